@@ -180,6 +180,7 @@ class Daemon:
         self._keeper = Keeper(memory, self._log.to_journal(), _origin(), limits)
         threshold = Severity[given.drift_threshold.upper()]
         self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
+        memory.declarations = self._drifts.declarations
 
     def _expose(self) -> None:
         """Make what is on the bus, and what answers there."""

@@ -246,7 +246,7 @@ def test_conditions(served: Running) -> None:
     shown = ok(served, "list", "--where", "active_state=failed and kind=unit").splitlines()
     assert [line.split() for line in shown] == [
         ["plugin", "kind", "name", "active_state"],
-        ["systemd", "unit", "clamav-daemon.service", "failed"],
+        ["systemd", "unit", "clamav-daemon.service", "declared", "failed"],
     ]
     both = ("--where", "kind=account", "--where", "groups=wheel and groups=adm")
     assert as_json(served, "list", *both)["total"] < as_json(served, "list", *both[:2])["total"]
@@ -365,14 +365,14 @@ def test_columns(served: Running) -> None:
     of = ("--columns", "object,active_state,unheard_of", "--plugin", "systemd", "--kind", "unit")
     done = served.cli("list", *of, "--name", "sshd.service")
     assert done.stdout.splitlines() == [
-        "object                     active_state  unheard_of",
-        f"{SSHD}  active",
+        "object                     active_state     unheard_of",
+        f"{SSHD}  declared active",
     ]
     assert done.stderr == "no object has a field unheard_of\n"
     (hit,) = as_json(served, "search", "sshd", "-n", "1", *of)
-    assert hit == {"object": SSHD, "active_state": "active", "unheard_of": None}
+    assert hit == {"object": SSHD, "active_state": {"declared": "active"}, "unheard_of": None}
     listed = as_json(served, "list", "--where", "groups=sudo", "--columns", "groups")["objects"]
-    assert listed[0]["groups"] == ["sudo", "adm", "op-dbus"]
+    assert listed[0]["groups"] == {"declared": ["sudo", "adm", "op-dbus"]}
 
 
 def test_vectorize(served: Running) -> None:

@@ -182,9 +182,11 @@ def test_a_crossing_is_told_once_across_restarts(tmp_path: Path) -> None:
             await checked.observe(RUNNING, [])
             await checked.until(1030.0)
             assert checked.crossings == [["healed", NAME]]
-            changed = '[[["active_state"],["active"],["inactive"]]]'
+            differs = (
+                '[[["active_state"],[],["inactive"]],[["declared","active_state"],[],["active"]]]'
+            )
             rows = await _history(checked)
-            assert ("drift", "a", "", changed) in rows
+            assert ("drift", "a", "", differs) in rows
             healed = '[[["active_state"],["inactive"],["active"]]]'
             assert rows[-1] == ("healed", "a", "", healed)
 
@@ -238,7 +240,7 @@ async def test_only_what_is_declared_anew_is_intended(tmp_path: Path) -> None:
 async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) -> None:
     """Drift and its end have the cause of the row that fits; a new declaration heals by the file.
 
-    A row of an end has the value that was wrong, and what is now.
+    Both have what was observed before and after, whatever is declared.
     """
     async with checking(tmp_path) as checked:
         checked.memory._clock = lambda: checked.clock.now + 4e9
@@ -257,7 +259,7 @@ async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) 
         await checked.declare({"systemd": {"units": {"a": {"active_state": "inactive"}}}}, tmp_path)
         await checked.until(checked.clock.now + 10)
         rows = [(row[0], row[2], *json.loads(row[3])[0][1:]) for row in await _history(checked)]
-        assert [row for row in rows if row[2] != ["present"]] == [
+        assert [row for row in rows if ["missing"] not in row and ["present"] not in row] == [
             ("drift", "job:5 stop", ["active"], ["inactive"]),
             ("healed", "job:6 start", ["inactive"], ["active"]),
             ("drift", "exit", ["active"], ["inactive"]),
@@ -301,8 +303,11 @@ async def test_what_is_declared_no_longer_does_not_heal(tmp_path: Path) -> None:
             await checked.until(checked.clock.now + 10)
         ended = [row for row in await _history(checked) if row[0] in {"healed", "undeclared"}]
         assert ended == [
-            ("undeclared", "a", "state file", '[[["active_state"],["active"],[]]]'),
-            ("undeclared", "a", "state file", '[[["enabled"],[true],[]],[["listen"],[["a"]],[]]]'),
+            ("undeclared", "a", "state file", '[[["declared","active_state"],["active"],[]]]'),
+            (
+                *("undeclared", "a", "state file"),
+                '[[["declared","enabled"],[true],[]],[["declared","listen"],[["a"]],[]]]',
+            ),
         ]
         assert told[-1].what == "undeclared"
         assert {one.what for one in told} == {"drift", "undeclared"}
@@ -322,9 +327,12 @@ async def test_what_is_gone_does_not_heal(tmp_path: Path) -> None:
         await checked.memory.observe([], gone, {})
         await checked.until(1020.0)
         assert [(row[0], row[1], json.loads(row[3])) for row in await _history(checked)] == [
-            ("drift", "p", [[["version"], [">= 2.0"], ["1.0"]]]),
-            ("drift", "j", [[["user"], ["a"], ["b"]]]),
-            ("drift", "p", [[["presence"], ["present"], ["missing"]]]),
+            ("drift", "p", [[["version"], [], ["1.0"]], [["declared", "version"], [], [">= 2.0"]]]),
+            ("drift", "j", [[["user"], [], ["b"]], [["declared", "user"], [], ["a"]]]),
+            (
+                *("drift", "p"),
+                [[["presence"], [], ["missing"]], [["declared", "presence"], [], ["present"]]],
+            ),
         ]
 
 

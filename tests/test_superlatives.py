@@ -10,8 +10,9 @@ from opdbus.index.finder import Finder
 from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity, Json, StateObject
+from opdbus.state.object import FILE, Identity, Json, StateObject
 
 OBJECTS: dict[tuple[str, str, str], dict[str, Json]] = {
     ("mounts", "mount", "/"): {"size_gb": 12, "used_percent": 30, "description": "largest disk"},
@@ -73,3 +74,26 @@ async def names(
         await memory.observe(stored, set(), {})
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         return [hit.thing.name for hit in await finder.search(question, Page(9), "lexical")]
+
+
+def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:
+    """Compare what is observed, also what moves by itself; what is declared only where none is."""
+
+    def mount(name: str, source: str, **fields: Json) -> StateObject:
+        return StateObject(Identity(source, "mounts", "mount", name), fields)
+
+    async def work() -> list[str]:
+        async with Memory(tmp_path / "db") as memory:
+            wished = [
+                mount(name, FILE, used_percent=n, size_gb=n) for name, n in (("/", 1), ("/w", 99))
+            ]
+            await memory.replace(FILE, Present({one.identity for one in wished}), wished)
+            seen = [mount(name, "live:filesystems", fstype="ext4") for name in ("/", "/srv")]
+            moved = zip((one.identity for one in seen), (71, 40), strict=True)
+            await memory.observe(seen, set(), {one: {"used_percent": n} for one, n in moved})
+            finder = Finder(ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))))
+            asked = ("which filesystem is fullest?", "emptiest disk", "largest disk")
+            return [(await finder.search(each, Page(1)))[0].thing.name for each in asked]
+
+    # nobody observes how large one is
+    assert asyncio.run(work()) == ["/", "/srv", "/w"]

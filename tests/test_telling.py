@@ -339,6 +339,36 @@ SAID = [
         "a.service is as declared again: active no -> yes",
     ),
     (
+        change("drift", UNIT, "a", **{"on": (None, False), "declared.on": (None, True)}),
+        "a is other than declared: on is no, declared yes",
+    ),
+    (
+        change(
+            "drift",
+            UNIT,
+            "a",
+            **{"presence": (None, "present"), "declared.presence": (None, "not declared")},
+        ),
+        "a is other than declared: there, and not declared",
+    ),
+    (
+        change("undeclared", UNIT, "a", **{"declared.presence": ("not declared", None)}),
+        "a need not be declared any more",
+    ),
+    (
+        change("undeclared", UNIT, "a", **{"declared.on": (True, None)}),
+        "a is no longer declared: on",
+    ),
+    (
+        change(
+            "drift",
+            "users/group",
+            "g",
+            **{"members": (["b"], ["b", "a"]), "declared.members": (None, ["a"])},
+        ),
+        "group g is other than declared: members is b, a, declared a",
+    ),
+    (
         change("drift", "users/group", "g", members=(["a"], [])),
         "group g is other than declared: members is none, declared a",
     ),

@@ -18,6 +18,8 @@ from quality import vectorize
 from value_host import objects as of_the_value_host
 
 from opdbus import config
+from opdbus.drift.declarations import PairedDeclarations
+from opdbus.drift.pairs import Pairs
 from opdbus.index import dates
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Page
@@ -183,6 +185,8 @@ async def answers(
     """Ask all questions about a host in some modes."""
     dates.now = lambda: _OBSERVED
     async with opened(host, level, scratch) as vectors:
+        memory = vectors.memory
+        memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
         finder, found = Finder(vectors), []
         for row in await questions(host, vectors.memory):
             gone = row["copies"] if row["kind"] == "taken out" else set()

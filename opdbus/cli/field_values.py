@@ -1,7 +1,7 @@
 """Values of fields before and after a change, as people read them. Pure."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from opdbus import listing
@@ -10,7 +10,9 @@ from opdbus import listing
 PRESENCE: Final = "presence"
 NOT_DECLARED: Final = "not declared"
 MAX_FIELDS: Final = 3
-# What begins a declared value of which others meet it, too, such as that of a newer version.
+# What begins the name of a declared value, which is no value before or after.
+DECLARED: Final = "declared."
+# What begins a declared value of which others meet it, too, in rows of earlier versions.
 _RANGES: Final = ("<", ">", "=", "!", "~")
 MAX_VALUE: Final = 40
 # These say again what other fields say.
@@ -46,11 +48,25 @@ def in_words(values: Mapping[str, Value]) -> str:
 
 def compared(what: str, values: Mapping[str, Value]) -> str:
     """Tell fields that are other than declared, or are so no longer."""
-    told = [_compared(what, path, value) for path, value in values.items()]
+    told = [_compared(what, path, value, declared) for path, value, declared in _sides(values)]
     return listing.first([text for text in told if text], MAX_FIELDS, "; ")
 
 
-def _compared(what: str, path: str, value: Value) -> str:
+def _sides(values: Mapping[str, Value]) -> Iterator[tuple[str, Value, str]]:
+    """Yield each field, what was observed of it, and what is declared of it.
+
+    Rows of earlier versions have the declared value as the one before.
+    """
+    for path, value in values.items():
+        own = path.removeprefix(DECLARED)
+        if own == path:
+            declared = values.get(f"{DECLARED}{path}")
+            yield path, value, declared.after if declared else value.before
+        elif own not in values:
+            yield own, value, value.before
+
+
+def _compared(what: str, path: str, value: Value, declared: str) -> str:
     """Tell a field; whether there is an object at all needs no name."""
     before, after, said = _answering(path, value)
     name = "" if path == PRESENCE else path
@@ -61,8 +77,9 @@ def _compared(what: str, path: str, value: Value) -> str:
     if what == "healed":
         return f"{name} {said if before != after else f'is {after}'}".strip()
     if not name:
-        return "there, and not declared" if before == NOT_DECLARED else after
-    return f"{name} is {after or 'none'}, declared {before or 'none'}"
+        return "there, and not declared" if declared == NOT_DECLARED else after
+    wanted = "yes" if declared == path else declared or "none"
+    return f"{name} is {after or 'none'}, declared {wanted}"
 
 
 def _answering(path: str, value: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -142,7 +143,9 @@ def _answer(
 
     async def found(client: Client) -> tuple[list[Row], Sequence[Row], int]:
         found = await question(client, limit, offset)
-        best = [{"path": path, "score": score, **more} for path, score, more in found]
+        best = [
+            {"path": path, "score": score, **more, **_sides(more)} for path, score, more in found
+        ]
         is_cut = form.is_for_people and len(best) == limit and offset + limit <= MOST
         more: Hits = []
         if is_cut:
@@ -160,6 +163,14 @@ def _answer(
     if form.is_for_people:
         _tell_of(best, more, offset + limit)
     return bool(best)
+
+
+def _sides(details: dict[str, Any]) -> dict[str, Any]:
+    """Read the declared and the observed values of a hit, of which an older daemon says nothing."""
+    return {
+        side: {name: json.loads(text) for name, text in details.get(side, {}).items()}
+        for side in ("declared", "observed")
+    }
 
 
 def _tell_of(best: Sequence[Row], more: int, offset: int) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opdbus.cli import output
 from opdbus.cli.oddities import value_of, words_of
 from opdbus.cli.rows import name_of
+from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
     from opdbus.cli.rows import Row
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _HEADINGS: Final = ("score", "object", "text")
 # What every hit shows of itself.
 _SHOWN: Final = frozenset({"plugin", "kind", "name"})
+# Fields that are observed otherwise than declared.
+_MOST_DECLARED: Final = 2
 _FLAGS: Final = frozenset({"no", "yes"})
 
 
@@ -61,9 +64,17 @@ def _lines(hit: Row) -> list[str]:
         )
         if name in _SHOWN or is_word:
             seen.update(words)
-    more = [_said(*field[:2]) for field in why["fields"] if not seen.issuperset(field[2])]
+    is_declared = "declared " if hit.get("source") == FILE else ""
+    fields = [field for field in why["fields"] if not seen.issuperset(field[2])]
+    more = [is_declared + _said(*field[:2]) for field in fields]
     more += [gloss for gloss in why["glosses"] if not why["fields"] and gloss not in hit["snippet"]]
-    return [_text(hit), *more[:1], *_alike(hit.get("alike", {}))]
+    return [_text(hit), *more[:1], *_otherwise(hit), *_alike(hit.get("alike", {}))]
+
+
+def _otherwise(hit: Row) -> Iterator[str]:
+    """Say what the state file declares of an object that is observed otherwise."""
+    for name in list(hit.get("observed", {}))[:_MOST_DECLARED]:
+        yield f"declared {_said(name, output.said(hit['declared'].get(name)))}"
 
 
 def _alike(why: Mapping[str, Any]) -> Iterator[str]:
@@ -82,7 +93,10 @@ def _alike(why: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _said(name: str, value: str) -> str:
-    return f"{name}: {' '.join(value.split())}"
+    # what is declared besides stands below this key
+    own = name.removeprefix("declared.")
+    marked = name if own == name else f"declared {own}"
+    return f"{marked}: {' '.join(value.split())}"
 
 
 def _reasons(hit: Row) -> Iterator[tuple[str, str]]:

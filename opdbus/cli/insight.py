@@ -138,7 +138,8 @@ def odd(
     for path, _, more in found:
         subject = subject_of((more["plugin"], more["kind"]), paths.parse(path)[2])
         output.labelled(output.style(output.visible(subject), "bold"), 2, "")
-        output.labelled("", 0, oddities.sentence(more))
+        is_declared = "declared: " if more.get("declared") else ""
+        output.labelled("", 0, is_declared + oddities.sentence(more))
     if len(found) == limit:
         worst = f"the {limit} worst" if limit > 1 else "the worst one"
         output.note(f"{worst}: -n {min(2 * limit, MOST)} shows more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -29,6 +30,8 @@ TYPICAL: Final = 100
 # More of a name, or of words about a change, is in `op-dbus show` and `op-dbus changes`.
 _LONGEST: Final = 240
 _SHORT: Final = 40
+# What begins the text of an object that is only declared.
+_MARK: Final = re.compile(r"^declared(, missing:)? ")
 # Of a time: date, hour and minute.
 _MINUTES: Final = 16
 _HAPPENED: Final = frozenset({"appeared", "changed", "event"})
@@ -68,7 +71,9 @@ def _about(table: Table, since: int) -> str:
 
 def _told(row: Row) -> Row:
     """Give what is shown of an object, without the name where its text repeats it."""
-    what = row.text.partition(f"{row.name}: ")[2] or row.text
+    what = row.text.partition(f"{row.name}: ")[2]
+    mark = _MARK.match(row.text) if what else None
+    what = f"{mark[0].rstrip(': ')}: {what}" if mark else what or row.text
     return type(row)(*map(_shown, row._replace(text=what)))
 
 
@@ -121,8 +126,9 @@ def _sorts(rows: Sequence[Row]) -> list[Topic]:
     found: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(rows):
         # a text begins with what a thing is: service ssh.service, user group adm
-        noun = row.text.partition(f" {row.name}")[0].partition(",")[0]
-        is_noun = 0 < len(noun) < _SHORT and len(noun) < len(row.text)
+        text = _MARK.sub("", row.text)
+        noun = text.partition(f" {row.name}")[0].partition(",")[0]
+        is_noun = 0 < len(noun) < _SHORT and len(noun) < len(text)
         found.setdefault((row.plugin, noun if is_noun else row.kind), []).append(number)
     return [
         Topic(_shown(plural(noun)), len(of), of[:: -(-len(of) // TYPICAL)])

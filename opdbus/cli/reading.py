@@ -15,7 +15,7 @@ from opdbus.cli.root import as_json, root
 if TYPE_CHECKING:
     from opdbus.client import Client
 
-_SIDES: Final = ("Declared", "Observed")
+_SIDES: Final = ("Observed", "Declared")
 
 
 @root.command()

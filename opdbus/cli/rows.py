@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     # of an object: its path, plugin, kind and name at least
     Row: TypeAlias = dict[str, Any]
 
+# what the value of an object stands below that nothing observes
+DECLARED: Final = "declared"
 # never shortened, to be copied
 _NAMES: Final = frozenset({"object", "path", "name"})
 # characters of a command that is printed to be pasted, where there is no terminal
@@ -58,7 +60,7 @@ class Form(NamedTuple):
         known = [{**row, "object": name_of(row), **_text(row)} for row in rows]
         fields = [name for name in self.columns if known and name not in known[0]]
         paths = [row["path"] for row in rows]
-        found = await client.values(paths, fields) if fields else [[]] * len(rows)
+        found = await client.values(paths, fields, marked=True) if fields else [[]] * len(rows)
         for row, values in zip(known, found, strict=True):
             row.update(zip(fields, values, strict=True))
         return [{name: row[name] for name in self.columns} for row in known]
@@ -107,6 +109,8 @@ def _text(row: Row) -> dict[str, Any]:
 
 def _cell(name: str, value: Any) -> str:  # noqa: ANN401 -- any JSON
     # as hits are listed: so many digits of a score say something
+    if isinstance(value, dict) and value.keys() == {DECLARED}:
+        return f"{DECLARED} {_cell(name, value[DECLARED])}"
     said = f"{value:.3f}" if name == "score" and isinstance(value, float) else output.said(value)
     return said if name in _NAMES else output.short_hashes(said)
 

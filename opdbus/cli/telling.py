@@ -54,6 +54,8 @@ _WHATS: Final[Mapping[str, str]] = {
     "intended": "is not yet as declared",
     "undeclared": "is no longer declared",
 }
+# What begins the name of what is declared: rows of earlier versions have it without.
+_DECLARED_OR_OLD: Final = (field_values.DECLARED, "")
 _AND_BACK: Final = "changed, and is as it was"
 
 
@@ -103,7 +105,8 @@ def tell(change: Change) -> Told:
 def _compared(subject: str, change: Change, values: Values) -> Told:
     """Say how a thing is beside what is declared of it."""
     what = change["what"]
-    if what == "undeclared" and values[field_values.PRESENCE].before == field_values.NOT_DECLARED:
+    presence = {values[f"{own}{field_values.PRESENCE}"].before for own in _DECLARED_OR_OLD}
+    if what == "undeclared" and field_values.NOT_DECLARED in presence:
         return Told(subject, "need not be declared any more")
     is_late = change["cause"] == NOT_FOLLOWED
     verb = "is still other than declared" if is_late else _WHATS.get(what, what)

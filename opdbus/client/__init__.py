@@ -204,14 +204,19 @@ class Client:
         rows = await self._state.one("Fields", "a{sv}", dict(wanted))
         return [(path, count) for path, count in rows]
 
-    async def values(self, objects: Sequence[str], fields: Sequence[str]) -> list[list[Json]]:
-        """Return a row of each object: what each field holds, several values as a list."""
+    async def values(
+        self, objects: Sequence[str], fields: Sequence[str], *, marked: bool = False
+    ) -> list[list[Json]]:
+        """Return a row of each object: what each field holds, several values as a list.
+
+        Where they are `marked`, those of what is only declared are below the key `declared`.
+        """
         rows: list[list[Json]] = []
-        size = _OBJECTS_A_CALL
+        size, options = _OBJECTS_A_CALL, {"marked": True} if marked else {}
 
         async def ask(most: int) -> list[list[str]]:
             part = objects[len(rows) : len(rows) + most]
-            return list(await self._state.one("Values", "aoasa{sv}", part, [*fields], {}))
+            return list(await self._state.one("Values", "aoasa{sv}", part, [*fields], options))
 
         while len(rows) < len(objects):
             found, size = await answered(ask, size)

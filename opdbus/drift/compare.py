@@ -20,6 +20,7 @@ from opdbus.drift.field import (
 )
 from opdbus.drift.table import Row, Rule
 from opdbus.drift.words import Difference
+from opdbus.index.declarations import Declaration
 from opdbus.listing import cut_to_difference, shortened
 from opdbus.state.fields import split
 from opdbus.state.object import Json
@@ -37,6 +38,8 @@ _SEVERE: Final = frozenset(
     "port ports dport address addresses ip listen listens listener gateway enabled version".split()
 )
 _STATES: Final = ("state", "active_state", "status", "running", "active", "ensure")
+# No host has such a value.
+_NOBODY: Final = "\0"
 _NO_FIELD: Final = "no such field is observed"
 _OBSERVE_ONLY: Final = "observe_only"
 # Longer values are cut: a difference is to be read.
@@ -93,6 +96,39 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
     return {shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
 
 
+def declaration(row: Row, declared: Properties, observed: Properties) -> Declaration:
+    """Return what is declared of an observed object; what moves by itself counts as different."""
+    fields = [] if is_only_observed(declared) else compare(row, declared, observed)
+    compared = _Comparison(row, observed)
+    list(compared.fields(declared))
+    moving = {".".join(path): (value, None) for path, value in compared.passed_over.items()}
+    differing = {one.name: (one.declared, one.observed) for one in fields}
+    unseen = {".".join(path): value for path, value in compared.unseen.items()}
+    return Declaration({**moving, **differing}, unseen)
+
+
+def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
+    """Return what is observed of a field that is compared, no value if nothing is known of it."""
+    if field.path in {PRESENCE, ENSURE}:
+        is_there = seen is not None and not _is_gone(row, seen)
+        return ["present" if is_there else ABSENT if field.path == ENSURE else MISSING]
+    if seen is None:
+        return []
+    keys = field.path[1:] if field.path[0] in _CONTAINERS and len(field.path) > 1 else field.path
+    rule = row.rules.get(".".join(map(values.words, keys)))
+    if rule and rule.observed:
+        found = [one for name in rule.observed.split() for one in _found(seen, name)]
+        return found[:1] or ([] if rule.default is None else [rule.default])
+    if rule:
+        # what is not declared so differs by all that is observed
+        different = rule.means([_NOBODY], None, seen)
+        return [different.observed] if different else [field.declared]
+    inner = [seen, *(one for name in _CONTAINERS if isinstance(one := seen.get(name), dict))]
+    for key in keys[:-1]:
+        inner = [one for part in inner for one in _found(part, key) if isinstance(one, dict)]
+    return [one for part in inner for one in _found(part, keys[-1])][:1]
+
+
 def undeclared(row: Row, observed: Properties) -> list[Field]:
     """Return that an object is there which the file does not declare, and claims to."""
     if _is_gone(row, observed):
@@ -142,6 +178,8 @@ class _Comparison:
         self.unseen: dict[Path, Json] = {}
         # declared words that mean nothing, and what may be meant
         self.puzzles: dict[Path, str] = {}
+        # declared fields that are never compared
+        self.passed_over: dict[Path, Json] = {}
 
     def fields(self, declared: Properties) -> Iterator[Field]:
         """Yield the differences from what is declared."""
@@ -157,9 +195,10 @@ class _Comparison:
         """Yield the differences in a part, beside the observed parts that may have its fields."""
         for key, value in declared.items():
             name = values.words(key)
-            if name in self._row.never or (values.is_volatile(key) and not self._row.each):
-                continue
             here, named = (*path, key), (*names, name)
+            if name in self._row.never or (values.is_volatile(key) and not self._row.each):
+                self.passed_over[here] = value
+                continue
             if not path and key in _CONTAINERS and isinstance(value, dict):
                 yield from self._below(value, here, (), seen)
             elif (rule := self._row.rules.get(".".join(named))) and not (

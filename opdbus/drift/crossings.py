@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from opdbus.drift.field import QUIET_SECONDS, Field, Path, Severity
-from opdbus.state.object import Thing
+from opdbus.state.object import Json, Thing
 
 # `intended`: the declaration has changed, and the host has not followed yet.
 Class: TypeAlias = Literal["drift", "intended"]
@@ -41,7 +41,8 @@ class Crossing:
     """A thing begins to be other than declared, or ends to be, in some more fields.
 
     `at` is since when they are as they are. Its causes may be found later, the fields that ended
-    and were `dropped`, as the file does not declare them any more, and that the thing is gone.
+    and were `dropped`, as the file does not declare them any more, that the thing is gone, and what
+    was observed of fields before they began, and after they ended, to differ: no value if nothing.
     """
 
     thing: Thing
@@ -52,6 +53,7 @@ class Crossing:
     ended_by: str = ""
     dropped: Sequence[Field] = ()
     is_gone: bool = False
+    observed: Mapping[Path, Sequence[Json]] = field(default_factory=dict)
 
     @property
     def began(self) -> list[Field]:

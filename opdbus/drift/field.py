@@ -19,6 +19,8 @@ MISSING: Final = "missing"
 ENSURE: Final[Path] = ("ensure",)
 ABSENT: Final = "absent"
 _ABSENCES: Final = ((PRESENCE, MISSING), (ENSURE, ABSENT))
+# Below this, rows of history have what is declared of a field.
+DECLARED: Final = "declared"
 # What is declared of an object that the file would have to declare.
 NOT_DECLARED: Final = "not declared"
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from opdbus.drift import compare, network, table
-from opdbus.drift.field import MISSING, Field
+from opdbus.drift.field import MISSING, Field, Path
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Row, Sort
 from opdbus.index.memory import Memory
@@ -105,6 +105,26 @@ def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None
     return min(found, key=lambda fields: max((f.severity for f in fields), default=-1))
 
 
+async def observed(
+    memory: Memory, plan: Plan, fields: Sequence[Field]
+) -> Mapping[Path, Sequence[Json]]:
+    """Return what is observed of some fields of a thing now: no value of what nobody observes."""
+    contents = await memory.content(plan.entries)
+    if any(entry.id not in contents for entry in plan.entries):
+        return {}
+    seen = next(iter(views(plan, contents)), None)
+    return {one.path: compare.observed(plan.row, one, seen) for one in fields}
+
+
+def views(plan: Plan, contents: Mapping[int, Content]) -> list[dict[str, Json]]:
+    """Return what is observed of each object that a declared one may mean; of parts, as one."""
+    row, name = plan.row, plan.thing.name
+    found = [_view(row, one, contents) for one in plan.observed]
+    if row.parts or row.each:
+        return [_whole(plan, found)] if found else []
+    return [one for one in found if row.suits(name, one)]
+
+
 async def unseen(memory: Memory, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
     """Return of each thing that is declared and observed the fields as `compare.unseen` does."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
@@ -122,9 +142,7 @@ def _unseen(plan: Plan, contents: Mapping[int, Content]) -> Mapping[str, str]:
     if plan.declared is None or row.each:
         return {}
     declared = json.loads(contents[plan.declared.id].properties)
-    observed = [_view(row, one, contents) for one in plan.observed]
-    meant = [_whole(plan, observed)] if row.parts else [o for o in observed if row.suits(name, o)]
-    found = (compare.unseen(row, name, declared, one) for one in meant)
+    found = (compare.unseen(row, name, declared, one) for one in views(plan, contents))
     return min(found, key=len, default={})
 
 

@@ -83,7 +83,8 @@ def gateway(family: int) -> Meaning:
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
         routes = [row for row in _rows(seen, "default_routes") if row["family"] == f"ipv{family}"]
         found = sorted({str(row["gateway"]) for row in routes if row.get("gateway")})
-        if "default_routes" not in seen or any(values.same(declared, one) for one in found):
+        wanted = sorted({_written(one) for one in values.items(declared)})
+        if "default_routes" not in seen or found == wanted:
             return None
         return Difference(found[0] if len(found) == 1 else found or "none", Severity.WARNING)
 

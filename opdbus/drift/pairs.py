@@ -42,6 +42,8 @@ class Pairs:
         self.active: set[Sort] = set()
         # of active sorts, what programs publish
         self._published: dict[Sort, set[Thing]] = {}
+        # declared things that are observed under another name
+        self.renamed: set[Thing] = set()
         # the sides of things as of a version of the catalogue: a comparison asks for each often
         self._version = -1
         self._sides: dict[Thing, Sides] = {}
@@ -65,9 +67,9 @@ class Pairs:
         own = self.sides(thing)
         if own.declared is None:
             for other in sorted(self.declared(thing)):
-                if _is_one(other) and thing in self.observed(other):
+                if is_one(other) and thing in self.observed(other):
                     return Sides(self.sides(other).declared, own.observed)
-        elif not own.observed and _is_one(thing):
+        elif not own.observed and is_one(thing):
             for other in self.observed(thing):
                 return Sides(own.declared, self.sides(other).observed)
         return own
@@ -84,7 +86,17 @@ class Pairs:
         if self._named.get(thing, ()) != fields:
             self.undeclare(thing)
             self._named[thing] = fields
-        return self.declare_each(thing[:2], [thing])
+        sorts = self.declare_each(thing[:2], [thing])
+        self.note(thing)
+        return sorts
+
+    def note(self, thing: Thing) -> None:
+        """Note whether a declared thing is observed under another name, after a change of it."""
+        sides = self.sides(thing)
+        if sides.declared and not sides.observed and is_one(thing) and self.observed(thing):
+            self.renamed.add(thing)
+        else:
+            self.renamed.discard(thing)
 
     def declare_each(self, sort: Sort, things: Iterable[Thing]) -> set[Sort]:
         """Take in declared things of one sort, by what is known of their fields: see `declare`."""
@@ -100,6 +112,7 @@ class Pairs:
         for key in self._keys_of(thing):
             _discard(self._wanted, key, thing)
         self._named.pop(thing, None)
+        self.renamed.discard(thing)
 
     def observe(self, thing: Thing, properties: Mapping[str, Json] | None) -> None:
         """Take in an observed thing of an active sort; None for one that is gone."""
@@ -161,7 +174,7 @@ class Pairs:
         return _keys(thing, self._named.get(thing) or (thing.name,))
 
 
-def _is_one(declared: Thing) -> bool:
+def is_one(declared: Thing) -> bool:
     """Return whether a declared thing meets what is the same thing, and not several parts of it."""
     row = table.of_declared(declared[:2])
     return not row.parts and not row.each

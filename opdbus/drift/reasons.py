@@ -1,16 +1,16 @@
 """Why a thing begins or ends to be other than declared: by the newest change that fits."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from opdbus.drift import table
+from opdbus.drift import look, table
 from opdbus.drift.compare import is_only_observed
 from opdbus.drift.crossings import Crossing
-from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field
+from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field, Path
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Sort
 from opdbus.history.change import FIRST, STATE_FILE
@@ -44,8 +44,16 @@ class Reasons:
             recent = [row for row in rows if row.at >= one.at * 1e6 - _EARLIER]
             dropped = await self._dropped(one, claims)
             known = replace(one, dropped=dropped, is_gone=self._is_gone(one))
-            found.append(_with_causes(known, recent))
+            observed = {**_before(recent, one), **await self._after(known)}
+            found.append(_with_causes(replace(known, observed=observed), recent))
         return found
+
+    async def _after(self, one: Crossing) -> Mapping[Path, Sequence[Json]]:
+        """Return what is observed now of the fields that are as declared again."""
+        if not one.healed:
+            return {}
+        plan = look.plan(self._pairs, one.thing)
+        return await look.observed(self._memory, plan, one.healed)
 
     def _is_gone(self, one: Crossing) -> bool:
         """Return whether fields ended since there is no such thing as is declared any more."""
@@ -66,6 +74,21 @@ class Reasons:
         if is_only_observed(values):
             return one.ended
         return [f for f in one.ended if f.path != PRESENCE and not _has(values, f.path)]
+
+
+def _before(rows: Sequence[Row], one: Crossing) -> Mapping[Path, Sequence[Json]]:
+    """Return what was observed of the fields that began to differ, as far as it is known."""
+    counted = {f.path: f for f in one.before.fields} if one.before else {}
+    found: dict[Path, Sequence[Json]] = {}
+    for field in one.began:
+        if (known := counted.get(field.path)) and known.is_known:
+            found[field.path] = [known.observed]
+            continue
+        changes = (change for row in rows if row.identity.source != FILE for change in row.fields)
+        meant = (c for c in changes if c.after and c.after[0] == field.observed)
+        if (change := next(meant, None)) and change.before is not None:
+            found[field.path] = change.before
+    return found
 
 
 def _newest(things: AbstractSet[Thing], store: Store) -> list[Row]:

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from opdbus.drift.crossings import Crossing, Drifted
-from opdbus.drift.field import NOT_DECLARED, Field, Severity
+from opdbus.drift.field import DECLARED, Field, Severity
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Sort
 from opdbus.errors import StoreError
@@ -90,7 +90,7 @@ class Records:
             is_kept = all(one.is_known for one in fields)
             if publisher.transient if publisher else crossing.thing in self._told:
                 is_kept = False
-            changed = [_moved(what, cause, one) for one in fields]
+            changed = [row for one in fields for row in _moved(what, crossing, one)]
             rows = changed if is_kept else change.without_values(changed)
             yield of_change(Change(identity, what, Why(cause), rows), "")
         if crossing.after is None:
@@ -125,16 +125,19 @@ def _began_by(crossing: Crossing) -> str:
     return NOT_FOLLOWED if has_waited and crossing.began_by == STATE_FILE else crossing.began_by
 
 
-def _moved(what: What, cause: str, field: Field) -> FieldChange:
-    """Return a field before and after: as it should be and is, or as it was observed and is."""
+def _moved(what: What, crossing: Crossing, field: Field) -> Iterator[FieldChange]:
+    """Yield what was observed of a field before and after, and the value that is declared of it.
+
+    The declared value is no value before: it has a row of its own, below `declared`.
+    """
+    declared, other = (DECLARED, *field.path), crossing.observed.get(field.path, ())
     if what == "undeclared":
-        return FieldChange(field.path, [field.declared], [])
-    if what != "healed":
-        return FieldChange(field.path, [field.declared], [field.observed])
-    # what is declared now is what was observed before; what was not declared is gone, else
-    now = "missing" if field.declared == NOT_DECLARED else field.declared
-    now = field.observed if cause == STATE_FILE else now
-    return FieldChange(field.path, [field.observed], [now])
+        yield FieldChange(declared, [field.declared], [])
+    elif what == "healed":
+        yield FieldChange(field.path, [field.observed], other)
+    else:
+        yield FieldChange(field.path, other, [field.observed])
+        yield FieldChange(declared, [], [field.declared])
 
 
 def _row(state: Drifted) -> tuple[str, float, str]:

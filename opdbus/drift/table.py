@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from opdbus.drift import network, words
 from opdbus.drift.field import Severity
@@ -17,6 +17,13 @@ from opdbus.state.object import SETTINGS, Json, Thing
 
 # A plugin and a kind of it.
 Sort: TypeAlias = tuple[str, str]
+
+# How the elements of a declared list are compared: all that are observed, in any order or in just
+# that one; or only those that are declared. docs/drift.md lists the fields of the last two.
+Lists: TypeAlias = Literal["whole", "in order", "at least these"]
+WHOLE: Final = "whole"
+IN_ORDER: Final = "in order"
+AT_LEAST: Final = "at least these"
 
 _TYPES: Final = "service socket timer mount automount swap device target path slice scope".split()
 _ENDINGS: Final = tuple(f".{one}" for one in _TYPES)
@@ -28,7 +35,7 @@ class Rule:
     """How declared fields of some names, with dots, are compared, and with which observed field.
 
     `observed` names fields of which the first that is there counts; without any, `default` does.
-    A rule that names none is given all that is observed.
+    A rule that names none is given all that is observed. `lists` says how a list is compared.
     """
 
     keys: str
@@ -36,6 +43,7 @@ class Rule:
     means: Meaning
     severity: Severity = Severity.NOTICE
     default: Json = None
+    lists: Lists = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +195,7 @@ ROWS: Final[Sequence[Row]] = (
         ("mounts", "mount"),
         _rules(
             Rule("source device what", "source", words.source, Severity.WARNING),
-            Rule("options", "options", words.options),
+            Rule("options", "options", words.options, lists=AT_LEAST),
             Rule("fstype type", "fstype", words.filesystem, Severity.WARNING),
         ),
         declared_key=lambda _kind, name: name.rstrip("/") or "/",
@@ -198,14 +206,14 @@ ROWS: Final[Sequence[Row]] = (
         _sorts("users/account users/user"),
         ("users", "account"),
         _rules(
-            Rule("groups", "groups", words.at_least, Severity.WARNING),
+            Rule("groups", "groups", words.groups, Severity.WARNING),
             Rule("shell", "shell", words.program),
         ),
     ),
     Row(
         _sorts("users/group"),
         ("users", "group"),
-        _rules(Rule("members", "members", words.at_least, Severity.WARNING)),
+        _rules(Rule("members", "members", words.names, Severity.WARNING)),
     ),
     Row(
         (("system", SETTINGS),),
@@ -258,7 +266,7 @@ ROWS: Final[Sequence[Row]] = (
     Row(
         _sorts("dnsresolver/item"),
         ("dnsresolver", "item"),
-        _rules(Rule("search", "search", words.in_order, Severity.WARNING)),
+        _rules(Rule("search", "search", words.in_order, Severity.WARNING, lists=IN_ORDER)),
     ),
 )
 _BY_DECLARED: Final = {sort: row for row in ROWS for sort in row.declared}

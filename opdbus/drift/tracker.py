@@ -10,6 +10,7 @@ from opdbus.drift import look, ranking, table
 from opdbus.drift.alone import Alone
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.crossings import MOST_QUIET_SECONDS, Crossing, Crossings, Drifted
+from opdbus.drift.declarations import PairedDeclarations
 from opdbus.drift.field import Field
 from opdbus.drift.intended import Intended
 from opdbus.drift.look import Plan
@@ -55,6 +56,7 @@ class Tracker:
         self._reasons = Reasons(memory, self._pairs)
         self._waiting = Waiting()
         self._coverage = Coverage(self._pairs, wall, memory.catalogue.of_sorts)
+        self.declarations = PairedDeclarations(memory, self._pairs, self._is_missing)
         self._alone = Alone(memory.catalogue, self._pairs, self._coverage)
         self._intended = Intended(memory, self._pairs, self._records, self._coverage, wall)
         # when this began, or a source listed objects for the first time
@@ -120,6 +122,10 @@ class Tracker:
     def is_observed(self, thing: Thing) -> bool:
         """Return whether anything was observed under the name of a thing."""
         return bool(self._pairs.sides(thing).observed)
+
+    def _is_missing(self, thing: Thing) -> bool:
+        counted = self._crossings.counted.get(thing)
+        return counted is not None and any(field.is_absence for field in counted.fields)
 
     def same(self, thing: Thing) -> set[Thing]:
         """Return what declares a thing, and what is observed of it, under other names."""
@@ -245,7 +251,10 @@ class Tracker:
             entries = [entry for entry in there[thing] if entry.id in contents]
             properties = look.merged(entries, contents)
             self._pairs.observe(thing, properties if there[thing] else None)
-            concerned |= dict.fromkeys([*before, *self._pairs.declared(thing)])
+            met = {*before, *self._pairs.declared(thing)}
+            for other in met:
+                self._pairs.note(other)
+            concerned |= dict.fromkeys(met)
             if self._is_claimed(thing) and not self._pairs.sides(thing).declared:
                 concerned[thing] = None
             if was_published is not self._pairs.is_published(thing[:2]):

@@ -107,11 +107,21 @@ def in_order(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     return None if values.same(declared, observed, ordered=True) else Difference(observed)
 
 
-def at_least(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare lists: what is declared must be there, and more may be."""
-    there = values.items(observed)
-    is_there = (any(values.same(one, other) for other in there) for one in values.items(declared))
-    return None if all(is_there) else Difference(observed)
+def names(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare lists of names whole, without order; one that is there twice is there once."""
+    wanted, found = _names(declared), _names(observed)
+    return None if wanted == found else Difference(observed)
+
+
+def groups(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare the groups of an account whole; its first one may be declared among them, too."""
+    first = {str(seen.get("group", ""))}
+    is_same = _names(declared) - first == _names(observed) - first
+    return None if is_same else Difference(observed)
+
+
+def _names(value: Json) -> set[str]:
+    return {str(one).strip() for one in values.items(value)}
 
 
 def is_state(value: Json) -> bool:
@@ -228,7 +238,10 @@ def filesystem(declared: Json, observed: Json, _seen: Seen) -> Difference | None
 
 
 def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare options of a mount: those that the kernel shows must be as declared."""
+    """Compare options of a mount: at least the declared ones that the kernel shows must be there.
+
+    Whatever is declared, the kernel shows more.
+    """
     wanted, found = values.items(declared), values.items(observed)
     opposite = {"ro": "rw", "rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
     opposite |= {no: yes for yes, no in opposite.items()}
@@ -245,7 +258,8 @@ def calendar(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     shown = observed if isinstance(observed, list) else [observed]
     names = [{str(one), *str(one).rstrip(")").split(" (")} for one in shown]
     is_known = all(any(str(one) in each for each in names) for one in wanted)
-    return None if is_known and len(wanted) == len(shown) else Difference(observed)
+    is_whole = all(any(str(one) in each for one in wanted) for each in names)
+    return None if is_known and is_whole else Difference(observed)
 
 
 def schedule(declared: Json, observed: Json, seen: Seen) -> Difference | None:

@@ -39,6 +39,11 @@ def thing_of(entry: Entry) -> Thing:
     return Thing(*entry.identity[1:])
 
 
+def first(entries: Sequence[Entry]) -> Entry:
+    """Return of the entries about a thing the one that stands for it: an observed one, if any."""
+    return next((one for one in entries if one.identity.source != FILE), entries[0])
+
+
 class Made(NamedTuple):
     """Entries that are to be put, in columns."""
 
@@ -265,6 +270,17 @@ class Catalogue:
         raise UnknownObject(
             f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
         )
+
+    def first(self, thing: Thing) -> Entry:
+        """Return the entry that stands for a thing: what is observed of it before what is declared.
+
+        Raises UnknownObject.
+        """
+        return first(self.about(thing))
+
+    def is_observed(self, thing: Thing) -> bool:
+        """Return whether anything but the state file tells of a thing."""
+        return any(self.view.source(place) != FILE for place in self._at(thing))
 
     def entries(self, thing: Thing) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; none if it is unknown."""

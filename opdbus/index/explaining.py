@@ -69,7 +69,7 @@ def _words(item: StateObject, question: str) -> tuple[list[Field], list[str], li
     named = list(_fields(item))[:_MOST_SEARCHED]
     meanings = text.meanings(item)
     searched = [f"{' '.join(split(name))} {value} {more}" for name, value, more in named]
-    found = _having([*searched, *meanings], terms)
+    found = having([*searched, *meanings], terms)
     asked, fields = AskedFields(question, terms), []
     for at, (name, value, _) in enumerate(named):
         share, by = asked.asking(name) if name not in IDENTITY else (0.0, [])
@@ -100,7 +100,7 @@ def _plain(value: Json) -> str:
     return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
 
 
-def _having(texts: Sequence[str], terms: Sequence[str]) -> Mapping[int, list[str]]:
+def having(texts: Sequence[str], terms: Sequence[str]) -> Mapping[int, list[str]]:
     """Return the terms that each text has, by its place."""
     found: dict[int, list[str]] = {}
     with closing(sqlite3.connect(":memory:")) as database:

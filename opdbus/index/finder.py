@@ -1,11 +1,14 @@
 """Questions answered: hybrid, vector and lexical search, and what is like an object."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ParamSpec, TypeAlias, TypeVar
+from itertools import islice
+from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
+from opdbus import vocabulary
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index import (
@@ -13,6 +16,7 @@ from opdbus.index import (
     common_words,
     explaining,
     joins,
+    lexical,
     matching,
     questions,
     second_stage,
@@ -21,7 +25,8 @@ from opdbus.index import (
 )
 from opdbus.index.calibration import CERTAIN, Judged, judge, like
 from opdbus.index.cascade import Cascade
-from opdbus.index.catalogue import thing_of
+from opdbus.index.catalogue import first, thing_of
+from opdbus.index.declarations import DECLARED, NOTHING_DECLARED, Declaration, marked
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
 from opdbus.index.matches import raise_by, read
@@ -32,7 +37,8 @@ from opdbus.index.second_stage import Ask, Found, Vector, begun
 from opdbus.index.store import Content, Entry, Store
 from opdbus.index.view import Found as Met
 from opdbus.index.word_vectors import WordVectors
-from opdbus.state.object import Thing
+from opdbus.state.fields import split
+from opdbus.state.object import FILE, Json, Thing
 from opdbus.text import first_line
 
 # What is left of a question of which all words were conditions.
@@ -41,10 +47,20 @@ _UNRANKED = Score(0.0, 0.0, 0.0)
 # So few entries are ranked in milliseconds: among 100,000, threads took a sixth of a search.
 _ON_LOOP = 200_000
 
+# Declared fields that a hit has.
+_MOST_DECLARED: Final = 16
+
 P = ParamSpec("P")
 T = TypeVar("T")
 # puts what was found in order
 Order: TypeAlias = Callable[[Found], Awaitable[Found]]
+
+
+class _Ranked(NamedTuple):
+    """The best, best first, and apart the best declared entries of what is observed."""
+
+    best: Found
+    declared: Found
 
 
 class Finder:
@@ -125,8 +141,9 @@ class Finder:
         """Return what is asked for, with what has the most or the least."""
         compared: Sequence[questions.Compared] = asked.compared
         things: Sequence[Thing] = ()
+        below: Sequence[Thing] = ()
         if most := await superlatives.find(self._memory, asked.words, within):
-            words, things = most
+            words, things, below = most
             # the words stay in the question: `disk` alone would be a name
             compared = [*compared, questions.Compared(words, self._memory.catalogue.found(things))]
         return Query(
@@ -134,6 +151,7 @@ class Finder:
             within=within,
             compared=compared,
             most=things,
+            below=below,
             corrected=asked.corrected,
         )
 
@@ -182,7 +200,7 @@ class Finder:
         catalogue = self._memory.catalogue
         things = await asyncio.to_thread(catalogue.things, {}, query.within)
         part = things[page.offset : page.offset + page.limit]
-        rows = [(catalogue.about(thing)[0], _UNRANKED) for thing in part if catalogue.has(thing)]
+        rows = [(catalogue.first(thing), _UNRANKED) for thing in part if catalogue.has(thing)]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
 
     async def _asked(self, question: str, priority: Rank) -> Vector | None:
@@ -199,9 +217,10 @@ class Finder:
 
         Raises UnknownObject, NoVector, NoModel.
         """
+        thing = self._memory.declarations.one(thing)
         within = await self._within(page)
         query = Query(without=thing, within=within)
-        entry = self._memory.catalogue.about(thing)[0]
+        entry = self._memory.catalogue.first(thing)
         cascade = self._cascade
         if cascade and cascade.is_used() and (own := await cascade.first_vector(entry)):
             async with cascade.asking(partial(cascade.second.own, entry)) as asking:
@@ -227,7 +246,7 @@ class Finder:
         """Return a page of what was found; an `order` is that of the best."""
         last = page.offset + page.limit
         ranked = max(last, second_stage.COMPARED if order else common_words.COMPARED)
-        found: Found = await self._worked(self._ranked, query, ranked)
+        found = await self._settled(query, ranked)
         if order:
             found = await order(found)
         contents: Mapping[int, Content] = {}
@@ -236,7 +255,7 @@ class Finder:
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
-                found = superlatives.order(query.most, found)
+                found = superlatives.order(query.most, query.below, found)
                 asked = query.question, found, contents, query.within
                 found = await joins.order(self._memory, *asked)
                 if joined := [
@@ -262,8 +281,50 @@ class Finder:
         ]
         return [*rows, *found[calibration.COMPARED :]]
 
-    def _ranked(self, query: Query, enough: int) -> list[tuple[Entry, Score]]:
+    async def _settled(self, query: Query, enough: int) -> Found:
+        """Return the best, so many: each object once, also found by what is declared of it.
+
+        What is observed otherwise than declared does not count: no word of the question may be in
+        it, or name such a value.
+        """
+        ranked: _Ranked = await self._worked(self._ranked, query, enough)
+        if not ranked.declared:
+            return ranked.best
+        declarations = self._memory.declarations
+        declared = await declarations.read([thing_of(entry) for entry, _ in ranked.declared])
+        known = [declared.get(thing_of(entry), NOTHING_DECLARED) for entry, _ in ranked.declared]
+        terms, wrong = lexical.terms(query.question), [*map(_differing, known)]
+        is_wrong = await asyncio.to_thread(explaining.having, wrong, terms)
+        kept = [
+            row
+            for at, (row, one) in enumerate(zip(ranked.declared, known, strict=True))
+            if not one.differing
+            or (one.unobserved and at not in is_wrong and not self._is_untrue(query, row[0]))
+            or self._is_outside(query, row[0])
+        ]
+        found: dict[Thing, tuple[Entry, Score]] = {}
+        for row in sorted([*ranked.best, *kept], key=lambda row: -row[1].total):
+            found.setdefault(declarations.one(thing_of(row[0])), row)
+        return list(found.values())[:enough]
+
+    def _is_untrue(self, query: Query, declared: Entry) -> bool:
+        """Return whether a question names a value that is declared of an object, and not so."""
+        traits = int.from_bytes(self._standing(declared).traits, "little")
+        others = int.from_bytes(declared.traits, "little") & ~traits
+        return any(bits & others for bits in vocabulary.asked(query.question))
+
+    def _is_outside(self, query: Query, declared: Entry) -> bool:
+        """Return whether what is asked for, such as a plugin, leaves out the observed object."""
+        if query.within is None:
+            return False
+        one = self._memory.declarations.one(thing_of(declared))
+        entries = self._memory.catalogue.entries(one)
+        return not any(entry.id in query.within.ids for entry in entries if entry != declared)
+
+    def _ranked(self, query: Query, enough: int) -> _Ranked:
         """Return the best, so many; may be called on a thread."""
+        declarations = self._memory.declarations
+        declared: list[tuple[Entry, Score]] = []
         shares = None if query.matches is None else query.matches.shares
         view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}
@@ -274,12 +335,14 @@ class Finder:
             if entry is None or (within is not None and entry.id != within.ids[number]):
                 continue
             thing = thing_of(entry)
-            if thing != query.without:
+            if entry.identity.source == FILE and declarations.observed(thing):
+                declared += [(entry, score)] if len(declared) < common_words.COMPARED else []
+            elif thing != query.without:
                 # a thing counts once, by its best entry
                 found.setdefault(thing, (entry, score))
             if len(found) == enough:
                 break
-        return list(found.values())
+        return _Ranked(list(found.values()), declared if query.without is None else [])
 
     async def _read(
         self,
@@ -289,17 +352,20 @@ class Finder:
         judged: Sequence[Judged],
         known: Mapping[int, Content],
     ) -> list[Hit]:
+        found = [(self._standing(entry), score) for entry, score in found]
+        sides = await self._sides([entry for entry, _ in found])
         new = [entry for entry, _ in found if entry.id not in known]
         contents = {**known, **(await self._memory.content(new) if new else {})}
         there = [
             (*row, mark) for row, mark in zip(found, judged, strict=True) if row[0].id in contents
         ]
         whys: Sequence[Why | None] = [None] * len(there)
-        joined = self._memory.joined
         if page.is_explained:
             whys = await asyncio.to_thread(
                 lambda: [
-                    explaining.why(entry, joined([entry], contents), score, query, page.where)
+                    explaining.why(
+                        entry, self._explained(entry, sides, contents), score, query, page.where
+                    )
                     for entry, score, _ in there
                 ]
             )
@@ -309,11 +375,58 @@ class Finder:
                 entry.identity.source,
                 score,
                 mark,
-                first_line(contents[entry.id].text),
+                marked(self._memory.declarations, entry, first_line(contents[entry.id].text)),
                 reason,
+                *_declared_and_observed(entry, sides, contents),
             )
             for (entry, score, mark), reason in zip(there, whys, strict=True)
         ]
+
+    def _standing(self, entry: Entry) -> Entry:
+        """Return the entry that is shown for one that was found: the observed one, if any."""
+        if entry.identity.source != FILE:
+            return entry
+        entries = self._memory.catalogue.entries(self._memory.declarations.one(thing_of(entry)))
+        return first(entries) if entries else entry
+
+    async def _sides(self, entries: Sequence[Entry]) -> Mapping[Thing, Declaration]:
+        """Return what is declared of those of some objects that are observed."""
+        declarations = self._memory.declarations
+        observed = [thing_of(one) for one in entries if one.identity.source != FILE]
+        declared = {one: other for one in observed if (other := declarations.declares(one))}
+        found = await declarations.read([*map(thing_of, declared.values())])
+        return {
+            one: found[thing]
+            for one, other in declared.items()
+            if (thing := thing_of(other)) in found
+        }
+
+    def _explained(
+        self, entry: Entry, sides: Mapping[Thing, Declaration], contents: Mapping[int, Content]
+    ) -> dict[str, Json]:
+        """Return the fields by which an object may have been found, what is declared set apart."""
+        fields = self._memory.joined([entry], contents)
+        side = sides.get(thing_of(entry))
+        return fields | {DECLARED: dict(side.unobserved)} if side and side.unobserved else fields
+
+
+def _differing(declared: Declaration) -> str:
+    """Return as words the fields that are observed otherwise than declared."""
+    pairs = ((" ".join(split(name)), sides[0]) for name, sides in declared.differing.items())
+    return " ".join(f"{name} {value}" for name, value in pairs)
+
+
+def _declared_and_observed(
+    entry: Entry, sides: Mapping[Thing, Declaration], contents: Mapping[int, Content]
+) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
+    """Return what is declared of an object beside what is observed, and that: see Hit."""
+    if entry.identity.source == FILE:
+        fields: dict[str, Json] = json.loads(contents[entry.id].properties)
+        return dict(islice(fields.items(), _MOST_DECLARED)), {}
+    side = sides.get(thing_of(entry), NOTHING_DECLARED)
+    declared = {name: value for name, (value, _) in side.differing.items()} | dict(side.unobserved)
+    observed = {name: value for name, (_, value) in side.differing.items() if value is not None}
+    return dict(islice(declared.items(), _MOST_DECLARED)), observed
 
 
 async def _unasked(_question: str, priority: Rank) -> None:

@@ -1,7 +1,7 @@
 """What a search is asked for, and what it finds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from opdbus.index.search import Likeness, Score
 from opdbus.index.spelling import Correction
 from opdbus.index.view import Found
 from opdbus.state.conditions import Condition
-from opdbus.state.object import Thing
+from opdbus.state.object import Json, Thing
 
 
 class Field(NamedTuple):
@@ -47,7 +47,11 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A thing that was found, how well, how likely it is right, why, and its text's first line."""
+    """A thing that was found, how well, how likely it is right, why, and its text's first line.
+
+    `declared` has what the state file says and nobody observes, or what is observed otherwise, by
+    fields with dots; `observed` has what is observed of these instead.
+    """
 
     thing: Thing
     source: str
@@ -56,6 +60,8 @@ class Hit:
     snippet: str
     # only where it was asked for
     why: Why | None = None
+    declared: Mapping[str, Json] = field(default_factory=dict)
+    observed: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,8 @@ class Query:
     compared: Sequence[Compared] = ()
     # what has the most or the least that the question asks for, in order
     most: Sequence[Thing] = ()
+    # what is only declared, which comes after these
+    below: Sequence[Thing] = ()
     # what was looked for in place of words of it
     corrected: tuple[Correction, ...] = ()
 

@@ -136,8 +136,7 @@ async def _started_by(memory: Memory, thing: Thing) -> list[Thing]:
 
 def _there(memory: Memory, things: list[Thing]) -> Iterator[Entry]:
     """Yield the first entries of things that there are."""
-    has, about = memory.catalogue.has, memory.catalogue.about
-    return (about(each)[0] for each in things if has(each))
+    return (memory.catalogue.first(each) for each in things if memory.catalogue.has(each))
 
 
 def _sorts(phrase: str) -> Kinds:

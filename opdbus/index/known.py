@@ -121,15 +121,14 @@ class Known:
         *,
         only_stored: bool = False,
     ) -> dict[str, Json]:
-        """Return all that is known of a thing: each field as the first of its sources has it.
+        """Return the fields of a thing, each as the first of its sources has it.
 
-        What op-dbus saw itself comes first, then what was published last, then what is declared.
-        `only_stored` leaves out what moves by itself.
+        What op-dbus saw itself comes first, then what was published last. What is declared counts
+        only where nothing is observed. `only_stored` leaves out what moves by itself.
         """
         fields: dict[str, Json] = {}
         observed = [entry for entry in entries if entry.identity.source != FILE]
-        declared = [entry for entry in entries if entry.identity.source == FILE]
-        for entry in (*declared, *reversed(observed)):
+        for entry in reversed(observed or entries):
             if entry.id in contents:
                 fields |= json.loads(contents[entry.id].properties)
                 fields |= {} if only_stored else self.volatile.get(entry.identity)

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
+import numpy as np
+
 from opdbus.index.field_reader import Unread
 from opdbus.index.field_rows import Rows
 from opdbus.index.memory import Memory
@@ -48,7 +50,7 @@ async def found(
 ) -> Found:
     """Return all entries about the things that meet all conditions, or some of them.
 
-    Where several sources tell of a thing, what was observed counts before what is declared, as
+    What is observed of a thing counts, and what is declared only where nothing is observed, as
     Memory.joined has it. What the index of fields does not have is looked at one by one.
     """
     wanted, catalogue = AllOf(conditions), memory.catalogue
@@ -66,7 +68,13 @@ async def found(
         if others and only_first:
             return catalogue.found(others)
     others |= await _shared(memory, wanted, perhaps)
-    return met.and_also(catalogue.found(others))
+    every, renamed = met.and_also(catalogue.found(others)), memory.declarations.renamed()
+    if not renamed:
+        return every
+    # what is declared of a thing that is observed under another name
+    left_out = await asyncio.to_thread(catalogue.found, tuple(renamed))
+    is_left = ~np.isin(every.ids, left_out.ids)
+    return Found(every.places[is_left], every.ids[is_left])
 
 
 async def _left(

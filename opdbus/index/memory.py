@@ -17,6 +17,7 @@ from opdbus.history.forget import Forgotten, Target
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Change
 from opdbus.index.database import Damaged
+from opdbus.index.declarations import Declarations, Unpaired
 from opdbus.index.events import Changed, Event, Recorded
 from opdbus.index.known import Known
 from opdbus.index.ownership import ROOT, owned, require_owner
@@ -61,6 +62,8 @@ class Memory:
         self.notify = notify
         self.volatile = self._known.volatile
         self.joined = self._known.joined
+        # which observed objects the declared ones are
+        self.declarations: Declarations = Unpaired()
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         # set while there may be objects without static vectors

@@ -86,7 +86,7 @@ class ObjectVectors:
         Waits for the first engine; vectors that are there outlive it. Raises UnknownObject,
         NoVector, NoModel, ProviderError.
         """
-        entry = self.memory.catalogue.about(thing)[0]
+        entry = self.memory.catalogue.first(thing)
         index = await self.served()
         vector = index.get(entry.text_digest)
         if vector is None:

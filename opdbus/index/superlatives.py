@@ -6,6 +6,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from types import UnionType
 from typing import Any, Final, NamedTuple
 
@@ -48,10 +49,14 @@ _SEVERAL: Final = 10
 
 
 class Superlative(NamedTuple):
-    """A superlative as it stands in a question, and what has the most or the least, in order."""
+    """A superlative as it stands in a question, and what has the most or the least, in order.
+
+    What is only declared comes `below` what is observed.
+    """
 
     words: str
     things: Sequence[Thing]
+    below: Sequence[Thing]
 
 
 async def find(memory: Memory, question: str, within: Met | None) -> Superlative | None:
@@ -69,16 +74,19 @@ async def find(memory: Memory, question: str, within: Met | None) -> Superlative
     if not 0 < len(places) <= _MOST:
         return None
     names, is_greatest = _ASKED[match[0].lower()]
-    things = sorted({*view.things(places)})
-    rows = await matching.values(memory, things, names)
-    for name in names:
-        given = {thing: row.get(name, ()) for thing, row in zip(things, rows, strict=True)}
+    things = sorted({*view.things(places)} - memory.declarations.renamed())
+    rows = dict(zip(things, await matching.values(memory, things, names), strict=True))
+    observed = [one for one in things if memory.catalogue.is_observed(one)]
+    # the most that is declared is the most only where nothing is observed
+    for compared, name in product((observed, things), names):
+        given = {thing: rows[thing].get(name, ()) for thing in compared}
         if found := _of(given, int | float) or _of(given, str):
             best = sorted(found, key=found.__getitem__, reverse=is_greatest)
             several = best[: _SEVERAL if _is_plural(rest) else 1]
             last = found[several[-1]]
             equal = (thing for thing in best[len(several) :] if found[thing] == last)
-            return Superlative(match[0], [*several, *equal])
+            below = [*{*things}.difference(compared)]
+            return Superlative(match[0], [*several, *equal], below)
     return None
 
 
@@ -87,9 +95,9 @@ def _is_plural(question: str) -> bool:
     return any(not word.endswith("ss") and kinds.asked(word, STOP_WORDS).named for word in words)
 
 
-def order(most: Sequence[Thing], found: Found) -> Found:
+def order(most: Sequence[Thing], below: Sequence[Thing], found: Found) -> Found:
     """Put what was found of these things in their order, each with the total of its new place."""
-    ranks = {thing: rank for rank, thing in enumerate(most)}
+    ranks = dict.fromkeys(below, len(most)) | {thing: rank for rank, thing in enumerate(most)}
     places = [place for place, row in enumerate(found) if thing_of(row[0]) in ranks]
     rows = sorted((found[place] for place in places), key=lambda row: ranks[thing_of(row[0])])
     ordered = [*found]

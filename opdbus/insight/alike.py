@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from opdbus.index.catalogue import first
 from opdbus.insight.gathering import kind_of
 from opdbus.insight.naming import words
 from opdbus.insight.survey import states
@@ -143,11 +144,11 @@ async def _describe(memory: Memory, things: Sequence[Thing]) -> Mapping[Thing, D
         return {
             thing: Described(
                 kind_of(thing),
-                words(contents[entries[0].id].text),
+                words(contents[first(entries).id].text),
                 states(memory.joined(entries, contents, only_stored=True)),
             )
             for thing, entries in about.items()
-            if entries[0].id in contents
+            if first(entries).id in contents
         }
 
     return await asyncio.to_thread(work)

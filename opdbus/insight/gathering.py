@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from opdbus.index.catalogue import first
 from opdbus.insight.clustering import Vectors, normalized
 from opdbus.insight.lonely import lonely
 from opdbus.state.object import matches
@@ -70,11 +71,16 @@ def gather(
     wanted: Mapping[str, str],
     within: AbstractSet[Thing] | None,
     index: VectorIndex,
+    renamed: AbstractSet[Thing] = frozenset(),
 ) -> Rows:
-    """Return the things that are wanted and have vectors; for any thread."""
+    """Return the things that are wanted and have vectors; for any thread.
+
+    Those that are `renamed` are there under another name.
+    """
     things, entries = [], []
     for thing in catalogue.known():
-        if not matches(thing, wanted) or (within is not None and thing not in within):
+        is_left_out = within is not None and thing not in within
+        if not matches(thing, wanted) or is_left_out or thing in renamed:
             continue
         entry = _told(catalogue, thing)
         if entry and entry.text_digest in index:
@@ -91,11 +97,9 @@ def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
 
 
 def _told(catalogue: Catalogue, thing: Thing) -> Entry | None:
-    """Return the entry whose text stands for a thing, None where it is gone by now.
-
-    What is observed says more of a thing than what is declared, which comes first.
-    """
-    return next(reversed(catalogue.entries(thing)), None)
+    """Return the entry whose text stands for a thing, None where it is gone by now."""
+    entries = catalogue.entries(thing)
+    return first(entries) if entries else None
 
 
 def far_from_all(

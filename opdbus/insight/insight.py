@@ -60,7 +60,7 @@ class Insight:
         within = await matching.things(self._memory, page.where) if page.where else None
         wanted = page.wanted or {}
         async with self._one:
-            versions = self._memory.generation, index.numerics, index.version
+            versions = self._memory.generation, self._renamed(), index.numerics, index.version
             return await self._topics.get(
                 (versions, tuple(wanted.items()), within),
                 lambda: self._make_topics(index, wanted, within),
@@ -70,7 +70,8 @@ class Insight:
         self, index: VectorIndex, wanted: Mapping[str, str], within: AbstractSet[Thing] | None
     ) -> Sequence[Topic]:
         catalogue = self._memory.catalogue
-        rows = await self._run(lambda: gather(catalogue, wanted, within, index))
+        renamed = self._renamed()
+        rows = await self._run(lambda: gather(catalogue, wanted, within, index, renamed))
         if not rows:
             if len(catalogue) and not len(index):
                 raise NoVector(
@@ -81,6 +82,9 @@ class Insight:
         texts = await self._texts(rows, topics.SAMPLE)
         return await self._run(lambda: assigned.topics(texts))
 
+    def _renamed(self) -> frozenset[Thing]:
+        return frozenset(self._memory.declarations.renamed())
+
     async def outliers(self, page: Page) -> Sequence[Odd]:
         """Return the objects that are unlike their kind, the worst first.
 
@@ -89,7 +93,8 @@ class Insight:
         index = await self._index_if_any()
         wanted = page.wanted or {}
         async with self._one:
-            versions = self._memory.generation, index and (index.numerics, index.version)
+            version = index and (index.numerics, index.version)
+            versions = self._memory.generation, self._renamed(), version
             found = await self._odd.get(
                 (versions, tuple(wanted.items())), lambda: self._make_odd(index, wanted)
             )

@@ -38,7 +38,8 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
     `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is
     declared is not compared with what is observed: it has other fields.
     """
-    known = memory.catalogue.known()
+    renamed = frozenset(memory.declarations.renamed())
+    known = [thing for thing in memory.catalogue.known() if thing not in renamed]
     counts = Counter(map(kind_of, known))
     found: dict[tuple[Kind, bool], Survey] = {}
 
@@ -53,7 +54,7 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
 
     def alone(identity: Identity, properties: Mapping[str, Json]) -> list[_Item]:
         thing = Thing(*identity[1:])
-        if memory.catalogue.is_shared(thing):
+        if memory.catalogue.is_shared(thing) or thing in renamed:
             return []
         return [_Item(thing, identity.source != FILE, properties)]
 

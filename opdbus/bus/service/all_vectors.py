@@ -12,7 +12,10 @@ import numpy as np
 from opdbus.bus.service import listed
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, require_range
+from opdbus.index.catalogue import first
+from opdbus.index.declarations import marked
 from opdbus.slices import slices
+from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +101,7 @@ async def _look_up(
         found = []
         for thing in filter(memory.catalogue.has, part):
             entries = memory.catalogue.about(thing)
-            vector = index.get(entries[0].text_digest)
+            vector = index.get(first(entries).text_digest)
             if vector is None:
                 rows.waiting.append(thing)
             else:
@@ -130,11 +133,12 @@ def _described(
     entries: Sequence[Entry], contents: Mapping[int, Content], memory: Memory
 ) -> tuple[str, str]:
     """Return the first line of a thing's text, and its state; empty once it is gone."""
-    first = contents.get(entries[0].id)
-    fields = memory.joined(entries, contents)
+    entry = first(entries)
+    content, fields = contents.get(entry.id), memory.joined(entries, contents)
     states = [_word(fields[key]) for key in _STATES if key in fields]
-    text = first.text.partition("\n")[0] if first else ""
-    return text, ", ".join(dict.fromkeys(filter(None, states[:_MOST_STATES])))
+    text = marked(memory.declarations, entry, content.text.partition("\n")[0]) if content else ""
+    state = ", ".join(dict.fromkeys(filter(None, states[:_MOST_STATES])))
+    return text, f"declared {state}" if state and entry.identity.source == FILE else state
 
 
 def _word(value: Json) -> str:

@@ -25,4 +25,11 @@ async def things(memory: Memory, checked: Options) -> Sequence[Thing]:
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     where = conditions.parse(checked.get("where", ""))
     within = await matching.found(memory, where) if where else None
-    return await asyncio.to_thread(memory.catalogue.things, checked.wanted(*FILTER_KEYS), within)
+    wanted = checked.wanted(*FILTER_KEYS)
+    found = await asyncio.to_thread(memory.catalogue.things, wanted, within)
+    renamed = memory.declarations.renamed()
+    if not renamed:
+        return found
+    # who asks for a plugin, or for what the file declares, gets it by the names that are there
+    there, one = frozenset(found), memory.declarations.one
+    return [thing for thing in found if thing not in renamed or one(thing) not in there]

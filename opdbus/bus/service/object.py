@@ -14,6 +14,7 @@ from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, page
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import UnknownObject
+from opdbus.index.declarations import marked
 from opdbus.insight import alike
 from opdbus.state.object import Json, Thing, canonical
 
@@ -101,8 +102,8 @@ async def vector(vectors: ObjectVectors, thing: Thing, options: Given) -> WireVe
 
 async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dict[str, Plain]:
     """Give the properties of Object1 for a thing; raises UnknownObject."""
-    entry = vectors.memory.catalogue.about(thing)[0]
     declared, observed = drifts.sides(thing)
+    entry = next(iter(observed), None) or vectors.memory.catalogue.first(thing)
     entries = [*([declared] if declared else ()), *observed]
     contents = await vectors.memory.content(entries)
     if any(e.id not in contents for e in entries):
@@ -114,9 +115,9 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
         "Kind": thing.kind,
         "Name": thing.name,
         "Source": entry.identity.source,
-        "Declared": contents[declared.id].properties if declared else "",
         "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
-        "Text": contents[entry.id].text,
+        "Declared": contents[declared.id].properties if declared else "",
+        "Text": marked(vectors.memory.declarations, entry, contents[entry.id].text),
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
         "Distance": vectors.distance(declared, next(iter(observed), None)),
@@ -145,6 +146,8 @@ def wire(hit: Hit) -> WireHit:
         "snippet": hit.snippet,
         "weak": hit.judged.is_weak,
     }
+    for side, values in (("declared", hit.declared), ("observed", hit.observed)):
+        details[side] = Typed("a{ss}", {name: canonical(value) for name, value in values.items()})
     if hit.why:
         details["why"] = Typed("a{sv}", _why(hit.why))
     return paths.of(*hit.thing), hit.judged.chance, details

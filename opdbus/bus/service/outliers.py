@@ -29,14 +29,16 @@ async def outliers(
     asked = page(limit, checked)
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     found = await insight.outliers(asked)
-    return [_wire(odd) for odd in found[asked.offset : asked.offset + asked.limit]]
+    part = found[asked.offset : asked.offset + asked.limit]
+    return [_wire(odd, is_declared=not memory.catalogue.is_observed(odd.thing)) for odd in part]
 
 
-def _wire(odd: Odd) -> WireOutlier:
+def _wire(odd: Odd, *, is_declared: bool) -> WireOutlier:
     fields = [(quirk.field, quirk.value, quirk.having, quirk.usual) for quirk in odd.quirks]
     details: dict[str, Plain] = {
         **odd.thing._asdict(),
         "objects": odd.objects,
+        "declared": is_declared,
         "fields": Typed("a(ssua(su))", fields),
     }
     if odd.nearest is not None:

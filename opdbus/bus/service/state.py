@@ -180,12 +180,18 @@ class StateInterface:
         self, _caller: Caller, objects: Sequence[str], fields: Sequence[str], options: Given
     ) -> list[list[str]]:
         """Give what fields of objects hold, as JSON."""
-        Options(options, {})
+        is_marked = Options(options, {"marked": bool}).get("marked", default=False)
         require_objects(len(objects))
         if len(fields) > _MAX_COLUMNS or not all(map(split, fields)):
             raise InvalidArgs(f"fields must be names of fields, at most {_MAX_COLUMNS}")
-        rows = await matching.values(self._memory, [*map(thing_at, objects)], fields)
-        return [[_cell(row.get(name, [])) for name in fields] for row in rows]
+        things = [*map(thing_at, objects)]
+        rows = await matching.values(self._memory, things, fields)
+        is_observed = self._memory.catalogue.is_observed
+        is_wish = [is_marked and not is_observed(thing) for thing in things]
+        return [
+            [_cell(row.get(name, []), is_declared=wish) for name in fields]
+            for row, wish in zip(rows, is_wish, strict=True)
+        ]
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Give an object as JSON."""
@@ -286,9 +292,12 @@ def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _cell(values: Sequence[Json]) -> str:
+def _cell(values: Sequence[Json], *, is_declared: bool) -> str:
     """Give the values of a field as JSON, one alone without a list; "" if there is none."""
-    return _json(values if len(values) > 1 else values[0]) if values else ""
+    if not values:
+        return ""
+    value = values if len(values) > 1 else values[0]
+    return _json({"declared": value} if is_declared else value)
 
 
 def _row(thing: Thing) -> tuple[str, str, str, str]:

@@ -1,0 +1,82 @@
+"""Declarations of observed objects, by the pairs and the rules of drift."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+import structlog
+
+from opdbus.drift import compare, look
+from opdbus.drift.look import Plan
+from opdbus.drift.pairs import Pairs, is_one
+from opdbus.index.declarations import NOTHING_DECLARED, Declaration
+from opdbus.index.memory import Memory
+from opdbus.index.store import Content, Entry
+from opdbus.state.object import Thing
+
+log = structlog.get_logger()
+
+
+class PairedDeclarations:
+    """Declarations of a memory whose drift is followed: see index.declarations.Declarations."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        pairs: Pairs,
+        is_missing: Callable[[Thing], bool] = lambda _thing: False,
+    ) -> None:
+        self._memory = memory
+        self._pairs = pairs
+        self._is_missing = is_missing
+
+    def observed(self, thing: Thing) -> Sequence[Thing]:
+        """Return what a declared object meets: itself, the same by another name, or its parts."""
+        return self._pairs.observed(thing)
+
+    def one(self, thing: Thing) -> Thing:
+        """Return the observed object that a declared one is; another one as it is."""
+        sides = self._pairs.sides(thing)
+        if sides.observed or not sides.declared or not is_one(thing):
+            return thing
+        return next(iter(self._pairs.observed(thing)), thing)
+
+    def renamed(self) -> AbstractSet[Thing]:
+        """Return the declared objects that are observed under another name."""
+        return self._pairs.renamed
+
+    def is_missing(self, thing: Thing) -> bool:
+        """Return whether a declared object was looked for and is not there."""
+        return self._is_missing(thing)
+
+    def declares(self, thing: Thing) -> Entry | None:
+        """Return the entry that declares an observed object."""
+        return self._pairs.joined(thing).declared
+
+    async def read(self, things: Sequence[Thing]) -> Mapping[Thing, Declaration]:
+        """Return what is declared of declared objects that are observed; without those gone."""
+        plans = [look.plan(self._pairs, thing) for thing in things]
+        plans = [plan for plan in plans if plan.declared and plan.observed]
+        contents = await self._memory.content([e for plan in plans for e in plan.entries])
+        there = [plan for plan in plans if all(e.id in contents for e in plan.entries)]
+
+        def work() -> Mapping[Thing, Declaration]:
+            return {plan.thing: _declaration(plan, contents) for plan in there}
+
+        return await asyncio.to_thread(work) if there else {}
+
+
+def _declaration(plan: Plan, contents: Mapping[int, Content]) -> Declaration:
+    declared = json.loads(contents[plan.declared.id].properties) if plan.declared else {}
+    try:
+        found = [compare.declaration(plan.row, declared, one) for one in look.views(plan, contents)]
+    except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
+        log.warning("not compared", object="/".join(plan.thing), reason=type(error).__name__)
+        return Declaration({key: (value, None) for key, value in declared.items()}, {})
+    if not found:
+        return NOTHING_DECLARED
+    # one of several of a name is meant, such as a package of two architectures
+    nearest = min(found, key=lambda one: len(one.differing))
+    rest = {k: v for k, v in nearest.unobserved.items() if str(v) != plan.thing.name}
+    return nearest._replace(unobserved=rest)
