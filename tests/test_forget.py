@@ -156,7 +156,7 @@ def test_many_rows_are_forgotten_at_once(tmp_path: Path) -> None:
         return done
 
     assert len(run(tmp_path, work).rows) == 4500
-    assert [what for (what,) in rows(tmp_path, "what", "seq > 18000")] == ["forgot"] * 2
+    assert {what for (what,) in rows(tmp_path, "what", "seq > 18000")} == {"forgot"}
     report = look(tmp_path)
     assert (report.problems, report.erased) == ([], 4500)
 

@@ -116,14 +116,17 @@ class Columns:
             raise ValueError
 
 
-def read(store: Store, after: int = 0, again: Collection[int] = ()) -> Columns:
+def read(
+    store: Store, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
+) -> Columns:
     """Return the entries of all objects but those that lived as long as a connection.
 
-    With ids, of those after one, and of some `again`.
+    With ids, of those after one, and of some `again`; without the values of the vocabulary of those
+    that are `unrendered`.
     """
     columns = Columns()
     try:
-        for rows in store.entry_rows(after, again):
+        for rows in store.entry_rows(after, again, unrendered):
             columns.add(rows)
     except (TypeError, ValueError, OverflowError) as error:
         raise Damaged(store.path, f"an object in it is no object: {error}") from None
