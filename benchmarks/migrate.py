@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 sys.path.extend(str(Path(__file__).parent / part) for part in (".", "../tests"))
 import sizes
-from running import STATE, STATE_PATH, Bus, Running
+from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Bus, Caller, Running
 
 from opdbus.bench.machine import describe
-from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.errors import OpDbusError
 from opdbus.history.verify import verify
 from opdbus.index.database import connect_to_read
@@ -93,6 +93,14 @@ def make(commit: str, folder: Path, count: int) -> None:
         )
 
 
+def provide(commit: str, folder: Path, count: int, made: Path | None) -> None:
+    """Copy the database of a commit where it was made already, and make it where not."""
+    if made and (made / commit).exists():
+        shutil.copytree(made / commit, folder)
+    else:
+        make(commit, folder, count)
+
+
 def dump(folder: Path) -> Iterator[str]:
     """Yield SQL that makes a database of op-dbus again: its tables for full text are rebuilt."""
     with contextlib.closing(sqlite3.connect(folder / "memory.db")) as database:
@@ -132,18 +140,19 @@ def age(folder: Path) -> None:
         )
 
 
-def measure(commits: Sequence[str], count: int, folder: Path) -> dict[str, Any]:
-    """Migrate databases of some commits under kills, and give what that cost and whether it is so.
+def measure(commits: Sequence[str], count: int, folder: Path, made: Path | None) -> dict[str, Any]:
+    """Migrate databases of some commits under kills, and give what that cost.
 
+    Those that `make` left in folders of a folder, one of each commit, are not made again.
     Raises ValueError where the end is not as a database built afresh.
     """
     fresh = folder / "fresh" / "state"
-    make("HEAD", fresh, count)
+    provide("HEAD", fresh, count, made)
     expected = content(folder / "fresh")
     rows = []
     for commit in commits:
         place = folder / commit
-        make(commit, place / "state", count)
+        provide(commit, place / "state", count, made)
         age(place / "state")
         shutil.copytree(place, folder / f"{commit}-killed")
         row = {"commit": commit, **migrated(place)}
@@ -184,11 +193,12 @@ async def _follow(daemon: Running, began: float) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     longest, asked, left = 0.0, 0.0, -1
     async with Connection(daemon.bus) as connection:
+        caller = Caller(connection)
         while True:
             sent = time.perf_counter()
             try:
-                _, state = await _status(connection)
-            except OpDbusError:
+                state = await caller.get(ROOT_PATH, VECTORIZER, "State")
+            except (OpDbusError, RemoteError):
                 await asyncio.sleep(_PING_SECONDS)
                 continue
             figures.setdefault("READY s", round(sent - began, 2))
@@ -210,15 +220,6 @@ async def _follow(daemon: Running, began: float) -> dict[str, Any]:
         "longest search ms": round(1000 * asked, 1),
         "searches meanwhile": left + 1,
     }
-
-
-async def _status(connection: Connection) -> tuple[int, str]:
-    get = "org.freedesktop.DBus.Properties.Get"
-    pending = await connection.call("org.opdbus", STATE_PATH, get, "ss", STATE, "Pending")
-    state = await connection.call(
-        "org.opdbus", "/org/opdbus", get, "ss", "org.opdbus.Vectorizer1", "State"
-    )
-    return pending[0].value, state[0].value
 
 
 async def _search(connection: Connection, question: str) -> list[Any]:
@@ -296,6 +297,7 @@ def main() -> None:
     parser.add_argument("work", choices=("make", "dump", "measure"))
     parser.add_argument("which", nargs="*")
     parser.add_argument("--objects", type=int, default=100_000)
+    parser.add_argument("--made", type=Path)
     given = parser.parse_args()
     if given.work == "make":
         make(given.which[0], Path(given.which[1]), given.objects)
@@ -303,7 +305,7 @@ def main() -> None:
         sys.stdout.writelines(f"{line}\n" for line in dump(Path(given.which[0])))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            figures = measure(given.which or COMMITS, given.objects, Path(folder))
+            figures = measure(given.which or COMMITS, given.objects, Path(folder), given.made)
         print(json.dumps(figures, indent=1))
 
 

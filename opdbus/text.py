@@ -18,7 +18,7 @@ from opdbus.state.secret_text import REDACTED
 VERSION: Final = 3
 # Part of what says how objects are stored: raise it when `render` or `vocabulary` make something
 # else of the same objects, which are then rendered again.
-WORDS: Final = 3
+WORDS: Final = 4
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8

@@ -60,7 +60,8 @@ class Migrator:
             if left:
                 await self._migrate(left)
             self.done.set()
-            self._on_progress()
+            if left:
+                self._on_progress()
             await self._cleaner.resume()
         except StoreError:
             self._archive.when_writable(self._run_again)
