@@ -25,7 +25,8 @@ Sort: TypeAlias = tuple[str, str, str]
 class Columns:
     """What entries hold, one after the other in each column; fields are those of Entry.
 
-    `sorts` are numbers of `names_of_sorts`, `keys` the hashes of the things.
+    `sorts` are numbers of `names_of_sorts`, `keys` the hashes of the things, `name_keys` those of
+    their names alone.
     """
 
     ids: array[int] = field(default_factory=lambda: array("q"))
@@ -42,6 +43,7 @@ class Columns:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     traits: bytearray = field(default_factory=bytearray)
     keys: array[int] = field(default_factory=lambda: array("q"))
+    name_keys: array[int] = field(default_factory=lambda: array("q"))
     numbers_of_sorts: dict[Sort, int] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -104,6 +106,7 @@ class Columns:
         self.kinds.extend(of)
         self.less.extend(less)
         self.keys.extend(map(hash, things))
+        self.name_keys.extend(map(hash, names))
         self.owners.extend(owners)
         self.fingerprints += bytes.fromhex("".join(prints))
         self.digests += b"".join(digests)

@@ -179,7 +179,9 @@ def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
             column.frombytes(arrays[name].tobytes())
         else:
             column += arrays[name].tobytes()
-    found.keys.extend(map(hash, _things(found)))
+    for thing in _things(found):
+        found.keys.append(hash(thing))
+        found.name_keys.append(hash(thing.name))
     return found
 
 
