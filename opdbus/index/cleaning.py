@@ -127,6 +127,7 @@ class Cleaner:
                 partial(Store.clean_more, table=table, is_begun=is_begun)
             ):
                 is_begun = True
+            await self._archive.write(partial(Store.renew_words, table=table))
         await self._sealer.forget()
         is_clean = await self._empty_log()
         if is_clean:

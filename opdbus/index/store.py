@@ -59,7 +59,9 @@ WORD_TABLES: Final = ("lexicon", "sentence_words")
 # The fact that is there while deleted words may be in the files.
 UNCLEAN: Final = "unclean"
 # Pages of such a table that are written at a time: some milliseconds' work.
-_MERGED: Final = 250
+_MERGED: Final = 100
+# What FTS5 keeps words in.
+_SHADOWS: Final = {"_data": "id, block", "_idx": "segid, term, pgno"}
 # How long a statement waits for another program.
 _BUSY_SECONDS: Final = 10.0
 # About as much as one write, such as a batch of vectors.
@@ -203,6 +205,7 @@ class Store:
             while self.clean_more(table, is_begun=is_begun):
                 self.require_running()
                 is_begun = True
+            self.renew_words(table)
 
     def clean_more(self, table: str, *, is_begun: bool) -> bool:
         """Erase some deleted words from a table; return whether there may be more.
@@ -219,6 +222,20 @@ class Store:
             )
             # FTS5's documentation: less than 2, and nothing was merged
             return self._database.total_changes - before > 1
+
+    def renew_words(self, table: str) -> None:
+        """Write the records of a table for full text search to new pages: 10 ms for each MiB.
+
+        In pages that go on to be used, SQLite leaves copies of what was moved to others; pages that
+        become free are overwritten.
+        """
+        with self.transaction():
+            for shadow, columns in _SHADOWS.items():
+                name, places = f"{table}{shadow}", ",".join("?" * len(columns.split(",")))
+                found = self._database.execute(f"SELECT {columns} FROM {name}").fetchall()  # noqa: S608 -- our own names
+                self._database.execute(f"DELETE FROM {name}")  # noqa: S608 -- our own names
+                into = f"INSERT INTO {name} ({columns}) VALUES ({places})"  # noqa: S608 -- our own names
+                self._database.executemany(into, found)
 
     def empty_log(self, seconds: float = _BUSY_SECONDS) -> bool:
         """Give back the room that the log takes; returns whether nobody kept us from it.
