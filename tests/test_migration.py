@@ -319,3 +319,35 @@ def test_a_newer_database_is_refused_and_left_as_it_was(daemons: Callable[..., R
     assert "was written by a newer op-dbus (version 99); install that one" in daemon.log
     assert "Traceback" not in daemon.log
     assert path.read_bytes() == before
+
+
+QUESTIONS = ("cache of the sensor", "cpu or network interface", "backup in Vienna", "mail")
+
+
+def test_ready_means_final_answers(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """Without the files of a run before, the answers at `ready` are those when all was read again.
+
+    Of so many objects, a search does not wait until their words are read.
+    """
+    file = state_file(tmp_path / "state.json", {})
+    daemon = daemons(VECTOR_LEVEL="none", STATE_FILE=file)
+    path = old(daemon.state_dir, "f936244", times=460, written=WRITTEN_BY)
+
+    async def answers(caller: Caller) -> list[Any]:
+        await caller.ready()
+        return [
+            await search(caller, mode, one) for one in QUESTIONS for mode in ("lexical", "hybrid")
+        ]
+
+    async def both(caller: Caller) -> tuple[list[Any], list[Any]]:
+        first = await answers(caller)
+        daemon.wait_for_log("entries sealed")
+        return first, await answers(caller)
+
+    for _ in range(2):
+        with daemon.start():
+            first, later = ask(daemon, both)
+            assert first == later
+            daemon.kill()
+        for derived in path.parent.glob("*.sealed"):
+            derived.unlink()
