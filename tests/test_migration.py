@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from old_databases import COMMITS, OBJECTS, old
 from remembering import OWNER, run, unit
 from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
@@ -24,36 +25,8 @@ from opdbus.index.records import WRITTEN_BY
 from opdbus.index.store import Store
 from opdbus.state.object import Identity, StateObject, Thing
 
-OLD = Path(__file__).parent / "data" / "old"
-COMMITS = sorted(path.stem for path in OLD.glob("*.sql"))
-# Each object of the dump is there so many times.
-TIMES = 44
-OBJECTS = 45 * TIMES
 SECRET = "hunter2-PLANTED"
 COLUMNS = "source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest"
-_COPY = """
-WITH RECURSIVE numbers (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
-INSERT INTO objects SELECT NULL, source, plugin, kind, name || '-' || n, owner, properties,
-    text || ' copy ' || n, words, fingerprint, text_digest, updated_at, passing{traits}
-FROM objects, numbers
-"""
-
-
-def old(folder: Path, commit: str, times: int = TIMES, written: str = "") -> Path:
-    """Make a database as a commit left it, with each object some times."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "memory.db"
-    with closing(sqlite3.connect(path)) as made:
-        made.executescript((OLD / f"{commit}.sql").read_text())
-        with made:
-            columns = [row[1] for row in made.execute("PRAGMA table_info(objects)")]
-            traits = ", traits" if "traits" in columns else ""
-            made.execute(_COPY.format(traits=traits), (times,))
-            (by,) = made.execute("SELECT value FROM facts WHERE name = 'written by'").fetchone()
-            # also what this version would write is to be as if another had
-            value = written or by.replace("text ", "text 0")
-            made.execute("UPDATE facts SET value = ? WHERE name = 'written by'", (value,))
-    return path
 
 
 def stored(path: Path, columns: str = f"{COLUMNS}, traits") -> list[Any]:
