@@ -17,7 +17,7 @@ from opdbus.index.database import Damaged
 from opdbus.index.records import REDACTED_BY, WRITTEN_BY, Recorder
 from opdbus.index.store import UNCLEAN, Entry, Record, Store, Stored
 from opdbus.state import redact
-from opdbus.state.object import Identity, Json, StateObject
+from opdbus.state.object import Identity, Json, StateObject, canonical
 
 # Objects of one step: another write waits for it, some tenths of a second.
 AT_A_TIME: Final = 500
@@ -127,11 +127,14 @@ def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migrati
 
 def _altered(store: Store, rows: Sequence[Stored]) -> list[tuple[Stored, Record]]:
     made = ((row, _redacted(store, row)) for row in rows)
-    return [
-        (row, _record(Recorder(), row, item))
-        for row, item in made
-        if (item.identity, item.json()) != (row.record.identity, row.record.properties)
-    ]
+    return [(row, _record(Recorder(), row, item)) for row, item in made if _is_other(row, item)]
+
+
+def _is_other(row: Stored, item: StateObject) -> bool:
+    """Return whether a redacted object says something else, however it was written as JSON."""
+    before, after = row.record.properties, item.json()
+    is_same = before == after or canonical(json.loads(before)) == after
+    return item.identity != row.record.identity or not is_same
 
 
 def _redacted(store: Store, row: Stored) -> StateObject:
