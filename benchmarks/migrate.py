@@ -23,6 +23,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,7 +166,7 @@ def measure(commits: Sequence[str], count: int, folder: Path, made: Path | None)
                     raise ValueError(f"{one.name}: {part} is not as built afresh")
         rows.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
-    return {"machine": describe(), "objects": count, "rows": rows}
+    return {"machine": asdict(describe()), "objects": count, "rows": rows}
 
 
 @contextlib.contextmanager
