@@ -151,7 +151,9 @@ class Daemon:
         path = self._config.state_dir / "memory.db"
         of_each = Quota(self._config.publish_objects, self._config.publish_bytes)
         async with (
-            Memory(path, self._take_event, Usage(of_each), boot=_boot()) as self._memory,
+            Memory(
+                path, self._take_event, Usage(of_each), boot=_boot(), on_progress=self._progress
+            ) as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
@@ -266,7 +268,8 @@ class Daemon:
         await until_first_ends(self._memory.fields.run(), self._seal())
 
     async def _seal(self) -> None:
-        await self._memory.fields.is_read.wait()
+        await self._memory.derive()
+        await self._refresh()
         await self._memory.sealer.run()
 
     async def _follow_serving(self) -> None:
@@ -317,6 +320,12 @@ class Daemon:
 
     def _refresh_soon(self) -> None:
         start(self._refresh(), self._tasks)
+
+    def _progress(self) -> None:
+        """Tell systemd that long work goes on, and clients once it has ended."""
+        self._systemd.progress()
+        if hasattr(self, "_state") and self._memory.migrator.done.is_set():
+            self._refresh_soon()
 
     def _remember_fault(self, sentence: str) -> None:
         if self._vectors.fault != sentence:

@@ -19,6 +19,9 @@ _MAX_STATUS: Final = 500
 # Three pings to a deadline: two may come late.
 _PINGS: Final = 3
 _FIRST_PASSED: Final = 3
+# So long a start may take after each report that it goes on; see sd_notify(3).
+_LONGER_USEC: Final = 120_000_000
+_STARTING: Final = "Bringing the database up to this version"
 
 
 class Systemd:
@@ -42,6 +45,7 @@ class Systemd:
         self._next: asyncio.TimerHandle | None = None
         self._is_stale = False
         self._is_stopping = False
+        self._is_ready = False
 
     async def watched(self) -> None:
         """Ping the watchdog for as long as the event loop runs; never ends by itself."""
@@ -50,8 +54,16 @@ class Systemd:
             await asyncio.sleep(self._watchdog_seconds / _PINGS)
         await asyncio.Event().wait()
 
+    def progress(self) -> None:
+        """Notify that long work goes on: a start takes longer, or the status may have changed."""
+        if self._is_ready:
+            self.renew()
+        else:
+            self._notify(f"EXTEND_TIMEOUT_USEC={_LONGER_USEC}", _STARTING)
+
     def ready(self) -> None:
         """Notify that the service is ready: it owns its name on the bus."""
+        self._is_ready = True
         self._notify("READY=1", self.describe())
 
     @contextmanager

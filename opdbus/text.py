@@ -18,7 +18,7 @@ from opdbus.state.secret_text import REDACTED
 VERSION: Final = 3
 # Part of what says how objects are stored: raise it when `render` or `vocabulary` make something
 # else of the same objects, which are then rendered again.
-WORDS: Final = 3
+WORDS: Final = 4
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8
@@ -248,14 +248,15 @@ def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
 def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     """Return the whole object for lexical search, identifiers also split into words.
 
-    What its name means is there twice, to count as much as words of the text.
+    What its name means is there twice, to count as much as words of the text. Fields are in order,
+    since whoever publishes may give them in any.
     """
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
-    parts += [
+    parts += sorted(
         f"{name.words} {value}"
         for name, _, value in pairs
         if value != REDACTED and not name.is_of_others
-    ]
+    )
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 
 

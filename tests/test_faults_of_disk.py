@@ -123,7 +123,7 @@ def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> 
         await memory.publish([unit("kept")], OWNER)
         items = [unit(f"n{n}", "text " * 100) for n in range(1000)]
         await memory.publish(items, OWNER, holder=":1.5")
-        await memory.archive.write(lambda store: store.scrub())
+        await memory.archive.write(lambda store: store.empty_log())
         ballast = fill(small)
         with pytest.raises(StoreError):
             await memory.release(":1.5")

@@ -21,10 +21,19 @@ def health(
     vectors_fault: str = "",
     tried: bool = True,
     level: str = "medium",
+    settled: bool = True,
+    migrating: str = "",
 ) -> Health:
     """Give the health of a daemon that is like this."""
     archive = SimpleNamespace(fault=store_fault)
-    memory = SimpleNamespace(archive=archive, catalogue=[1, 2], stale=asyncio.Event())
+    migrator = SimpleNamespace(sentence=lambda: migrating)
+    memory = SimpleNamespace(
+        archive=archive,
+        catalogue=[1, 2],
+        stale=asyncio.Event(),
+        is_settled=settled,
+        migrator=migrator,
+    )
     serving = SimpleNamespace(phase=phase, config=SimpleNamespace(vector_level=level))
     vectors = SimpleNamespace(memory=memory, serving=serving, fault=vectors_fault)
     declared = SimpleNamespace(attempted=tried, last_error=file_error)
@@ -41,6 +50,9 @@ DEGRADED, FAILED = Phase(State.DEGRADED), Phase(State.FAILED, error=LOST)
         (READY, {}, "ready"),
         (LOADING, {}, "loading"),
         (READY, {"tried": False}, "loading"),
+        (READY, {"settled": False}, "loading"),
+        (READY, {"settled": False, "store_fault": "no room"}, "degraded"),
+        (FAILED, {"settled": False}, "failed"),
         (DEGRADED, {}, "degraded"),
         (READY, {"file_error": "line 1: not JSON"}, "degraded"),
         (READY, {"store_fault": "no room"}, "degraded"),
@@ -73,3 +85,11 @@ def test_level_none_is_ready() -> None:
     without = health(Phase(State.READY, error=NoModel("none")), level="none")
     assert without.state == "ready"
     assert without.sentence() == "Ready: 2 objects, lexical search only"
+
+
+@pytest.mark.parametrize("level", ["none", "medium"])
+def test_the_sentence_tells_of_a_migration(level: str) -> None:
+    """Say how much is still to be brought up to this version, at every level."""
+    left = "Bringing objects up to this version: 7 are left"
+    assert health(READY, level=level, settled=False, migrating=left).sentence() == left
+    assert "Reading the words" in health(READY, level="none", settled=False).sentence()

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
+from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import AccessDenied, LimitsExceeded
 from opdbus.index.memory import Memory
 from opdbus.index.present import Present
@@ -118,3 +120,82 @@ def test_root_changes_and_does_not_take_away(tmp_path: Path) -> None:
         await memory.publish(units(10, first=20), ROOT)
 
     run(tmp_path, Quota(10, ROOMY), Quota(100, ROOMY), work)
+
+
+def of_kinds(count: int, first: int = 0) -> list[StateObject]:
+    """Make objects of so many kinds, one of each."""
+    return [
+        StateObject(Identity("publish:probe", "lab", f"kind{n}", "sshd"), {"text": "network"})
+        for n in range(first, first + count)
+    ]
+
+
+def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) -> None:
+    """Refuse more of them than the limit, for one and for all; take new ones for those withdrawn.
+
+    The names that were used are none of the daemon's any more, and after a restart it counts those
+    that objects have.
+    """
+    limit = Quota(ROOMY, ROOMY, 10)
+
+    async def fill(memory: Memory) -> None:
+        await memory.publish(of_kinds(10), ONE)
+        with pytest.raises(LimitsExceeded, match=r"keep 11 publishers, plugins and kinds, .* 10"):
+            await memory.publish(of_kinds(1, first=10), ONE)
+        # more objects of the same kinds are no more names
+        await memory.publish([unit("a")], OTHER)
+        with pytest.raises(LimitsExceeded, match="all publishers together would keep 16"):
+            await memory.publish(of_kinds(5, first=20), OTHER)
+        for first in range(10, 60, 10):
+            await memory.withdraw(things(of_kinds(10, first=first - 10)), ONE)
+            await memory.publish(of_kinds(10, first=first), ONE)
+        assert len(memory.catalogue.sorts) == 11
+        assert len(memory.catalogue.view.of_number) <= 22
+
+    async def again(memory: Memory) -> None:
+        with pytest.raises(LimitsExceeded):
+            await memory.publish(of_kinds(1), ONE)
+        assert len(memory.catalogue.sorts) == 11
+        assert len(memory.catalogue.named("sshd")) == 10
+        await memory.withdraw(things(of_kinds(10, first=50)), ONE)
+        assert (memory.catalogue.sorts, memory.catalogue.named("sshd")) == (
+            {("systemd", "unit")},
+            [],
+        )
+        assert dict(memory.catalogue.sources) == {"publish:probe": 1}
+
+    run(tmp_path, limit, Quota(ROOMY, ROOMY, 15), fill, again)
+
+
+@pytest.mark.parametrize("names", ["plugin", "kind", "publisher"])
+def test_a_publisher_of_very_many_names_is_refused_on_the_bus(
+    daemons: Callable[..., Running], tmp_path: Path, names: str
+) -> None:
+    """Say what the limit is and what to do, take nothing, and take it once there is room."""
+    daemon = daemons(VECTOR_LEVEL="none", STATE_FILE=state_file(tmp_path / "none.json", {}))
+
+    async def publish(caller: Caller, first: int, count: int) -> None:
+        for number in range(first, first + count) if names == "publisher" else [0]:
+            publisher = f"probe{number}" if names == "publisher" else "probe"
+            each = [number] if names == "publisher" else range(first, first + count)
+            objects = [
+                ("lab" if names != "plugin" else f"lab{n}", f"kind{n}", f"n{n}", {"text": "mail"})
+                for n in each
+            ]
+            await caller.call(
+                STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", publisher, objects, {}
+            )
+
+    async def work(caller: Caller) -> tuple[int, int, list[Any]]:
+        await caller.ready()
+        await publish(caller, 0, 990)
+        with pytest.raises(RemoteError, match=r"would keep 1001 publishers, plugins and kinds"):
+            await publish(caller, 990, 11)
+        count = await caller.get(STATE_PATH, STATE, "Count")
+        hits = await search(caller, "lexical", "n17")
+        return count, len(hits), await caller.get(STATE_PATH, STATE, "Sources")
+
+    with daemon.start():
+        count, hits, _ = ask(daemon, work)
+    assert count == (1000 if names == "publisher" else 990)
+    assert hits

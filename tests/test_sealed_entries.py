@@ -172,8 +172,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     original = columns.read
 
-    def counting(*given: Any) -> Any:
-        found = original(*given)
+    def counting(*given: Any, **named: Any) -> Any:
+        found = original(*given, **named)
         counts.append(len(found.ids))
         return found
 
@@ -245,7 +245,7 @@ def test_what_is_redacted_anew_is_in_no_file(
     """Where objects are written anew, the file goes before, and nothing is noted for it."""
     run = Run(tmp_path)
     sealed(run)
-    monkeypatch.setattr("opdbus.index.records.WRITTEN_BY", "another redaction")
+    monkeypatch.setattr("opdbus.index.migration.WRITTEN_BY", "another redaction")
     read.clear()
 
     async def noted(memory: Memory) -> list[int]:

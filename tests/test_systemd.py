@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from old_databases import old
 from running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Bus, Running, calling, replace
 
 from opdbus import systemd
@@ -469,3 +470,32 @@ def test_ready_follows_a_failed_reload() -> None:
     with pytest.raises(ConfigError), service.reloading():
         raise ConfigError("bad")
     assert [message.partition("=")[0] for message in messages] == ["RELOADING", "READY"]
+
+
+def test_long_work_before_ready_extends_the_start() -> None:
+    """Ask for more time with each report before READY, and none after it."""
+
+    async def work() -> list[str]:
+        service, messages = told(0.0)
+        service.describe = lambda: "at rest"
+        service.progress()
+        service.ready()
+        service.progress()
+        await asyncio.sleep(0)
+        return messages
+
+    first, ready, *rest = asyncio.run(work())
+    assert first.startswith("EXTEND_TIMEOUT_USEC=120000000\nSTATUS=Bringing the database")
+    assert (ready, rest) == ("READY=1\nSTATUS=at rest", [])
+
+
+@pytest.mark.parametrize("name", ["9b7201f", "f936244"])
+def test_a_start_that_redacts_tells_that_it_goes_on(
+    daemons: Make, listener: Listener, name: str
+) -> None:
+    """Extend the start while objects of an older version are looked through, and then be ready."""
+    daemon = daemons(VECTOR_LEVEL="none")
+    old(daemon.state_dir, name, written="redaction 0, text 0")
+    with notifying(daemon, listener):
+        seen = listener.until("READY")
+    assert any("EXTEND_TIMEOUT_USEC" in message for message in seen)

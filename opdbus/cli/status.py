@@ -80,7 +80,10 @@ def _of(kind: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 def _waiting(values: Mapping[str, Any]) -> str:
     if values["Pending"]:
-        return f", {values['Pending']:,} of which wait for their vectors"
+        what = (
+            "to be brought up to this version" if values["Level"] == "none" else "for their vectors"
+        )
+        return f", {values['Pending']:,} of which wait {what}"
     return ", all with vectors" if values["Vectorized"] else ""
 
 

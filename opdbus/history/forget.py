@@ -39,7 +39,7 @@ class Target(NamedTuple):
             return "seq = ?", [self.row]
         # as it is written inside JSON
         written = canonical(self.text)[1:-1]
-        said = "sentence IN (SELECT id FROM sentences WHERE instr(text, ?))"
+        said = "instr((SELECT text FROM sentences WHERE id = sentence), ?)"
         return f"(instr(fields, ?) OR {said})", [written, self.text]
 
 
@@ -54,13 +54,20 @@ class Forgotten(NamedTuple):
     kept: int = 0
 
 
-def forget(ledger: Ledger, target: Target, cause: str, at: int, boot: str) -> Forgotten:
-    """Erase values, and say in rows `forgot` of which rows; call inside a transaction."""
+def forget(
+    ledger: Ledger, target: Target, numbers: range, cause: str, at: int, boot: str
+) -> list[int]:
+    """Erase values of rows of some numbers, and say in rows `forgot` of which rows.
+
+    Call inside a transaction. Returns the numbers of the rows.
+    """
     clause, values = target.clause()
-    rows = ledger.erase_where(f"what <> 'forgot' AND {clause}", *values)
+    among = (numbers.start, numbers.stop - 1)
+    rows = ledger.erase_where(
+        f"what <> 'forgot' AND seq BETWEEN ? AND ? AND {clause}", *among, *values
+    )
     note(ledger, rows, cause, at, boot)
-    last = ledger.state().head.seq
-    return Forgotten(rows, last, _named(ledger, target.text) if target.text else 0)
+    return rows
 
 
 def note(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boot: str) -> None:
@@ -85,7 +92,8 @@ def _ranges(rows: Iterable[int]) -> Iterator[list[int]]:
         yield run
 
 
-def _named(ledger: Ledger, text: str) -> int:
+def count_named(ledger: Ledger, text: str) -> int:
+    """Count the rows that have a text in what cannot be erased: their names, and causes."""
     (count,) = ledger.database.execute(
         "SELECT count(*) FROM history WHERE instr(plugin, ?1) OR instr(kind, ?1)"
         " OR instr(name, ?1) OR instr(cause, ?1)",

@@ -20,6 +20,8 @@ from opdbus.text import digest_of
 
 # So many rows have one row of `history_times`: reading them takes a millisecond.
 BLOCK: Final = 1024
+# The fact up to which row history may have what is secret by today's rules, if any does.
+UNCHECKED: Final = "history unchecked"
 _TIMES: Final = """
 CREATE TABLE IF NOT EXISTS history_times (
     block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER
@@ -186,9 +188,12 @@ class Ledger:
         """Set how far the texts of objects moved: (cosine distance, number of the row) each."""
         self.database.executemany("UPDATE history SET moved = ? WHERE seq = ?", rows)
 
-    def erase(self, identity: Identity) -> None:
-        """Erase the values that are kept of an object; the chain still holds without them."""
-        self.erase_where(
+    def erase(self, identity: Identity) -> list[int]:
+        """Erase the values that are kept of an object; the chain still holds without them.
+
+        Returns the numbers of the rows.
+        """
+        return self.erase_where(
             "plugin = ? AND kind = ? AND name = ? AND source = ?", *identity[1:], identity.source
         )
 

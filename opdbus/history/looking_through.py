@@ -1,8 +1,7 @@
 """Values that a newer op-dbus recognizes as secret are erased from history, too."""
 
 import json
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from opdbus.history import change
@@ -12,34 +11,43 @@ from opdbus.history.ledger import Ledger
 from opdbus.state import redact
 from opdbus.state.object import Identity, canonical
 
-# Rows that are looked through in one transaction.
-AT_A_TIME: Final = 2000
+# Rows that are looked through in one transaction: another write waits for it.
+AT_A_TIME: Final = 500
 _NEXT: Final = """
 SELECT seq, source, plugin, kind, name, fields, coalesce(text, '') FROM history
 LEFT JOIN sentences ON sentences.id = sentence
-WHERE seq > ? AND salt IS NOT NULL AND what <> 'forgot' AND fields <> ? ORDER BY seq LIMIT ?
+WHERE seq <= ? AND salt IS NOT NULL AND what <> 'forgot' AND fields <> ?
+ORDER BY seq DESC LIMIT ?
 """
 
 
-def look_through(
-    ledger: Ledger, after: int, altered: AbstractSet[Identity], at: int, boot: str
-) -> int:
-    """Erase what is secret in the next rows, call inside a transaction; 0 where there are none.
+def look_through(ledger: Ledger, last: int, at: int, boot: str) -> int:
+    """Erase what is secret in the newest rows up to the `last` one; call inside a transaction.
 
-    Returns the last row that was looked at. Of `altered` objects everything is erased: what in them
-    is secret may be told by fields that did not change.
+    Returns the newest row that is still to be looked at, 0 where there is none.
     """
-    rows = ledger.database.execute(_NEXT, (after, change.ERASED, AT_A_TIME)).fetchall()
+    rows = ledger.database.execute(_NEXT, (last, change.ERASED, AT_A_TIME)).fetchall()
     unsafe = [
-        seq
-        for seq, *names, fields, text in rows
-        if (identity := Identity(*names)) in altered or _is_unsafe(identity, fields, text)
+        seq for seq, *names, fields, text in rows if _is_unsafe(Identity(*names), fields, text)
     ]
     if unsafe:
         listed = json.dumps(unsafe)
         ledger.erase_where("seq IN (SELECT value FROM json_each(?))", listed)
-        note(ledger, unsafe, f"redaction {redact.VERSION}", at, boot)
-    return rows[-1][0] if rows else 0
+        _note(ledger, unsafe, at, boot)
+    return rows[-1][0] - 1 if len(rows) == AT_A_TIME else 0
+
+
+def erase_objects(ledger: Ledger, identities: Iterable[Identity], at: int, boot: str) -> None:
+    """Erase all values of objects in which something is secret now; call inside a transaction.
+
+    What that is may be told by fields that did not change.
+    """
+    if erased := [row for identity in identities for row in ledger.erase(identity)]:
+        _note(ledger, erased, at, boot)
+
+
+def _note(ledger: Ledger, rows: Sequence[int], at: int, boot: str) -> None:
+    note(ledger, rows, f"redaction {redact.VERSION}", at, boot)
 
 
 def _is_unsafe(identity: Identity, fields: str, text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, get_args
 
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import FIRST, FieldChange, What, from_json
-from opdbus.history.ledger import BLOCK
+from opdbus.history.ledger import BLOCK, UNCHECKED
 from opdbus.slices import slices
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.fields import IDENTITY
@@ -111,9 +111,16 @@ class Reader:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
 
+    def unchecked(self) -> int:
+        """Return up to which row history may have what is secret by today's rules, which is hidden.
+
+        Another version wrote these rows, and they are being looked through.
+        """
+        return self._one(_UNCHECKED)
+
     def span(self) -> range:
         """Return the numbers of all rows that are kept."""
-        first = self._one("SELECT min(seq) FROM history")
+        first = self._one("SELECT min(seq) FROM history WHERE seq > ?", self.unchecked())
         last = self._one("SELECT max(seq) FROM history")
         return range(first, last + 1) if first else range(0)
 
@@ -146,15 +153,16 @@ class Reader:
     def numbered(self, numbers: Sequence[int]) -> list[Row]:
         """Return the rows of some numbers that are kept, in their order."""
         return self._rows(
-            "WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq",
-            (json.dumps(list(numbers)),),
+            "WHERE seq IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq",
+            (json.dumps(list(numbers)), self.unchecked()),
         )
 
     def newest(self, thing: Thing, limit: int, since: int = 0) -> list[Row]:
         """Return the newest rows about a thing, from a time on, the newest first."""
         return self._rows(
-            "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? ORDER BY seq DESC LIMIT ?",
-            (*thing, since, limit),
+            "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? AND seq > ?"
+            " ORDER BY seq DESC LIMIT ?",
+            (*thing, since, self.unchecked(), limit),
         )
 
     def sources(self, thing: Thing) -> list[str]:
@@ -194,6 +202,9 @@ class Reader:
         return default if row is None or row[0] is None else int(row[0])
 
 
+_UNCHECKED: Final = (
+    f"SELECT ifnull(max(CAST(value AS INTEGER)), 0) FROM facts WHERE name = '{UNCHECKED}'"  # noqa: S608 -- our own name
+)
 # The clock may have been set: a later row, and a later block, may have an earlier time.
 _OF_TIMES: Final = (
     f"SELECT min(block) * {BLOCK}, (max(block) + 1) * {BLOCK} FROM history_times"  # noqa: S608 -- our own constant

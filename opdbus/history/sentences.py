@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.history.full_text import FullText
+from opdbus.history.ledger import UNCHECKED
 from opdbus.state.object import Thing
 
 # Half precision: cosines differ by less than 0.001, and the disk reads half as much.
@@ -103,8 +104,8 @@ class Sentences:
         """Return (sentence, newest row, count of rows) of the rows of which some SQL is true."""
         return self._database.execute(
             "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own
-            f" WHERE sentence IS NOT NULL AND {sql} GROUP BY sentence",
-            values,
+            f" WHERE sentence IS NOT NULL AND seq > ? AND {sql} GROUP BY sentence",
+            (self._unchecked(), *values),
         ).fetchall()
 
     def things(self, rows: Sequence[int]) -> dict[int, Thing]:
@@ -119,11 +120,22 @@ class Sentences:
     def said(
         self, ids: Collection[int], rows: Mapping[int, tuple[int, int]] | None
     ) -> list[tuple[int, Said]]:
-        """Return sentences by number with the newest rows of them: those given, else of all."""
-        return [
+        """Return sentences by number with the newest rows of them: those given, else of all.
+
+        Those whose rows may have what is secret by today's rules are left out.
+        """
+        unchecked = self._unchecked()
+        found = (
             (number, Said(text, *(rows[number] if rows is not None else self._newest(number))))
             for number, text in self._texts(ids)
-        ]
+        )
+        return [(number, one) for number, one in found if one.seq > unchecked or not unchecked]
+
+    def _unchecked(self) -> int:
+        """Return up to which row history may have what is secret by today's rules."""
+        query = "SELECT value FROM facts WHERE name = ?"
+        row = self._database.execute(query, (UNCHECKED,)).fetchone()
+        return int(row[0]) if row else 0
 
     def _texts(self, ids: Collection[int]) -> Iterator[tuple[int, str]]:
         yield from self._database.execute(

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
@@ -27,6 +28,8 @@ log = structlog.get_logger()
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 # A write that runs when we close may take this long to end by itself.
 _CLOSE_SECONDS: Final = 1.0
+# At most so often long work is reported to go on.
+_PROGRESS_SECONDS: Final = 1.0
 # Pages of the log after which they are copied to the database, and while very much is written:
 # to copy those of 2,000 objects at a time takes a sixth of the time in which they are stored.
 _PAGES: Final = 1000
@@ -36,13 +39,15 @@ _BUSY_PAGES: Final = 16_000
 class Archive:
     """Two connections to one database: a read sees everything that was written before it began.
 
-    `on_change` is called on the event loop when `fault` changes.
+    `on_change` is called on the event loop when `fault` changes, `on_progress` there now and then
+    while long work goes on.
     """
 
     def __init__(
         self,
         path: Path,
         on_change: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
     ) -> None:
         self._path = path
@@ -54,9 +59,12 @@ class Archive:
         # what was recovered of a damaged database at this start
         self.notice = ""
         self.on_change = on_change
+        self._on_progress = on_progress
+        self._next_progress = 0.0
         # set unless very much is being written: what is derived of it waits until all is there
         self.calm = asyncio.Event()
         self.calm.set()
+        self._busy = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         # work that waits until the database can be written
         self._waiting: set[Callable[[], Awaitable[Any]]] = set()
@@ -70,7 +78,7 @@ class Archive:
 
         Raises StoreError, also if another op-dbus has it open.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._stopping = Event()
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="store-prepare")
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
@@ -134,12 +142,15 @@ class Archive:
     async def busy(self) -> AsyncIterator[None]:
         """Have what can wait do so."""
         self.calm.clear()
+        self._busy += 1
         try:
             await self._keep_log(_BUSY_PAGES)
             yield
         finally:
-            self.calm.set()
-            await self._keep_log(_PAGES)
+            self._busy -= 1
+            if not self._busy:
+                self.calm.set()
+                await self._keep_log(_PAGES)
 
     async def _keep_log(self, pages: int) -> None:
         await self._run(self._writing, lambda store: store.keep_log(pages), self._writer)
@@ -249,10 +260,17 @@ class Archive:
         """Run work until it ends, or until closing cancels it."""
         return start(work, self._tasks)
 
+    def _progress(self) -> None:
+        """Report on the event loop that work goes on, at most once a second; on any thread."""
+        now = time.monotonic()
+        if now > self._next_progress:
+            self._next_progress = now + _PROGRESS_SECONDS
+            self._loop.call_soon_threadsafe(self._on_progress)
+
     def _open_writer(self) -> Store:
         if self.is_read_only:
             return self._open_reader()
-        store, self.notice = recovery.open_or_recover(self._path, self._stopping)
+        store, self.notice = recovery.open_or_recover(self._path, self._stopping, self._progress)
         self._open.callback(store.close)
         return store
 

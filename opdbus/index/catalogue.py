@@ -72,8 +72,8 @@ class Catalogue:
         self.view = View(self.texts)
         # the places of entries, by the hashes of their things
         self._by_thing = HashTable()
-        # every (plugin, kind) that there ever was: few
-        self._sorts: set[tuple[str, str]] = set()
+        # and by those of their names: each is in no more than there are plugins and kinds
+        self._by_name = HashTable()
         self._shared = SharedThings(self.view)
         # increases when a thing comes or leaves
         self._comings = 0
@@ -107,6 +107,8 @@ class Catalogue:
         texts = self.texts.come(columns.digest_rows()[new])
         places = self.view.add(columns, new, texts)
         self._by_thing.add_each(keys[new], places)
+        names = np.frombuffer(columns.name_keys, np.int64).astype(np.uint64)
+        self._by_name.add_each(names[new], places)
         self._count(places)
         return is_new
 
@@ -133,7 +135,6 @@ class Catalogue:
         """Count the entries of new things."""
         view = self.view
         self._comings += 1
-        self._sorts.update((plugin, kind) for _, plugin, kind in view.of_number[1:])
         sorts = np.bincount(view.sorts[places]).tolist()
         for number in filter(sorts.__getitem__, range(len(sorts))):
             self.sources[view.of_number[number][0]] += sorts[number]
@@ -148,6 +149,9 @@ class Catalogue:
         for owner in np.unique(owners).tolist():
             mine = owners == owner
             self.usage.add(owner, Quota(sign * int(mine.sum()), sign * int(sizes[mine].sum())))
+            of_sorts = np.bincount(view.sorts[published[mine]]).tolist()
+            for number in filter(of_sorts.__getitem__, range(len(of_sorts))):
+                self.usage.count_sort(owner, view.of_number[number], sign * of_sorts[number])
 
     def put(self, entries: Sequence[Entry]) -> dict[Thing, Change]:
         """Insert or replace entries, and return how their things changed."""
@@ -159,6 +163,7 @@ class Catalogue:
     def make_room(self, count: int) -> None:
         """Make room for so many more entries, while nothing else is put; on any thread."""
         self._by_thing.make_room(count, self.view.end + count - 1)
+        self._by_name.make_room(count, self.view.end + count - 1)
         self.texts.make_room(count)
         self.view.make_room(count)
 
@@ -197,9 +202,9 @@ class Catalogue:
         place = self.view.put(entry, self.texts.find(entry.text_digest), own)
         if own is None:
             self._by_thing.add(hash(thing), place)
+            self._by_name.add(hash(thing.name), place)
         if not before:
             self._comings += 1
-            self._sorts.add(thing[:2])
         # the declared entry first, then what op-dbus saw itself, then what was published last
         self._shared.put(thing, sorted([place, *others], key=self._rank))
 
@@ -211,9 +216,13 @@ class Catalogue:
             before = self._at(thing)
             left = [place for place in before if place != own]
             self.usage.count(entry, -1)
-            self.sources[entry.identity.source] -= 1
+            source = entry.identity.source
+            self.sources[source] -= 1
+            if not self.sources[source]:
+                del self.sources[source]
             self.texts.change(thing, [*map(self._digest, before)], [*map(self._digest, left)])
             self._by_thing.remove(own)
+            self._by_name.remove(own)
             self.view.remove(entry.id)
             self._comings += not left
             self._shared.put(thing, left)
@@ -236,8 +245,8 @@ class Catalogue:
 
     @property
     def sorts(self) -> AbstractSet[tuple[str, str]]:
-        """Every (plugin, kind) of which there was anything since the start."""
-        return self._sorts
+        """Every (plugin, kind) of which there is anything."""
+        return {(plugin, kind) for _, plugin, kind in self.view.of_number.copy() if plugin}
 
     def get(self, identity: Identity) -> Entry | None:
         """Return an entry by identity."""
@@ -295,7 +304,8 @@ class Catalogue:
         return self._named(name) + next(filter(None, map(self._named, services)), [])
 
     def _named(self, name: str) -> list[int]:
-        return [at for sort in tuple(self._sorts) for at in self._at(Thing(*sort, name))]
+        found = self._by_name.find(hash(name))
+        return sorted(place for place in found if self.view.names[place] == name)
 
     def shared(self) -> Shared:
         """Return the things that several sources tell of, and their entries."""

@@ -25,7 +25,8 @@ Sort: TypeAlias = tuple[str, str, str]
 class Columns:
     """What entries hold, one after the other in each column; fields are those of Entry.
 
-    `sorts` are numbers of `names_of_sorts`, `keys` the hashes of the things.
+    `sorts` are numbers of `names_of_sorts`, `keys` the hashes of the things, `name_keys` those of
+    their names alone.
     """
 
     ids: array[int] = field(default_factory=lambda: array("q"))
@@ -42,6 +43,7 @@ class Columns:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     traits: bytearray = field(default_factory=bytearray)
     keys: array[int] = field(default_factory=lambda: array("q"))
+    name_keys: array[int] = field(default_factory=lambda: array("q"))
     numbers_of_sorts: dict[Sort, int] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -104,6 +106,7 @@ class Columns:
         self.kinds.extend(of)
         self.less.extend(less)
         self.keys.extend(map(hash, things))
+        self.name_keys.extend(map(hash, names))
         self.owners.extend(owners)
         self.fingerprints += bytes.fromhex("".join(prints))
         self.digests += b"".join(digests)
@@ -116,14 +119,17 @@ class Columns:
             raise ValueError
 
 
-def read(store: Store, after: int = 0, again: Collection[int] = ()) -> Columns:
+def read(
+    store: Store, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
+) -> Columns:
     """Return the entries of all objects but those that lived as long as a connection.
 
-    With ids, of those after one, and of some `again`.
+    With ids, of those after one, and of some `again`; without the values of the vocabulary of those
+    that are `unrendered`.
     """
     columns = Columns()
     try:
-        for rows in store.entry_rows(after, again):
+        for rows in store.entry_rows(after, again, unrendered):
             columns.add(rows)
     except (TypeError, ValueError, OverflowError) as error:
         raise Damaged(store.path, f"an object in it is no object: {error}") from None

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -93,6 +93,8 @@ _ADVICE: Final = {
     sqlite3.SQLITE_PERM: _RIGHTS,
     sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
 }
+# Instructions of SQLite's machine between two reports of a long statement: some milliseconds' work.
+_INSTRUCTIONS: Final = 1_000_000
 _UNREADABLE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 # SQLite's driver has no code for text that is not UTF-8, which only damage makes.
 _NOT_UTF8: Final = "Could not decode to UTF-8"
@@ -123,8 +125,11 @@ def is_read_only(path: Path) -> bool:
     return exists and not all(os.access(part, os.W_OK, effective_ids=True) for part in parts)
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the database for writing, and create it if there is none; raises StoreError."""
+def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
+    """Open the database for writing, and create it if there is none; raises StoreError.
+
+    `on_progress` is called now and then while the tables of an older version are changed.
+    """
     with guarded(path):
         _make(path)
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
@@ -133,7 +138,10 @@ def connect(path: Path) -> sqlite3.Connection:
             version = _recognize(database, path)
             _tune(database)
             if version < _VERSION:
+                # it returns nothing, since anything else would end the statement
+                database.set_progress_handler(on_progress, _INSTRUCTIONS)
                 _bring_up(database, version)
+                database.set_progress_handler(None, 0)
     except BaseException:
         database.close()
         raise

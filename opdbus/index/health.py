@@ -25,6 +25,8 @@ class Health:
             state = State.LOADING
         if state is State.READY and self.last_error:
             state = State.DEGRADED
+        if state is State.READY and not self._memory.is_settled:
+            state = State.LOADING
         return state.value
 
     @property
@@ -43,6 +45,10 @@ class Health:
             return f"Failed: {count:,} objects, search without the model"
         if not self._declared.attempted and (embedder or level == "none"):
             return f"Reading the state file, {count:,} objects known"
+        if migrating := self._memory.migrator.sentence():
+            return migrating
+        if not self._memory.is_settled and (embedder or level == "none"):
+            return f"Reading the words of {count:,} objects"
         if level == "none":
             return f"{state.title()}: {count:,} objects, lexical search only"
         if embedder is None:

@@ -75,6 +75,8 @@ class Indexer:
         delays = pauses(self._retry_seconds)
         while True:
             await self._memory.stale.wait()
+            # texts of another version get no vectors: they are about to be rendered anew
+            await self._memory.migrator.done.wait()
             self._memory.stale.clear()
             try:
                 await self._catch_up(await self._serving.embedder())

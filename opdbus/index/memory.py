@@ -14,17 +14,22 @@ from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.history.forget import Forgotten, Target
+from opdbus.index import migration, sealed_entries
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Change
+from opdbus.index.cleaning import Cleaner
 from opdbus.index.database import Damaged
 from opdbus.index.declarations import Declarations, Unpaired
 from opdbus.index.events import Changed, Event, Recorded
 from opdbus.index.known import Known
+from opdbus.index.migration import Migration
+from opdbus.index.migrator import Migrator
 from opdbus.index.ownership import ROOT, owned, require_owner
 from opdbus.index.preparing import Made
 from opdbus.index.present import Present
 from opdbus.index.quota import Usage
-from opdbus.index.records import begin, load_entries
+from opdbus.index.records import begin
+from opdbus.index.sealed_entries import Loaded
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.index.writing import Writing
 from opdbus.slices import batches, slices
@@ -40,7 +45,8 @@ class Memory:
     """All objects of a host; use as a context.
 
     `notify` is called on the event loop with each event; `clock` gives seconds since 1970, and
-    `boot` says which run of the host this is.
+    `boot` says which run of the host this is. `on_progress` is called there now and then while a
+    database is opened, recovered or migrated.
     """
 
     def __init__(
@@ -50,8 +56,9 @@ class Memory:
         usage: Usage | None = None,
         clock: Callable[[], float] = time.time,
         boot: str = "",
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self.archive = Archive(path)
+        self.archive = Archive(path, on_progress=on_progress)
         self._one_writer = asyncio.Lock()
         self._known = Known(self.archive, usage or Usage(), self._one_writer)
         self._writing = Writing(self.archive, self._known, boot)
@@ -70,14 +77,45 @@ class Memory:
         self.unstaged = asyncio.Event()
         # set whenever there may be sentences of history without vectors
         self.unembedded = asyncio.Event()
+        # set once words and fields of what was there at the start are in memory
+        self.derived = asyncio.Event()
         # why what is found other than it was stored has changed: since op-dbus or the host ran last
         self.since_last_run = change.START
         # in microseconds since 1970, when history ended that was written since boot
         self.recorded_until = math.inf
         self._clock = clock
         self._boot = boot
+        self._cleaner = Cleaner(
+            self.archive,
+            self.sealer,
+            boot,
+            self._now,
+            lambda last: self.notify(Recorded(last)),
+        )
+        self.migrator = Migrator(
+            self.archive,
+            self._known,
+            self._cleaner,
+            self._one_writer,
+            self._now,
+            boot,
+            self._stepped,
+        )
+        self._on_progress = on_progress
         # how much each holder is publishing just now
         self._publishing: Counter[str] = Counter()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was stored before this start is still to change answers."""
+        return self.migrator.done.is_set() and self.derived.is_set()
+
+    async def derive(self) -> None:
+        """Read the words and fields of all objects, which changes the order of some answers."""
+        while not self.words.is_read.is_set():
+            await self.words.begin()
+        await self.fields.is_read.wait()
+        self.derived.set()
 
     @property
     def generation(self) -> int:
@@ -106,13 +144,30 @@ class Memory:
     async def _load(self) -> None:
         # a database that cannot be written is not rewritten
         first = self.archive.read if self.archive.is_read_only else self.archive.write
-        at = int(self._clock() * 1e6)
-        await self._known.load(await first(lambda store: load_entries(store, at, self._boot)))
+        at = self._now()
+        left, loaded = await first(lambda store: _load(store, at, self._boot))
+        await self._known.load(loaded)
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writing.generation = int(generation or 0)
         latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
         self.recorded_until = math.inf if latest is None else latest
         self.since_last_run = await first(lambda store: begin(store, self._boot, at))
+        if self.archive.is_read_only:
+            self.migrator.done.set()
+        else:
+            self.archive.start(self.migrator.run(left))
+
+    def _now(self) -> int:
+        """Return the time in microseconds since 1970."""
+        return int(self._clock() * 1e6)
+
+    def _stepped(self) -> None:
+        """Note that objects have other texts, so that questions may have other answers."""
+        if not self.migrator.done.is_set():
+            self._writing.generation += 1
+            self.stale.set()
+            self.unstaged.set()
+        self._on_progress()
 
     async def __aexit__(self, *error: object) -> None:
         """Close the database; everything committed stays."""
@@ -216,7 +271,7 @@ class Memory:
 
         All of it in one transaction. Raises StoreError.
         """
-        at = int(self._clock() * 1e6)
+        at = self._now()
 
         def write(store: Store) -> range:
             with store.transaction():
@@ -259,20 +314,7 @@ class Memory:
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
         """Erase values of history; return what, and whether no trace of it is left in the files."""
-
-        async def work() -> tuple[Forgotten, bool]:
-            async with self._one_writer:
-                at = int(self._clock() * 1e6)
-                done = await self.archive.write(
-                    lambda store: store.forget(target, cause, at, self._boot)
-                )
-                if done.rows:
-                    self.notify(Recorded(done.last))
-                is_clean = await self.archive.write(lambda store: store.scrub())
-                await self.sealer.forget()
-                return done, is_clean
-
-        return await self.archive.shield(work())
+        return await self.archive.shield(self._cleaner.forget(target, cause))
 
     async def release(self, holder: str) -> None:
         """Remove what was published to live only as long as its holder; raises StoreError."""
@@ -351,6 +393,16 @@ class Memory:
     def forget_texts(self) -> None:
         """Drop the texts that were kept for `texts`, once no object waits for its vector."""
         self._writing.recent_texts.clear()
+
+
+def _load(store: Store, at: int, boot: str) -> tuple[Migration | None, Loaded]:
+    """Return what is left of a migration, and all entries that stay; raises StoreError.
+
+    What is secret by today's rules is gone by then.
+    """
+    if left := migration.begin(store):
+        left = migration.redact_objects(store, left, at, boot)
+    return left, sealed_entries.load(store, left.unrendered if left else range(0))
 
 
 def _always(cause: str) -> Callable[[Identity], Why]:

@@ -2,20 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final, NamedTuple
 
 from opdbus import tables, text, vocabulary
-from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Change, Why
-from opdbus.history.looking_through import look_through
 from opdbus.history.sentence import of_change
-from opdbus.index import sealed_entries
-from opdbus.index.database import Damaged
 from opdbus.index.ownership import ROOT
-from opdbus.index.sealed_entries import Loaded
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, Json, StateObject
@@ -94,63 +88,6 @@ class RecentTexts:
     def clear(self) -> None:
         """Drop all: also texts of objects that are gone, and of those that had their vectors."""
         self._texts.clear()
-
-
-def load_entries(store: Store, at: int = 0, boot: str = "") -> Loaded:
-    """Return all entries that stay; what another version redacted or rendered is rewritten first.
-
-    Where that is another version of redaction, history is looked through as well. Raises
-    StoreError, also if objects must be rewritten and cannot be.
-    """
-    if store.fact("written by") != WRITTEN_BY:
-        if store.is_read_only:
-            raise StoreError(
-                f"the database {store.path} is read-only and of an older op-dbus, which may have"
-                " hidden less of what is secret: let the user that op-dbus runs as write it"
-            )
-        _rewrite(store, at, boot)
-    return sealed_entries.load(store)
-
-
-def _rewrite(store: Store, at: int, boot: str) -> None:
-    records = list(_read_again(store))
-    if not (store.fact("written by") or "").startswith(REDACTED_BY):
-        look_through_history(store, _altered(store, records), at, boot)
-    # it may have names that are redacted now
-    sealed_entries.remove(store)
-    with store.transaction():
-        # names are redacted too, so that an identity may change
-        store.remove_all()
-        store.put(records)
-        store.set_fact("written by", WRITTEN_BY)
-    store.scrub()
-
-
-def _altered(store: Store, records: Iterable[Record]) -> AbstractSet[Identity]:
-    """Return the stored objects that are other than these records."""
-    now = {record.identity: record.properties for record in records}
-    return {name for name, _, properties, *_ in store.stored() if now.get(name) != properties}
-
-
-def look_through_history(store: Store, altered: AbstractSet[Identity], at: int, boot: str) -> None:
-    """Erase from history what is secret now, and all that it has of altered objects."""
-    last = -1
-    while last:
-        store.require_running()
-        with store.transaction():
-            last = look_through(store.ledger, max(0, last), altered, at, boot)
-
-
-def _read_again(store: Store) -> Iterator[Record]:
-    recorder = Recorder()
-    for identity, owner, properties, updated_at, transient in store.stored():
-        store.require_running()
-        try:
-            content: dict[str, Json] = json.loads(properties)
-        except ValueError as error:
-            raise Damaged(store.path, "an object in it is not JSON") from error
-        item = redact.redact_object(identity, content)
-        yield recorder.record(item, owner, updated_at, transient=transient)
 
 
 class Update(NamedTuple):

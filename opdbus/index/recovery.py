@@ -2,8 +2,7 @@
 
 import json
 import sqlite3
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
@@ -12,7 +11,8 @@ from typing import Any, Final
 import structlog
 
 from opdbus.index.database import Damaged, guarded, open_read_only
-from opdbus.index.records import REDACTED_BY, WRITTEN_BY, Recorder, look_through_history
+from opdbus.index.migration import WRITTEN, begin_history
+from opdbus.index.records import REDACTED_BY, WRITTEN_BY, Recorder
 from opdbus.index.store import Record, Store
 from opdbus.parsing import decimal
 from opdbus.state.object import Identity, StateObject
@@ -34,21 +34,23 @@ _ROW: Final = (
 )
 
 
-def open_or_recover(path: Path, stopping: Event) -> tuple[Store, str]:
+def open_or_recover(
+    path: Path, stopping: Event, on_progress: Callable[[], None]
+) -> tuple[Store, str]:
     """Open the database, and say what was recovered if it was damaged.
 
-    Raises StoreError.
+    `on_progress` is called now and then meanwhile. Raises StoreError.
     """
     with guarded(path):
         if _mark(path).is_symlink():
             reason = f"the database {path} was found damaged before"
         else:
             try:
-                return Store(path, stopping), ""
+                return Store(path, stopping, on_progress), ""
             except Damaged as error:
                 reason = error.reason
             mark_damaged(path)
-        return _recover(path, reason, stopping)
+        return _recover(path, reason, stopping, on_progress)
 
 
 def mark_damaged(path: Path) -> None:
@@ -63,14 +65,16 @@ def mark_damaged(path: Path) -> None:
         )
 
 
-def _recover(path: Path, reason: str, stopping: Event) -> tuple[Store, str]:
+def _recover(
+    path: Path, reason: str, stopping: Event, on_progress: Callable[[], None]
+) -> tuple[Store, str]:
     aside = path.with_name(str(_mark(path).readlink()))
     if aside.exists():
         for suffix in _SUFFIXES:
             _with_suffix(path, suffix).unlink(missing_ok=True)
     else:
         _move(path, aside)
-    store = Store(path, stopping)
+    store = Store(path, stopping, on_progress)
     try:
         kept = _salvage(aside, store)
     except BaseException:
@@ -88,14 +92,13 @@ def _salvage(aside: Path, store: Store) -> int:
         found = {record.identity: record for record in _readable(aside, store)}
         store.put(found.values())
         facts = _facts(aside)
-        store.set_fact("written by", WRITTEN_BY)
         if (generation := facts.get("generation", "")).isdecimal():
             store.set_fact("generation", generation)
         _salvage_history(aside, store, facts)
-    if not facts.get("written by", "").startswith(REDACTED_BY):
-        # secrets that only a newer redaction knows may be in history still
-        look_through_history(store, frozenset(), int(time.time() * 1e6), facts.get("boot", ""))
-        store.scrub()
+        store.set_fact(WRITTEN, WRITTEN_BY)
+        if not facts.get(WRITTEN, "").startswith(REDACTED_BY):
+            # secrets that only a newer redaction knows may be in history still
+            begin_history(store)
     # it is as large as all that was copied
     store.empty_log()
     return len(found)

@@ -78,8 +78,11 @@ def path_of(store: Store, name: str = "entries") -> Path:
     return store.path.with_name(f"{name}.sealed")
 
 
-def load(store: Store) -> Loaded:
-    """Return all entries but those that lived as long as a connection; raises StoreError."""
+def load(store: Store, unrendered: range = range(0)) -> Loaded:
+    """Return all entries but those that lived as long as a connection; raises StoreError.
+
+    There are no files while objects are `unrendered`.
+    """
     token = store.fact(SEALED)
     if token and (sealed := sealed_file.read(path_of(store), token)):
         last, changes, sorts = sealed.about
@@ -90,7 +93,7 @@ def load(store: Store) -> Loaded:
             new = columns.read(store, moment.last, again)
             since = sorted(new.entries(range(len(new.ids))), key=lambda entry: entry.updated_at)
             return Loaded(entries, changed, since, len(since) + len(changed), moment)
-    found = columns.read(store)
+    found = columns.read(store, unrendered=unrendered)
     return Loaded(found, (), (), len(found.ids))
 
 
@@ -176,7 +179,9 @@ def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
             column.frombytes(arrays[name].tobytes())
         else:
             column += arrays[name].tobytes()
-    found.keys.extend(map(hash, _things(found)))
+    for thing in _things(found):
+        found.keys.append(hash(thing))
+        found.name_keys.append(hash(thing.name))
     return found
 
 

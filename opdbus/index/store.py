@@ -1,7 +1,7 @@
 """Objects and vectors on disk: the statements on the SQLite database."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
-from opdbus.history.forget import Forgotten, Target, forget
 from opdbus.history.insertion import insert
 from opdbus.history.ledger import Ledger
 from opdbus.history.prune import prune
@@ -55,6 +54,16 @@ _CATALOGUED: Final = attrgetter(
 _BYTES: Final = 256
 # Rows that are Python objects at a time.
 _READ: Final = 4096
+# The tables for full text search, which keep deleted words until they are cleaned.
+WORD_TABLES: Final = ("lexicon", "sentence_words")
+# The fact that is there while deleted words may be in the files.
+UNCLEAN: Final = "unclean"
+# Pages of such a table that are written at a time: some milliseconds' work.
+_MERGED: Final = 100
+# What FTS5 keeps words in.
+_SHADOWS: Final = {"_data": "id, block", "_idx": "segid, term, pgno"}
+# How long a statement waits for another program.
+_BUSY_SECONDS: Final = 10.0
 # About as much as one write, such as a batch of vectors.
 _PROBE_CHARACTERS: Final = 64 << 10
 # SQLite looks every so many steps of a statement whether it is to stop: some milliseconds.
@@ -105,6 +114,13 @@ class Record(NamedTuple):
         return sum(len(part.encode()) for part in (name, properties, text, words))
 
 
+class Stored(NamedTuple):
+    """An object as it is stored, by id."""
+
+    id: int
+    record: Record
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """The content of a stored object."""
@@ -118,13 +134,24 @@ class Store:
     """A connection to the database, for one thread at a time."""
 
     def __init__(
-        self, path: Path, stopping: Event | None = None, *, is_read_only: bool = False
+        self,
+        path: Path,
+        stopping: Event | None = None,
+        on_progress: Callable[[], None] = lambda: None,
+        *,
+        is_read_only: bool = False,
     ) -> None:
-        """Open the database; raises StoreError. Set `stopping` to roll back a long transaction."""
+        """Open the database; raises StoreError. Set `stopping` to roll back a long transaction.
+
+        `on_progress` is called now and then while long work goes on, on the thread that does it.
+        """
         self.path = path
         self.is_read_only = is_read_only
         self._stopping = stopping or Event()
-        self._database = database.connect_to_read(path) if is_read_only else database.connect(path)
+        self._on_progress = on_progress
+        self._database = (
+            database.connect_to_read(path) if is_read_only else database.connect(path, on_progress)
+        )
         self.ledger = Ledger(self._database)
         self.history = Reader(self._database)
         self.sentences = Sentences(self._database)
@@ -151,6 +178,7 @@ class Store:
         """Raise StoreError if the daemon is stopping."""
         if self._stopping.is_set():
             raise StoreError("op-dbus is stopping: nothing of this was kept")
+        self._on_progress()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -176,19 +204,55 @@ class Store:
         """Copy the log to the database after so many pages."""
         self._database.execute(f"PRAGMA wal_autocheckpoint = {pages:d}")
 
-    def scrub(self) -> bool:
-        """Erase deleted and replaced content from the files.
+    def clean_words(self) -> None:
+        """Erase deleted words from the tables for full text search, all in one go."""
+        for table in WORD_TABLES:
+            is_begun = False
+            while self.clean_more(table, is_begun=is_begun):
+                self.require_running()
+                is_begun = True
+            self.renew_words(table)
 
-        Returns whether that is done: the log is still there while another program reads.
+    def clean_more(self, table: str, *, is_begun: bool) -> bool:
+        """Erase some deleted words from a table; return whether there may be more.
+
+        FTS5 keeps what was deleted until its segments are merged: a negative number of pages begins
+        to merge all of them into one, a positive one goes on.
+        """
+        pages = _MERGED if is_begun else -_MERGED
+        with self.transaction():
+            before = self._database.total_changes
+            self._database.execute(
+                f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)",  # noqa: S608 -- our own names
+                (pages,),
+            )
+            # FTS5's documentation: less than 2, and nothing was merged
+            return self._database.total_changes - before > 1
+
+    def renew_words(self, table: str) -> None:
+        """Write the records of a table for full text search to new pages: 10 ms for each MiB.
+
+        In pages that go on to be used, SQLite leaves copies of what was moved to others; pages that
+        become free are overwritten.
         """
         with self.transaction():
-            for table in ("lexicon", "sentence_words"):
-                self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('rebuild')")  # noqa: S608 -- our own names
-        return self.empty_log()
+            for shadow, columns in _SHADOWS.items():
+                name, places = f"{table}{shadow}", ",".join("?" * len(columns.split(",")))
+                found = self._database.execute(f"SELECT {columns} FROM {name}").fetchall()  # noqa: S608 -- our own names
+                self._database.execute(f"DELETE FROM {name}")  # noqa: S608 -- our own names
+                into = f"INSERT INTO {name} ({columns}) VALUES ({places})"  # noqa: S608 -- our own names
+                self._database.executemany(into, found)
 
-    def empty_log(self) -> bool:
-        """Give back the room that the log takes; returns whether nobody kept us from it."""
-        return not self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    def empty_log(self, seconds: float = _BUSY_SECONDS) -> bool:
+        """Give back the room that the log takes; returns whether nobody kept us from it.
+
+        It waits at most so long for others that read.
+        """
+        self._database.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
+        try:
+            return not self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        finally:
+            self._database.execute(f"PRAGMA busy_timeout = {int(1000 * _BUSY_SECONDS)}")
 
     # objects
 
@@ -204,16 +268,24 @@ class Store:
         ]
 
     def entry_rows(
-        self, after: int = 0, again: Collection[int] = ()
+        self, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
         """Yield the fields of entries that stay, an identity as four of them, in parts.
 
-        Of all, or of those after an id, and of some `again`.
+        Of all, or of those after an id, and of some `again`. Values of the vocabulary of another
+        version, which ids that are `unrendered` have, are left out.
         """
+        traits = (
+            f"CASE WHEN id BETWEEN {unrendered.start} AND {unrendered.stop - 1}"
+            f" THEN zeroblob({TRAIT_BYTES}) ELSE traits END"
+            if unrendered
+            else "traits"
+        )
+        columns = f"{_COLUMNS.removesuffix('traits')}{traits}"
         listed = "id IN (SELECT value FROM json_each(?))"
         for which, value in (("id > ?", after), (listed, json.dumps([*again]))):
             rows = self._database.execute(
-                f"SELECT {_COLUMNS} FROM objects WHERE NOT passing AND {which}",  # noqa: S608 -- our own constants
+                f"SELECT {columns} FROM objects WHERE NOT passing AND {which}",  # noqa: S608 -- our own constants
                 (value,),
             )
             while part := rows.fetchmany(_READ):
@@ -243,17 +315,23 @@ class Store:
             for number, record in zip(ids, records, strict=True)
         ]
 
-    def remove_all(self) -> None:
-        """Delete every object; call inside a transaction."""
-        self._database.execute("DELETE FROM objects")
-
-    def stored(self) -> Iterator[tuple[Identity, int, str, int, bool]]:
-        """Yield (identity, owner, properties, updated_at, transient) of every object."""
+    def stored(self, after: int, last: int, limit: int) -> list[Stored]:
+        """Return the next objects after an id, up to the `last` one, as they are stored."""
         rows = self._database.execute(
-            "SELECT source, plugin, kind, name, owner, properties, updated_at, passing FROM objects"
-        )
-        for row in rows.fetchall():
-            yield Identity(*row[:4]), row[4], row[5], row[6], bool(row[7])
+            "SELECT id, source, plugin, kind, name, owner, properties, text, words, fingerprint,"
+            " text_digest, updated_at, passing, traits"
+            " FROM objects WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+            (after, last, limit),
+        ).fetchall()
+        return [
+            Stored(number, Record._make((Identity(*row[:4]), *row[4:11], bool(row[11]), row[12])))
+            for number, *row in rows
+        ]
+
+    def count_of(self, ids: range) -> int:
+        """Count the objects with ids in a range."""
+        query = "SELECT count(*) FROM objects WHERE id BETWEEN ? AND ?"
+        return int(self._database.execute(query, (ids.start, ids.stop - 1)).fetchone()[0])
 
     def remove(self, ids: Iterable[int]) -> None:
         """Delete objects, not their vectors; call inside a transaction."""
@@ -327,11 +405,6 @@ class Store:
         )
         with self.transaction():
             return {one for one in digests if self._database.execute(query, (one,)).fetchall()}
-
-    def forget(self, target: Target, cause: str, at: int, boot: str) -> Forgotten:
-        """Erase values of history, and say so in it."""
-        with self.transaction():
-            return forget(self.ledger, target, cause, at, boot)
 
     def prune_history(self, last: int) -> int:
         """Delete some of the oldest rows of history up to this one, and count them."""

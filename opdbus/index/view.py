@@ -16,6 +16,7 @@ from opdbus.state.object import Identity, Thing
 from opdbus.vocabulary import TRAIT_BYTES
 
 _FIRST_SIZE: Final = 64
+_NO_SORT: Final[Sort] = ("", "", "")
 # The columns, what they hold, and how much at each place.
 _COLUMNS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "ids": (np.int64, 0),
@@ -79,9 +80,13 @@ class View:
         self.places = Places()
         self.entries = Entries(self)
         self._free: list[int] = []
-        # of each (source, plugin, kind) that there ever was: few; none has the number 0
+        # of each (source, plugin, kind) that there is: few; none has the number 0, and one that is
+        # free the empty names
         self._numbers: dict[Sort, int] = {}
-        self.of_number: list[Sort] = [("", "", "")]
+        self.of_number: list[Sort] = [_NO_SORT]
+        # how many entries have each number, and which numbers are free
+        self._counts = [0]
+        self._free_numbers: list[int] = []
 
     def add(
         self, columns: Columns, at: NDArray[np.intp], texts: NDArray[np.int32]
@@ -90,8 +95,12 @@ class View:
         places = self._room(len(at))
         sizes = np.frombuffer(columns.sizes_of_names, np.uint32)
         self.names.add(columns.names, sizes, at, places)
-        numbers = np.array([*map(self._number, columns.numbers_of_sorts)], np.int32)
-        self.sorts[places] = numbers[np.frombuffer(columns.sorts, np.int32)[at]]
+        sorts, of_columns = [*columns.numbers_of_sorts], np.frombuffer(columns.sorts, np.int32)[at]
+        numbers = np.zeros(len(sorts), np.int32)
+        counts = np.bincount(of_columns, minlength=len(sorts)).tolist()
+        for one in filter(counts.__getitem__, range(len(sorts))):
+            numbers[one] = self._number(sorts[one], counts[one])
+        self.sorts[places] = numbers[of_columns]
         self.replace(columns, at, places, texts)
         self.places.add_each(self.ids[places], places)
         return places
@@ -136,8 +145,9 @@ class View:
             (place,) = self._room(1).tolist()
             self.places.add(entry.id, place)
             self.names.put(place, entry.identity.name)
-        source, plugin, kind, name = entry.identity
-        self.sorts[place], self.texts[place] = self._number((source, plugin, kind)), text
+            self.sorts[place] = self._number(entry.identity[:3], 1)
+        _, plugin, kind, name = entry.identity
+        self.texts[place] = text
         self.kinds[place], self.less[place] = kinds.of_thing(Thing(plugin, kind, name))
         self.owners[place], self.times[place] = entry.owner, entry.updated_at
         self.sizes[place], self.transient[place] = entry.size, entry.transient
@@ -151,8 +161,11 @@ class View:
         """Free the place of the entry with an id."""
         place = self.places.remove(number)
         self._free.append(place)
+        sort = self.sorts.item(place)
         for name in _COLUMNS:
             getattr(self, name)[place] = 0
+        # others that read meanwhile find the id gone before the names
+        self._leave(sort)
         self.texts[place] = NO_TEXT
         self.version += 1
 
@@ -162,12 +175,26 @@ class View:
             more = np.zeros((max(0, size - len(column)), *column.shape[1:]), column.dtype)
             setattr(self, name, np.append(column, more, axis=0))
 
-    def _number(self, sort: Sort) -> int:
+    def _number(self, sort: Sort, more: int) -> int:
+        """Return the number of what so many more entries are of, a new one if it has none."""
         number = self._numbers.get(sort)
-        if number is None:
+        if number is None and self._free_numbers:
+            number = self._numbers[sort] = self._free_numbers.pop()
+            self.of_number[number] = sort
+        elif number is None:
             number = self._numbers[sort] = len(self.of_number)
             self.of_number.append(sort)
+            self._counts.append(0)
+        self._counts[number] += more
         return number
+
+    def _leave(self, number: int) -> None:
+        """Count an entry less; the number of what no entry is of any more is free for others."""
+        self._counts[number] -= 1
+        if not self._counts[number]:
+            del self._numbers[self.of_number[number]]
+            self.of_number[number] = _NO_SORT
+            self._free_numbers.append(number)
 
     def at(self, place: int) -> Entry | None:
         """Return the entry at a place, None where there is none; may be called on any thread."""

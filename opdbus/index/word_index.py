@@ -98,6 +98,8 @@ class WordIndex:
         self._stems = Stems()
         # None while the words are not there
         self.lookup: Lookup | None = None
+        # set once they were there, or the database cannot be read
+        self.is_read = asyncio.Event()
         # what changes while all is read
         self._meanwhile: RecentWords | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -134,6 +136,7 @@ class WordIndex:
             ]
             await asyncio.to_thread(since.replace, [], rows)
             self.lookup = Lookup(then, since, is_other, self._stems)
+            self.is_read.set()
 
     def begin(self) -> asyncio.Task[None]:
         """Begin to read the words of all entries, unless that is going on."""
@@ -181,6 +184,7 @@ class WordIndex:
             then = await self._archive.read_apart(lambda store: _read(store, ids))
             await asyncio.to_thread(gc_tuning.trim)
         except StoreError:
+            self.is_read.set()
             return  # the database, if it can be read at all, has the words, too
         finally:
             self._meanwhile = None
@@ -191,6 +195,7 @@ class WordIndex:
         # what has no place is none of the entries
         is_other[[*(place for place in meanwhile.changed if place < then.size), -1]] = True
         self.lookup = Lookup(then, meanwhile, is_other, self._stems)
+        self.is_read.set()
 
 
 def _read(store: Store, ids: NDArray[np.int64]) -> Postings:

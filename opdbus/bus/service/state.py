@@ -276,7 +276,7 @@ class StateInterface:
             "Generation": self._memory.generation,
             "Count": count,
             "Vectorized": count - waiting if self._vectors.current is not None else 0,
-            "Pending": waiting,
+            "Pending": max(waiting, self._memory.migrator.objects),
             "FirstStage": self._finder.staged(),
             "StateFile": str(self._declared.path),
             "StateFileError": self._declared.last_error,
