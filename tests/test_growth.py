@@ -82,12 +82,10 @@ def _compared(text: str) -> None:
     compare.unseen(ROW, "x", {f"{text}s": 1}, {text: text})
 
 
-# every rule that there is, each for a field of its own; at_least is replaced elsewhere
+# every rule that there is, each for a field of its own
 MEANINGS: Final = {rule.means: rule for row in table.ROWS for rule in row.rules.values()}
 RULES: Final = {
-    f"k{n}": replace(rule, observed=f"k{n}")
-    for n, (means, rule) in enumerate(MEANINGS.items())
-    if means.__name__ != "at_least"
+    f"k{n}": replace(rule, observed=f"k{n}") for n, rule in enumerate(MEANINGS.values())
 }
 ROW: Final = replace(table.ROWS[0], rules=RULES)
 

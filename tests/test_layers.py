@@ -18,9 +18,9 @@ PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
     "errors parsing slices regular pip lines config env_file unit accounts privacy gc_tuning"
-    " journal log tasks listing state tables glossary vocabulary everyday kinds text history models"
-    " engine arguments api serving index insight drift bus observe http bench distil picture systemd"
-    " reload daemon doctor client publishers cli"
+    " journal log tasks listing state tables glossary vocabulary everyday kinds text history"
+    " models engine arguments api serving index insight drift bus observe http bench distil"
+    " picture systemd reload daemon doctor client publishers cli"
 ).split()
 # The same inside a room that has parts.
 PARTS = {"bus": "names paths async_cache transport admission authorization service".split()}
