@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from opdbus.index.change_finder import ChangeFinder
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.observe.unit_mentions import mentioned
 from opdbus.serving.serving import Serving
 from opdbus.state import conditions
 from opdbus.state.object import Identity, StateObject, Thing
@@ -318,11 +320,12 @@ async def measure(
         vectors = ObjectVectors(memory, serving)
         if settings.vector_level != "none":
             await _embed(vectors, serving)
-        finder = ChangeFinder(vectors)
+        look = partial(mentioned, root=folder / "root")
+        finder = ChangeFinder(vectors, look)
         found = await finder.before(outage["asks"], Filter(), 3)
         unit = Thing("systemd", "unit", outage["unit"])
-        required = units[outage["unit"]].get("requires", ())
-        things = await connected.around(memory, unit, required)
+        near = await connected.around(memory, unit, look)
+        things = near.among({*memory.catalogue.known(), *await past.things(memory)})
         things |= await connected.earlier(memory, unit)
         failed = (
             await past.first(

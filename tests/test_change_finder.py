@@ -42,7 +42,7 @@ class Day:
     def __init__(self, memory: Memory, vectors: ObjectVectors, clock: list[float]) -> None:
         self.memory = memory
         self.vectors = vectors
-        self.finder = ChangeFinder(vectors)
+        self.finder = ChangeFinder(vectors, connected.nothing_more)
         self._clock = clock
 
     async def see(self, kind: str, name: str, cause: str = "", **properties: object) -> None:
@@ -262,7 +262,7 @@ def test_what_people_call_themselves_connects_nothing(settings: Config) -> None:
         assert [row.identity.name for row in found.rows] == ["audio"]
         account = Thing("users", "account", "bob")
         around = await connected.around(day.memory, account)
-        assert around == {account, Thing("users", "group", "audio")}
+        assert around.things == {account, Thing("users", "group", "audio")}
 
     run(settings, work)
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Final
 from opdbus import kinds
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.history import question, wording
+from opdbus.history import jobs, question, wording
 from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
 from opdbus.index import change_ranking, connected, past, relations
@@ -28,8 +28,8 @@ from opdbus.text import digest_of
 _AT_A_TIME: Final = 4096
 _ROWS_AT_A_TIME: Final = 1 << 15
 # For what comes before an event: what it counts to be alike, and to be close in time.
-COSINE_WEIGHT: Final = 0.5
-CLOSE_WEIGHT: Final = 0.2
+COSINE_WEIGHT: Final = 0.3
+CLOSE_WEIGHT: Final = 0.3
 # What the state file says led to nothing on the host: less than all that happened there.
 _OF_FILE_LESS: Final = 2.0
 # How long before an event is looked at, and how long after a past change, in microseconds.
@@ -37,9 +37,13 @@ WITHIN: Final = 30 * 60 * 1_000_000
 FOLLOWS: Final = 10 * 60 * 1_000_000
 # The rows of such a time that are read, and those that are returned of what followed.
 _MOST_ROWS: Final = 2000
+# So many failures of one outage are followed back to the first, each half an hour at most.
+_MOST_FAILURES: Final = 50
 # Of so many changes that are close to one in words, those are given that are like it.
 _CANDIDATES: Final = 256
 MOST_FOLLOWING: Final = 20
+# Causes that change many objects at a time.
+_OF_MANY: Final = frozenset("apt boot dpkg kernel reload rpm source start".split())
 # A longer question is a document, of which the beginning counts.
 _QUESTION_CHARACTERS: Final = 10_000
 # `What happened before the database failed?` is about what came before.
@@ -59,6 +63,9 @@ class Found:
     score: float
     # the number of the change before which it happened or which it is like, if one was asked for
     event: int = 0
+    # how many other objects changed likewise by the same cause, and how many changes answer in all
+    others: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,9 @@ class ChangeFinder:
     A question is embedded where there is an engine; else words alone decide.
     """
 
-    def __init__(self, vectors: ObjectVectors) -> None:
+    def __init__(self, vectors: ObjectVectors, look: connected.Look) -> None:
         self._vectors = vectors
+        self._look = look
         self._memory = vectors.memory
 
     async def about(
@@ -131,30 +139,59 @@ class ChangeFinder:
             if is_question:
                 about = change_ranking.about(asked, near, candidates)
             ranked = change_ranking.rank(store, asked, candidates) if about else []
-            return [each for each in ranked if each[0].seq in about][:limit]
+            return [each for each in ranked if each[0].seq in about]
 
-        best = await self._memory.archive.read(read)
+        ranked = await self._memory.archive.read(read)
+        best = ranked[:limit]
         numbers = [said.seq for said, _ in best]
         rows = {row.seq: row for row in await past.numbered(self._memory, numbers)}
         return [
-            Found(rows[said.seq], said.count, score) for said, score in best if said.seq in rows
+            Found(rows[said.seq], said.count, score, total=len(ranked))
+            for said, score in best
+            if said.seq in rows
         ]
 
     async def _led_to(self, event: Row, wanted: Filter, limit: int, within: int) -> list[Found]:
+        event = await self._beginning(event)
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
         rows = await past.first(self._memory, window, _MOST_ROWS)
         near = await self._near_to(event, rows)
-        things = await connected.around(self._memory, Thing(*event.identity[1:]))
+        things = await connected.around(self._memory, Thing(*event.identity[1:]), self._look)
+        loose = set[int]()
 
         def score(row: Row) -> float:
-            alike, closeness = near.get(row.sentence, 0.0), 1 - (event.at - row.at) / within
-            related = relations.relation(row, event, things)
-            less = 0.0 if related else kinds.of_thing(Thing(*row.identity[1:]))[1]
+            likely = relations.likelihood(row, event, things)
+            less = 0.0 if likely else kinds.of_thing(Thing(*row.identity[1:]))[1]
             less += _OF_FILE_LESS * _is_beside(row, event)
-            return related - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * closeness
+            if not likely:
+                loose.add(row.seq)
+            close = relations.closeness(row, event, within)
+            alike = near.get(row.sentence, 0.0)
+            return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
 
-        return _distinct([Found(row, 1, score(row), event.seq) for row in rows])[:limit]
+        found = _distinct([Found(row, 1, score(row), event.seq) for row in rows])
+        found = _without_bulk(found, loose)
+        return [replace(each, total=len(found)) for each in found[:limit]]
+
+    async def _beginning(self, event: Row) -> Row:
+        """Return the first failure of an outage, of which a failure may be a later one."""
+        for _ in range(_MOST_FAILURES):
+            if "failed" not in wording.happened(event.sentence):
+                break
+            thing = Thing(*event.identity[1:])
+            before = Filter(things=[thing], since=event.at - WITHIN, below=event.seq)
+            first = event
+            for row in await past.first(self._memory, before, _MOST_ROWS):
+                said = wording.happened(row.sentence)
+                if "failed" in said:
+                    first = row
+                elif "started" in said:
+                    break
+            if first is event:
+                break
+            event = first
+        return event
 
     async def _followed(self, row: Row) -> list[Row]:
         """Return the changes of a thing, and of what has to do with it, in the time after one.
@@ -163,7 +200,7 @@ class ChangeFinder:
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await past.first(self._memory, window, _MOST_ROWS)
-        things = await connected.around(self._memory, Thing(*row.identity[1:]))
+        things = await connected.around(self._memory, Thing(*row.identity[1:]), self._look)
         near = [
             each
             for each in rows
@@ -261,4 +298,19 @@ def _distinct(found: Sequence[Found]) -> list[Found]:
     best: dict[str, Found] = {}
     for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
         best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
+    return list(best.values())
+
+
+def _without_bulk(found: Sequence[Found], loose: Collection[int]) -> list[Found]:
+    """Take what one cause did to many objects as one, but for those that the event concerns."""
+    best: dict[object, Found] = {}
+    for each in found:
+        row = each.row
+        cause, did = jobs.alone(row.cause), wording.happened(row.sentence)[0]
+        is_bulk = row.seq in loose and cause.partition(":")[0] in _OF_MANY
+        key = (cause, row.identity[1:3], did) if is_bulk else row.seq
+        if first := best.get(key):
+            best[key] = replace(first, others=first.others + 1)
+        else:
+            best[key] = each
     return list(best.values())

@@ -1,10 +1,12 @@
 """How changes have to do with each other: by the names of things, and by what caused them. Pure."""
 
+import math
 import re
+from collections.abc import Container
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from opdbus.history import jobs
+from opdbus.history import jobs, wording
 from opdbus.history.change import BOOT, FIRST, SOURCE, START
 from opdbus.history.question import Row
 from opdbus.state.fields import split
@@ -16,6 +18,31 @@ from opdbus.text import DESCRIBING, UNIT_NOUNS
 SAME: Final = 0.6
 NAMED: Final = 0.8
 CAUSED: Final = 0.5
+# What changes for all programs of a host may have led to anything.
+HOST: Final = 0.35
+# What goes on with a thing while it fails, and what goes well with those that it needs.
+_SYMPTOM: Final = 0.2
+_USUAL: Final = 0.4
+_FOR_ALL: Final = frozenset(
+    (
+        *(("kernel", kind) for kind in ("sysctl", "module")),
+        *(("net", kind) for kind in ("interface", "address", "route")),
+        ("system", "fact"),
+    )
+)
+_FILES_FOR_ALL: Final = frozenset(
+    f"/etc/{name}"
+    for name in "hosts resolv.conf nsswitch.conf passwd group fstab ld.so.conf localtime".split()
+)
+_UNIT: Final = ("systemd", "unit")
+_MOUNT: Final = ("mounts", "mount")
+_LISTENER: Final = ("net", "listener")
+# Fields that say how a unit runs, and not what it is.
+_OF_A_RUN: Final = frozenset(
+    "active_state sub_state result exit_status exit_signal restart_loop triggered_by".split()
+)
+_HARM: Final = frozenset("failed stopped removed masked disabled".split())
+_HARM_OF_MOUNT: Final = frozenset("filled removed unmounted read-only failed".split())
 _SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
 _NAME = re.compile(r"[^\W_][\w@.+:-]*")
 # Words in these are no names.
@@ -38,7 +65,7 @@ def called(thing: Thing) -> AbstractSet[str]:
     return {form for form in (name, last, bare, bare.partition("@")[0]) if form}
 
 
-def relation(row: Row, other: Row, connected: AbstractSet[Thing]) -> float:
+def relation(row: Row, other: Row, connected: Container[Thing]) -> float:
     """Return how much two changes have to do with each other; 0 if nothing is known of it.
 
     `connected` are the things that are connected with the other one's now. What is gone, and what
@@ -52,6 +79,40 @@ def relation(row: Row, other: Row, connected: AbstractSet[Thing]) -> float:
     cause = jobs.alone(row.cause)
     is_same = cause == jobs.alone(other.cause) and cause.partition(":")[0] not in _COMMON
     return CAUSED if is_same else 0.0
+
+
+def likelihood(row: Row, event: Row, connected: Container[Thing]) -> float:
+    """Return how likely a change led to an event, by what it has to do with it and what it did.
+
+    What a unit goes through while it fails leads to nothing, nor does what goes well.
+    """
+    thing, of = Thing(*row.identity[1:]), Thing(*event.identity[1:])
+    related, happened = relation(row, event, connected), set(wording.happened(row.sentence))
+    if not related:
+        is_for_all = thing[:2] in _FOR_ALL or thing.name in _FILES_FOR_ALL
+        return HOST if is_for_all else 0.0
+    if thing[:2] == _UNIT:
+        is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
+        if thing == of:
+            return _SYMPTOM if is_of_run else NAMED if row.what == "changed" else _USUAL
+        return related if happened & _HARM or not is_of_run else min(related, _USUAL)
+    if thing[:2] == _LISTENER and of.name in _values(row):
+        return _SYMPTOM
+    if thing[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
+        return 0.0
+    return related
+
+
+def closeness(row: Row, event: Row, within: int) -> float:
+    """Return how soon before an event something happened, from 0 to 1; seconds count most."""
+    seconds, most = ((each / 1e6) for each in (max(0, event.at - row.at), within))
+    return max(0.0, 1 - math.log1p(seconds) / math.log1p(most))
+
+
+def _values(row: Row) -> AbstractSet[str]:
+    """Return the names of units that a row gives."""
+    sides = (side for field in row.fields for side in (field.before, field.after) if side)
+    return {name for side in sides for name in str(side[0]).split(", ")}
 
 
 def _names(thing: Thing) -> AbstractSet[str]:
