@@ -312,3 +312,42 @@ def forget(store: Any) -> None:
     """Take the vectors away, as another engine would."""
     with store.transaction():
         store._database.execute("UPDATE sentences SET engine = x'', vector = NULL")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (words, name)
+        for name, several in {
+            "telnetd": "uninstalled deinstalled de-installed removed deleted purged erased scrapped"
+            " discarded ditched dropped",
+            "nmap": "installed added",
+            "cron.service": "stopped halted terminated",
+            "/etc/issue": "edited modified tweaked overwritten amended altered",
+            "/srv": "unmounted detached ejected",
+        }.items()
+        for words in several.split()
+    ],
+)
+def test_what_happened_is_found_by_any_of_its_words(
+    settings: Config, words: str, name: str
+) -> None:
+    """Find a change first by each synonym of what happened, and by nothing else in the question."""
+
+    async def work(day: Day) -> None:
+        telnet = {"description": "remote login server", "version": "0.17"}
+        await day.see("package", "telnetd", status="installed", **telnet)
+        await day.see("unit", "cron.service", active_state="active", description="jobs")
+        await day.see("mount", "/srv", fstype="ext4")
+        await day.see("file", "/etc/issue", sha256="a", size=1)
+        await day.see("file", "/etc/issue", sha256="b", size=2)
+        await day.see("mount", "/srv")
+        await day.see("unit", "cron.service", active_state="inactive", description="jobs")
+        await day.see("package", "telnetd", status="config-files", removed=True, **telnet)
+        await day.see("package", "nmap", status="installed", description="network mapper")
+        found = await day.finder.about(f"what was {words}?", Filter(), 3)
+        assert name in names(found)
+        of_package = await day.finder.about(f"which packages were {words}?", Filter(), 1)
+        assert name.startswith(("/", "cron")) or names(of_package) == [name]
+
+    run(settings, work)
