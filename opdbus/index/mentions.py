@@ -31,7 +31,7 @@ _OF_USERS: Final = re.compile(r"user|group|owner|uid|run.?as|(?<!\S)-[ug](?!\S)"
 _NAME: Final = re.compile(r"(?<![\w./-])[a-z_][a-z0-9_-]{1,31}(?![\w./-])", re.ASCII)
 _NO_USERS: Final = frozenset("root user group owner yes no on off true false none".split())
 # Folders in which many programs have their files: that one file there is named connects no other.
-_SHARED: Final = frozenset(
+SHARED: Final = frozenset(
     f"/{folder}"
     for folder in (
         "etc etc/default etc/init.d etc/ssl etc/ssl/certs etc/ssl/private etc/pki etc/cron.d"
@@ -97,7 +97,7 @@ class Mentions:
             return True
         above = [str(parent) for parent in PurePosixPath(path).parents]
         named = self.paths | self.folders
-        return path in self.paths or any(up in named for up in above if up not in _SHARED)
+        return path in self.paths or any(up in named for up in above if up not in SHARED)
 
     def _is_above(self, mount: str) -> bool:
         top = mount if mount.endswith("/") else f"{mount}/"
@@ -115,7 +115,7 @@ def of_names(*names: str) -> Mentions:
         for stem in stems
         if len(stem) >= _SHORTEST and stem.rstrip("0123456789.") not in _RUNS_OTHERS
     }
-    folders = {f"{_ETC}{stem}" for stem in stems} - _SHARED
+    folders = {f"{_ETC}{stem}" for stem in stems} - SHARED
     return Mentions(folders=frozenset(folders), stems=frozenset(stems))
 
 
@@ -124,7 +124,7 @@ def own_folders(files: frozenset[str]) -> Mentions:
     folders = {file.rpartition("/")[0] for file in files if file.startswith(_ETC)}
     # a folder of parts, such as conf.d, is in the folder of the whole
     folders |= {folder.rpartition("/")[0] for folder in folders if folder.endswith(".d")}
-    return Mentions(folders=frozenset(folders - _SHARED))
+    return Mentions(folders=frozenset(folders - SHARED))
 
 
 def in_text(text: str) -> Mentions:
