@@ -17,6 +17,7 @@ from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
 from opdbus.index import change_ranking, connected, past, relations
 from opdbus.index.change_ranking import Meant, Near
+from opdbus.index.connected import Connections
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
@@ -30,6 +31,9 @@ _ROWS_AT_A_TIME: Final = 1 << 15
 # For what comes before an event: what it counts to be alike, and to be close in time.
 COSINE_WEIGHT: Final = 0.3
 CLOSE_WEIGHT: Final = 0.3
+# What led to the failure of something that is needed counts less; of so many of these.
+FURTHER_WEIGHT: Final = 0.8
+_MOST_NEEDED: Final = 3
 # What the state file says led to nothing on the host: less than all that happened there.
 _OF_FILE_LESS: Final = 2.0
 # How long before an event is looked at, and how long after a past change, in microseconds.
@@ -158,10 +162,16 @@ class ChangeFinder:
         rows = await past.first(self._memory, window, _MOST_ROWS)
         near = await self._near_to(event, rows)
         things = await connected.around(self._memory, Thing(*event.identity[1:]), self._look)
+        further = [
+            (row, await connected.around(self._memory, Thing(*row.identity[1:]), self._look))
+            for row in _needed(event, rows, things)
+        ]
         loose = set[int]()
 
         def score(row: Row) -> float:
             likely = relations.likelihood(row, event, things)
+            behind = (relations.likelihood(row, other, of) for other, of in further)
+            likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
             less = 0.0 if likely else kinds.of_thing(Thing(*row.identity[1:]))[1]
             less += _OF_FILE_LESS * _is_beside(row, event)
             if not likely:
@@ -299,6 +309,13 @@ def _distinct(found: Sequence[Found]) -> list[Found]:
     for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
         best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
     return list(best.values())
+
+
+def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
+    """Return the last failures of connected units before an event, one of each unit."""
+    failed = {Thing(*row.identity[1:]): row for row in reversed(rows) if relations.is_harm(row)}
+    failed.pop(Thing(*event.identity[1:]), None)
+    return [row for thing, row in failed.items() if thing in near][-_MOST_NEEDED:]
 
 
 def _without_bulk(found: Sequence[Found], loose: Collection[int]) -> list[Found]:

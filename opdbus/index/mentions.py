@@ -27,6 +27,7 @@ _ENDS: Final = ".,:;"
 _OF_PORTS: Final = re.compile(r"port|listen|bind|addr|socket|url|host|server", re.IGNORECASE)
 _PORT: Final = re.compile(r"(?<![\w.-])\d{2,5}(?![\w.%-])|(?<=:)\d{2,5}(?![\w.:%-])", re.ASCII)
 _MOST_PORT: Final = 65535
+_ADDRESS: Final = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|\[[0-9a-f:]{3,39}\]", re.ASCII)
 _OF_USERS: Final = re.compile(r"user|group|owner|uid|run.?as|(?<!\S)-[ug](?!\S)", re.IGNORECASE)
 _NAME: Final = re.compile(r"(?<![\w./-])[a-z_][a-z0-9_-]{1,31}(?![\w./-])", re.ASCII)
 _NO_USERS: Final = frozenset("root user group owner yes no on off true false none".split())
@@ -65,6 +66,9 @@ class Mentions:
     units: frozenset[str] = frozenset()
     folders: frozenset[str] = frozenset()
     stems: frozenset[str] = frozenset()
+    # what its package and its program need
+    packages: frozenset[str] = frozenset()
+    addresses: frozenset[str] = frozenset()
 
     def __or__(self, other: "Mentions") -> "Mentions":
         """Return all that both name."""
@@ -82,8 +86,11 @@ class Mentions:
                 return thing.name in self.users
             case "mounts", "mount":
                 return self._is_above(thing.name)
+            case "net", "address":
+                return thing.name.partition("/")[0] in self.addresses
             case "packages", "package":
-                return self._is_called(thing.name.partition(":")[0])
+                name = thing.name.partition(":")[0]
+                return name in self.packages or self._is_called(name)
             case "systemd", "unit":
                 return thing.name in self.units
             case "kernel", "sysctl":
@@ -92,8 +99,9 @@ class Mentions:
         return False
 
     def _has_file(self, path: str) -> bool:
-        # the name of a file in a folder of many: /etc/default/nginx
-        if _bare(path.rpartition("/")[2]) in self.stems:
+        # the name of a file in a folder of many: /etc/default/nginx, /etc/apparmor.d/usr.sbin.nginx
+        name = _bare(path.rpartition("/")[2])
+        if name in self.stems or name.rpartition(".")[2] in self.stems:
             return True
         above = [str(parent) for parent in PurePosixPath(path).parents]
         named = self.paths | self.folders
@@ -102,6 +110,10 @@ class Mentions:
     def _is_above(self, mount: str) -> bool:
         top = mount if mount.endswith("/") else f"{mount}/"
         return any(f"{path}/".startswith(top) for path in self.paths)
+
+    def is_of_need(self, thing: Thing) -> bool:
+        """Return whether a thing is a package that is needed, and not the unit's own."""
+        return thing[:2] == ("packages", "package") and not self._is_called(thing.name)
 
     def _is_called(self, name: str) -> bool:
         return any(name == stem or name.startswith(f"{stem}-") for stem in self.stems)
@@ -129,7 +141,7 @@ def own_folders(files: frozenset[str]) -> Mentions:
 
 def in_text(text: str) -> Mentions:
     """Return the paths, ports and users that the lines of a configuration name."""
-    paths, ports, users = set[str](), set[int](), set[str]()
+    paths, ports, users, addresses = set[str](), set[int](), set[str](), set[str]()
     for whole in text.split("\n", _MOST_LINES)[:_MOST_LINES]:
         line = whole[:_LONGEST].strip()
         if line.startswith(_COMMENTS):
@@ -139,7 +151,13 @@ def in_text(text: str) -> Mentions:
             ports.update(n for n in map(int, _PORT.findall(line)) if n <= _MOST_PORT)
         if _OF_USERS.search(line):
             users.update(_NAME.findall(line))
-    return Mentions(frozenset(paths), frozenset(ports), frozenset(users - _NO_USERS))
+        addresses.update(found.strip("[]") for found in _ADDRESS.findall(line))
+    return Mentions(
+        frozenset(paths),
+        frozenset(ports),
+        frozenset(users - _NO_USERS),
+        addresses=frozenset(addresses),
+    )
 
 
 def _paths(line: str) -> Iterator[str]:

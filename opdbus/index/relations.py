@@ -9,6 +9,7 @@ from typing import Final
 from opdbus.history import jobs, wording
 from opdbus.history.change import BOOT, FIRST, SOURCE, START
 from opdbus.history.question import Row
+from opdbus.index.connected import Connections
 from opdbus.state.fields import split
 from opdbus.state.object import Thing, canonical
 from opdbus.text import DESCRIBING, UNIT_NOUNS
@@ -36,6 +37,7 @@ _FILES_FOR_ALL: Final = frozenset(
 )
 _UNIT: Final = ("systemd", "unit")
 _MOUNT: Final = ("mounts", "mount")
+_SYSCTL: Final = ("kernel", "sysctl")
 _LISTENER: Final = ("net", "listener")
 # Fields that say how a unit runs, and not what it is.
 _OF_A_RUN: Final = frozenset(
@@ -81,7 +83,7 @@ def relation(row: Row, other: Row, connected: Container[Thing]) -> float:
     return CAUSED if is_same else 0.0
 
 
-def likelihood(row: Row, event: Row, connected: Container[Thing]) -> float:
+def likelihood(row: Row, event: Row, connected: Connections) -> float:
     """Return how likely a change led to an event, by what it has to do with it and what it did.
 
     What a unit goes through while it fails leads to nothing, nor does what goes well.
@@ -91,6 +93,10 @@ def likelihood(row: Row, event: Row, connected: Container[Thing]) -> float:
     if not related:
         is_for_all = thing[:2] in _FOR_ALL or thing.name in _FILES_FOR_ALL
         return HOST if is_for_all else 0.0
+    if thing[:2] == _SYSCTL and not _names(thing) & _said(event):
+        return HOST
+    if connected.mentions.is_of_need(thing):
+        return SAME
     if thing[:2] == _UNIT:
         is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
         if thing == of:
@@ -101,6 +107,11 @@ def likelihood(row: Row, event: Row, connected: Container[Thing]) -> float:
     if thing[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
         return 0.0
     return related
+
+
+def is_harm(row: Row) -> bool:
+    """Return whether a unit failed, stopped or may not be started any more."""
+    return row.identity[1:3] == _UNIT and bool(_HARM.intersection(wording.happened(row.sentence)))
 
 
 def closeness(row: Row, event: Row, within: int) -> float:

@@ -4,6 +4,7 @@ Nothing of it is stored, and of the texts only paths, ports and users are taken.
 """
 
 import os
+import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +27,8 @@ _MAX_FOLDERS: Final = 50
 _SECONDS: Final = 2.0
 # Configuration is read where it lies; of other paths it is enough that they are named.
 _CONFIGURATION: Final = ("/etc/", "/usr/local/etc/", "/opt/")
+# A package of a dependency, without its version and architecture.
+_PACKAGE: Final = re.compile(r"(?<![^,|\s])[a-z0-9][a-z0-9+.-]+(?=[:,|\s(]|$)")
 _UNITS: Final = ("requires", "wants", "after")
 
 
@@ -51,7 +54,8 @@ def of_fields(unit: str, fields: Mapping[str, Json]) -> Mentions:
     named = [unit, program, *filter(None, [str(fields.get("package", ""))])]
     units = {str(name) for key in _UNITS for name in _listed(fields.get(key))}
     users = {str(fields[key]) for key in ("user", "group") if fields.get(key)} - {"root"}
-    told = Mentions(users=frozenset(users), units=frozenset(units))
+    needs = frozenset(filter(None, [program]))
+    told = Mentions(users=frozenset(users), units=frozenset(units), packages=needs)
     return mentions.of_names(*named) | mentions.in_text(command) | told
 
 
@@ -69,8 +73,19 @@ def _read(
     found |= mentions.own_folders(frozenset({*files, *_configuration(found.paths, root)}))
     begun = {*files, *_configuration(found.paths, root), *_beneath(found.folders, root)}
     found |= _in_files(sorted(begun)[:_MAX_FILES], root)
+    found |= Mentions(packages=_needs(str(fields.get("package", "")), root))
     included = _configuration(found.paths - known.paths, root) - begun
     return found | _in_files(sorted(included)[:_MAX_FILES], root)
+
+
+def _needs(package: str, root: Path) -> frozenset[str]:
+    """Return the packages that a package depends on, as dpkg has it."""
+    text = text_of(root / "var/lib/dpkg/status") if package else ""
+    begin = f"\n{text}".find(f"\nPackage: {package}\n")
+    paragraph = text[begin : text.find("\n\n", begin)] if begin >= 0 else ""
+    lines = (line.partition(":") for line in paragraph.split("\n"))
+    wanted = ",".join(value for key, _, value in lines if key in {"Depends", "Pre-Depends"})
+    return frozenset(_PACKAGE.findall(wanted))
 
 
 def _in_files(files: Collection[str], root: Path) -> Mentions:
