@@ -346,6 +346,7 @@ async def measure(
             "before": _place(outage["cause"], best),
             "around": _place(outage["cause"], list(dict.fromkeys(named))),
             "best": best,
+            "total": sum(getattr(each, "others", 0) + each.total for each in found[:1]),
             "rows": named,
             "event": "/".join(
                 found and (await past.numbered(memory, [found[0].event]))[0].identity[1:]

@@ -126,7 +126,7 @@ def _lived(host: Host, outage: _Outage) -> dict[str, Any]:
     host.ask("useradd", "--no-create-home", f"trainee{int(time.time())}")
     host.ask("sh", "-c", f"echo {time.time()} >> /etc/motd; echo {time.time()} >> /etc/cron.d/x")
     time.sleep(outage.seconds)
-    host.ask("systemctl", "restart", "cron")
+    host.ask("systemctl", "restart", "stockroom")
     host.run("systemctl", "restart", outage.unit)
     time.sleep(_SOON)
     assert host.show(outage.unit, "ActiveState") == "failed", f"{outage.name}: {host.log()}"

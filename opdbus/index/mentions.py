@@ -28,7 +28,7 @@ _OF_PORTS: Final = re.compile(r"port|listen|bind|addr|socket|url|host|server", r
 _PORT: Final = re.compile(r"(?<![\w.-])\d{2,5}(?![\w.%-])|(?<=:)\d{2,5}(?![\w.:%-])", re.ASCII)
 _MOST_PORT: Final = 65535
 _ADDRESS: Final = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|\[[0-9a-f:]{3,39}\]", re.ASCII)
-_OF_USERS: Final = re.compile(r"user|group|owner|uid|run.?as|(?<!\S)-[ug](?!\S)", re.IGNORECASE)
+_OF_USERS: Final = re.compile(r"user|group|owner|uid|run.?as|(?<![\w-])-[ug](?!\S)", re.IGNORECASE)
 _NAME: Final = re.compile(r"(?<![\w./-])[a-z_][a-z0-9_-]{1,31}(?![\w./-])", re.ASCII)
 _NO_USERS: Final = frozenset("root user group owner yes no on off true false none".split())
 # Folders in which many programs have their files: that one file there is named connects no other.
