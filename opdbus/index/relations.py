@@ -99,9 +99,10 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
         return SAME
     if thing[:2] == _UNIT:
         is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
+        is_other = not is_of_run and row.what == "changed"
         if thing == of:
-            return _SYMPTOM if is_of_run else NAMED if row.what == "changed" else _USUAL
-        return related if happened & _HARM or not is_of_run else min(related, _USUAL)
+            return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
+        return related if is_other or happened & _HARM else min(related, _USUAL)
     if thing[:2] == _LISTENER and of.name in _values(row):
         return _SYMPTOM
     if thing[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
