@@ -1,4 +1,4 @@
-"""Played outages: is the cause among the first three answers?
+"""Asks for the causes of played outages, and counts those among the first three answers.
 
 `python benchmarks/outages.py [--level LEVEL] [--json FILE] [--misses]` plays each outage of
 tests/data/outages.json on a store of its own (see tests/outages.py) and asks `changes --before

@@ -38,8 +38,9 @@ _SOURCES = {
     "cron": "cron",
     "system": "host",
 }
-# What happens every day, in seconds before the failure: the last ones come between its cause and it.
+# What happens every day begins so many seconds before the failure.
 _EARLIEST = 1500
+_ANY = "0.0.0.0"  # noqa: S104 -- of a row
 _LIBRARIES = "ssl3 c6 xml2 gnutls30 curl4 expat1 zstd1 pcre2-8-0 krb5-3 systemd0 x11-6 png16 tiff6"
 _PROGRAMS = "vim-common tzdata bash coreutils openssh-server perl-base curl less base-files grub-pc"
 _TIMED = "apt-daily logrotate man-db fstrim dpkg-db-backup phpsessionclean e2scrub_all certbot"
@@ -125,46 +126,44 @@ def _objects(units: Mapping[str, Any], outage: Mapping[str, Any]) -> dict[str, S
     """Give all objects of the host before anything happened."""
     found: dict[str, State] = {}
     for name, unit in units.items():
-        package, user = unit["package"], unit.get("user", "root")
-        found[f"systemd/unit/{name}"] = {
-            **{"description": unit["description"], "load_state": "loaded", "masked": False},
-            **{"active_state": "active", "sub_state": "running", "unit_file_state": "enabled"},
-            **{"fragment_path": _fragment(name, unit), "exec": unit["exec"], "user": user},
-            **{"enabled": True, "slice": "system.slice", "type": "notify", "restart": "no"},
-            **({"package": package} if package else {}),
-            **({"requires": unit["requires"]} if "requires" in unit else {}),
-        }
-        if package:
-            found[f"packages/package/{package}"] = _package(package, unit["description"])
-        if user != "root":
-            found[f"users/account/{user}"] = _account(user)
-        for path in unit.get("files", {}):
-            of = {"package": package} if package else {}
-            found[f"files/file/{path}"] = _file(f"configuration of {package or 'no package'}") | of
-        for port in unit.get("ports", ()):
-            found[f"net/listener/tcp 0.0.0.0:{port}"] = _listener("tcp", "0.0.0.0", port) | {  # noqa: S104 -- a row
-                "unit": name,
-                "user": user,
-            }
-    for library in _LIBRARIES.split():
-        found[f"packages/package/lib{library}"] = _package(f"lib{library}", f"{library} library")
-    for name in _PROGRAMS.split():
-        found[f"packages/package/{name}"] = _package(name, f"{name} programs")
-    for number in range(60):
-        found[f"packages/package/gir{number}-data"] = _package(f"gir{number}-data", "data files")
-    for name in _TIMED.split():
-        found[f"systemd/unit/{name}.service"] = _idle(f"{name} run")
-    for path in "/", "/var", "/data", "/mnt/vault", "/mnt/photos", "/srv/invoices", "/home":
-        found[f"mounts/mount/{path}"] = _mount(path)
-    for path in _OTHERS.split():
-        found[f"files/file/{path}"] = _file("configuration of no package")
+        found |= _of_unit(name, unit)
+    packages = [f"lib{name}" for name in _LIBRARIES.split()] + _PROGRAMS.split()
+    packages += [f"gir{number}-data" for number in range(60)]
+    mounts = "/", "/var", "/data", "/mnt/vault", "/mnt/photos", "/srv/invoices", "/home"
+    found |= {f"packages/package/{name}": _package(name, f"{name} files") for name in packages}
+    found |= {f"systemd/unit/{name}.service": _idle(f"{name} run") for name in _TIMED.split()}
+    found |= {f"mounts/mount/{path}": _mount(path) for path in mounts}
+    of_nobody = _file("configuration of no package")
+    found |= {f"files/file/{path}": dict(of_nobody) for path in _OTHERS.split()}
     for what, path, values, *_ in (act[1:] for act in outage["acts"]):
         if what != "appeared":
             found[path] = _before(path, found.get(path, {}), values)
-        elif path in found:
-            # somebody else took the port
-            found[path] = found[path]
     return found
+
+
+def _of_unit(name: str, unit: Mapping[str, Any]) -> dict[str, State]:
+    package, user = unit["package"], unit.get("user", "root")
+    of = {"package": package} if package else {}
+    found: dict[str, State] = {
+        f"systemd/unit/{name}": {
+            "description": unit["description"], "load_state": "loaded", "masked": False,
+            "active_state": "active", "sub_state": "running", "unit_file_state": "enabled",
+            "fragment_path": _fragment(name, unit), "exec": unit["exec"], "user": user,
+            "enabled": True, "slice": "system.slice", "type": "notify", "restart": "no",
+            **of, **({"requires": unit["requires"]} if "requires" in unit else {}),
+        }
+    }  # fmt: skip
+    if package:
+        found[f"packages/package/{package}"] = _package(package, unit["description"])
+    if user != "root":
+        found[f"users/account/{user}"] = _account(user)
+    told = f"configuration of {package or 'no package'}"
+    found |= {f"files/file/{path}": _file(told) | of for path in unit.get("files", {})}
+    return found | {
+        f"net/listener/tcp {_ANY}:{port}": _listener("tcp", _ANY, port)
+        | {"unit": name, "user": user}
+        for port in unit.get("ports", ())
+    }
 
 
 def _before(path: str, known: State, values: State) -> State:
@@ -180,15 +179,17 @@ def _before(path: str, known: State, values: State) -> State:
     return {**earlier, **known}
 
 
-def _other(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+def _other(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     return f"{value}0" if isinstance(value, str) and value.isalnum() else value
 
 
 def _package(name: str, summary: str) -> State:
-    return {"version": "1.0-1", "architecture": "amd64", "status": "installed",
-            "description": summary, "source": name.partition("-")[0], "automatic": True}  # fmt: skip
+    return {
+        "version": "1.0-1", "architecture": "amd64", "status": "installed",
+        "description": summary, "source": name.partition("-")[0], "automatic": True,
+    }  # fmt: skip
 
 
 def _account(name: str) -> State:
@@ -213,8 +214,10 @@ def _mount(path: str) -> State:
 
 
 def _idle(description: str) -> State:
-    return {"description": description, "load_state": "loaded", "masked": False,
-            "active_state": "inactive", "sub_state": "dead", "unit_file_state": "static"}  # fmt: skip
+    return {
+        "description": description, "load_state": "loaded", "masked": False,
+        "active_state": "inactive", "sub_state": "dead", "unit_file_state": "static",
+    }  # fmt: skip
 
 
 Step = tuple[float, str, str, State, str]
@@ -273,9 +276,8 @@ def _noise(dice: random.Random, units: Mapping[str, Any], outage: Mapping[str, A
         at = some_time()
         session = {"user": dice.choice(("alice", "bob")), "type": "tty", "class": "user"}
         steps.append((at, "appeared", f"login1/session/{20 + number}", session, ""))
-    for path in "/", "/var":
-        if f"mounts/mount/{path}" not in touched:
-            steps.append((some_time(), "changed", f"mounts/mount/{path}", {"used_percent": 50}, ""))
+    gauged = {"mounts/mount//", "mounts/mount//var"} - touched
+    steps += [(some_time(), "changed", each, {"used_percent": 50}, "") for each in sorted(gauged)]
     path = dice.choice(_OTHERS.split())
     steps.append((some_time(), "changed", f"files/file/{path}", {"sha256": "1111", "size": 7}, ""))
     # another service is reconfigured and restarted

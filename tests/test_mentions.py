@@ -15,7 +15,7 @@ from opdbus.state.object import Thing
 @pytest.mark.parametrize(
     ("line", "paths"),
     [
-        ("ExecStart=/usr/sbin/nginx -c /etc/nginx/nginx.conf", "/usr/sbin/nginx /etc/nginx/nginx.conf"),
+        ("ExecStart=/usr/sbin/nginx -c /etc/nginx/x", "/usr/sbin/nginx /etc/nginx/x"),
         ("run --config=/etc/app/a.toml -f'/etc/b.ini'", "/etc/app/a.toml /etc/b.ini"),
         ("ReadWritePaths=-/var/lib/redis +/srv/x", "/var/lib/redis /srv/x"),
         ("!includedir /etc/mysql/conf.d/", "/etc/mysql/conf.d"),
@@ -54,7 +54,7 @@ def test_ports_of_a_line(line: str, ports: set[int]) -> None:
 
 
 def test_users_and_addresses_of_lines() -> None:
-    """Names are users where a line is about users or groups, and addresses are those of this host."""
+    """Names are users where a line is about users or groups; addresses are found as such."""
     text = "user www-data;\nSLAPD_USER='openldap'\nOPTIONS=-u bind\nlog mail\nlisten 192.0.2.7:80\n"
     found = mentions.in_text(text)
     assert found.users == {"www-data", "openldap", "bind"}
@@ -88,7 +88,9 @@ def test_users_and_addresses_of_lines() -> None:
 )
 def test_what_a_unit_names(thing: str, *, is_named: bool) -> None:
     """Files, ports, users, mounts and packages are named by what they are, not by a beginning."""
-    text = "user www-data;\nlisten 80;\nroot /srv/www/shop;\nssl_certificate /etc/tls/shop/cert.pem;"
+    text = (
+        "user www-data;\nlisten 80;\nroot /srv/www/shop;\nssl_certificate /etc/tls/shop/cert.pem;"
+    )
     found = mentions.in_text(text) | mentions.of_names("nginx.service")
     assert found.has(Thing(*thing.split("/", 2))) is is_named
 
@@ -114,7 +116,11 @@ def test_files_are_read_within_bounds(tmp_path: Path) -> None:
     os.mkfifo(etc / "pipe")
     for number in range(500):
         (etc / f"z{number:03}").write_text(f"port {9000 + number}\n" * 10_000)
-    fields = {"fragment_path": "/etc/systemd/system/app.service", "exec": "", "requires": ["db.service"]}
+    fields = {
+        "fragment_path": "/etc/systemd/system/app.service",
+        "exec": "",
+        "requires": ["db.service"],
+    }
     look = unit_mentions.mentioned("app.service", fields, [], tmp_path)
     found: Mentions = asyncio.run(look)
     assert found.units == {"db.service"}

@@ -91,7 +91,7 @@ def stand_out(plugin: str, kind: str, objects: dict[str, dict[str, Any]]) -> dic
 @pytest.mark.parametrize("count", [2, 40])
 @pytest.mark.parametrize("name", ["toor", "backup-admin", "support"])
 def test_a_second_superuser_stands_out(count: int, name: str) -> None:
-    """Any account of uid 0 beside root stands out, whatever it is called and however few there are."""
+    """Any account of uid 0 beside root stands out, by any name and of few."""
     accounts = {f"u{n}": {"uid": 1000 + n, "group": f"u{n}"} for n in range(count)}
     accounts["root"] = {"uid": 0, "group": "root"}
     assert stand_out("users", "account", accounts) == {}

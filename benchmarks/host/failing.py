@@ -1,8 +1,8 @@
 """Outages of a booted host: boots one, breaks nginx and others really, and asks for the cause.
 
-As root: `python benchmarks/host/failing.py NGINX_DEB... [--json FILE]`, with Debian's packages nginx
-and nginx-common (`apt-get download nginx nginx-common`). Asked are `op-dbus changes --before "UNIT
-failed"` and `op-dbus changes --around UNIT --within 5m` by a member of the group op-dbus.
+As root: `python benchmarks/host/failing.py NGINX_DEB... [--json FILE]`, with Debian's packages
+nginx and nginx-common (`apt-get download nginx nginx-common`). Asked are `op-dbus changes --before
+"UNIT failed"` and `op-dbus changes --around UNIT --within 5m`, by a member of the group op-dbus.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Description=Takes orders
 RequiresMountsFor=/srv/spool
 [Service]
 User=orders
-ExecStart=/bin/sh -c 'dd if=/dev/zero of=/srv/spool/next bs=64k count=4 && sleep infinity'
+ExecStart=/bin/sh -c 'dd if=/dev/zero of=$$(mktemp -p /srv/spool) bs=64k count=4 && sleep infinity'
 """
 _HOLD = (
     "import socket, time; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(('0.0.0.0', 80));"
@@ -90,8 +90,13 @@ OUTAGES = (
         "rm /srv/spool/fill",
         _GAUGED,
     ),
-    _Outage("a user who was deleted", "spooler", "users/account/orders", "systemctl stop spooler;"
-            " userdel orders", "useradd --system orders"),  # fmt: skip
+    _Outage(
+        "a user who was deleted",
+        "spooler",
+        "users/account/orders",
+        "systemctl stop spooler; userdel orders",
+        "useradd --system orders",
+    ),
 )
 
 
@@ -129,11 +134,13 @@ def _lived(host: Host, outage: _Outage) -> dict[str, Any]:
     host.ask("systemctl", "restart", "stockroom")
     host.run("systemctl", "restart", outage.unit)
     time.sleep(_SOON)
-    assert host.show(outage.unit, "ActiveState") == "failed", f"{outage.name}: {host.log()}"
+    if host.show(outage.unit, "ActiveState") != "failed":
+        sys.exit(f"{outage.name}: {outage.unit} did not fail\n{host.log()}")
     before = _asked(host, "--before", f"{outage.unit} failed", "--limit", "10")
     around = _asked(host, "--around", f"{outage.unit}.service", "--within", "5m")
     # 5 minutes have the outage before this one, too
     begun = max((n for n, name in enumerate(around) if name == outage.cause), default=-1)
+    print(outage.name, before[:_FIRST], around, file=sys.stderr)
     host.ask("sh", "-c", outage.mended)
     host.ask("systemctl", "restart", outage.unit)
     time.sleep(_SOON)

@@ -84,7 +84,7 @@ class Connections:
         return thing in self.things or (isinstance(thing, Thing) and self.mentions.has(thing))
 
     def among(self, known: Iterable[Thing]) -> frozenset[Thing]:
-        """Return the things that are connected, those included that only history knows; of many, some."""
+        """Return the things that are connected, with those of some that are; of many, some."""
         named = {thing for thing in known if self.mentions.has(thing)} - self.things
         return self.things | frozenset(sorted(named)[: MOST - len(self.things)])
 

@@ -25,9 +25,14 @@ _MADE_IN: Final = {
 _OPEN: Final = re.compile(r"[*?%$\[{]")
 _ENDS: Final = ".,:;"
 _OF_PORTS: Final = re.compile(r"port|listen|bind|addr|socket|url|host|server", re.IGNORECASE)
-_PORT: Final = re.compile(r"(?<![\w.-])\d{2,5}(?![\w.%-])|(?<=:)\d{2,5}(?![\w.:%-])", re.ASCII)
+_PORT: Final = re.compile(
+    r"(?<![\w.-])\d{2,5}(?![\w.%-])|(?<=:)\d{2,5}(?![\w.:%-])",
+    re.ASCII,
+)
 _MOST_PORT: Final = 65535
-_ADDRESS: Final = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|\[[0-9a-f:]{3,39}\]", re.ASCII)
+_ADDRESS: Final = re.compile(
+    r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|\[[0-9a-f:]{3,39}\]", re.ASCII
+)
 _OF_USERS: Final = re.compile(r"user|group|owner|uid|run.?as|(?<![\w-])-[ug](?!\S)", re.IGNORECASE)
 _NAME: Final = re.compile(r"(?<![\w./-])[a-z_][a-z0-9_-]{1,31}(?![\w./-])", re.ASCII)
 _NO_USERS: Final = frozenset("root user group owner yes no on off true false none".split())
@@ -36,14 +41,15 @@ SHARED: Final = frozenset(
     f"/{folder}"
     for folder in (
         "etc etc/default etc/init.d etc/ssl etc/ssl/certs etc/ssl/private etc/pki etc/cron.d"
-        " etc/cron.daily etc/cron.hourly etc/cron.monthly etc/cron.weekly etc/logrotate.d etc/pam.d"
-        " etc/profile.d etc/sysctl.d etc/apparmor.d etc/bash_completion.d etc/modprobe.d etc/sudoers.d"
-        " etc/udev etc/udev/rules.d etc/dbus-1 etc/dbus-1/system.d etc/systemd etc/systemd/system"
-        " etc/ufw/applications.d etc/security etc/tmpfiles.d etc/xdg etc/X11 etc/alternatives"
-        " etc/sysconfig etc/conf.d etc/insserv.conf.d etc/letsencrypt etc/letsencrypt/live etc/network"
-        " usr usr/bin usr/sbin usr/lib usr/libexec usr/share usr/local usr/local/bin usr/local/sbin"
-        " usr/lib/systemd/system bin sbin lib opt var var/lib var/log var/cache var/spool var/tmp tmp"
-        " run srv home root mnt media dev proc sys"
+        " etc/cron.daily etc/cron.hourly etc/cron.monthly etc/cron.weekly etc/logrotate.d"
+        " etc/pam.d etc/profile.d etc/sysctl.d etc/apparmor.d etc/bash_completion.d"
+        " etc/modprobe.d etc/sudoers.d etc/udev etc/udev/rules.d etc/dbus-1 etc/dbus-1/system.d"
+        " etc/systemd etc/systemd/system etc/ufw/applications.d etc/security etc/tmpfiles.d"
+        " etc/xdg etc/X11 etc/alternatives etc/sysconfig etc/conf.d etc/insserv.conf.d"
+        " etc/letsencrypt etc/letsencrypt/live etc/network usr usr/bin usr/sbin usr/lib"
+        " usr/libexec usr/share usr/local usr/local/bin usr/local/sbin usr/lib/systemd/system"
+        " bin sbin lib opt var var/lib var/log var/cache var/spool var/tmp tmp run srv home root"
+        " mnt media dev proc sys"
     ).split()
 )
 _ETC: Final = "/etc/"

@@ -218,7 +218,7 @@ class Conffiles:
     def _names_in(
         self, path: str, before: Mapping[str, tuple[tuple[int, ...], Sequence[str]]]
     ) -> Sequence[str]:
-        """Return the files in /etc that a file names; one that has not changed is not read again."""
+        """Return the files in /etc that a file names; one that is as it was is not read again."""
         if path.rpartition("/")[0] in _NOUNS and not path.startswith("/etc/default/"):
             return ()
         try:
