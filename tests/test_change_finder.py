@@ -34,6 +34,7 @@ _PLUGINS = {
     "group": "users",
     "mount": "mounts",
     "sysctl": "kernel",
+    "listener": "net",
 }
 
 
@@ -426,5 +427,28 @@ def test_an_outage_begins_with_its_first_failure(settings: Config) -> None:
         found = await day.finder.before("shop failed", Filter(), 9)
         assert {each.event for each in found} == {4}
         assert {each.row.seq for each in found} == {1, 2, 3}
+
+    run(settings, work)
+
+
+def test_what_a_unit_has_run_with_led_less_to_its_failure(settings: Config) -> None:
+    """A change after which a unit started well comes below one that came after that start."""
+
+    async def work(day: Day) -> None:
+        shop = {"description": "Web server of the shop"}
+        port = "tcp 0.0.0.0:80"
+        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("listener", port, unit="shop.service", port=80)
+        await day.see("file", "/etc/default/shop", description="settings of shop", sha256="1")
+        await day.see("unit", "shop.service", active_state="inactive", **shop)
+        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("unit", "shop.service", active_state="inactive", **shop)
+        # somebody else has the port before it was seen to be closed
+        await day.see("listener", port, unit="session-3.scope", port=80)
+        await day.see("unit", "shop.service", active_state="failed", **shop)
+        found = await day.finder.before("shop failed", Filter(), 9)
+        assert names(found)[0] == port
+        assert found[0].row.seq == 7
+        assert names(found).index("/etc/default/shop") <= 2
 
     run(settings, work)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from opdbus import kinds
@@ -33,6 +34,8 @@ COSINE_WEIGHT: Final = 0.3
 CLOSE_WEIGHT: Final = 0.3
 # What led to the failure of something that is needed counts less; of so many of these.
 FURTHER_WEIGHT: Final = 0.8
+# With what changed before it started well a unit has run.
+OVERCOME_WEIGHT: Final = 0.5
 _MOST_NEEDED: Final = 3
 # What the state file says led to nothing on the host: less than all that happened there.
 _OF_FILE_LESS: Final = 2.0
@@ -166,12 +169,14 @@ class ChangeFinder:
             (row, await connected.around(self._memory, Thing(*row.identity[1:]), self._look))
             for row in _needed(event, rows, things)
         ]
+        started = relations.last_start(event, rows)
         loose = set[int]()
 
         def score(row: Row) -> float:
             likely = relations.likelihood(row, event, things)
             behind = (relations.likelihood(row, other, of) for other, of in further)
             likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
+            likely *= OVERCOME_WEIGHT if row.seq < started else 1.0
             less = 0.0 if likely else kinds.of_thing(Thing(*row.identity[1:]))[1]
             less += _OF_FILE_LESS * _is_beside(row, event)
             if not likely:
@@ -191,13 +196,10 @@ class ChangeFinder:
                 break
             thing = Thing(*event.identity[1:])
             before = Filter(things=[thing], since=event.at - WITHIN, below=event.seq)
-            first = event
-            for row in await past.first(self._memory, before, _MOST_ROWS):
-                said = wording.happened(row.sentence)
-                if "failed" in said:
-                    first = row
-                elif "started" in said:
-                    break
+            rows = await past.first(self._memory, before, _MOST_ROWS)
+            since_start = takewhile(lambda row: not relations.is_start(row), rows)
+            failed = [row for row in since_start if "failed" in wording.happened(row.sentence)]
+            first = failed[-1] if failed else event
             if first is event:
                 break
             event = first

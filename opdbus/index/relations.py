@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -43,6 +43,9 @@ _LISTENER: Final = ("net", "listener")
 _OF_A_RUN: Final = frozenset(
     "active_state sub_state result exit_status exit_signal restart_loop triggered_by".split()
 )
+_STARTED: Final = frozenset(("started", "restarted"))
+# A failure so soon after a start, in microseconds, is one of that start.
+_AT_ONCE: Final = 10 * 1_000_000
 _HARM: Final = frozenset("failed stopped removed masked disabled".split())
 _HARM_OF_MOUNT: Final = frozenset("filled removed unmounted read-only failed".split())
 _SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
@@ -103,7 +106,7 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
         if thing == of:
             return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
         return related if is_other or happened & _HARM else min(related, _USUAL)
-    if thing[:2] == _LISTENER and of.name in _values(row):
+    if thing[:2] == _LISTENER and _is_own(row, of.name):
         return _SYMPTOM
     if thing[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
         return 0.0
@@ -121,10 +124,34 @@ def closeness(row: Row, event: Row, within: int) -> float:
     return max(0.0, 1 - math.log1p(seconds) / math.log1p(most))
 
 
-def _values(row: Row) -> AbstractSet[str]:
-    """Return the names of units that a row gives."""
-    sides = (side for field in row.fields for side in (field.before, field.after) if side)
-    return {name for side in sides for name in str(side[0]).split(", ")}
+def last_start(event: Row, rows: Sequence[Row]) -> int:
+    """Return the number of the row by which a unit started well before an event, 0 if none did.
+
+    Rows are the newest first. A start after which it failed at once was none.
+    """
+    failed_at = event.at
+    for row in rows:
+        if row.identity[1:] == event.identity[1:]:
+            said = wording.happened(row.sentence)
+            if "failed" in said:
+                failed_at = row.at
+            elif is_start(row) and failed_at - row.at > _AT_ONCE:
+                return row.seq
+    return 0
+
+
+def is_start(row: Row) -> bool:
+    """Return whether a unit that was known was started, and not by itself after a failure."""
+    said = wording.happened(row.sentence)
+    is_by_itself = "failed" in said or jobs.act(row.cause) == "exit"
+    return row.what != "appeared" and not is_by_itself and bool(_STARTED.intersection(said))
+
+
+def _is_own(row: Row, unit: str) -> bool:
+    """Return whether a port was a unit's before a change and after it, as far as it was there."""
+    fields = (field for field in row.fields if list(field.path) == ["unit"])
+    sides = [side[0] for field in fields for side in (field.before, field.after) if side]
+    return bool(sides) and all(unit in str(side).split(", ") for side in sides)
 
 
 def _names(thing: Thing) -> AbstractSet[str]:
