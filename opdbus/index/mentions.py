@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import PurePosixPath
 from typing import Final
 
 from opdbus.state.object import Thing
@@ -109,9 +108,12 @@ class Mentions:
         name = _bare(path.rpartition("/")[2])
         if name in self.stems or name.rpartition(".")[2] in self.stems:
             return True
-        above = [str(parent) for parent in PurePosixPath(path).parents]
-        named = self.paths | self.folders
-        return path in self.paths or any(up in named for up in above if up not in SHARED)
+        if path in self.paths:
+            return True
+        while path := path.rpartition("/")[0]:
+            if path not in SHARED and (path in self.paths or path in self.folders):
+                return True
+        return False
 
     def _is_above(self, mount: str) -> bool:
         top = mount if mount.endswith("/") else f"{mount}/"
