@@ -452,3 +452,19 @@ def test_what_a_unit_has_run_with_led_less_to_its_failure(settings: Config) -> N
         assert names(found).index("/etc/default/shop") <= 2
 
     run(settings, work)
+
+
+def test_the_newest_of_alike_failures_is_the_event(settings: Config) -> None:
+    """Of several failures of a unit, which differ in their details, the last one is meant."""
+
+    async def work(day: Day) -> None:
+        shop = {"description": "Web server of the shop"}
+        for before, result in (("inactive", ""), ("active", "exit-code"), ("activating", "oom")):
+            await day.see("unit", "shop.service", active_state=before, result="", **shop)
+            await day.see("file", f"/etc/shop/{before}", description="configuration", sha256="1")
+            await day.see("unit", "shop.service", active_state="failed", result=result, **shop)
+            await day.see("unit", "shop.service", "job:1 start", active_state="active", **shop)
+        found = await day.finder.before("shop failed", Filter(), 9)
+        assert {each.event for each in found} == {11}
+
+    run(settings, work)

@@ -42,6 +42,9 @@ _OF_FILE_LESS: Final = 2.0
 # How long before an event is looked at, and how long after a past change, in microseconds.
 WITHIN: Final = 30 * 60 * 1_000_000
 FOLLOWS: Final = 10 * 60 * 1_000_000
+# So many changes may be the event, and what answers nearly as well as the best one.
+_EVENTS: Final = 20
+_AS_WELL: Final = 0.15
 # The rows of such a time that are read, and those that are returned of what followed.
 _MOST_ROWS: Final = 2000
 # So many failures of one outage are followed back to the first, each half an hour at most.
@@ -114,8 +117,14 @@ class ChangeFinder:
         The event is the change that answers best, of all that are kept; what has to do with it
         comes first, then what is like it or close in time.
         """
-        events = await self._about(event[:_QUESTION_CHARACTERS], Filter(), 1, Rank.FEW)
-        return await self._led_to(events[0].row, wanted, limit, within) if events else []
+        events = await self._about(event[:_QUESTION_CHARACTERS], Filter(), _EVENTS, Rank.FEW)
+        if not events:
+            return []
+        # of what answers nearly as well, the same happened lately
+        best = events[0]
+        near = [e.row for e in events if best.score - e.score <= _AS_WELL]
+        newest = max((r for r in near if _is_same(r, best.row)), key=lambda row: row.seq)
+        return await self._led_to(newest, wanted, limit, within)
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
         """Find the changes that are most like one, each with what followed from it.
@@ -290,6 +299,11 @@ def _is_beside(row: Row, other: Row) -> bool:
 def _is_like(one: Row, other: Row) -> bool:
     is_same_sort = one.identity[1:3] == other.identity[1:3]
     return is_same_sort and wording.is_alike(one.sentence, other.sentence)
+
+
+def _is_same(one: Row, other: Row) -> bool:
+    """Return whether the same happened to one thing."""
+    return one.identity == other.identity and wording.is_alike(one.sentence, other.sentence)
 
 
 def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:

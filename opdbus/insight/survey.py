@@ -41,7 +41,7 @@ _SHORTEST: Final = 3
 # Texts about things, and lists of texts, are no states of them.
 _TEXTS: Final = frozenset((*DESCRIBING, *chain(*DOCUMENTS), "documentation"))
 # How surprising it is that an object is not as a rule has it.
-_BITS_OF_FAULT: Final = 12.0
+_BITS_OF_FAULT: Final = 64.0
 # The value of an object that has no such field.
 _NONE: Final = -1
 
