@@ -221,7 +221,7 @@ class ChangeFinder:
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await past.first(self._memory, window, _MOST_ROWS)
-        things = await connected.around(self._memory, Thing(*row.identity[1:]), self._look)
+        things = await connected.around(self._memory, Thing(*row.identity[1:]))
         near = [
             each
             for each in rows
