@@ -52,7 +52,7 @@ from opdbus.index.rerank import Reranker
 from opdbus.insight.insight import Insight
 from opdbus.observe import table
 from opdbus.observe.supervisor import Supervisor
-from opdbus.observe.unit_requirements import required_by
+from opdbus.observe.unit_mentions import mentioned
 from opdbus.reload import Reloader
 from opdbus.serving.serving import Serving
 from opdbus.tasks import cancel, signals, start, until_first_ends
@@ -205,7 +205,9 @@ class Daemon:
             serving, self._health, bulk, load, self._reloader.reload, self._state
         )
         fixed = (
-            HistoryInterface(memory, ChangeFinder(self._vectors), self._drifts, required_by),
+            HistoryInterface(
+                memory, ChangeFinder(self._vectors, mentioned), self._drifts, mentioned
+            ),
             LogControlInterface(self._log),
         )
         self._tree = Tree(

@@ -1,7 +1,7 @@
 """Changes found by meaning: by words where there is no model, and by vectors where there is one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from opdbus.index.change_finder import ChangeFinder, Found
 from opdbus.index.change_ranking import Candidate, Near, about
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
+from opdbus.index.mentions import Mentions
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.search import Background
 from opdbus.index.sentence_vectors import SentenceVectors
 from opdbus.serving.serving import Serving
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.state.object import FILE, Identity, Json, StateObject, Thing
 
 MINUTE = 60
 SOURCE = "observe:probe"
@@ -33,6 +34,7 @@ _PLUGINS = {
     "group": "users",
     "mount": "mounts",
     "sysctl": "kernel",
+    "listener": "net",
 }
 
 
@@ -42,12 +44,17 @@ class Day:
     def __init__(self, memory: Memory, vectors: ObjectVectors, clock: list[float]) -> None:
         self.memory = memory
         self.vectors = vectors
-        self.finder = ChangeFinder(vectors)
+        self.finder = ChangeFinder(vectors, connected.nothing_more)
         self._clock = clock
+        self._pause = MINUTE
+
+    def hurry(self) -> None:
+        """Let a second pass with each change from now on."""
+        self._pause = 1
 
     async def see(self, kind: str, name: str, cause: str = "", **properties: object) -> None:
         """Observe an object; without properties it is gone."""
-        self._clock[0] += MINUTE
+        self._clock[0] += self._pause
         plugin = _PLUGINS.get(kind, "host")
         source = FILE if cause == STATE_FILE else SOURCE
         identity = Identity(source, plugin, kind, name)
@@ -262,7 +269,7 @@ def test_what_people_call_themselves_connects_nothing(settings: Config) -> None:
         assert [row.identity.name for row in found.rows] == ["audio"]
         account = Thing("users", "account", "bob")
         around = await connected.around(day.memory, account)
-        assert around == {account, Thing("users", "group", "audio")}
+        assert around.things == {account, Thing("users", "group", "audio")}
 
     run(settings, work)
 
@@ -312,3 +319,152 @@ def forget(store: Any) -> None:
     """Take the vectors away, as another engine would."""
     with store.transaction():
         store._database.execute("UPDATE sentences SET engine = x'', vector = NULL")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (words, name)
+        for name, several in {
+            "telnetd": "uninstalled deinstalled de-installed removed deleted purged erased scrapped"
+            " discarded ditched dropped",
+            "nmap": "installed added",
+            "cron.service": "stopped halted terminated",
+            "/etc/issue": "edited modified tweaked overwritten amended altered",
+            "/srv": "unmounted detached ejected",
+        }.items()
+        for words in several.split()
+    ],
+)
+def test_what_happened_is_found_by_any_of_its_words(
+    settings: Config, words: str, name: str
+) -> None:
+    """Find a change first by each synonym of what happened, and by nothing else in the question."""
+
+    async def work(day: Day) -> None:
+        telnet = {"description": "remote login server", "version": "0.17"}
+        await day.see("package", "telnetd", status="installed", **telnet)
+        await day.see("unit", "cron.service", active_state="active", description="jobs")
+        await day.see("mount", "/srv", fstype="ext4")
+        await day.see("file", "/etc/issue", sha256="a", size=1)
+        await day.see("file", "/etc/issue", sha256="b", size=2)
+        await day.see("mount", "/srv")
+        await day.see("unit", "cron.service", active_state="inactive", description="jobs")
+        await day.see("package", "telnetd", status="config-files", removed=True, **telnet)
+        await day.see("package", "nmap", status="installed", description="network mapper")
+        found = await day.finder.about(f"what was {words}?", Filter(), 3)
+        assert name in names(found)
+        of_package = await day.finder.about(f"which packages were {words}?", Filter(), 1)
+        assert name.startswith(("/", "cron")) or names(of_package) == [name]
+
+    run(settings, work)
+
+
+async def needed(unit: str, fields: Mapping[str, Json], files: Collection[str]) -> Mentions:
+    """Say that the shop needs its database, and where the database has its configuration."""
+    del fields, files
+    named = {"shop.service": Mentions(units=frozenset({"db.service"}))}
+    return named.get(unit, Mentions(folders=frozenset({"/etc/db"})))
+
+
+def test_many_changes_of_one_cause_are_one(settings: Config) -> None:
+    """An upgrade of 200 packages is one answer, but for the package that the event concerns."""
+
+    async def work(day: Day) -> None:
+        web = {"description": "Web server of the shop", "package": "shopd"}
+        await day.see("unit", "shop.service", active_state="active", **web)
+        for number in range(60):
+            name = "shopd" if number == 30 else f"gir{number}"
+            await day.see("package", name, version="1.0", description=f"{name} data")
+        day.hurry()
+        for number in range(60):
+            name = "shopd" if number == 30 else f"gir{number}"
+            await day.see("package", name, "apt:x", version="2.0", description=f"{name} data")
+        await day.see("file", "/etc/motd", description="message of the day")
+        await day.see("unit", "shop.service", active_state="failed", **web)
+        found = await day.finder.before("shop failed", Filter(), 9, within=61_500_000)
+        assert names(found)[0] == "shopd"
+        others = {each.row.identity.name: each.others for each in found}
+        assert others.pop("shopd") == others.pop("/etc/motd") == 0
+        assert list(others.values()) == [58]
+        assert found[0].total == 3
+
+    run(settings, work)
+
+
+def test_what_led_to_the_failure_of_what_is_needed(settings: Config) -> None:
+    """Of a unit that failed because another one did, both that and its cause are answers."""
+
+    async def work(day: Day) -> None:
+        day.finder = ChangeFinder(day.vectors, needed)
+        for name in ("db.service", "shop.service", "mail.service"):
+            await day.see("unit", name, active_state="active", description=name)
+        for path in ("/etc/mail/main.cf", "/etc/db/db.conf", "/etc/motd"):
+            await day.see("file", path, description="configuration", sha256="1")
+        await day.see("file", "/etc/db/db.conf", description="configuration", sha256="2")
+        await day.see("file", "/etc/mail/main.cf", description="configuration", sha256="2")
+        await day.see("unit", "mail.service", active_state="failed", description="mail.service")
+        await day.see("unit", "db.service", active_state="failed", description="db.service")
+        await day.see("unit", "shop.service", active_state="failed", description="shop.service")
+        found = await day.finder.before("shop.service failed", Filter(), 2)
+        assert names(found) == ["db.service", "/etc/db/db.conf"]
+
+    run(settings, work)
+
+
+def test_an_outage_begins_with_its_first_failure(settings: Config) -> None:
+    """What led to an outage came before its first failure, however often it was tried again."""
+
+    async def work(day: Day) -> None:
+        shop = {"description": "Web server of the shop"}
+        await day.see("unit", "shop.service", active_state="failed", **shop)
+        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("file", "/etc/shop/shop.conf", description="configuration", sha256="1")
+        await day.see("unit", "shop.service", active_state="failed", **shop)
+        for number in range(5):
+            await day.see("file", f"/etc/shop/try{number}", description="x", sha256="1")
+            await day.repeat("shop.service", "job:9 start, failed", 1)
+        found = await day.finder.before("shop failed", Filter(), 9)
+        assert {each.event for each in found} == {4}
+        assert {each.row.seq for each in found} == {1, 2, 3}
+
+    run(settings, work)
+
+
+def test_what_a_unit_has_run_with_led_less_to_its_failure(settings: Config) -> None:
+    """A change after which a unit started well comes below one that came after that start."""
+
+    async def work(day: Day) -> None:
+        shop = {"description": "Web server of the shop"}
+        port = "tcp 0.0.0.0:80"
+        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("listener", port, unit="shop.service", port=80)
+        await day.see("file", "/etc/default/shop", description="settings of shop", sha256="1")
+        await day.see("unit", "shop.service", active_state="inactive", **shop)
+        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("unit", "shop.service", active_state="inactive", **shop)
+        # somebody else has the port before it was seen to be closed
+        await day.see("listener", port, unit="session-3.scope", port=80)
+        await day.see("unit", "shop.service", active_state="failed", **shop)
+        found = await day.finder.before("shop failed", Filter(), 9)
+        assert names(found)[0] == port
+        assert found[0].row.seq == 7
+        assert names(found).index("/etc/default/shop") <= 2
+
+    run(settings, work)
+
+
+def test_the_newest_of_alike_failures_is_the_event(settings: Config) -> None:
+    """Of several failures of a unit, which differ in their details, the last one is meant."""
+
+    async def work(day: Day) -> None:
+        shop = {"description": "Web server of the shop"}
+        for before, result in (("inactive", ""), ("active", "exit-code"), ("activating", "oom")):
+            await day.see("unit", "shop.service", active_state=before, result="", **shop)
+            await day.see("file", f"/etc/shop/{before}", description="configuration", sha256="1")
+            await day.see("unit", "shop.service", active_state="failed", result=result, **shop)
+            await day.see("unit", "shop.service", "job:1 start", active_state="active", **shop)
+        found = await day.finder.before("shop failed", Filter(), 9)
+        assert {each.event for each in found} == {11}
+
+    run(settings, work)

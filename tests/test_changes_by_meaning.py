@@ -139,6 +139,9 @@ def test_the_command_tells_what_answers_best(served: Running) -> None:
     assert row["fields"] == [{"path": "version", "before": "1", "after": "2"}]
 
 
+BEFORE = ("--before", "web.service failed")
+
+
 def test_the_command_tells_what_came_before_an_event(served: Running) -> None:
     """Take words for an event and anything else for a time, and say which event was taken."""
     told = command(served, "--before", "web.service failed")
@@ -149,6 +152,8 @@ def test_the_command_tells_what_came_before_an_event(served: Running) -> None:
     assert "web" in rows[0]
     told = command(served, "--before", "web.service failed", "--within", "1h", "--json")
     assert {json.loads(line)["event"] for line in told.stdout.splitlines()} == {6}
+    assert "more: --limit N gives more" in command(served, *BEFORE, "--limit", "1").stderr
+    assert "more: --limit" not in command(served, *BEFORE, "--limit", "99").stderr
     assert "is no time" in (command(served, "--before", "noonish")).stderr
 
 

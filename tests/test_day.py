@@ -20,6 +20,7 @@ from opdbus.history.change import FIRST, Change, FieldChange, Why
 from opdbus.history.question import Filter
 from opdbus.history.sentence import of_change
 from opdbus.index.change_finder import ChangeFinder
+from opdbus.index.connected import nothing_more
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
@@ -71,7 +72,7 @@ async def lived(path: Path, name: str) -> AsyncIterator[tuple[ChangeFinder, dict
             while await memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
                 await asyncio.sleep(0.05)
         indexing.cancel()
-        yield ChangeFinder(vectors), acts
+        yield ChangeFinder(vectors, nothing_more), acts
 
 
 async def see(

@@ -15,6 +15,7 @@ from opdbus.errors import NotKept
 from opdbus.history.change import Change, FieldChange, What, Why
 from opdbus.index import past
 from opdbus.index.change_finder import ChangeFinder
+from opdbus.index.connected import nothing_more
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
@@ -34,9 +35,6 @@ def run(
 ) -> Any:
     """Run something with a history of (object, what, cause) each."""
 
-    async def nothing(_: str) -> list[str]:
-        return []
-
     async def live() -> Any:
         async with Memory(folder / "memory.db") as memory:
             fields = [FieldChange(["version"], ["3.0"], ["2.0"])]
@@ -46,9 +44,11 @@ def run(
             ]
             await memory.record(changes, lambda _: None)
             finder = ChangeFinder(
-                ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"})))
+                ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))),
+                nothing_more,
             )
-            return await work(memory, HistoryInterface(memory, finder, Tracker(memory), nothing))
+            history = HistoryInterface(memory, finder, Tracker(memory), nothing_more)
+            return await work(memory, history)
 
     return asyncio.run(live())
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from house import House, observed, unit, units
 from sessions import Wrapped
+from structlog.testing import capture_logs
 from tiny import write_tiny_model
 
 from opdbus import text
@@ -57,6 +58,23 @@ def test_every_object_gets_its_vector(live: Callable[..., Any]) -> None:
         assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
         assert made.vectors.waiting() == 0
         await agree(made)
+
+    live(work)
+
+
+def test_only_computed_vectors_are_news(live: Callable[..., Any]) -> None:
+    """Log what was vectorized where something was computed; the rest is for debugging."""
+
+    async def work(made: House) -> None:
+        with capture_logs() as logs:
+            await made.event(Vectorized)
+            await made.declare(*units(3))
+            await made.event(Vectorized)
+            await made.declare(*units(2))
+            await made.event(Vectorized)
+        told = [row for row in logs if row["event"] == "vectorized"]
+        levels = {(row["computed"] > 0, row["log_level"]) for row in told}
+        assert levels == {(True, "info"), (False, "debug")}
 
     live(work)
 

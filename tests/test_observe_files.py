@@ -228,6 +228,53 @@ async def test_what_is_beside_configuration(here: Path) -> None:
 
 @needs_dpkg
 @in_loop
+async def test_what_a_configuration_names(here: Path) -> None:
+    """A file that a configuration names is one, too, with those beside it; nothing else is."""
+    site, md5 = configuration(here, "web.conf")
+    (here / "etc/tls").mkdir()
+    (here / "etc/own").mkdir()
+    key, own = here / "etc/tls/cert.pem", here / "etc/own/app.toml"
+    site.write_text(f"# {here}/etc/tls/old.pem\ncert {key};\nlog {here}/var/log/x\n")
+    for path in (key, here / "etc/tls/old.pem", here / "ca.pem"):
+        path.write_text("x")
+    own.write_text(f"ca = '{here}/etc/ca.pem'\n")
+    (here / "etc/ca.pem").write_text("x")
+    (here / "units/app.service").write_text(f"[Service]\nExecStart=/bin/app -c {own}\n")
+    install(here, {site: md5})
+    async with watched(here) as host:
+        shown = await host.until_shown(f"files/file/{key}")
+        assert shown["description"] == f"named in {site}"
+        assert (await host.until_shown(f"files/file/{here}/etc/ca.pem"))["size"] == 1
+        for path in (f"{here}/etc/tls/old.pem", f"{here}/ca.pem", f"{here}/var/log/x"):
+            # beside the certificate there is what somebody may have left there
+            assert (f"files/file/{path}" in host.names) == path.endswith("old.pem")
+        key.write_text("other")
+        await host.until_shown(f"files/file/{key}", size=5)
+        (here / "etc/own/more.toml").write_text("")
+        await host.until_shown(f"files/file/{here}/etc/own/more.toml")
+        key.unlink()
+        await host.until(lambda: f"files/file/{key}" not in host.names)
+
+
+@in_loop
+async def test_links_to_the_parts_that_count(here: Path) -> None:
+    """A link in a folder of what is enabled is a part of the configuration; others are not."""
+    path, md5 = configuration(here, "web.conf")
+    for name in ("sites-available", "sites-enabled"):
+        (here / "etc" / name).mkdir()
+    site = here / "etc/sites-available/shop"
+    site.write_text("server {}")
+    install(here, {path: md5})
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}")
+        (here / "etc/sites-enabled/shop").symlink_to(site)
+        shown = await host.until_shown(f"files/file/{here}/etc/sites-enabled/shop")
+        assert shown["description"] == f"configuration of no package, a link to {site}"
+        (here / "etc/sites-enabled/shop").unlink()
+        await host.until(lambda: f"files/file/{here}/etc/sites-enabled/shop" not in host.names)
+
+
+@in_loop
 async def test_what_dpkg_does(here: Path) -> None:
     """A configuration file comes with its package, is edited, and goes when it is purged."""
     root = Root(here / "root")

@@ -80,6 +80,52 @@ def test_a_planted_value_is_found(change: dict[str, Any], field: str, said: str)
     assert sentence(_details(found)) == said
 
 
+def stand_out(plugin: str, kind: str, objects: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Give what stands out of a kind, and how it is said."""
+    survey = Survey()
+    for name, properties in objects.items():
+        survey.add(Thing(plugin, kind, name), properties)
+    return {o.thing.name: sentence(_details(o)) for o in outliers(survey, NEVER)}
+
+
+@pytest.mark.parametrize("count", [2, 40])
+@pytest.mark.parametrize("name", ["toor", "backup-admin", "support"])
+def test_a_second_superuser_stands_out(count: int, name: str) -> None:
+    """Any account of uid 0 beside root stands out, by any name and of few."""
+    accounts = {f"u{n}": {"uid": 1000 + n, "group": f"u{n}"} for n in range(count)}
+    accounts["root"] = {"uid": 0, "group": "root"}
+    assert stand_out("users", "account", accounts) == {}
+    accounts[name] = {"uid": 0, "group": "root"}
+    said = stand_out("users", "account", accounts)
+    assert list(said) == [name]
+    assert said[name].startswith(f"is a superuser, {count} of {count + 1} others are no superuser")
+
+
+@pytest.mark.parametrize(
+    ("unit", "user", "is_odd"),
+    [
+        ("session-3.scope", "bob", True),
+        ("user@1003.service", "bob", True),
+        ("session-c1.scope", "root", True),
+        ("", "bob", True),
+        ("", "root", False),
+        ("gitea.service", "git", False),
+        ("docker-0af3.scope", "root", False),
+        ("ssh.socket", "root", False),
+    ],
+)
+def test_a_port_that_no_service_opened_stands_out(unit: str, user: str, *, is_odd: bool) -> None:
+    """A port stands out that a person's process opened, not one of a service or of the kernel."""
+    ports = {f"tcp 0.0.0.0:{n}": {"unit": f"a{n}.service", "user": "root"} for n in range(3)}
+    ports["tcp 0.0.0.0:4444"] = {"unit": unit, "user": user}
+    said = stand_out("net", "listener", ports)
+    assert list(said) == ["tcp 0.0.0.0:4444"] * is_odd
+    assert all(f"was opened by a person, {user}, 3 of 3" in text for text in said.values())
+    # where no port has a unit, the kernel does not say which
+    unknown = {name: {"user": "www-data"} for name in ports}
+    assert stand_out("net", "listener", unknown) == {}
+
+
 def test_names_and_long_values_are_json_as_well() -> None:
     """A name is put for itself in texts only, and long values end early: each is valid JSON."""
     objects = {

@@ -70,6 +70,8 @@ async def tell(
             print_lines(event, f" [row {compared}]")
             print(output.style(_LIKE_THIS if meaning.like else _BEFORE_THIS, "bold"))
         _print(rows, {compared})
+        if (more := rows[0].get("total", 0) - len(rows)) > 0:
+            output.note(f"... {more:,} more: --limit N gives more")
 
 
 async def require_fields(client: Client, asked: dict[str, Any]) -> None:
@@ -93,11 +95,17 @@ def _print(rows: Sequence[dict[str, Any]], told: set[int]) -> None:
     for row in rows:
         if row["seq"] in told:
             continue
-        print_lines([row], f" [{row['count']:,} times]" if row["count"] > 1 else "")
+        print_lines([row], _besides(row))
         told.add(row["seq"])
         new = [each for each in row.get("followed", ()) if each["seq"] not in told]
         print_lines(new, after=row["at"])
         told |= {each["seq"] for each in new}
+
+
+def _besides(row: Mapping[str, Any]) -> str:
+    """Say how often a change happened, and how many other objects changed likewise."""
+    times = f" [{row['count']:,} times]" if row["count"] > 1 else ""
+    return times + (f" [and {row['others']:,} others likewise]" if row.get("others") else "")
 
 
 async def _like(client: Client, said: str) -> dict[str, Any]:

@@ -34,6 +34,8 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "mode": ("has the mode", "have"),
     "shell": ("has the shell", "have"),
     "exposed": ("is open to", "to"),
+    "opened_by": ("was opened by", "by"),
+    "rights": ("is a", "are"),
 }
 # Words that a yes or no follows without a verb of its own.
 _OWN_VERBS: Final[Mapping[str, tuple[str, str]]] = {

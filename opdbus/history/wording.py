@@ -76,7 +76,7 @@ def asks_for_declarations(question: str) -> bool:
 
 def is_of_declaration(sentence: str) -> bool:
     """Return whether a sentence tells of what the state file says, or how a thing differs."""
-    return _happened(sentence)[0] in happening.OF_DECLARATIONS
+    return happened(sentence)[0] in happening.OF_DECLARATIONS
 
 
 def is_alike(one: str, other: str) -> bool:
@@ -85,17 +85,18 @@ def is_alike(one: str, other: str) -> bool:
 
 
 def _first(sentence: str) -> str:
-    happened = _happened(sentence)
-    return "failed" if "failed" in happened else happened[0]
+    said = happened(sentence)
+    return "failed" if "failed" in said else said[0]
 
 
-def _happened(sentence: str) -> list[str]:
+def happened(sentence: str) -> list[str]:
+    """Return what happened by a sentence, in the words of happenings.tsv."""
     return sentence.rpartition("; ")[2].partition(":")[0].split(", ")
 
 
 def share(wanted: Sequence[Happenings], sentence: str) -> float:
     """Return the share of what is asked for that happened by a sentence with the words of `of`."""
-    bits = [_bits().get(word, 0) for word in _happened(sentence)]
+    bits = [_bits().get(word, 0) for word in happened(sentence)]
     met = [any(each & bit for bit in bits) for each in wanted]
     return sum(met) / len(met) if met else 0.0
 

@@ -3,20 +3,22 @@
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from opdbus import kinds
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.history import question, wording
+from opdbus.history import jobs, question, wording
 from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
 from opdbus.index import change_ranking, connected, past, relations
 from opdbus.index.change_ranking import Meant, Near
+from opdbus.index.connected import Connections
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.questions import MAX_CHARACTERS
 from opdbus.index.store import Store
@@ -29,18 +31,30 @@ from opdbus.text import digest_of
 _AT_A_TIME: Final = 4096
 _ROWS_AT_A_TIME: Final = 1 << 15
 # For what comes before an event: what it counts to be alike, and to be close in time.
-COSINE_WEIGHT: Final = 0.5
-CLOSE_WEIGHT: Final = 0.2
+COSINE_WEIGHT: Final = 0.3
+CLOSE_WEIGHT: Final = 0.3
+# What led to the failure of something that is needed counts less; of so many of these.
+FURTHER_WEIGHT: Final = 0.8
+# With what changed before it started well a unit has run.
+OVERCOME_WEIGHT: Final = 0.5
+_MOST_NEEDED: Final = 3
 # What the state file says led to nothing on the host: less than all that happened there.
 _OF_FILE_LESS: Final = 2.0
 # How long before an event is looked at, and how long after a past change, in microseconds.
 WITHIN: Final = 30 * 60 * 1_000_000
 FOLLOWS: Final = 10 * 60 * 1_000_000
+# So many changes may be the event, and what answers nearly as well as the best one.
+_EVENTS: Final = 20
+_AS_WELL: Final = 0.15
 # The rows of such a time that are read, and those that are returned of what followed.
 _MOST_ROWS: Final = 2000
+# So many failures of one outage are followed back to the first, each half an hour at most.
+_MOST_FAILURES: Final = 50
 # Of so many changes that are close to one in words, those are given that are like it.
 _CANDIDATES: Final = 256
 MOST_FOLLOWING: Final = 20
+# Causes that change many objects at a time.
+_OF_MANY: Final = frozenset("apt boot dpkg kernel reload rpm source start".split())
 # `What happened before the database failed?` is about what came before.
 _BEFORE = re.compile(
     r"(?:what|which|anything|something|changes?|show|list|tell)\b.*?\b(?:before|prior to|led to|"
@@ -58,6 +72,9 @@ class Found:
     score: float
     # the number of the change before which it happened or which it is like, if one was asked for
     event: int = 0
+    # how many other objects changed likewise by the same cause, and how many changes answer in all
+    others: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +91,9 @@ class ChangeFinder:
     A question is embedded where there is an engine; else words alone decide.
     """
 
-    def __init__(self, vectors: ObjectVectors) -> None:
+    def __init__(self, vectors: ObjectVectors, look: connected.Look) -> None:
         self._vectors = vectors
+        self._look = look
         self._memory = vectors.memory
 
     async def about(
@@ -98,8 +116,14 @@ class ChangeFinder:
         The event is the change that answers best, of all that are kept; what has to do with it
         comes first, then what is like it or close in time.
         """
-        events = await self._about(event[:MAX_CHARACTERS], Filter(), 1, Rank.FEW)
-        return await self._led_to(events[0].row, wanted, limit, within) if events else []
+        events = await self._about(event[:MAX_CHARACTERS], Filter(), _EVENTS, Rank.FEW)
+        if not events:
+            return []
+        # of what answers nearly as well, the same happened lately
+        best = events[0]
+        near = [e.row for e in events if best.score - e.score <= _AS_WELL]
+        newest = max((r for r in near if _is_same(r, best.row)), key=lambda row: row.seq)
+        return await self._led_to(newest, wanted, limit, within)
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
         """Find the changes that are most like one, each with what followed from it.
@@ -130,30 +154,64 @@ class ChangeFinder:
             if is_question:
                 about = change_ranking.about(asked, near, candidates)
             ranked = change_ranking.rank(store, asked, candidates) if about else []
-            return [each for each in ranked if each[0].seq in about][:limit]
+            return [each for each in ranked if each[0].seq in about]
 
-        best = await self._memory.archive.read(read)
+        ranked = await self._memory.archive.read(read)
+        best = ranked[:limit]
         numbers = [said.seq for said, _ in best]
         rows = {row.seq: row for row in await past.numbered(self._memory, numbers)}
         return [
-            Found(rows[said.seq], said.count, score) for said, score in best if said.seq in rows
+            Found(rows[said.seq], said.count, score, total=len(ranked))
+            for said, score in best
+            if said.seq in rows
         ]
 
     async def _led_to(self, event: Row, wanted: Filter, limit: int, within: int) -> list[Found]:
+        event = await self._beginning(event)
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
         rows = await past.first(self._memory, window, _MOST_ROWS)
         near = await self._near_to(event, rows)
-        things = await connected.around(self._memory, Thing(*event.identity[1:]))
+        things = await connected.around(self._memory, Thing(*event.identity[1:]), self._look)
+        further = [
+            (row, await connected.around(self._memory, Thing(*row.identity[1:]), self._look))
+            for row in _needed(event, rows, things)
+        ]
+        started = relations.last_start(event, rows)
+        loose = set[int]()
 
         def score(row: Row) -> float:
-            alike, closeness = near.get(row.sentence, 0.0), 1 - (event.at - row.at) / within
-            related = relations.relation(row, event, things)
-            less = 0.0 if related else kinds.of_thing(Thing(*row.identity[1:]))[1]
+            likely = relations.likelihood(row, event, things)
+            behind = (relations.likelihood(row, other, of) for other, of in further)
+            likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
+            likely *= OVERCOME_WEIGHT if row.seq < started else 1.0
+            less = 0.0 if likely else kinds.of_thing(Thing(*row.identity[1:]))[1]
             less += _OF_FILE_LESS * _is_beside(row, event)
-            return related - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * closeness
+            if not likely:
+                loose.add(row.seq)
+            close = relations.closeness(row, event, within)
+            alike = near.get(row.sentence, 0.0)
+            return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
 
-        return _distinct([Found(row, 1, score(row), event.seq) for row in rows])[:limit]
+        found = _distinct([Found(row, 1, score(row), event.seq) for row in rows])
+        found = _without_bulk(found, loose)
+        return [replace(each, total=len(found)) for each in found[:limit]]
+
+    async def _beginning(self, event: Row) -> Row:
+        """Return the first failure of an outage, of which a failure may be a later one."""
+        for _ in range(_MOST_FAILURES):
+            if "failed" not in wording.happened(event.sentence):
+                break
+            thing = Thing(*event.identity[1:])
+            before = Filter(things=[thing], since=event.at - WITHIN, below=event.seq)
+            rows = await past.first(self._memory, before, _MOST_ROWS)
+            since_start = takewhile(lambda row: not relations.is_start(row), rows)
+            failed = [row for row in since_start if "failed" in wording.happened(row.sentence)]
+            first = failed[-1] if failed else event
+            if first is event:
+                break
+            event = first
+        return event
 
     async def _followed(self, row: Row) -> list[Row]:
         """Return the changes of a thing, and of what has to do with it, in the time after one.
@@ -242,6 +300,11 @@ def _is_like(one: Row, other: Row) -> bool:
     return is_same_sort and wording.is_alike(one.sentence, other.sentence)
 
 
+def _is_same(one: Row, other: Row) -> bool:
+    """Return whether the same happened to one thing."""
+    return one.identity == other.identity and wording.is_alike(one.sentence, other.sentence)
+
+
 def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:
     return store.sentences.some(index.engine, index.dimension, ids)
 
@@ -260,4 +323,26 @@ def _distinct(found: Sequence[Found]) -> list[Found]:
     best: dict[str, Found] = {}
     for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
         best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
+    return list(best.values())
+
+
+def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
+    """Return the last failures of connected units before an event, one of each unit."""
+    failed = {Thing(*row.identity[1:]): row for row in reversed(rows) if relations.is_harm(row)}
+    failed.pop(Thing(*event.identity[1:]), None)
+    return [row for thing, row in failed.items() if thing in near][-_MOST_NEEDED:]
+
+
+def _without_bulk(found: Sequence[Found], loose: Collection[int]) -> list[Found]:
+    """Take what one cause did to many objects as one, but for those that the event concerns."""
+    best: dict[object, Found] = {}
+    for each in found:
+        row = each.row
+        cause, did = jobs.alone(row.cause), wording.happened(row.sentence)[0]
+        is_bulk = row.seq in loose and cause.partition(":")[0] in _OF_MANY
+        key = (cause, row.identity[1:3], did) if is_bulk else row.seq
+        if first := best.get(key):
+            best[key] = replace(first, others=first.others + 1)
+        else:
+            best[key] = each
     return list(best.values())

@@ -1,11 +1,22 @@
 """What is connected with a thing: what its fields name, and what names it, by one small table."""
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.history.question import Filter, Row
-from opdbus.index import matching, past
+from opdbus.index import matching, mentions, past
 from opdbus.index.memory import Memory
+from opdbus.index.mentions import Mentions
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Json, Thing
 
@@ -31,6 +42,7 @@ class Relation(NamedTuple):
 
 RELATIONS: Final = (
     *(Relation(UNIT, field, UNIT) for field in ("triggers", "triggered_by", "unit", "following")),
+    *(Relation(UNIT, field, UNIT) for field in ("requires", "wants")),
     Relation(UNIT, "package", PACKAGE),
     Relation(UNIT, "where", _MOUNT),
     Relation(UNIT, "fragment_path", _FILE),
@@ -51,19 +63,57 @@ _SHARED: Final = (PACKAGE,)
 MOST: Final = 1000
 
 
-async def around(memory: Memory, thing: Thing, required: Collection[str] = ()) -> frozenset[Thing]:
-    """Return a thing and what is connected with it now; of many, some.
+# Reads what a unit names: its name, its fields, and the configuration files of its package.
+Look: TypeAlias = Callable[[str, Mapping[str, Json], Collection[str]], Awaitable[Mentions]]
 
-    `required` are the units that it requires, if it is a unit and they are known.
+
+async def nothing_more(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
+    """Name nothing: for a memory without the files of its host."""
+    return Mentions()
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What is connected with a thing: things by their fields, and what its configuration names."""
+
+    things: frozenset[Thing]
+    mentions: Mentions = Mentions()  # noqa: RUF009 -- it is frozen
+
+    def __contains__(self, thing: object) -> bool:
+        """Return whether a thing is connected, be it there or gone."""
+        return thing in self.things or (isinstance(thing, Thing) and self.mentions.has(thing))
+
+    def among(self, known: Iterable[Thing]) -> frozenset[Thing]:
+        """Return the things that are connected, with those of some that are; of many, some."""
+        named = {thing for thing in known if self.mentions.has(thing)} - self.things
+        return self.things | frozenset(sorted(named)[: MOST - len(self.things)])
+
+
+async def around(memory: Memory, thing: Thing, look: Look = nothing_more) -> Connections:
+    """Return what is connected with a thing; of many things, some.
+
+    `look` tells what a unit names.
     """
-    named = {*_named(thing, await fields_of(memory, thing)), *(Thing(*UNIT, n) for n in required)}
+    fields = await fields_of(memory, thing)
+    named = {*_named(thing, fields)}
     found = {thing, *named}
     for other in (thing, *(each for each in sorted(named) if each[:2] in _SHARED)):
         async for naming in _naming(memory, other):
             found |= naming
             if len(found) > MOST:
                 break
-    return frozenset([thing, *sorted(found - {thing})[: MOST - 1]])
+    if thing[:2] == _FILE:
+        found |= {unit for unit in memory.catalogue.known() if _is_for(thing, unit)}
+    told = Mentions()
+    if thing[:2] == UNIT:
+        files = [each.name for each in sorted(found) if each[:2] == _FILE]
+        told = await look(thing.name, fields, files)
+    return Connections(frozenset([thing, *sorted(found - {thing})[: MOST - 1]]), told)
+
+
+def _is_for(file: Thing, unit: Thing) -> bool:
+    """Return whether a file lies in the folder that has the name of a unit."""
+    return unit[:2] == UNIT and mentions.of_names(unit.name).has(file)
 
 
 async def earlier(memory: Memory, thing: Thing) -> frozenset[Thing]:

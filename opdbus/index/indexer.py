@@ -122,7 +122,9 @@ class Indexer:
         objects = len(self._memory.catalogue)
         reused = max(0, objects - computed)
         self._memory.notify(Vectorized(generation, embedder.level, computed, reused))
-        log.info("vectorized", computed=computed, reused=reused)
+        # what only reused vectors is no news
+        say = log.info if computed else log.debug
+        say("vectorized", computed=computed, reused=reused)
         self._memory.unembedded.set()
         # static vectors may not be worth their memory any more
         self._memory.unstaged.set()

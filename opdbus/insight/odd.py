@@ -40,14 +40,21 @@ class Odd:
 
 
 def outliers(survey: Survey, lonely: Mapping[int, Lonely]) -> list[Odd]:
-    """Return what stands out of one kind, the worst first; rows are those of the survey."""
+    """Return what stands out of one kind, the worst first; rows are those of the survey.
+
+    What is not as a rule has it stands out of few objects, too.
+    """
+    faults = survey.faults()
+    wrong = [_odd(survey.things, n, [quirk], None) for n, quirk in faults.items()]
+    wrong.sort(key=lambda odd: odd.thing)
     size = len(survey.things)
     if size < LEAST:
-        return []
+        return wrong
     quirks = _quirks(survey)
-    found = [_odd(survey.things, n, quirks.get(n, ()), lonely.get(n)) for n in {*quirks, *lonely}]
+    places = {*quirks, *lonely} - faults.keys()
+    found = [_odd(survey.things, n, quirks.get(n, ()), lonely.get(n)) for n in places]
     found = [odd for odd in found if odd.score >= _LEAST_BITS and _is_rare(odd)]
-    return _fewest(sorted(found, key=lambda odd: (-odd.score, odd.thing)), size)
+    return [*wrong, *_fewest(sorted(found, key=lambda odd: (-odd.score, odd.thing)), size)]
 
 
 def _quirks(survey: Survey) -> Mapping[int, Sequence[Quirk]]:

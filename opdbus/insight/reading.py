@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from opdbus.index import matching
+from opdbus.insight import faults
 from opdbus.insight.gathering import kind_of
 from opdbus.insight.odd import LEAST
 from opdbus.insight.survey import Survey
@@ -33,7 +34,7 @@ class _Item(NamedTuple):
 
 
 async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
-    """Return what the objects of each kind have, of kinds with enough objects.
+    """Return what the objects of each kind have, of kinds with enough objects or with a rule.
 
     `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is
     declared is not compared with what is observed: it has other fields.
@@ -46,7 +47,7 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
     def add(items: Sequence[_Item]) -> None:
         for item in items:
             kind = kind_of(item.thing)
-            if counts[kind] >= LEAST:
+            if counts[kind] >= LEAST or kind[:2] in faults.KINDS:
                 survey = found.setdefault((kind, item.is_observed), Survey())
                 survey.add(item.thing, item.properties)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from opdbus.insight import faults
 from opdbus.state import fields
 from opdbus.state.secret_text import REDACTED
 from opdbus.text import DESCRIBING, DOCUMENTS, VOLATILE
@@ -38,6 +40,8 @@ _INSTANCE: Final = "\ue001"
 _SHORTEST: Final = 3
 # Texts about things, and lists of texts, are no states of them.
 _TEXTS: Final = frozenset((*DESCRIBING, *chain(*DOCUMENTS), "documentation"))
+# How surprising it is that an object is not as a rule has it.
+_BITS_OF_FAULT: Final = 64.0
 # The value of an object that has no such field.
 _NONE: Final = -1
 
@@ -78,9 +82,12 @@ class Survey:
         # how many values each field has
         self._counts: list[int] = []
         self._rows: list[array[int]] = []
+        self._rules: dict[int, faults.Rule] = {}
 
     def add(self, thing: Thing, properties: Mapping[str, Json]) -> None:
         """Take in an object; what moves by itself and texts are left out."""
+        if rule := faults.rule_of(thing, properties):
+            self._rules[len(self.things)] = rule
         row = array("i")
         for path, value in states(properties, partial(_without_name, thing=thing)).items():
             field = self._fields.get(path)
@@ -92,6 +99,22 @@ class Survey:
             row.append(self._number(field, value))
         self.things.append(thing)
         self._rows.append(row)
+
+    def faults(self) -> Mapping[int, Quirk]:
+        """Return the objects that are not as the rule for their kind has it, by their places."""
+        counts = Counter(rule.value for rule in self._rules.values())
+        return {
+            place: Quirk(
+                rule.field,
+                json.dumps(rule.value, ensure_ascii=False),
+                counts[rule.value],
+                ((json.dumps(rule.usual), counts[rule.usual]),),
+                _BITS_OF_FAULT,
+            )
+            for place, rule in self._rules.items()
+            # where nothing is as usual, it is not known what is
+            if rule.is_fault and counts[rule.usual]
+        }
 
     def quirks(self) -> Iterator[Mapping[int, Quirk]]:
         """Yield the objects that have a value, by their places, where most have one of others."""

@@ -2,21 +2,25 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from opdbus.index import mentions
 from opdbus.lines import split_lines, strip_blanks
 from opdbus.observe.documents import Documents, Places
 from opdbus.observe.dpkg import Package, StatusFile
-from opdbus.observe.reading import read_at_most
+from opdbus.observe.reading import read_at_most, text_of
 from opdbus.observe.skipped import Skipped
 from opdbus.observe.unit_files import TYPES, is_unit
 
-# The names of folders that hold parts of one configuration end so.
-_OF_PARTS: Final = ".d"
+# The names of folders that hold parts of one configuration end so; in those of the second there are
+# links to the parts that count.
+_OF_PARTS: Final = (".d", "-enabled")
+_OF_LINKS: Final = "-enabled"
 # Far more than there are on a sane host: 200 to 1,000.
 MAX_FILES: Final = 10_000
 _MAX_REGISTRY_BYTES: Final = 4 << 20
@@ -26,6 +30,10 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 _LEFT_BESIDE = re.compile(
     r"\..*|.*(?:[~-]|\.(?:swp|bak|old|orig|lock|cache|(?:dpkg|ucf|rpm)[.-]?\w+))"
 )
+# Of a configuration that may name others, the beginning is read; so many others are looked at.
+_MAX_NAMING_BYTES: Final = 64 << 10
+_MAX_NAMED: Final = 2_000
+_NAMED_IN: Final = "named in "
 # What files in a folder are for, where no page of the manual says it.
 _NOUNS: Final = {
     "/etc/apparmor.d": "AppArmor profile",
@@ -106,6 +114,8 @@ class Conffiles:
         self._status = StatusFile(sources.places.dpkg / "status")
         self._manuals: dict[str, str] = {}
         self._skipped = Skipped()
+        # of files that may name others, by their signatures: the files that they name
+        self._naming: dict[str, tuple[tuple[int, ...], Sequence[str]]] = {}
 
     def list(self) -> Listing:
         """Return all that are named, whether or not they are there."""
@@ -120,7 +130,9 @@ class Conffiles:
             for path, note in package.conffiles.items():
                 if "remove-on-upgrade" not in note and self._is_better(package, note, found, path):
                     found[path] = self._origin(path, package, note)
+        found |= self._named(found)
         found |= self._beside(found, folders)
+        found |= self._named(found)
         limited = self._status.limited
         if len(found) > MAX_FILES:
             limited = f"there are more than {MAX_FILES:,} files: the rest is left out"
@@ -182,19 +194,59 @@ class Conffiles:
         homes = self._homes(found)
         folders.update(map(str, homes))
         return {
-            entry.path: Origin(f"{self._manual(entry.path) or 'configuration'} of no package")
+            entry.path: Origin(self._beside_packages(entry))
             for entry in chain.from_iterable(map(_entries, sorted(homes)))
             if entry.path not in found
             and not _LEFT_BESIDE.fullmatch(entry.name)
-            and entry.is_file(follow_symlinks=False)
+            and _is_part(entry)
         }
+
+    def _beside_packages(self, entry: os.DirEntry[str]) -> str:
+        what = f"{self._manual(entry.path) or 'configuration'} of no package"
+        return f"{what}, a link to {os.path.realpath(entry.path)}" if entry.is_symlink() else what
+
+    def _named(self, found: Mapping[str, Origin]) -> dict[str, Origin]:
+        """List the files in /etc that a configuration names, such as certificates.
+
+        Of its text nothing but these paths is kept.
+        """
+        before, self._naming = self._naming, {}
+        named: dict[str, Origin] = {}
+        waiting = deque(found)
+        while waiting and len(named) < _MAX_NAMED:
+            path = waiting.popleft()
+            for other in self._names_in(path, before):
+                if other not in found and other not in named and _is_regular(other):
+                    named[other] = Origin(f"{_NAMED_IN}{path}")
+                    waiting.append(other)
+        return named
+
+    def _names_in(
+        self, path: str, before: Mapping[str, tuple[tuple[int, ...], Sequence[str]]]
+    ) -> Sequence[str]:
+        """Return the files in /etc that a file names; one that is as it was is not read again."""
+        if path.rpartition("/")[0] in _NOUNS and not path.startswith("/etc/default/"):
+            return ()
+        try:
+            status = os.stat(path)  # noqa: PTH116 -- of thousands of paths
+        except (OSError, ValueError):
+            return ()
+        signature = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        known = before.get(path)
+        if not known or known[0] != signature:
+            top = f"{self._sources.etc}/"
+            paths = mentions.in_text(text_of(Path(path), _MAX_NAMING_BYTES)).paths
+            others = sorted(other for other in paths if other.startswith(top) and ".." not in other)
+            known = signature, [o for o in others if not _LEFT_BESIDE.fullmatch(Path(o).name)]
+        self._naming[path] = known
+        return known[1]
 
     def _homes(self, found: Mapping[str, Origin]) -> set[Path]:
         """Return the folders in /etc where packages have files, and those of parts beside them.
 
         A folder of parts, such as `conf.d`, may be empty as long as nobody has added one.
         """
-        homes = {Path(path).parent for path, origin in found.items() if not origin.unit}
+        homes = {Path(path).parent for path, origin in found.items() if _has_home(path, origin)}
         homes |= {home.parent for home in homes if home.name.endswith(_OF_PARTS)}
         homes = {home for home in homes if home.is_relative_to(self._sources.etc)}
         beside = chain.from_iterable(map(_entries, homes))
@@ -249,6 +301,23 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
+
+
+def _is_part(entry: os.DirEntry[str]) -> bool:
+    """Return whether this is a file, or a link to one in a folder of links to what counts."""
+    is_of_links = os.path.dirname(entry.path).endswith(_OF_LINKS)  # noqa: PTH120 -- of thousands
+    return entry.is_file(follow_symlinks=is_of_links)
+
+
+def _has_home(path: str, origin: Origin) -> bool:
+    """Return whether a file lies in a folder of its own program, in which others may be added."""
+    is_shared = path.rpartition("/")[0] in mentions.SHARED
+    return not origin.unit and not (origin.description.startswith(_NAMED_IN) and is_shared)
+
+
+def _is_regular(path: str) -> bool:
+    """Return whether there is a regular file, as far as it may be known."""
+    return os.path.isfile(path)  # noqa: PTH113 -- of thousands of paths
 
 
 def _has_drop_ins(unit: str) -> bool:
