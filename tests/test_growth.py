@@ -43,7 +43,6 @@ from opdbus.state.object import Identity, Thing
 from opdbus.text import render
 
 PATTERNS: Final = patterns()
-# They are written anew elsewhere.
 # What texts are made of: words that somebody reads, separators, brackets, quotes, blanks.
 TOKENS: Final = (
     "a", " ", "\n", "1", "not ", "can't it the ", "which ports, on which ", "what before ", "and ",
