@@ -34,7 +34,8 @@ class Features(NamedTuple):
     `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
     the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
     Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
-    others, by each. `alike`, `lacking` and `domain` are as of Evidence. The last two are
+    others, by each. `alike`, `lacking` and `domain` are as of Evidence, and `other_kind`,
+    `other_value` and `other_name` as of Mismatch. The last two are
     products: words count for more where the cosine says the same, and a word that is lacking counts
     otherwise where the cosine is high without it.
     """
@@ -55,6 +56,9 @@ class Features(NamedTuple):
     spread: float
     alike: float
     lacking: float
+    other_kind: float
+    other_value: float
+    other_name: float
     distinct_lexical: float
     distinct_lacking: float
 
@@ -161,6 +165,9 @@ def _of(score: Score, highest: float, total_margin: float, lexical_margin: float
         spread=spread,
         alike=alike,
         lacking=lacking,
+        other_kind=score.mismatch.kind,
+        other_value=score.mismatch.value,
+        other_name=score.mismatch.name,
         distinct_lexical=distinct * score.lexical,
         distinct_lacking=distinct * lacking,
     )

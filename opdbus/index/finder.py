@@ -14,6 +14,7 @@ from opdbus.index import (
     explaining,
     joins,
     matching,
+    mismatches,
     questions,
     second_stage,
     superlatives,
@@ -233,6 +234,7 @@ class Finder:
         contents: Mapping[int, Content] = {}
         if query.without is None:
             contents = await self._memory.content([e for e, _ in found[: common_words.COMPARED]])
+            found = mismatches.without_own(query.question, found)
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
@@ -257,7 +259,14 @@ class Finder:
         best = [row for row in found[: calibration.COMPARED] if row[0].id in contents]
         evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
         rows = [
-            (entry, replace(score, evidence=each))
+            (
+                entry,
+                replace(
+                    score,
+                    evidence=each,
+                    mismatch=mismatches.find(question, entry, contents[entry.id]),
+                ),
+            )
             for (entry, score), each in zip(best, evidence, strict=True)
         ]
         return [*rows, *found[calibration.COMPARED :]]

@@ -12,6 +12,7 @@ from operator import or_
 from typing import Final, NamedTuple
 
 from opdbus import kinds, vocabulary
+from opdbus.index import lexical
 from opdbus.index.lexical import STOP_WORDS
 from opdbus.kinds import Asked, Kinds
 
@@ -19,6 +20,22 @@ from opdbus.kinds import Asked, Kinds
 DAMPED: Final = 0.3
 # All sorts of things, also those that no row of kinds.tsv names.
 EVERY: Final = -1
+# What people say beside a sort and a value: `which files did someone change here`.
+_FILLERS: Final = frozenset(
+    "someone somebody anyone anybody nobody everyone everybody currently now right already yet"
+    " still ever just really host machine computer box list me all every each at moment present"
+    " actually today fully".split()
+)
+# They ask for a state, and name nothing.
+_OF_STATES: Final = frozenset(
+    "installed running run runs up here there available exist exists enabled open mounted working"
+    " work works alive reachable used use uses configured set present loaded version".split()
+)
+_VERBS: Final = frozenset(("is", "are"))
+# What has these is no statement of a thing's state.
+_NO_STATEMENTS: Final = frozenset(
+    "how when why where which what who that there if list show".split()
+)
 # A search asks several times for the form of its question.
 _QUESTIONS: Final = 16
 
@@ -74,12 +91,15 @@ class Form(NamedTuple):
     """What a question is like, and what follows.
 
     It asks for some sorts; from things of some `less` is taken than else, or more; a value counts
-    less for what is of the `damped` sorts.
+    less for what is of the `damped` sorts. `is_whether` if it names a thing and asks for its state,
+    `is_pure` if it names nothing but values and sorts: what has the values is the answer.
     """
 
     asked: Asked
     less: Sequence[tuple[Kinds, float]] = ()
     damped: Kinds = 0
+    is_whether: bool = False
+    is_pure: bool = False
 
 
 @lru_cache(maxsize=_QUESTIONS)
@@ -100,12 +120,37 @@ def of(question: str) -> Form:
         return Form(acting, _less(tuple(_PASSIVE.items())), passive)
     asked = _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
-    if words[0] in _ASKING and not asked.named:
+    is_of_state = is_whether or _is_statement(words)
+    if (words[0] in _ASKING or is_of_state) and not asked.named:
         having = _having(question, words)
         # a nightly run is one of a service
         states = having & ~(_sorts("timer") | _sorts("cron job"))
-        asked = _with(asked, states) if is_whether else Asked(having, asked.subject)
-    return Form(asked, damped=EVERY if is_whether else 0)
+        asked = _with(asked, states) if is_of_state else Asked(having, asked.subject)
+    return Form(asked, (), EVERY if is_of_state else 0, is_of_state, _is_pure(question))
+
+
+def subject(question: str) -> list[str]:
+    """Return the words that name the thing of which a question asks for the state."""
+    said = {word for phrase in vocabulary.asked(question).values() for word in phrase.split()}
+    passed = said | kinds.words(question) | _FILLERS | _OF_STATES
+    return [word for word in lexical.terms(question) if word not in passed]
+
+
+def _is_statement(words: Sequence[str]) -> bool:
+    """Return whether words say of something how it is: `the web server is down`."""
+    if words[0] in _ASKING or not _NO_STATEMENTS.isdisjoint(words):
+        return False
+    at = next((at for at, word in enumerate(words) if word in _VERBS), 0)
+    rest = " ".join(words[at + 1 :])
+    return at > 0 and any(rest == phrase for phrase in vocabulary.asked(rest).values())
+
+
+def _is_pure(question: str) -> bool:
+    """Return whether a question names values, and besides at most the sort of what has them."""
+    asked = vocabulary.asked(question)
+    said = {word for phrase in asked.values() for word in phrase.split()}
+    passed = said | kinds.words(question) | _FILLERS | STOP_WORDS
+    return bool(asked) and passed.issuperset(vocabulary.plain(question))
 
 
 def _with(asked: Asked, sorts: Kinds) -> Asked:

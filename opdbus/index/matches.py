@@ -90,6 +90,12 @@ def raise_by(
     having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
     # not the places: which of them are free depends on what has gone since the start
     values = named_values(having, len(view.places), EVERY if at is None else at)
+    if values is not None and form.is_pure:
+        # what has them all is the answer, however many have
+        is_meant = reduce(np.logical_and, having)
+        if form.asked.subject:
+            is_meant = is_meant & (view.kinds[: len(is_meant)] & form.asked.subject != 0)
+        values[is_meant[EVERY if at is None else at]] = 1.0
     entries = len(matches.shares) if at is None else len(at)
 
     def unnamed(some: NDArray[np.intp]) -> Raised:
