@@ -49,13 +49,17 @@ _WHETHER: Final = re.compile(r"^(?:if|whether) ")
 
 # Words that routes.tsv has in <brackets>. Verbs of deeds and of what happens by itself:
 _EVENTS: Final = (
-    "installed upgraded updated added deleted created edited restarted rebooted started relaunched"
-    " downgraded purged uninstalled reloaded replaced touched renamed granted revoked dropped"
-    " removed reinstalled killed launched mounted unmounted opened closed terminated altered"
-    " tampered reconfigured booted reset rotated promoted logged plugged unplugged"
+    "installed upgraded updated added deleted created restarted rebooted started relaunched"
+    " downgraded purged uninstalled reloaded replaced renamed granted revoked dropped removed"
+    " reinstalled killed launched mounted unmounted opened closed terminated reconfigured booted"
+    " reset rotated promoted demoted logged plugged unplugged unloaded renewed scheduled given"
+    " taken interrupted switched turned moved written made freed"
 ).replace(" ", "|")
 # Participles of what also is a state: `were disabled` happened, `are disabled` is so.
-_STATES: Final = "stopped|disabled|enabled|masked|unmasked|locked|unlocked|modified|changed|held"
+_STATES: Final = (
+    "stopped|disabled|enabled|masked|unmasked|locked|unlocked|modified|changed|held|edited|altered"
+    "|touched|tampered"
+)
 _WORDS: Final[Mapping[str, str]] = {
     "event": _EVENTS,
     "state": _STATES,
@@ -66,7 +70,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "causes": "caused|led to|triggered|preceded|broke|killed|brought .* down|took .* down|made .*"
     " (?:fail|crash|stop|restart|break)|was responsible for|is to blame for",
     "past": f"{_EVENTS}|{_STATES}|did|made|broke|took|ran|put|gave|set|turned|switched|shut|wrote"
-    "|happened|failed|crashed|caused|went|came|got|messed|signed|brought|became"
+    "|happened|failed|crashed|caused|went|came|got|messed|signed|brought|became|lost|began"
     "|(?:was|were) (?:logged|running)",
 }
 
