@@ -59,10 +59,27 @@ def find(question: str, now: datetime) -> tuple[dict[str, str], str]:
         for match in form.finditer(question):
             since, before = meaning(match, now)
             if since < now:
-                rest = " ".join(f"{question[: match.start()]} {question[match.end() :]}".split())
+                rest = _without(question, match)
+                if meaning in {_clock, _between}:
+                    moved, rest = _day_beside(rest, since, now)
+                    since, before = since + moved, before + moved
                 given = {"since": _said(since)} if since > _FIRST else {}
                 return given | ({"before": _said(before)} if before < now else {}), rest
     return {}, question
+
+
+def _without(question: str, match: re.Match[str]) -> str:
+    return " ".join(f"{question[: match.start()]} {question[match.end() :]}".split())
+
+
+def _day_beside(question: str, at: datetime, now: datetime) -> tuple[timedelta, str]:
+    """Return how far a time is from the day that a question names elsewhere, and what is left."""
+    for form, meaning in _FORMS:
+        if meaning in _OF_DAYS and (match := form.search(question)):
+            day, _ = meaning(match, now)
+            if day < now:
+                return day - _midnight(at + _ABOUT), _without(question, match)
+    return timedelta(), question
 
 
 def pattern() -> str:
@@ -242,3 +259,5 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     ),
     *((re.compile(form), meaning) for form, meaning in _INSIDE),
 )
+# What names a day, beside which a time of the day may stand.
+_OF_DAYS: Final = (_date, _weekday)

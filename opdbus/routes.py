@@ -129,7 +129,8 @@ def read(question: str, now: datetime) -> Route:
 # Changes: times, and what is left of a question without them.
 
 _EVENT: Final = re.compile(
-    r"^(?:why|how come|for what reason|how) "
+    r"^how come (?P<come>.+)$"
+    r"|^(?:why|for what reason|how) "
     r"(?:did|does|do|has|have|is|are|was|were|had|can|could|will|would) (?P<why>.+)$"
     r"|^what (?:(?:has |had )?happened|changed|was (?:done|changed)|came|went on)"
     r" (?:right |just |shortly )?before (?P<before>.+)$"
@@ -141,7 +142,7 @@ _NAMELESS: Final = frozenset(
     "what which who has have had did was were is are been there any anything something everything"
     " all the a an that on in at of to me us show list give tell happened happen happening changed"
     " change changes events event new news went going wrong ever here this host machine system"
-    " server computer box it and or so far around about during within".split()
+    " server computer box it and or so far around about during within from just".split()
 )
 
 

@@ -103,6 +103,8 @@ def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
         ("since 20 november", "2026-11-20", None),
         ("on december 24th", "2025-12-24", "2025-12-25"),
         ("on the 30th", "2026-10-30", "2026-10-31"),
+        ("on 2026-11-20 between 10:00 and 12:00", "2026-11-20 10:00", "2026-11-20 12:00"),
+        ("at 10:15 on the 20th", "2026-11-20 09:45", "2026-11-20 10:45"),
     ],
 )
 def test_spans_become_options_that_are_read(
