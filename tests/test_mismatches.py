@@ -100,6 +100,7 @@ def test_what_has_the_value_or_the_name_comes_first(
         ("is apache running?", "apache2.service", Mismatch()),
         ("is apache running?", "zookeeper.service", Mismatch(name=1.0)),
         ("is mysql running?", "mariadb.service", Mismatch()),
+        ("which version of docker is installed", "apt", Mismatch(name=1.0)),
         ("is the web server running?", "nginx.service", Mismatch(name=0.5)),
         ("kubernetes pods", "kubectl", Mismatch(kind=1.0)),
         ("which packages are not fully installed", "apt", Mismatch(value=1.0)),

@@ -32,6 +32,8 @@ _OF_STATES: Final = frozenset(
     " work works alive reachable used use uses configured set present loaded version".split()
 )
 _VERBS: Final = frozenset(("is", "are"))
+# `which version of redis` names one thing, too.
+_OF_ONE: Final = frozenset({("version", "of"), ("when", "is"), ("when", "has"), ("long", "has")})
 # What has these is no statement of a thing's state.
 _NO_STATEMENTS: Final = frozenset(
     "how when why where which what who that there if list show".split()
@@ -121,12 +123,13 @@ def of(question: str) -> Form:
     asked = _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
     is_of_state = is_whether or _is_statement(words)
+    is_of_one = is_of_state or tuple(words[1:3]) in _OF_ONE
     if (words[0] in _ASKING or is_of_state) and not asked.named:
         having = _having(question, words)
         # a nightly run is one of a service
         states = having & ~(_sorts("timer") | _sorts("cron job"))
         asked = _with(asked, states) if is_of_state else Asked(having, asked.subject)
-    return Form(asked, (), EVERY if is_of_state else 0, is_of_state, _is_pure(question))
+    return Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
 
 
 def subject(question: str) -> list[str]:
