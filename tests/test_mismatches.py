@@ -106,6 +106,8 @@ def test_what_has_the_value_or_the_name_comes_first(
         ("which packages are not fully installed", "apt", Mismatch(value=1.0)),
         ("which packages are not fully installed", "half", Mismatch()),
         ("command line package manager", "apt", Mismatch()),
+        ("which config files did someone change", "apt", Mismatch(kind=0.5, value=1.0)),
+        ("is nginx running", "/etc/motd", Mismatch(kind=0.5, name=1.0)),
     ],
 )
 def test_a_hit_is_compared_with_what_is_asked(
@@ -117,7 +119,8 @@ def test_a_hit_is_compared_with_what_is_asked(
         entries = [entry for entry in memory.catalogue.view.entries if entry]
         entry = next(each for each in entries if thing_of(each).name == name)
         contents = await memory.content([entry])
-        return mismatches.find(question, entry, contents[entry.id])
+        has_kind = mismatches.has_asked_kind(question, memory.catalogue.view)
+        return mismatches.find(question, entry, contents[entry.id], has_kind=has_kind)
 
     assert run(tmp_path, _host(), work) == wanted
 

@@ -42,7 +42,7 @@ _RIDGE: Final = 1e-3
 _REFUSED: Final = 0.026
 _REFUSED_OF_HOSTS: Final = 0.05
 # So many about foreign topics are to be refused. By words alone the halves differ most.
-_FOREIGN_REFUSED: Final = {"hybrid": 0.95, "vector": 0.95, "lexical": 0.97}
+_FOREIGN_REFUSED: Final = {"hybrid": 0.96, "vector": 0.95, "lexical": 0.97}
 _WRITTEN_BY_HAND: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
 # and the mode. Level, mode, the chance that a question has an answer here, below which what was

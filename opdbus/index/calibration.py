@@ -35,9 +35,9 @@ class Features(NamedTuple):
     the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
     Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
     others, by each. `alike`, `lacking` and `domain` are as of Evidence, and `other_kind`,
-    `other_value` and `other_name` as of Mismatch. The last two are
-    products: words count for more where the cosine says the same, and a word that is lacking counts
-    otherwise where the cosine is high without it.
+    `other_value` and `other_name` as of Mismatch. The last ones are products: words count for more
+    where the cosine says the same, and for less where a thing of another name or kind has them; a
+    word that is lacking counts otherwise where the cosine is high without it.
     """
 
     vector: float
@@ -61,6 +61,8 @@ class Features(NamedTuple):
     other_name: float
     distinct_lexical: float
     distinct_lacking: float
+    other_name_lexical: float
+    other_kind_lexical: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ def _of(score: Score, highest: float, total_margin: float, lexical_margin: float
         other_name=score.mismatch.name,
         distinct_lexical=distinct * score.lexical,
         distinct_lacking=distinct * lacking,
+        other_name_lexical=score.mismatch.name * score.lexical,
+        other_kind_lexical=score.mismatch.kind * score.lexical,
     )
 
 

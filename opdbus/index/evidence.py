@@ -30,8 +30,8 @@ class Evidence(NamedTuple):
 class Mismatch(NamedTuple):
     """How far an entry is not what a question asks for, each from 0 to 1: see mismatches.
 
-    `kind`: it is of no sort that is asked for. `value`: it has none of the values. `name`: it is
-    called otherwise than the thing of which the state is asked for.
+    `kind`: it is of no sort that is asked for, most if nothing is. `value`: it has none of the
+    values. `name`: it is called otherwise than the thing of which the state is asked for.
     """
 
     kind: float = 0.0

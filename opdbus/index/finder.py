@@ -257,18 +257,12 @@ class Finder:
         if self._words is None:
             self._words = await asyncio.to_thread(word_vectors.ours)
         best = [row for row in found[: calibration.COMPARED] if row[0].id in contents]
+        has_kind = mismatches.has_asked_kind(question, self._memory.catalogue.view)
         evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
-        rows = [
-            (
-                entry,
-                replace(
-                    score,
-                    evidence=each,
-                    mismatch=mismatches.find(question, entry, contents[entry.id]),
-                ),
-            )
-            for (entry, score), each in zip(best, evidence, strict=True)
-        ]
+        rows = []
+        for (entry, score), each in zip(best, evidence, strict=True):
+            other = mismatches.find(question, entry, contents[entry.id], has_kind=has_kind)
+            rows.append((entry, replace(score, evidence=each, mismatch=other)))
         return [*rows, *found[calibration.COMPARED :]]
 
     def _ranked(self, query: Query, enough: int) -> list[tuple[Entry, Score]]:

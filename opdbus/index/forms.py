@@ -93,8 +93,9 @@ class Form(NamedTuple):
     """What a question is like, and what follows.
 
     It asks for some sorts; from things of some `less` is taken than else, or more; a value counts
-    less for what is of the `damped` sorts. `is_whether` if it names a thing and asks for its state,
-    `is_pure` if it names nothing but values and sorts: what has the values is the answer.
+    less for what is of the `damped` sorts. `is_whether` if it names a thing and ends in a state
+    that it asks of it, `is_pure` if it names nothing but values and sorts: what has the values is
+    the answer.
     """
 
     asked: Asked
@@ -123,7 +124,7 @@ def of(question: str) -> Form:
     asked = _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
     is_of_state = is_whether or _is_statement(words)
-    is_of_one = is_of_state or tuple(words[1:3]) in _OF_ONE
+    is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and _ends_in_state(question, words)
     if (words[0] in _ASKING or is_of_state) and not asked.named:
         having = _having(question, words)
         # a nightly run is one of a service
@@ -137,6 +138,15 @@ def subject(question: str) -> list[str]:
     said = {word for phrase in vocabulary.asked(question).values() for word in phrase.split()}
     passed = said | kinds.words(question) | _FILLERS | _OF_STATES
     return [word for word in lexical.terms(question) if word not in passed]
+
+
+def _ends_in_state(question: str, words: Sequence[str]) -> bool:
+    """Return whether a question ends in what it asks of a thing: `is it running`.
+
+    `is a frontend to various audio converters` does not.
+    """
+    said = (phrase.split() for phrase in vocabulary.asked(question).values())
+    return words[-1] in _OF_STATES or any(words[-len(one) :] == one for one in said)
 
 
 def _is_statement(words: Sequence[str]) -> bool:

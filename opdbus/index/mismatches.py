@@ -16,6 +16,7 @@ from opdbus.index.connected import UNIT
 from opdbus.index.evidence import Mismatch
 from opdbus.index.second_stage import Found
 from opdbus.index.store import Content, Entry
+from opdbus.index.view import View
 from opdbus.state.fields import split
 from opdbus.vocabulary import stem
 
@@ -24,6 +25,10 @@ _NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"\d+$")
 # Fields with other names of a thing, or with that of what it belongs to.
 _ALIASES: Final = ("aliases", "unit", "exec", "provides", "image", "package", "program", "command")
+# What is of another sort, if there are others of the one that is asked for.
+_OTHER: Final = 0.5
+# Sorts of things that run or fail never.
+_STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
 # A word of fewer letters is no beginning of another one.
 _SHORTEST: Final = 3
 # What a name counts that no program has.
@@ -46,16 +51,27 @@ def _is_own(entry: Entry) -> bool:
     return thing[:2] == UNIT and thing.name.startswith(OWN)
 
 
-def find(question: str, entry: Entry, content: Content) -> Mismatch:
-    """Return how far an entry is not what a question asks for."""
+def has_asked_kind(question: str, view: View) -> bool:
+    """Return whether there is anything of the sorts that a question asks for; also if of none."""
+    subject = forms.of(question).asked.subject
+    return not subject or bool((view.kinds[: view.end] & subject).any())
+
+
+def find(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
+    """Return how far an entry is not what a question asks for; `has_kind` as of has_asked_kind."""
     form, thing = forms.of(question), thing_of(entry)
     subject = form.asked.subject
     is_other = bool(subject) and not subject & kinds.of_thing(thing)[0]
+    kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
     asked = [] if form.is_whether else list(vocabulary.asked(question))
     traits = int.from_bytes(entry.traits, "little")
     lacking = sum(not traits & bits for bits in asked) / len(asked) if asked else 0.0
-    name = _strayed(forms.subject(question), entry, content) if form.is_whether else 0.0
-    return Mismatch(float(is_other), lacking, name)
+    name = 0.0
+    if form.is_whether:
+        # what has no states only speaks of the thing, whatever its name
+        only_names = is_other and thing[:2] in _STATELESS
+        name = 1.0 if only_names else _strayed(forms.subject(question), entry, content)
+    return Mismatch(kind, lacking, name)
 
 
 def _strayed(asked: list[str], entry: Entry, content: Content) -> float:
@@ -66,9 +82,8 @@ def _strayed(asked: list[str], entry: Entry, content: Content) -> float:
     own |= {_DIGITS.sub("", word) for word in own}
     meaning = gloss(entry.identity.name)
     missing = [word for word in asked if not _is_among(word, own) and gloss(word) != meaning]
-    if any(map(gloss, missing)):
-        return 1.0
-    return _COMMON * len(missing) / len(asked)
+    is_all = len(missing) == len(asked)
+    return 1.0 if is_all and any(map(gloss, missing)) else _COMMON * len(missing) / len(asked)
 
 
 def _is_among(word: str, own: set[str]) -> bool:
