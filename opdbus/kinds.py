@@ -155,6 +155,16 @@ def _head(question: str, passed: AbstractSet[str]) -> Kinds:
     return 0
 
 
+@cache
+def published() -> Kinds:
+    """Return the rows of sorts that op-dbus does not observe: only publishers tell of them."""
+    return sum(
+        1 << number
+        for number, row in enumerate(rows())
+        if row.things and all(thing.startswith("*/") for thing in row.things)
+    )
+
+
 def words(question: str) -> set[str]:
     """Return the words of a question that name sorts of things."""
     asked = _WORD.findall(question.lower())

@@ -109,14 +109,17 @@ def judge(found: Sequence[Score], mode: str) -> list[Judged]:
     """Return how likely each of the best hits is right; none is likelier than one before it.
 
     `found` begins with the best. If the question is by that less likely to have an answer here than
-    `least` of its curve, the whole answer is weak; so is, by itself, a hit of which
-    hardly one in so many is right.
+    `least` of its curve, or asks for the state of what all of the best are called otherwise than,
+    the whole answer is weak; so is, by itself, a hit of which hardly one in so many is right.
     """
     judged: list[Judged] = []
+    is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
     for score, features in zip(found, featured(found), strict=True):
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
         chance = curve.chance(features)
-        is_refused = judged[0].is_weak if judged else curve.answerable(features) < curve.least
+        is_refused = (
+            judged[0].is_weak if judged else (is_other or curve.answerable(features) < curve.least)
+        )
         chance = min(chance, judged[-1].chance) if judged else chance
         judged.append(Judged(chance, is_refused or chance < _LEAST))
     return judged

@@ -24,7 +24,7 @@ OWN: Final = "op-dbus"
 _NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"\d+$")
 # Fields with other names of a thing, or with that of what it belongs to.
-_ALIASES: Final = ("aliases", "unit", "exec", "provides", "image", "package", "program", "command")
+_ALIASES: Final = ("aliases unit exec provides image package program command class service").split()
 # What is of another sort, if there are others of the one that is asked for.
 _OTHER: Final = 0.5
 # Sorts of things that run or fail never.
@@ -52,9 +52,13 @@ def _is_own(entry: Entry) -> bool:
 
 
 def has_asked_kind(question: str, view: View) -> bool:
-    """Return whether there is anything of the sorts that a question asks for; also if of none."""
+    """Return whether there is anything of the sorts that a question asks for.
+
+    True where it asks for none, or for one that is observed: only few questions mean no other.
+    """
     subject = forms.of(question).asked.subject
-    return not subject or bool((view.kinds[: view.end] & subject).any())
+    is_published = bool(subject) and not subject & ~kinds.published()
+    return not is_published or bool((view.kinds[: view.end] & subject).any())
 
 
 def find(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
