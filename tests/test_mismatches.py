@@ -30,6 +30,7 @@ def _host() -> list[StateObject]:
         return StateObject(Identity("live:packages", "packages", "package", name), fields)
 
     failed = {"active_state": "failed", "sub_state": "failed"}
+    stopped = {"active_state": "inactive", "sub_state": "dead"}
     runs = {"active_state": "active", "sub_state": "running"}
     return [
         unit(OWN, description="containers of podman, docker and incus", **failed),
@@ -37,6 +38,7 @@ def _host() -> list[StateObject]:
         unit("zookeeper.service", description="Apache ZooKeeper server", **runs),
         unit("mariadb.service", description="MariaDB database", aliases=["mysql.service"], **runs),
         unit("nginx.service", description="web server", **failed),
+        unit("systemd-poweroff.service", description="shuts a server down", **stopped),
         package("nginx", description="web server", status="installed"),
         package("kubectl", description="Kubernetes command line client", status="installed"),
         package("half", description="a tool", status="half-configured"),

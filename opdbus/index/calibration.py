@@ -108,9 +108,9 @@ def curves() -> Mapping[tuple[str, str], Curve]:
 def judge(found: Sequence[Score], mode: str) -> list[Judged]:
     """Return how likely each of the best hits is right; none is likelier than one before it.
 
-    `found` begins with the best. If the question is by that less likely to have an answer here than
-    `least` of its curve, or asks for the state of what all of the best are called otherwise than,
-    the whole answer is weak; so is, by itself, a hit of which hardly one in so many is right.
+    `found` begins with the best. The whole answer is weak if the question is by that less likely to
+    have an answer here than `least` of its curve, or asks for the state of what all of the best are
+    called otherwise than. So is, by itself, a hit of which hardly one in so many is right.
     """
     judged: list[Judged] = []
     is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])

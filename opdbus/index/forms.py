@@ -123,7 +123,7 @@ def of(question: str) -> Form:
         return Form(acting, _less(tuple(_PASSIVE.items())), passive)
     asked = _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
-    is_of_state = is_whether or _is_statement(words)
+    is_of_state = is_whether or is_statement(question)
     is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and _ends_in_state(question, words)
     if (words[0] in _ASKING or is_of_state) and not asked.named:
         having = _having(question, words)
@@ -133,10 +133,15 @@ def of(question: str) -> Form:
     return Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
 
 
+def states(question: str) -> set[str]:
+    """Return the words by which a question names states."""
+    said = vocabulary.asked(question).values()
+    return {word for phrase in said for word in phrase.split()} | _OF_STATES
+
+
 def subject(question: str) -> list[str]:
     """Return the words that name the thing of which a question asks for the state."""
-    said = {word for phrase in vocabulary.asked(question).values() for word in phrase.split()}
-    passed = said | kinds.words(question) | _FILLERS | _OF_STATES
+    passed = states(question) | kinds.words(question) | _FILLERS
     return [word for word in lexical.terms(question) if word not in passed]
 
 
@@ -149,8 +154,9 @@ def _ends_in_state(question: str, words: Sequence[str]) -> bool:
     return words[-1] in _OF_STATES or any(words[-len(one) :] == one for one in said)
 
 
-def _is_statement(words: Sequence[str]) -> bool:
-    """Return whether words say of something how it is: `the web server is down`."""
+def is_statement(question: str) -> bool:
+    """Return whether a question says of something how it is: `the web server is down`."""
+    words = _WORD.findall(question.lower()) or [""]
     if words[0] in _ASKING or not _NO_STATEMENTS.isdisjoint(words):
         return False
     at = next((at for at, word in enumerate(words) if word in _VERBS), 0)

@@ -199,6 +199,10 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
     if not terms:
         return Matches(question, 0, np.zeros(len(view.entries), np.float32))
     terms = _without_state(question, terms, view)
+    if forms.is_statement(question):
+        # in `the web server is down` that would find what shuts the host down
+        states = forms.states(question)
+        terms = [term for term in terms if term not in states] or terms
     found = scored(store, lookup, terms, view)
     shares, objects = found.scores(), len(view.places)
     shares /= np.float32(ceiling([*found.counts.values()], objects))
