@@ -19,6 +19,7 @@ from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_CALL_BYTES
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.names import BUS_NAME
+from opdbus.bus.service.asking import Answers
 from opdbus.bus.service.bulk import Bulk
 from opdbus.bus.service.dispatch import Dispatcher
 from opdbus.bus.service.history import HistoryInterface
@@ -191,6 +192,8 @@ class Daemon:
         self._announcer = Announcer(connection)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load, bulk = RunningCalls(), Bulk(jobs)
+        changes = ChangeFinder(self._vectors, mentioned)
+        history = HistoryInterface(memory, changes, self._drifts, mentioned)
         self._state = StateInterface(
             self._vectors,
             finder,
@@ -200,16 +203,12 @@ class Daemon:
             self._supervisor,
             self._drifts,
             bulk,
+            Answers(history, lambda: (self._vectorizer, self._state)),
         )
         self._vectorizer = VectorizerInterface(
             serving, self._health, bulk, load, self._reloader.reload, self._state
         )
-        fixed = (
-            HistoryInterface(
-                memory, ChangeFinder(self._vectors, mentioned), self._drifts, mentioned
-            ),
-            LogControlInterface(self._log),
-        )
+        fixed = (history, LogControlInterface(self._log))
         self._tree = Tree(
             self._vectorizer, self._state, *fixed, self._vectors, finder, self._drifts, jobs
         )

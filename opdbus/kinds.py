@@ -11,6 +11,7 @@ from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from opdbus import tables
+from opdbus.glossary import gloss
 
 if TYPE_CHECKING:
     from opdbus.state.object import Thing
@@ -149,10 +150,28 @@ def _head(question: str, passed: AbstractSet[str]) -> Kinds:
     )
     for at, length, kinds in _phrases().find(words[first:ends]):
         if at and first + at + length == ends:
-            # `creates accounts`
+            # `creates accounts`, but `kubernetes pods`
             is_verb = words[first].endswith("s") and words[ends - 1].endswith("s")
+            is_verb &= not gloss(words[first])
             return 0 if is_verb else kinds
     return 0
+
+
+@cache
+def published() -> Kinds:
+    """Return the rows of sorts that op-dbus does not observe: only publishers tell of them."""
+    return sum(
+        1 << number
+        for number, row in enumerate(rows())
+        if row.things and all(thing.startswith("*/") for thing in row.things)
+    )
+
+
+def words(question: str) -> set[str]:
+    """Return the words of a question that name sorts of things."""
+    asked = _WORD.findall(question.lower())
+    found = _phrases().find(asked)
+    return {word for at, length, kinds in found if kinds for word in asked[at : at + length]}
 
 
 def names(question: str) -> list[str]:

@@ -9,7 +9,9 @@ import pytest
 from drifting import Checked, checking
 from observing import Clock, in_loop
 
+from opdbus.bus.service.asking import Answers
 from opdbus.bus.service.bulk import Bulk
+from opdbus.bus.service.history import HistoryInterface
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import Caller
 from opdbus.bus.service.options import MAX_LIMIT
@@ -20,6 +22,7 @@ from opdbus.drift.tell import announce
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import InvalidArgs, StateFileError
 from opdbus.history.change import Why
+from opdbus.index.change_finder import ChangeFinder
 from opdbus.index.declared import Declared
 from opdbus.index.events import Claimed, Listed
 from opdbus.index.finder import Finder
@@ -30,6 +33,7 @@ from opdbus.index.present import Present
 from opdbus.insight.insight import Insight
 from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.table import chosen
+from opdbus.observe.unit_requirements import required_by
 from opdbus.serving.serving import Serving
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject, Thing
@@ -41,7 +45,10 @@ def _state(memory: Memory, tmp_path: Path) -> StateInterface:
     asked = Finder(vectors), Insight(vectors)
     health, observers = Health(vectors, declared), Supervisor((), memory)
     bulk = Bulk(Jobs(lambda _event: None, lambda: None))
-    return StateInterface(vectors, *asked, declared, health, observers, Tracker(memory), bulk)
+    tracker = Tracker(memory)
+    history = HistoryInterface(memory, ChangeFinder(vectors), tracker, required_by)
+    rest = tracker, bulk, Answers(history, tuple)
+    return StateInterface(vectors, *asked, declared, health, observers, *rest)
 
 
 def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:

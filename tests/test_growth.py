@@ -15,9 +15,9 @@ import pytest
 from growth import MOST, Text, Used, growth, patterns, slow_texts
 from remembering import unit
 
-from opdbus import env_file, everyday, glossary, kinds, vocabulary
+from opdbus import env_file, everyday, glossary, kinds, vocabulary, when
 from opdbus.bus import paths
-from opdbus.cli import causes, output, when, widths
+from opdbus.cli import causes, output, widths
 from opdbus.drift import compare, table, values, versions
 from opdbus.errors import OpDbusError
 from opdbus.history import checkpoint, jobs, sentence, wording

@@ -17,8 +17,9 @@ from opdbus import lines
 PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
-    "errors parsing slices regular pip lines config env_file unit accounts privacy gc_tuning"
-    " journal log tasks listing state tables glossary vocabulary everyday kinds text history"
+    "errors when parsing slices regular pip lines config env_file unit accounts privacy gc_tuning"
+    " journal log tasks listing state tables past_spans routes glossary vocabulary everyday kinds"
+    " text history"
     " models engine arguments api serving index insight drift bus observe http bench distil"
     " picture systemd reload daemon doctor client publishers cli"
 ).split()
@@ -45,6 +46,8 @@ MAY_IMPORT = {
         "opdbus.cli",
         "opdbus.client",
         "opdbus.unit",
+        "opdbus.when",
+        "opdbus.routes",
         "opdbus.errors",
         "opdbus.config",
         "opdbus.parsing",

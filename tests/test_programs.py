@@ -49,6 +49,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
         ["mail", "3", "1", "mode", "s", "hybrid"],
         ["mail", "3", "{'plugin': <'systemd'>}"],
     ),
+    "State1.Ask": (["are you ready", "3", "0"], ["what drifts?", "3", "{}"]),
     "State1.Similar": ([SSHD, "3", "0"], [SSHD, "3", "{}"]),
     "State1.Clusters": (["3", "0"], ["3", "{}"]),
     "State1.Outliers": (["3", "1", "kind", "s", "unit"], ["3", "{}"]),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from make_times import RECORD
 
-from opdbus.cli import when
+from opdbus import when
 from opdbus.errors import InvalidArgs
 
 # a Sunday in Berlin, 10:00 local time; daylight saving ended at 03:00 that day

@@ -2,8 +2,8 @@
 
 import pytest
 
-from opdbus.cli.when import ago
 from opdbus.cli.widths import fold, pad, width
+from opdbus.when import ago
 
 
 @pytest.mark.parametrize(

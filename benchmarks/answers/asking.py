@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,6 +43,8 @@ EXAMS: Final = ("cluster", "office", "home", "agency", "quarry")
 HOSTS: Final = ("example", "packages", "values", *EXAMS)
 # Those with a question about each object.
 DESCRIBED: Final = HOSTS[:2]
+# Questions about states that are asked of the hosts of all exams, and are none of them.
+STATES: Final = "states"
 HALVES: Final = ("fit", "told")
 _KEPT: Final = 10
 # When the hosts of the exams were observed: what is told of them has not expired since.
@@ -127,7 +130,7 @@ async def questions(host: str, memory: Memory) -> list[Question]:
     """Return all questions about a host, with the kind of each, its answers, and what says so."""
     foreign = [{**row, "kind": "foreign"} for row in load("foreign")]
     if host in EXAMS:
-        return [*_of_an_exam(host), *foreign]
+        return [*_of_an_exam(host), *_of_states(host), *foreign]
     if host not in DESCRIBED:
         return [*(await _of_values(memory)), *foreign]
     asked = [
@@ -157,6 +160,35 @@ def _of_an_exam(host: str) -> list[Question]:
         {**row, "kind": "answerable" if row["answers"] else "absent", "copies": set(row["answers"])}
         for row in load(f"{host}_questions")
     ]
+
+
+def _of_states(host: str) -> list[Question]:
+    """Return questions whether programs run or are installed, and about what no host has.
+
+    A program is there by the name of a unit or of a package; where it only has the other one, or
+    only its name stands elsewhere, nothing is asked.
+    """
+    rows, found = load("states"), list[Question]()
+    for row in rows:
+        name = row.get("unit") or row.get("package")
+        right = {sort: set(_called(host, name, sort)) for sort in ("unit", "package")}
+        answers = right["unit" if "unit" in row else "package"] if name else set()
+        if answers or not any(right.values()):
+            kind = "answerable" if answers else "absent"
+            found.append(
+                {**row, "kind": kind, "answers": answers, "copies": answers, "set": STATES}
+            )
+    return found
+
+
+def _called(host: str, name: str | None, sort: str) -> Iterator[str]:
+    """Yield the units or packages of a host that a program is called by, or has as an alias."""
+    for each in contents(host) if name else ():
+        known = [each.identity.name, *each.properties.get("aliases", ())]
+        is_there = each.properties.get("status", "installed") == "installed"
+        is_meant = any(re.match(rf"{re.escape(name or '')}(?![a-z])", one) for one in known)
+        if is_meant and each.identity.kind == sort and is_there and "@." not in known[0]:
+            yield "/".join(each.identity[1:])
 
 
 async def _of_values(memory: Memory) -> list[Question]:
@@ -214,7 +246,7 @@ async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer
     names = ["/".join(hit.thing) for hit in hits]
     ranks = [rank for rank, name in enumerate(names, 1) if name in row.get("answers", ())]
     return Answer(
-        host,
+        row.get("set") if row.get("set") == STATES else host,
         row["kind"],
         row["half"],
         mode,

@@ -124,7 +124,8 @@ def main() -> None:
                 scratch = given.scratch or Path(folder)
                 found = asyncio.run(answers(exam, level, scratch, ("hybrid",)))
                 for half, name in zip(HALVES, NAMES, strict=True):
-                    some = [each for each in found if each.half == half and each.kind != "foreign"]
+                    some = [a for a in found if (a.host, a.half) == (exam, half)]
+                    some = [each for each in some if each.kind != "foreign"]
                     report[exam] = {**report.get(exam, {}), name: figures(some)}
                     print(f"{exam}, {name}, {level}: {line(report[exam][name])}", flush=True)
                     if given.misses and name == "open":

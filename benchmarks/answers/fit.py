@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 import structlog
-from asking import EXAMS, HOSTS, Answer, answers
+from asking import EXAMS, HOSTS, STATES, Answer, answers
 from numpy.typing import NDArray
 
 from opdbus.index.calibration import Curve, Features, Weights, featured
@@ -27,7 +27,7 @@ from opdbus.index.search import MODES
 TABLE: Final = Path(__file__).parents[2] / "opdbus" / "calibration.tsv"
 LEVELS: Final = ("static", "low", "medium", "high")
 _HOST_WEIGHTS: Final = {
-    "example": 3.0, "packages": 1.0, "values": 4.0, **dict.fromkeys(EXAMS, 4.0)
+    "example": 3.0, "packages": 1.0, "values": 4.0, **dict.fromkeys(EXAMS, 4.0), STATES: 1.0
 }  # fmt: skip
 # Each question is asked both ways; more people ask for what is there.
 _TAKEN_OUT_WEIGHT: Final = 0.5
@@ -42,7 +42,7 @@ _RIDGE: Final = 1e-3
 _REFUSED: Final = 0.026
 _REFUSED_OF_HOSTS: Final = 0.05
 # So many about foreign topics are to be refused. By words alone the halves differ most.
-_FOREIGN_REFUSED: Final = {"hybrid": 0.95, "vector": 0.95, "lexical": 0.97}
+_FOREIGN_REFUSED: Final = {"hybrid": 0.96, "vector": 0.95, "lexical": 0.97}
 _WRITTEN_BY_HAND: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
 # and the mode. Level, mode, the chance that a question has an answer here, below which what was

@@ -4,6 +4,10 @@
 packages, questions with typos and about foreign topics, and what is taken out with each answer, so
 that a question has none: its near copies. Halves are by the place of the question that another one
 was made of: one is fitted on, the other reported.
+
+Two sets were written by hand: states.json asks the hosts of all exams whether programs run or are
+installed, and for what no host is observed to have; routes.json has questions of every command, of
+which half were not looked at when the forms of opdbus/routes.tsv were written.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ def modules() -> Sequence[ModuleType]:
         mapping,
         models,
         proving,
+        questions,
         reading,
         status,
         top,
@@ -66,6 +67,18 @@ def modules() -> Sequence[ModuleType]:
     )
 
     return (
-        *(local, checking, status, top, reading, drifting, finding, insight, mapping, history),
+        *(
+            local,
+            checking,
+            status,
+            top,
+            reading,
+            questions,
+            drifting,
+            finding,
+            insight,
+            mapping,
+            history,
+        ),
         *(proving, changing, vectorizing, models, distilling, engine, bench),
     )

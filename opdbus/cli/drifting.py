@@ -62,6 +62,7 @@ _WIDTH: Final = max(map(len, SEVERITIES))
 @click.option(
     "--severity", type=click.Choice(SEVERITIES), help="Only what is at least so bad; default: info."
 )
+@click.option("--about", metavar="QUESTION", help="First what QUESTION names: 'packages', 'sshd'.")
 @click.option(
     "--exit-code",
     is_flag=True,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
+from opdbus import routes
 from opdbus.cli import completing, hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
+from opdbus.cli.questions import route_of
 from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root, where_of
 from opdbus.errors import InvalidArgs
 
@@ -79,7 +81,10 @@ def search(
     async def found(client: Client, most: int, offset: int, **more: bool) -> Hits:
         return await client.search(question, most, asked | {"offset": offset} | more)
 
-    if _answer(form, found, limit, options):
+    is_answered = _answer(form, found, limit, options)
+    if form.is_for_people and (route := route_of(question)).name != routes.OBJECTS:
+        output.note(f"that is a question for `{route.command(question)}`")
+    if is_answered:
         return 0
     if form.is_for_people and not _is_past_the_last(found, options["offset"]):
         tell_unmet(options["where"], question)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from opdbus.cli import completing, meaning, output, when
+from opdbus import when
+from opdbus.cli import completing, meaning, output
 from opdbus.cli.asking import ask, chosen, path_of
 from opdbus.cli.printing import Printer
 from opdbus.cli.root import as_json, count, count_or_none, kind, plugin, root, where_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from opdbus.cli import output, when
+from opdbus import when
+from opdbus.cli import output
 from opdbus.cli.asking import fields_of, path_of, unknown
 from opdbus.cli.printing import Printer, print_lines
 from opdbus.errors import InvalidArgs, UnknownObject

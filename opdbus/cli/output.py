@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Final
 
-from opdbus.cli import when
+from opdbus import when
 from opdbus.cli.widths import fold, pad, width
 from opdbus.lines import join_words
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # what the value of an object stands below that nothing observes
 DECLARED: Final = "declared"
+# in click's context: the arguments of the command that `op-dbus ask` took
+ASKED: Final = "opdbus.asked"
 # never shortened, to be copied
 _NAMES: Final = frozenset({"object", "path", "name"})
 # characters of a command that is printed to be pasted, where there is no terminal
@@ -122,14 +124,15 @@ def name_of(row: Row) -> str:
 
 def tell_more(count: str, offset: int) -> None:
     """Say on stderr how many more there are, and the command that prints those that come next."""
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    words, given = [], iter(sys.argv[1:at])
+    asked = click.get_current_context().meta.get(ASKED, sys.argv[1:])
+    at = asked.index("--") if "--" in asked else len(asked)
+    words, given = [], iter(asked[:at])
     for word in given:
         if word == "--offset":
             next(given, None)
         elif not word.startswith("--offset="):
             words.append(word)
-    command = shlex.join(["op-dbus", *words, "--offset", str(offset), *sys.argv[at:]])
+    command = shlex.join(["op-dbus", *words, "--offset", str(offset), *asked[at:]])
     said = f"{count} more: {command}"
     room = shutil.get_terminal_size().columns if sys.stderr.isatty() else _MOST_SAID
     # a command that is broken into lines could not be pasted

@@ -145,6 +145,11 @@ class Client:
         """Return (path, score, details) of the best answers."""
         return list(await self._state.one("Search", "sua{sv}", query, limit, options))
 
+    async def ask(self, question: str, limit: int) -> tuple[str, dict[str, Json], Json]:
+        """Return the route that a question takes, the options that it gives, and the rows."""
+        route, given, rows = await self._state.ask("Ask", "sua{sv}", question, limit, {})
+        return route, given, rows
+
     async def similar(self, path: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Return (path, score, details) of the objects most like one."""
         return list(await self._state.one("Similar", "oua{sv}", path, limit, options))

@@ -4,9 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from opdbus import kinds
 from opdbus.drift.crossings import Drifted
 from opdbus.drift.field import Severity
+from opdbus.index.lexical import STOP_WORDS
+from opdbus.state.fields import split
 from opdbus.state.object import Thing, matches
+from opdbus.vocabulary import stem
 
 Ranked = Sequence[tuple[Thing, Drifted]]
 
@@ -35,6 +39,26 @@ def chosen(rows: Ranked, wanted: Mapping[str, str], severity: str, what: str) ->
         for thing, drifted in rows
         if drifted.severity >= least and what in {"", drifted.what} and matches(thing, wanted)
     ]
+
+
+def by_question(rows: Ranked, question: str) -> Ranked:
+    """Put first what is of the kinds that a question names, and of that what has most of its words.
+
+    Nothing is left out: a word may name a kind that is not meant.
+    """
+    asked, words = kinds.asked(question, STOP_WORDS).named, _stems(question)
+
+    def rank(row: tuple[Thing, Drifted]) -> tuple[int, int]:
+        thing, drifted = row
+        fields = (f"{one.name} {one.declared} {one.observed}" for one in drifted.fields)
+        own = _stems(" ".join((thing.kind, thing.name, *fields)))
+        return -bool(kinds.of_thing(thing)[0] & asked), -len(words & own)
+
+    return sorted(rows, key=rank)
+
+
+def _stems(text: str) -> set[str]:
+    return {stem(word) for word in split(text) if word not in STOP_WORDS}
 
 
 def _rank(row: tuple[Thing, Drifted]) -> tuple[object, ...]:

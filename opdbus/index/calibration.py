@@ -34,9 +34,10 @@ class Features(NamedTuple):
     `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
     the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
     Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
-    others, by each. `alike`, `lacking` and `domain` are as of Evidence. The last two are
-    products: words count for more where the cosine says the same, and a word that is lacking counts
-    otherwise where the cosine is high without it.
+    others, by each. `alike`, `lacking` and `domain` are as of Evidence, and `other_kind`,
+    `other_value` and `other_name` as of Mismatch. The last ones are products: words count for more
+    where the cosine says the same, and for less where a thing of another name or kind has them; a
+    word that is lacking counts otherwise where the cosine is high without it.
     """
 
     vector: float
@@ -55,8 +56,13 @@ class Features(NamedTuple):
     spread: float
     alike: float
     lacking: float
+    other_kind: float
+    other_value: float
+    other_name: float
     distinct_lexical: float
     distinct_lacking: float
+    other_name_lexical: float
+    other_kind_lexical: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +108,18 @@ def curves() -> Mapping[tuple[str, str], Curve]:
 def judge(found: Sequence[Score], mode: str) -> list[Judged]:
     """Return how likely each of the best hits is right; none is likelier than one before it.
 
-    `found` begins with the best. If the question is by that less likely to have an answer here than
-    `least` of its curve, the whole answer is weak; so is, by itself, a hit of which
-    hardly one in so many is right.
+    `found` begins with the best. The whole answer is weak if the question is by that less likely to
+    have an answer here than `least` of its curve, or asks for the state of what all of the best are
+    called otherwise than. So is, by itself, a hit of which hardly one in so many is right.
     """
     judged: list[Judged] = []
+    is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
     for score, features in zip(found, featured(found), strict=True):
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
         chance = curve.chance(features)
-        is_refused = judged[0].is_weak if judged else curve.answerable(features) < curve.least
+        is_refused = (
+            judged[0].is_weak if judged else (is_other or curve.answerable(features) < curve.least)
+        )
         chance = min(chance, judged[-1].chance) if judged else chance
         judged.append(Judged(chance, is_refused or chance < _LEAST))
     return judged
@@ -161,8 +170,13 @@ def _of(score: Score, highest: float, total_margin: float, lexical_margin: float
         spread=spread,
         alike=alike,
         lacking=lacking,
+        other_kind=score.mismatch.kind,
+        other_value=score.mismatch.value,
+        other_name=score.mismatch.name,
         distinct_lexical=distinct * score.lexical,
         distinct_lacking=distinct * lacking,
+        other_name_lexical=score.mismatch.name * score.lexical,
+        other_kind_lexical=score.mismatch.kind * score.lexical,
     )
 
 

@@ -30,7 +30,8 @@ _MANY: Final = 16
 # Things that are made at a time.
 _MADE: Final = 128
 # What stands between the name of a program and the suffix of its service, if anything.
-_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d")
+_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d", *map(str, range(2, 11)))
+_UNIT: Final = ("systemd", "unit")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
@@ -298,10 +299,11 @@ class Catalogue:
     def named(self, name: str) -> list[int]:
         """Return the places of entries of just this name; of a service also without its suffix.
 
-        Where no service has it, one is meant that is said to be one: redis-server for `redis`.
+        Where no service has it, one is meant that is said to be one, or has the number of a
+        version: redis-server for `redis`, apache2 for `apache`.
         """
-        services = (f"{name}{ending}.service" for ending in _OF_A_SERVICE)
-        return self._named(name) + next(filter(None, map(self._named, services)), [])
+        services = (Thing(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE)
+        return [*self._named(name), *next(filter(None, map(self._at, services)), ())]
 
     def _named(self, name: str) -> list[int]:
         found = self._by_name.find(hash(name))

@@ -27,7 +27,20 @@ class Evidence(NamedTuple):
     domain: float = 0.1
 
 
+class Mismatch(NamedTuple):
+    """How far an entry is not what a question asks for, each from 0 to 1: see mismatches.
+
+    `kind`: it is of no sort that is asked for, most if nothing is. `value`: it has none of the
+    values. `name`: it is called otherwise than the thing of which the state is asked for.
+    """
+
+    kind: float = 0.0
+    value: float = 0.0
+    name: float = 0.0
+
+
 # What is missing where words do not count.
 NOTHING_MISSING: Final = Missing()
 # What is usual, where it was not looked for.
 USUAL: Final = Evidence()
+AS_ASKED: Final = Mismatch()

@@ -18,6 +18,7 @@ from opdbus.index import (
     joins,
     lexical,
     matching,
+    mismatches,
     questions,
     second_stage,
     superlatives,
@@ -252,6 +253,7 @@ class Finder:
         contents: Mapping[int, Content] = {}
         if query.without is None:
             contents = await self._memory.content([e for e, _ in found[: common_words.COMPARED]])
+            found = mismatches.without_own(query.question, found)
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
@@ -274,11 +276,12 @@ class Finder:
         if self._words is None:
             self._words = await asyncio.to_thread(word_vectors.ours)
         best = [row for row in found[: calibration.COMPARED] if row[0].id in contents]
+        has_kind = mismatches.has_asked_kind(question, self._memory.catalogue.view)
         evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
-        rows = [
-            (entry, replace(score, evidence=each))
-            for (entry, score), each in zip(best, evidence, strict=True)
-        ]
+        rows = []
+        for (entry, score), each in zip(best, evidence, strict=True):
+            other = mismatches.find(question, entry, contents[entry.id], has_kind=has_kind)
+            rows.append((entry, replace(score, evidence=each, mismatch=other)))
         return [*rows, *found[calibration.COMPARED :]]
 
     async def _settled(self, query: Query, enough: int) -> Found:

@@ -12,6 +12,7 @@ from operator import or_
 from typing import Final, NamedTuple
 
 from opdbus import kinds, vocabulary
+from opdbus.index import lexical
 from opdbus.index.lexical import STOP_WORDS
 from opdbus.kinds import Asked, Kinds
 
@@ -19,6 +20,24 @@ from opdbus.kinds import Asked, Kinds
 DAMPED: Final = 0.3
 # All sorts of things, also those that no row of kinds.tsv names.
 EVERY: Final = -1
+# What people say beside a sort and a value: `which files did someone change here`.
+_FILLERS: Final = frozenset(
+    "someone somebody anyone anybody nobody everyone everybody currently now right already yet"
+    " still ever just really host machine computer box list me all every each at moment present"
+    " actually today fully".split()
+)
+# They ask for a state, and name nothing.
+_OF_STATES: Final = frozenset(
+    "installed running run runs up here there available exist exists enabled open mounted working"
+    " work works alive reachable used use uses configured set present loaded version".split()
+)
+_VERBS: Final = frozenset(("is", "are"))
+# `which version of redis` names one thing, too.
+_OF_ONE: Final = frozenset({("version", "of"), ("when", "is"), ("when", "has"), ("long", "has")})
+# What has these is no statement of a thing's state.
+_NO_STATEMENTS: Final = frozenset(
+    "how when why where which what who that there if list show".split()
+)
 # A search asks several times for the form of its question.
 _QUESTIONS: Final = 16
 
@@ -74,12 +93,16 @@ class Form(NamedTuple):
     """What a question is like, and what follows.
 
     It asks for some sorts; from things of some `less` is taken than else, or more; a value counts
-    less for what is of the `damped` sorts.
+    less for what is of the `damped` sorts. `is_whether` if it names a thing and ends in a state
+    that it asks of it, `is_pure` if it names nothing but values and sorts: what has the values is
+    the answer.
     """
 
     asked: Asked
     less: Sequence[tuple[Kinds, float]] = ()
     damped: Kinds = 0
+    is_whether: bool = False
+    is_pure: bool = False
 
 
 @lru_cache(maxsize=_QUESTIONS)
@@ -100,12 +123,53 @@ def of(question: str) -> Form:
         return Form(acting, _less(tuple(_PASSIVE.items())), passive)
     asked = _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
-    if words[0] in _ASKING and not asked.named:
+    is_of_state = is_whether or is_statement(question)
+    is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and _ends_in_state(question, words)
+    if (words[0] in _ASKING or is_of_state) and not asked.named:
         having = _having(question, words)
         # a nightly run is one of a service
         states = having & ~(_sorts("timer") | _sorts("cron job"))
-        asked = _with(asked, states) if is_whether else Asked(having, asked.subject)
-    return Form(asked, damped=EVERY if is_whether else 0)
+        asked = _with(asked, states) if is_of_state else Asked(having, asked.subject)
+    return Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
+
+
+def states(question: str) -> set[str]:
+    """Return the words by which a question names states."""
+    said = vocabulary.asked(question).values()
+    return {word for phrase in said for word in phrase.split()} | _OF_STATES
+
+
+def subject(question: str) -> list[str]:
+    """Return the words that name the thing of which a question asks for the state."""
+    passed = states(question) | kinds.words(question) | _FILLERS
+    return [word for word in lexical.terms(question) if word not in passed]
+
+
+def _ends_in_state(question: str, words: Sequence[str]) -> bool:
+    """Return whether a question ends in what it asks of a thing: `is it running`.
+
+    `is a frontend to various audio converters` does not.
+    """
+    said = (phrase.split() for phrase in vocabulary.asked(question).values())
+    return words[-1] in _OF_STATES or any(words[-len(one) :] == one for one in said)
+
+
+def is_statement(question: str) -> bool:
+    """Return whether a question says of something how it is: `the web server is down`."""
+    words = _WORD.findall(question.lower()) or [""]
+    if words[0] in _ASKING or not _NO_STATEMENTS.isdisjoint(words):
+        return False
+    at = next((at for at, word in enumerate(words) if word in _VERBS), 0)
+    rest = " ".join(words[at + 1 :])
+    return at > 0 and any(rest == phrase for phrase in vocabulary.asked(rest).values())
+
+
+def _is_pure(question: str) -> bool:
+    """Return whether a question names values, and besides at most the sort of what has them."""
+    asked = vocabulary.asked(question)
+    said = {word for phrase in asked.values() for word in phrase.split()}
+    passed = said | kinds.words(question) | _FILLERS | STOP_WORDS
+    return bool(asked) and passed.issuperset(vocabulary.plain(question))
 
 
 def _with(asked: Asked, sorts: Kinds) -> Asked:

@@ -90,6 +90,12 @@ def raise_by(
     having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
     # not the places: which of them are free depends on what has gone since the start
     values = named_values(having, len(view.places), EVERY if at is None else at)
+    if values is not None and form.is_pure:
+        # what has them all is the answer, however many have
+        is_meant = reduce(np.logical_and, having)
+        if form.asked.subject:
+            is_meant = is_meant & (view.kinds[: len(is_meant)] & form.asked.subject != 0)
+        values[is_meant[EVERY if at is None else at]] = 1.0
     entries = len(matches.shares) if at is None else len(at)
 
     def unnamed(some: NDArray[np.intp]) -> Raised:
@@ -193,6 +199,10 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
     if not terms:
         return Matches(question, 0, np.zeros(len(view.entries), np.float32))
     terms = _without_state(question, terms, view)
+    if forms.is_statement(question):
+        # in `the web server is down` that would find what shuts the host down
+        states = forms.states(question)
+        terms = [term for term in terms if term not in states] or terms
     found = scored(store, lookup, terms, view)
     shares, objects = found.scores(), len(view.places)
     shares /= np.float32(ceiling([*found.counts.values()], objects))

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.evidence import NOTHING_MISSING, USUAL, Evidence, Missing
+from opdbus.index.evidence import AS_ASKED, NOTHING_MISSING, USUAL, Evidence, Mismatch, Missing
 from opdbus.index.raising import BOTH_WEIGHT, VALUE_WEIGHT, Raised, Raising
 from opdbus.slices import parts
 
@@ -51,7 +51,7 @@ class Score:
     `said`, of the best only, is how much of the entry the question says, as of common_words, and
     `missing` what no entry has of the question.
     `stage` is the level whose vectors were compared, empty where none were, and `background` what
-    the cosines of that level are for this question. `evidence` is of the best only.
+    the cosines of that level are for this question. `evidence` and `mismatch` are of the best only.
     """
 
     total: float
@@ -64,6 +64,7 @@ class Score:
     said: float = 0.0
     missing: Missing = NOTHING_MISSING
     evidence: Evidence = USUAL
+    mismatch: Mismatch = AS_ASKED
 
     def saying(self, share: float, missing: Missing) -> "Score":
         """Return the score of an entry of which the question says so much, and not these words."""

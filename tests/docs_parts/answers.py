@@ -14,7 +14,9 @@ question, and has several answers), a host with {values} questions about values,
 of the exams below. Other questions have typing errors, are about
 foreign topics (words of WordNet's files of food, plants, animals, the body and feelings), ask for
 what was taken out together with its near copies (each question of the example and of packages is
-asked both ways), or, in exams, for what the host has not.
+asked both ways), or, of the hosts of exams, for what the host has not. Those are also asked
+whether some 130 programs run or are installed, most of which they have not, and for what op-dbus
+observes nowhere (`data/states.json`), which counts below for what is refused.
 
 MRR with nothing refused and, in brackets, the share of answers among the first ten that are given:
 

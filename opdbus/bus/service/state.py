@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from opdbus import routes
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.service import all_vectors, contract, listed, sorts
@@ -15,7 +16,7 @@ from opdbus.bus.service.object import FILTERS, describe, similar, thing_at, vect
 from opdbus.bus.service.options import MAX_LIMIT, Options, one_of, page, require_range
 from opdbus.bus.service.outliers import outliers
 from opdbus.config import SEVERITIES
-from opdbus.drift import pairs
+from opdbus.drift import pairs, ranking
 from opdbus.drift.crossings import CLASSES
 from opdbus.errors import InvalidArgs
 from opdbus.index import connected, matching, past, short_names
@@ -25,6 +26,7 @@ from opdbus.state.fields import split
 from opdbus.state.object import Json, StateObject, Thing
 
 if TYPE_CHECKING:
+    from opdbus.bus.service.asking import Answers
     from opdbus.bus.service.bulk import Bulk
     from opdbus.bus.service.clusters import WireCluster
     from opdbus.bus.service.node import Caller
@@ -89,7 +91,9 @@ class StateInterface:
         observers: Observed,
         drifts: Tracker,
         bulk: Bulk,
+        answers: Answers,
     ) -> None:
+        self._answers = answers
         self._vectors = vectors
         self._memory = vectors.memory
         self._finder = finder
@@ -117,6 +121,17 @@ class StateInterface:
             query, page(limit, checked), mode, level, priority=caller.priority
         )
         return [wire(hit) for hit in found if has_weak or not hit.judged.is_weak]
+
+    async def ask(
+        self, caller: Caller, question: str, limit: int, options: Given
+    ) -> tuple[str, Mapping[str, Plain], Plain]:
+        """Answer a question by the method that its form asks for."""
+        Options(options, {})
+        of_state = {
+            routes.OBJECTS: lambda _given: self.search(caller, question, limit, {}),
+            "drift": lambda given: self.drift_report(caller, {**given, "limit": limit}),
+        }
+        return await self._answers.answer(caller, question, limit, of_state)
 
     async def similar(
         self, _caller: Caller, path: str, limit: int, options: Given
@@ -232,7 +247,7 @@ class StateInterface:
     async def drift_report(self, _caller: Caller, wanted: Given) -> list[WireDrift]:
         """List what is other than declared, the worst first."""
         keys = ("plugin", "kind", "name")
-        words = dict.fromkeys((*keys, "severity", "class"), str)
+        words = dict.fromkeys((*keys, "severity", "class", "about"), str)
         checked = Options(wanted, {**words, "offset": int, "limit": int})
         limit, offset = checked.get("limit", MAX_LIMIT), checked.get("offset", 0)
         require_range("limit", limit, 1)
@@ -244,6 +259,8 @@ class StateInterface:
             one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
             one_of("class", checked.get("class", ""), ("", *CLASSES)),
         )
+        if question := checked.get("about", ""):
+            rows = await asyncio.to_thread(ranking.by_question, rows, question)
         found = [self._drift(*row) for row in rows[offset : offset + limit]]
         if "limit" not in wanted:
             require_small(found, "ask for a part of them with offset and limit")

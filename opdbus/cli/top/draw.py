@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from opdbus.cli import when
+from opdbus import when
 from opdbus.cli.asking import name_of
 from opdbus.cli.top import home, pages
 from opdbus.cli.top.lines import Line, Piece, beside, chosen, cut, line, spread

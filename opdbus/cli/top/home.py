@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.cli import status, when
+from opdbus import when
+from opdbus.cli import status
 from opdbus.cli.properties import untold
 from opdbus.cli.top import pages
 from opdbus.cli.top.lines import Line, Piece, line, spread

@@ -1,0 +1,99 @@
+"""A question answered by the method that its form asks for (State1.Ask)."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from opdbus import routes, when
+from opdbus.bus import names
+from opdbus.bus.admission.limits import require_text
+from opdbus.bus.service import contract
+from opdbus.bus.service.options import require_range
+from opdbus.bus.transport.values import Typed
+from opdbus.errors import InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from opdbus.bus.service.history import HistoryInterface
+    from opdbus.bus.service.node import BusInterface, Caller
+    from opdbus.bus.service.options import Given
+    from opdbus.bus.transport.values import Plain
+
+_NUMBERS: Final = ("since", "before")
+
+
+class Answers:
+    """Answers questions with the rows of other methods, which convert and check as ever.
+
+    `reporting` gives the interfaces whose properties are the status.
+    """
+
+    def __init__(
+        self, history: HistoryInterface, reporting: Callable[[], Sequence[BusInterface]]
+    ) -> None:
+        self._history = history
+        self._reporting = reporting
+
+    async def answer(
+        self,
+        caller: Caller,
+        question: str,
+        limit: int,
+        of_state: Mapping[str, Callable[[Given], Awaitable[Plain]]],
+    ) -> tuple[str, Mapping[str, Plain], Plain]:
+        """Return the route of a question, the options that it gives, and the rows.
+
+        `of_state` has what answers by the routes to State1.
+        """
+        require_text([question])
+        require_range("limit", limit, 1)
+        if not question.strip():
+            raise InvalidArgs("the question is empty: ask in words")
+        now = time.time()
+        here = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
+        route = routes.read(question, here)
+        given = _given(route.options, now)
+        if route.name == "changes":
+            rows: Plain = await self._history.changes(caller, given, limit)
+        elif route.name == "status":
+            rows = await self._status()
+        else:
+            rows = await of_state[route.name](given)
+        wire = {
+            key: Typed("t", value) if key in _NUMBERS else value for key, value in given.items()
+        }
+        return route.name, wire, Typed(_SIGNATURES[route.name], rows)
+
+    async def _status(self) -> Mapping[str, Plain]:
+        return {
+            name: Typed(interface.info.properties[name].signature, value)
+            for interface in self._reporting()
+            for name, value in (await interface.properties()).items()
+        }
+
+
+def _given(options: Mapping[str, str], now: float) -> dict[str, Plain]:
+    """Return the options of a command as those of its method."""
+    boot = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+    given: dict[str, Plain] = {}
+    for key, value in options.items():
+        if key == "before" and when.is_said(value):
+            given["before_event"] = value
+        else:
+            given[key] = when.moment(value, now, boot) if key in _NUMBERS else value
+    return given
+
+
+# What the method of each route returns.
+_SIGNATURES: Final[Mapping[str, str]] = {
+    route: contract.interface(interface).methods[method].outputs
+    for route, interface, method in (
+        (routes.OBJECTS, names.STATE, "Search"),
+        ("changes", names.HISTORY, "Changes"),
+        ("drift", names.STATE, "DriftReport"),
+        ("status", names.VECTORIZER, "Status"),
+    )
+}

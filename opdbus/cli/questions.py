@@ -1,0 +1,61 @@
+"""`op-dbus ask`: a question answered by the command that its form asks for."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from opdbus import routes
+from opdbus.cli import output, rows
+from opdbus.cli.root import as_json, root
+from opdbus.errors import InvalidArgs
+
+
+@root.command()
+@click.argument("question", nargs=-1, required=True)
+@as_json
+@click.pass_context
+def ask(context: click.Context, question: tuple[str, ...], json_: bool) -> Any:  # noqa: ANN401, FBT001
+    """Answer QUESTION by search, changes, drift or status, by its form.
+
+    The first line says which command that is; what follows, and the exit code, are its own. A
+    question about what happened, and when or why, is one for changes; whether all is as it should
+    be, one for drift; what op-dbus itself does or knows, one for the status; any other is one for
+    search.
+    """
+    text = " ".join(question)
+    if not text.strip():
+        raise InvalidArgs("the question is empty: ask in words")
+    route = route_of(text)
+    arguments = route.arguments(text)
+    context.meta[rows.ASKED] = arguments
+    if not json_:
+        print(output.style(f"{route.name}: {output.visible(route.command(text))}", "bold"))
+        return _run(context, arguments)
+    with redirect_stdout(io.StringIO()) as printed:
+        code = _run(context, [arguments[0], "--json", *arguments[1:]])
+    answer = _read(printed.getvalue(), is_lines=route.name == "changes")
+    output.as_json({"route": route.name, "command": route.command(text), "answer": answer})
+    return code
+
+
+def route_of(question: str) -> routes.Route:
+    """Return where a question goes, asked now."""
+    return routes.read(question, datetime.now(UTC).astimezone().replace(tzinfo=None))
+
+
+def _run(context: click.Context, arguments: list[str]) -> Any:  # noqa: ANN401 -- as of click
+    """Run another command; returns its exit code."""
+    command = root.commands[arguments[0]]
+    with command.make_context(arguments[0], arguments[1:], parent=context) as inner:
+        return command.invoke(inner)
+
+
+def _read(printed: str, *, is_lines: bool) -> Any:  # noqa: ANN401 -- any JSON
+    """Read what a command printed as JSON: one value, or one a line."""
+    return [json.loads(line) for line in printed.splitlines()] if is_lines else json.loads(printed)

@@ -1,0 +1,109 @@
+"""Mismatches of a question and a hit: another kind, without the value, of another name.
+
+`is docker installed` is not answered by the service that asks docker, nor `which files were
+changed` by a file that was not.
+"""
+
+import json
+import re
+from typing import Final
+
+from opdbus import kinds, vocabulary
+from opdbus.glossary import gloss
+from opdbus.index import forms
+from opdbus.index.catalogue import thing_of
+from opdbus.index.connected import UNIT
+from opdbus.index.evidence import Mismatch
+from opdbus.index.second_stage import Found
+from opdbus.index.store import Content, Entry
+from opdbus.index.view import View
+from opdbus.state.fields import split
+from opdbus.vocabulary import stem
+
+OWN: Final = "op-dbus"
+_NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
+_DIGITS: Final = re.compile(r"\d+$")
+# Fields with other names of a thing, or with that of what it belongs to.
+_ALIASES: Final = ("aliases unit exec provides image package program command class service").split()
+# What is of another sort, if there are others of the one that is asked for.
+_OTHER: Final = 0.5
+# Sorts of things that run or fail never.
+_STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
+# A word of fewer letters is no beginning of another one.
+_SHORTEST: Final = 3
+# What a name counts that no program has.
+_COMMON: Final = 0.5
+
+
+def without_own(question: str, found: Found) -> Found:
+    """Leave out our own units, unless a question names them, or names nothing but values.
+
+    What they say is about what they watch: they answer for no other.
+    """
+    if _NAMES_US.search(question):
+        return found
+    is_pure = forms.of(question).is_pure
+    return [row for row in found if not _is_own(row[0]) or (is_pure and row[1].values > 0)]
+
+
+def _is_own(entry: Entry) -> bool:
+    thing = thing_of(entry)
+    return thing[:2] == UNIT and thing.name.startswith(OWN)
+
+
+def has_asked_kind(question: str, view: View) -> bool:
+    """Return whether there is anything of the sorts that a question asks for.
+
+    True where it asks for none, or for one that is observed: only few questions mean no other.
+    """
+    subject = forms.of(question).asked.subject
+    is_published = bool(subject) and not subject & ~kinds.published()
+    return not is_published or bool((view.kinds[: view.end] & subject).any())
+
+
+def find(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
+    """Return how far an entry is not what a question asks for; `has_kind` as of has_asked_kind."""
+    form, thing = forms.of(question), thing_of(entry)
+    subject = form.asked.subject
+    is_other = bool(subject) and not subject & kinds.of_thing(thing)[0]
+    kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
+    asked = [] if form.is_whether else list(vocabulary.asked(question))
+    traits = int.from_bytes(entry.traits, "little")
+    lacking = sum(not traits & bits for bits in asked) / len(asked) if asked else 0.0
+    name = 0.0
+    if form.is_whether:
+        # what has no states only speaks of the thing, whatever its name
+        only_names = is_other and thing[:2] in _STATELESS
+        name = 1.0 if only_names else _strayed(forms.subject(question), entry, content)
+    return Mismatch(kind, lacking, name)
+
+
+def _strayed(asked: list[str], entry: Entry, content: Content) -> float:
+    """Return how far the name of an entry is another one than these words."""
+    if not asked:
+        return 0.0
+    own = set(split(entry.identity.name)) | _others(content.properties)
+    own |= {_DIGITS.sub("", word) for word in own}
+    meaning = gloss(entry.identity.name)
+    missing = [word for word in asked if not _is_among(word, own) and gloss(word) != meaning]
+    is_all = len(missing) == len(asked)
+    return 1.0 if is_all and any(map(gloss, missing)) else _COMMON * len(missing) / len(asked)
+
+
+def _is_among(word: str, own: set[str]) -> bool:
+    if word in own or stem(word) in own:
+        return True
+    is_long = len(word) >= _SHORTEST
+    return is_long and any(
+        len(one) >= _SHORTEST and (one.startswith(word) or word.startswith(one)) for one in own
+    )
+
+
+def _others(properties: str) -> set[str]:
+    """Return the words of other names that properties have."""
+    if not any(f'"{name}"' in properties for name in _ALIASES):
+        return set()
+    known = json.loads(properties)
+    values = (known.get(name) for name in _ALIASES)
+    texts = (one for value in values for one in (value if isinstance(value, list) else [value]))
+    return {word for text in texts if isinstance(text, str) for word in split(text)}

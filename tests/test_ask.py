@@ -1,0 +1,123 @@
+"""`op-dbus ask` and State1.Ask: a question answered by the command that its form asks for."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from commands import as_json, fails, run
+from conftest import EXAMPLE
+from running import STATE, STATE_PATH, Caller, Running, calling
+
+from opdbus import routes
+
+# A question for each route, and the command that answers it.
+QUESTIONS = {
+    "objects": ("who checks passwords", ["search", "who checks passwords"]),
+    "changes": ("what changed in the last hour", None),
+    "drift": ("is everything as declared?", ["drift", "--about", "is everything as declared?"]),
+    "status": ("are you ready", ["status"]),
+}
+
+
+@pytest.fixture(scope="module")
+def served(shared_daemons: Callable[..., Running]) -> Running:
+    """Run a daemon of the example, one of whose units is other than declared."""
+    daemon = shared_daemons(STATE_FILE=EXAMPLE).start().vectorized()
+    asyncio.run(_publish(daemon, "sshd.service", active_state="failed"))
+    return daemon
+
+
+async def _publish(daemon: Running, name: str, **fields: object) -> None:
+    async with calling(daemon.bus) as caller:
+        objects = [("systemd", "unit", name, fields)]
+        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+
+
+@pytest.mark.parametrize("route", list(QUESTIONS))
+def test_the_first_line_says_which_command_answers(served: Running, route: str) -> None:
+    """Print the route and its command, and then what that command prints."""
+    question, command = QUESTIONS[route]
+    done = run(served, "ask", *question.split())
+    first, _, rest = done.stdout.partition("\n")
+    assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route][0]}")
+    if command and route != "status":
+        alone = run(served, *command)
+        assert (done.returncode, rest) == (alone.returncode, alone.stdout)
+    assert rest
+
+
+@pytest.mark.parametrize("route", list(QUESTIONS))
+def test_json_has_the_route_and_the_rows(served: Running, route: str) -> None:
+    """Print one value: the route, its command, and what that command prints as JSON."""
+    question, command = QUESTIONS[route]
+    found = json.loads(run(served, "ask", "--json", question).stdout)
+    assert (found["route"], found.keys()) == (route, {"route", "command", "answer"})
+    assert found["answer"]
+    if command and route != "status":
+        assert found["answer"] == json.loads(run(served, *command, "--json").stdout)
+
+
+def test_an_exit_code_is_that_of_the_command(served: Running) -> None:
+    """End as the command does: 12 where no object answers."""
+    done = run(served, "ask", "state:unheard-of kind:unit")
+    assert done.returncode == 12
+    assert done.stdout.startswith("objects: op-dbus search")
+    assert "the question is empty" in fails(served, 2, "ask", " ")
+
+
+def test_search_hints_at_the_command_that_answers(served: Running) -> None:
+    """Say on stderr, in one line, which command a question of another form is for."""
+    done = run(served, "search", "is everything as declared?", "--all")
+    hint = "that is a question for `op-dbus drift --about 'is everything as declared?'`"
+    assert done.stderr.splitlines().count(hint) == 1
+    for quiet in (["--json"], ["-q"]):
+        assert hint not in run(served, "search", "is everything as declared?", *quiet).stderr
+    assert "a question for" not in run(served, "search", "name resolution").stderr
+    assert "a question for" not in run(served, "ask", "name resolution").stderr
+
+
+def test_the_next_page_is_that_of_the_search(served: Running) -> None:
+    """Give the command for more hits, which `ask` has no option for."""
+    assert " op-dbus search -- unit --offset 10" in run(served, "ask", "unit").stderr.replace(
+        "op-dbus search --offset 10 -- unit", "op-dbus search -- unit --offset 10"
+    )
+
+
+def test_drift_begins_with_what_a_question_names(served: Running) -> None:
+    """List first what is of the kinds and has the words of a question, and leave out nothing."""
+    rows = as_json(served, "drift")["drifts"]
+    last = rows[-1]
+    about = as_json(served, "drift", "--about", f"{last['kind']} {last['name']}")["drifts"]
+    assert about[0] == last
+    assert sorted(row["path"] for row in about) == sorted(row["path"] for row in rows)
+
+
+def ask(daemon: Running, question: str, limit: int = 10) -> list[Any]:
+    """Call State1.Ask."""
+
+    async def work() -> list[Any]:
+        async with calling(daemon.bus) as caller:
+            return await _ask(caller, question, limit)
+
+    return asyncio.run(work())
+
+
+async def _ask(caller: Caller, question: str, limit: int) -> list[Any]:
+    return await caller.call(STATE_PATH, f"{STATE}.Ask", "sua{sv}", question, limit, {})
+
+
+def test_the_bus_answers_with_rows_of_the_method(served: Running) -> None:
+    """Return the route, the options that the question gives, and rows as that method returns."""
+    for name, (question, _) in QUESTIONS.items():
+        route, given, rows = ask(served, question)
+        assert route == name
+        assert rows
+        assert set(given) == (
+            {"since"} if name == "changes" else {"about"} if name == "drift" else set()
+        )
+    hits = ask(served, "who checks passwords", 2)[2]
+    assert [len(hit) for hit in hits] == [3, 3]
+    assert ask(served, "are you ready")[2]["State"] in {"ready", "degraded"}
+    assert ask(served, "why did the unit fail")[1] == {"before_event": "the unit fail"}

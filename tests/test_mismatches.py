@@ -1,0 +1,157 @@
+"""What is no answer: our own units, other kinds, other values, other names."""
+
+from pathlib import Path
+
+import pytest
+from test_matching import run
+
+from opdbus.config import load
+from opdbus.index import forms, mismatches
+from opdbus.index.catalogue import thing_of
+from opdbus.index.evidence import Mismatch
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, Json, StateObject
+
+OWN = "op-dbus-containers.service"
+
+
+def _host() -> list[StateObject]:
+    def unit(name: str, **fields: Json) -> StateObject:
+        return StateObject(Identity("live:systemd", "systemd", "unit", name), fields)
+
+    def file(name: str, **fields: Json) -> StateObject:
+        return StateObject(Identity("live:files", "files", "file", name), fields)
+
+    def package(name: str, **fields: Json) -> StateObject:
+        return StateObject(Identity("live:packages", "packages", "package", name), fields)
+
+    failed = {"active_state": "failed", "sub_state": "failed"}
+    stopped = {"active_state": "inactive", "sub_state": "dead"}
+    runs = {"active_state": "active", "sub_state": "running"}
+    return [
+        unit(OWN, description="containers of podman, docker and incus", **failed),
+        unit("apache2.service", description="The Apache HTTP Server", **runs),
+        unit("zookeeper.service", description="Apache ZooKeeper server", **runs),
+        unit("mariadb.service", description="MariaDB database", aliases=["mysql.service"], **runs),
+        unit("nginx.service", description="web server", **failed),
+        unit("systemd-poweroff.service", description="shuts a server down", **stopped),
+        package("nginx", description="web server", status="installed"),
+        package("kubectl", description="Kubernetes command line client", status="installed"),
+        package("half", description="a tool", status="half-configured"),
+        package("apt", description="commandline package manager", status="installed"),
+        file("/etc/ucf.conf", description="changes of config files someone made", modified=False),
+        file("/etc/motd", description="greeting", modified=True),
+    ]
+
+
+def _search(folder: Path, question: str) -> list[tuple[str, Mismatch]]:
+    """Search by words; return the names of the hits, and their mismatches."""
+
+    async def work(memory: Memory) -> list[tuple[str, Mismatch]]:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        hits = await finder.search(question, Page(10), "lexical")
+        return [(hit.thing.name, hit.score.mismatch) for hit in hits]
+
+    return run(folder, _host(), work)
+
+
+@pytest.mark.parametrize(
+    ("question", "is_found"),
+    [
+        ("is docker installed?", False),
+        ("docker containers", False),
+        ("what runs podman", False),
+        ("op-dbus containers", True),
+        ("is opdbus containers running", True),
+        ("which services failed", True),
+    ],
+)
+def test_our_own_units_answer_for_no_other(
+    tmp_path: Path, question: str, *, is_found: bool
+) -> None:
+    """List a unit of ours only where a question names us, or names nothing but values."""
+    assert (OWN in [name for name, _ in _search(tmp_path, question)]) == is_found
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("which config files did someone change", "/etc/motd"),
+        ("which files were modified by somebody", "/etc/motd"),
+        ("which packages are not fully installed", "half"),
+        ("is apache running?", "apache2.service"),
+        ("is mysql running?", "mariadb.service"),
+        ("the web server is down", "nginx.service"),
+        ("our web server is broken", "nginx.service"),
+    ],
+)
+def test_what_has_the_value_or_the_name_comes_first(
+    tmp_path: Path, question: str, first: str
+) -> None:
+    """Begin with what is as asked, not with what speaks of it."""
+    assert _search(tmp_path, question)[0][0] == first
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "wanted"),
+    [
+        ("is apache running?", "apache2.service", Mismatch()),
+        ("is apache running?", "zookeeper.service", Mismatch(name=1.0)),
+        ("is mysql running?", "mariadb.service", Mismatch()),
+        ("which version of docker is installed", "apt", Mismatch(name=1.0)),
+        ("is the web server running?", "nginx.service", Mismatch(name=0.5)),
+        ("kubernetes pods", "kubectl", Mismatch(kind=1.0)),
+        ("which packages are not fully installed", "apt", Mismatch(value=1.0)),
+        ("which packages are not fully installed", "half", Mismatch()),
+        ("command line package manager", "apt", Mismatch()),
+        ("which config files did someone change", "apt", Mismatch(kind=0.5, value=1.0)),
+        ("is nginx running", "/etc/motd", Mismatch(kind=0.5, name=1.0)),
+    ],
+)
+def test_a_hit_is_compared_with_what_is_asked(
+    tmp_path: Path, question: str, name: str, wanted: Mismatch
+) -> None:
+    """Say of another kind, value or name that it is not what a question asks for."""
+
+    async def work(memory: Memory) -> Mismatch:
+        entries = [entry for entry in memory.catalogue.view.entries if entry]
+        entry = next(each for each in entries if thing_of(each).name == name)
+        contents = await memory.content([entry])
+        has_kind = mismatches.has_asked_kind(question, memory.catalogue.view)
+        return mismatches.find(question, entry, contents[entry.id], has_kind=has_kind)
+
+    assert run(tmp_path, _host(), work) == wanted
+
+
+@pytest.mark.parametrize(
+    ("question", "is_pure"),
+    [
+        ("which services failed", True),
+        ("which config files did someone change?", True),
+        ("what is not running right now", True),
+        ("which database failed", False),
+        ("web server", False),
+        ("services", False),
+    ],
+)
+def test_a_question_of_values_names_nothing_else(question: str, *, is_pure: bool) -> None:
+    """Tell questions for all that has a value from those for one thing."""
+    assert forms.of(question).is_pure == is_pure
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("is docker installed?", ["docker"]),
+        ("is the web server down", ["web", "server"]),
+        ("has redis failed?", ["redis"]),
+        ("are all services running", []),
+    ],
+)
+def test_the_subject_of_a_state_is_what_is_left(question: str, words: list[str]) -> None:
+    """Name what a question asks the state of, without the state and the sort."""
+    assert forms.subject(question) == words
