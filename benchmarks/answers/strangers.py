@@ -1,0 +1,162 @@
+"""Held sets of strangers: one question about each of 60 kinds of hosts, and 100 for `op-dbus ask`.
+
+`OP_DBUS_MODEL_DIR=... python benchmarks/answers/strangers.py --json FILE` prints totals only: no
+question of these sets is ever shown, and nothing is fitted to them. Their authors had read the
+README and some pages of docs/, no code and no other questions, and corrected nothing afterwards.
+
+A question for `ask` is right if its route is, and, where it is about objects of the school's host,
+if its first hit is, too. `--level` and `--before` (a checkout without routes: objects only) serve
+comparisons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from asking import ROOT, load
+
+from opdbus import config
+from opdbus.bench import machine
+from opdbus.index.calibration import judge
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
+from opdbus.serving.serving import Serving
+from opdbus.state.object import FILE, Identity, StateObject
+
+_MODE: Final = "hybrid"
+# A score that says that an answer is right.
+_SURE: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best hit for a question: whether it is right, its score, and whether it was refused."""
+
+    kind: str
+    is_absent: bool
+    is_refused: bool
+    is_right: bool
+    score: float
+
+
+async def found(memory: Memory, serving: Serving, row: dict[str, Any]) -> Found:
+    """Ask for the best hit."""
+    hits = await Finder(ObjectVectors(memory, serving)).search(row["question"], Page(10), _MODE)
+    rated = judge([hit.score for hit in hits], _MODE)
+    is_refused = not rated or rated[0].is_weak
+    right = {tuple(answer) for answer in row["answers"]}
+    return Found(
+        row["kind"],
+        not right,
+        is_refused,
+        not is_refused and tuple(hits[0].thing) in right,
+        0.0 if is_refused else rated[0].chance,
+    )
+
+
+async def asked(
+    objects: Iterable[Sequence[Any]], rows: Sequence[dict[str, Any]], serving: Serving
+) -> list[Found]:
+    """Ask questions about a host whose objects are observed, or declared by a file."""
+    # here, so that a checkout of before can be asked too
+    from quality import vectorize
+
+    made = [StateObject(Identity(*row[:4]), row[4]) for row in objects]
+    declared = [each for each in made if each.identity.source == FILE]
+    observed = [each for each in made if each.identity.source != FILE]
+    with tempfile.TemporaryDirectory() as folder:
+        async with Memory(Path(folder) / "db") as memory:
+            await memory.observe(observed, set(), {})
+            if declared:
+                await memory.replace(FILE, Present({one.identity for one in declared}), declared)
+            try:
+                from opdbus.drift.declarations import PairedDeclarations
+                from opdbus.drift.pairs import Pairs
+
+                memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
+            except ImportError:
+                pass
+            await vectorize(ObjectVectors(memory, serving))
+            return [await found(memory, serving, row) for row in rows]
+
+
+def totals(found: Sequence[Found]) -> dict[str, Any]:
+    """Sum up: what was right first, what was refused, and what a score above .9 means."""
+    answerable = [one for one in found if not one.is_absent]
+    absent = [one for one in found if one.is_absent]
+    sure = [one for one in found if one.score > _SURE]
+    kinds = Counter(one.kind for one in answerable)
+    right = Counter(one.kind for one in answerable if one.is_right)
+    return {
+        "answerable": len(answerable),
+        "right first": sum(one.is_right for one in answerable),
+        "answerable refused": sum(one.is_refused for one in answerable),
+        "absent": len(absent),
+        "absent refused": sum(one.is_refused for one in absent),
+        "above .9": len(sure),
+        "above .9 right": sum(one.is_right for one in sure),
+        "right first by kind": {kind: f"{right[kind]} of {n}" for kind, n in kinds.items()},
+    }
+
+
+def routed(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Count the questions whose route is right, by their route."""
+    from opdbus import routes
+
+    now = datetime(2026, 11, 26, 12)  # noqa: DTZ001 -- local, as people mean it
+    right, every = Counter[str](), Counter[str]()
+    for row in rows:
+        accepted = row["route"] if isinstance(row["route"], list) else [row["route"]]
+        every[accepted[0]] += 1
+        right[accepted[0]] += routes.read(row["question"], now).name in accepted
+    return {route: f"{right[route]} of {n}" for route, n in every.items()}
+
+
+async def report(level: str, *, before: bool) -> dict[str, Any]:
+    """Ask both sets."""
+    school = json.loads((ROOT / "tests/data/school.json").read_text(encoding="utf-8"))["first"]
+    of_ask = load("ask")
+    of_objects = [row for row in of_ask if "answers" in row]
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {"OP_DBUS_STATE_DIR": folder, "OP_DBUS_VECTOR_LEVEL": level}
+        async with Serving(config.load({"OP_DBUS_PRECISION": "fp32", **environ})) as serving:
+            await serving.embedder()
+            each = [(await asked(row["objects"], [row], serving))[0] for row in load("strangers")]
+            about = await asked(school, of_objects, serving)
+    return {
+        "machine": asdict(machine.here()) if hasattr(machine, "here") else "",
+        "level": level,
+        "60 hosts": totals(each),
+        "objects for ask": totals(about),
+        "routes for ask": {} if before else routed(of_ask),
+    }
+
+
+def main() -> None:
+    """Print totals, and keep them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--level", default="medium")
+    parser.add_argument("--before", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    text = json.dumps(asyncio.run(report(given.level, before=given.before)), indent=1)
+    if given.json:
+        given.json.write_text(f"{text}\n")
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    main()
