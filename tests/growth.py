@@ -3,6 +3,7 @@
 import ast
 import gc
 import importlib
+import inspect
 import pkgutil
 import re
 import string
@@ -88,7 +89,7 @@ def _seconds(work: Callable[[str], object], text: str) -> float:
         gc.enable()
 
 
-def slow_texts(used: Used) -> Iterator[tuple[str, Text, float]]:
+def slow_texts(used: Used, sizes: Iterable[int] = SIZES) -> Iterator[tuple[str, Text, float]]:
     """Yield the texts that a pattern is slow with, by the method that is called."""
     pattern = used.pattern
     texts = list(_texts(pattern))
@@ -103,7 +104,7 @@ def slow_texts(used: Used) -> Iterator[tuple[str, Text, float]]:
                 deque(pattern.finditer(given), 0)
 
         for text in texts:
-            if (found := growth(work, text)) > MOST:
+            if (found := growth(work, text, sizes)) > MOST:
                 yield method, text, found
 
 
@@ -235,7 +236,25 @@ def patterns() -> list[Used]:
     ]
 
 
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions of a module, but for those that read a table once."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            if _is_table(child):
+                continue
+            yield child
+        yield from _functions(child)
+
+
+def _is_table(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function reads a table once, which is looked through instead."""
+    decorators = {ast.unparse(each) for each in function.decorator_list}
+    return "cache" in decorators and not ast.unparse(function.args)
+
+
 def _inside(value: object, depth: int) -> Iterator[re.Pattern[Any]]:
+    if hasattr(value, "cache_info") and not inspect.signature(value).parameters:  # type: ignore[arg-type]
+        value = value()  # type: ignore[operator]
     if isinstance(value, re.Pattern):
         yield value
     elif isinstance(value, Mapping) and depth < 4:
@@ -261,9 +280,7 @@ def _calls() -> tuple[_Methods, _Methods, list[Used]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(("opdbus", *path.relative_to(PACKAGE).with_suffix("").parts))
         tree = ast.parse(path.read_text())
-        for function in ast.walk(tree):
-            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
+        for function in _functions(tree):
             constants, others = set(), set()
             for node in ast.walk(function):
                 if name := _constant(node):

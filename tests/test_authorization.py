@@ -54,7 +54,8 @@ _DENIED = "AccessDenied"
 _ASKS = "InteractiveAuthorizationRequired"
 _COMMAND = """
 import asyncio, json, sys, opdbus.client
-from opdbus.cli import main, reading, top
+from opdbus.cli import main, modules, top
+modules()
 sys.argv[0] = "op-dbus"
 """
 

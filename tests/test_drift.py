@@ -46,7 +46,7 @@ def _state(memory: Memory, tmp_path: Path) -> StateInterface:
     health, observers = Health(vectors, declared), Supervisor((), memory)
     bulk = Bulk(Jobs(lambda _event: None, lambda: None))
     tracker = Tracker(memory)
-    history = HistoryInterface(memory, ChangeFinder(vectors), tracker, required_by)
+    history = HistoryInterface(memory, ChangeFinder(vectors, required_by), tracker, required_by)
     rest = tracker, bulk, Answers(history, tuple)
     return StateInterface(vectors, *asked, declared, health, observers, *rest)
 

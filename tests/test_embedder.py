@@ -7,6 +7,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -175,7 +176,8 @@ def test_tokenizing_keeps_to_its_own_threads() -> None:
 
     async def main() -> None:
         slow, unused = Slow(), cast("Any", None)
-        embedder = Embedder(unused, unused, cast("Any", slow), unused)
+        proven = cast("Any", SimpleNamespace(is_provisional=False))
+        embedder = Embedder(unused, proven, cast("Any", slow), unused)
         calls = [asyncio.ensure_future(embedder.count_tokens(["abc"])) for _ in range(40)]
         for _ in range(2):
             assert await asyncio.to_thread(slow.entered.acquire, timeout=10.0)

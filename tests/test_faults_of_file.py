@@ -41,7 +41,7 @@ def _zeroed(path: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a folder": (_in_place_of(Path.mkdir), "not a regular file"),
+    "a folder": (_in_place_of(Path.mkdir), "Is a directory"),
     "a pipe": (_in_place_of(os.mkfifo), "not a regular file"),
     "a device": (_in_place_of(lambda p: p.symlink_to("/dev/zero")), "not a regular file"),
     "a link to nothing": (_in_place_of(lambda p: p.symlink_to("nothing")), "No such file"),

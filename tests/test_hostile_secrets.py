@@ -33,7 +33,7 @@ HIDDEN = {
         "board chassis codename console_font cpu deployment description"
         " end_of_support firmware_date firmware_version hostname id keyboard_layout keyboard_model"
         " keyboard_options keyboard_variant keymap lang language lc_time like location pretty_name"
-        " product release timezone variant vendor version"
+        " product release variant vendor version"
     ),
     "users/account": "description full_name group home name shell",
     "users/group": "members name",

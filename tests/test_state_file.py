@@ -237,7 +237,7 @@ def test_file_of_65_mib_is_refused(tmp_path: Path) -> None:
 def test_missing_file_folder_and_pipe_are_refused(tmp_path: Path) -> None:
     """Refuse what is no file, without waiting for anything to come through a pipe."""
     assert refusal(tmp_path / "none.json").endswith("none.json: No such file or directory")
-    assert "not a regular file" in refusal(tmp_path)
+    assert "Is a directory" in refusal(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     assert "not a regular file" in refusal(tmp_path / "pipe")
     assert "cannot read the state file" in refusal(Path("/x\0y"))

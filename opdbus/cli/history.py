@@ -258,7 +258,8 @@ def moment_of(text: str | None, *, may_come: bool = False) -> int:
         return 0
     now = time.time()
     found = when.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
-    if found > now * 1e6 and not may_come:
+    # `now` itself is rounded to a microsecond
+    if found > now * 1e6 + 1 and not may_come:
         raise InvalidArgs(f"{text} is yet to come: give a time that is past")
     return found
 

@@ -14,6 +14,7 @@ from opdbus import routes
 from opdbus.cli import output, rows
 from opdbus.cli.root import as_json, root
 from opdbus.errors import InvalidArgs
+from opdbus.lines import split_lines
 
 
 @root.command()
@@ -21,7 +22,7 @@ from opdbus.errors import InvalidArgs
 @as_json
 @click.pass_context
 def ask(context: click.Context, question: tuple[str, ...], json_: bool) -> Any:  # noqa: ANN401, FBT001
-    """Answer QUESTION by search, changes, drift or status, by its form.
+    """Send QUESTION to search, changes, drift or status.
 
     The first line says which command that is; what follows, and the exit code, are its own. A
     question about what happened, and when or why, is one for changes; whether all is as it should
@@ -58,4 +59,4 @@ def _run(context: click.Context, arguments: list[str]) -> Any:  # noqa: ANN401 -
 
 def _read(printed: str, *, is_lines: bool) -> Any:  # noqa: ANN401 -- any JSON
     """Read what a command printed as JSON: one value, or one a line."""
-    return [json.loads(line) for line in printed.splitlines()] if is_lines else json.loads(printed)
+    return [json.loads(line) for line in split_lines(printed)] if is_lines else json.loads(printed)

@@ -241,7 +241,7 @@ ROWS: Final[Sequence[Row]] = (
     Row(
         _sorts("kernel/sysctl sysctl/setting"),
         ("kernel", "sysctl"),
-        _rules(Rule("value", "value", words.setting)),
+        _rules(Rule("value", "value", words.setting, lists=IN_ORDER)),
         declared_key=lambda _kind, name: _sysctl(name),
         gone=_LOOKED_FOR,
         missing=None,

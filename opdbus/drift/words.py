@@ -71,12 +71,15 @@ def equal(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 def setting(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     """Compare settings of the kernel, numbers as it reads them."""
-    parts = declared if isinstance(declared, list) else [declared]
-    wanted = " ".join(map(str, parts))
+    wanted, found = _in_words(declared), _in_words(observed)
     is_word = values.is_true(declared) is not None and not wanted.isdecimal()
-    if is_word or values.is_hidden(wanted) or values.is_hidden(observed):
+    if is_word or values.is_hidden(wanted) or values.is_hidden(found):
         return equal(declared, observed, seen)
-    return None if values.same_setting(wanted, str(observed)) else Difference(observed)
+    return None if values.same_setting(wanted, found) else Difference(observed)
+
+
+def _in_words(value: Json) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def mode(declared: Json, observed: Json, seen: Seen) -> Difference | None:

@@ -24,6 +24,9 @@ AT_A_TIME: Final = 500
 WRITTEN: Final = "written by"
 _NAME: Final = "migration"
 
+# What the name of the version ends with while a database is migrated.
+_HALFWAY: Final = "in migration"
+
 
 class Migration(NamedTuple):
     """How far a migration `to` a version has come.
@@ -75,7 +78,8 @@ def begin(store: Store) -> Migration | None:
         )
     # they may have names that are redacted now
     sealed_entries.remove(store)
-    if left := Migration.find(store):
+    # another version that ran meanwhile has written its own name, and objects by its own rules
+    if written.endswith(_HALFWAY) and (left := Migration.find(store)):
         return left
     last, is_redacted = store.last_id(), written.startswith(REDACTED_BY)
     history = 0 if is_redacted else store.ledger.state().head.seq
@@ -95,7 +99,7 @@ def begin_history(store: Store) -> None:
 
 def _keep(store: Store, left: Migration, redacted_by: str) -> Migration:
     # any other version takes up a database that was left halfway as one that it did not write
-    store.set_fact(WRITTEN, f"{redacted_by}in migration")
+    store.set_fact(WRITTEN, redacted_by + _HALFWAY)
     if not redacted_by:
         store.set_fact(UNCLEAN, "yes")
     return left.keep(store)

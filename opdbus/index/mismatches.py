@@ -6,6 +6,7 @@ changed` by a file that was not.
 
 import json
 import re
+import string
 from typing import Final
 
 from opdbus import kinds, vocabulary
@@ -22,7 +23,6 @@ from opdbus.vocabulary import stem
 
 OWN: Final = "op-dbus"
 _NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
-_DIGITS: Final = re.compile(r"\d+$")
 # Fields with other names of a thing, or with that of what it belongs to.
 _ALIASES: Final = ("aliases unit exec provides image package program command class service").split()
 # What is of another sort, if there are others of the one that is asked for.
@@ -83,7 +83,7 @@ def _strayed(asked: list[str], entry: Entry, content: Content) -> float:
     if not asked:
         return 0.0
     own = set(split(entry.identity.name)) | _others(content.properties)
-    own |= {_DIGITS.sub("", word) for word in own}
+    own |= {word.rstrip(string.digits) for word in own}
     meaning = gloss(entry.identity.name)
     missing = [word for word in asked if not _is_among(word, own) and gloss(word) != meaning]
     is_all = len(missing) == len(asked)

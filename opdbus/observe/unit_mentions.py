@@ -28,7 +28,7 @@ _SECONDS: Final = 2.0
 # Configuration is read where it lies; of other paths it is enough that they are named.
 _CONFIGURATION: Final = ("/etc/", "/usr/local/etc/", "/opt/")
 # A package of a dependency, without its version and architecture.
-_PACKAGE: Final = re.compile(r"(?<![^,|\s])[a-z0-9][a-z0-9+.-]+(?=[:,|\s(]|$)")
+_PACKAGE: Final = re.compile(r"(?<![^,| \t\n])[a-z0-9][a-z0-9+.-]+(?=[:,| \t\n(]|$)")
 _UNITS: Final = ("requires", "wants", "after")
 
 

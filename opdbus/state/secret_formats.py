@@ -56,16 +56,16 @@ _SHAPED: Final = {
 }
 
 
-def _compile() -> tuple[tuple[str, re.Pattern[str]], ...]:
+def _patterns() -> dict[str, str]:
     patterns = dict(_SHAPED)
-    for row in _ROWS.strip().splitlines():
+    for row in _ROWS.strip().split("\n"):
         characters, fewest, *beginnings = row.split()
         rest = f"{_CHARACTERS[characters]}{{{fewest},}}+"
         for begin in beginnings:
             pattern = rf"(?<![A-Za-z0-9]){re.escape(begin)}{rest}"
             patterns[begin] = f"{patterns[begin]}|{pattern}" if begin in patterns else pattern
-    return tuple((mark, re.compile(pattern)) for mark, pattern in patterns.items())
+    return patterns
 
 
 # What is in a text of a format, and the format; a match without any digit is none.
-FORMATS: Final = _compile()
+FORMATS: Final = tuple((mark, re.compile(pattern)) for mark, pattern in _patterns().items())

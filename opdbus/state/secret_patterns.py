@@ -101,7 +101,7 @@ _TO_CHPASSWD = (
     r"""(["'\\]{0,9}\s*\|\s*(?:sudo\s+)?chpasswd)"""
 )
 _TO_PROGRAM = (
-    r"""(\b(?:echo|printf)\s+(?:-\w+\s+|["']?%s["']?\s+)*+["'\\]{0,9})"""
+    r"""(\b(?:echo|printf)\s+(?:-\w+\s+|["']?%s["']?\s+){0,9}+["'\\]{0,9})"""
     r"""[^\s|"'\\]++(?:[^\S\n]++[^\s|"'\\]++){0,3}+(["'\\]{0,9}\s*+\|\s*+(?:sudo\s+)?"""
     r"""(?:passwd|sudo|cryptsetup|kinit|smbpasswd|su|docker|gpg|openssl)\s)"""
 )
@@ -157,8 +157,8 @@ IN_FIELDS: Final = (
     (
         4,
         re.compile(
-            r"""((?<![\w.*:@/-])[\w.*-]++:(?:\d{2,5}|\*):(?:\*|\w*[A-Za-z][\w.-]*+)"""
-            r""":(?:\*|\w*[A-Za-z][\w.-]*+):)(?=[^\s"':]*[A-Za-z])[^\s"':]++(?=["'\s]|$)"""
+            r"""((?<![\w.*:@/-])[\w.*-]++:(?:\d{2,5}|\*):(?:\*|(?=\w*?[A-Za-z])[\w.-]++)"""
+            r""":(?:\*|(?=\w*?[A-Za-z])[\w.-]++):)(?=[^\s"':]*[A-Za-z])[^\s"':]++(?=["'\s]|$)"""
         ),
     ),
     (5, re.compile(r"(\w:\d+:)[0-9A-Fa-f]{32}:[0-9A-Fa-f]{32}(:::)")),
@@ -225,8 +225,8 @@ INSIDE_WORD: Final = {
         ("send", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++"""),
         ("on", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
         ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
-        *((name, r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+)*+[\w.]+/)[^\s@"']++""")
-          for name in ("sqlplus", "sqlldr", "expdp", "impdp", "rman")),
+        *((name, r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)"""
+                 r"""[^\s@"']++""") for name in ("sqlplus", "sqlldr", "expdp", "impdp", "rman")),
     )
 }  # fmt: skip
 # A secret's name and the secret as two words, where the second looks like a password.
