@@ -89,8 +89,19 @@ def _seconds(work: Callable[[str], object], text: str) -> float:
         gc.enable()
 
 
-def slow_texts(used: Used, sizes: Iterable[int] = SIZES) -> Iterator[tuple[str, Text, float]]:
+def slow_texts(used: Used) -> Iterator[tuple[str, Text, float]]:
     """Yield the texts that a pattern is slow with, by the method that is called."""
+    for method, work, text in _works(used):
+        if (found := growth(work, text)) > MOST:
+            yield method, text, found
+
+
+def longest_seconds(used: Used, size: int) -> float:
+    """Return the processor time that a pattern takes for the worst text of so many characters."""
+    return max(_seconds(work, text.of(size)) for _, work, text in _works(used))
+
+
+def _works(used: Used) -> Iterator[tuple[str, Callable[[str], object], Text]]:
     pattern = used.pattern
     texts = list(_texts(pattern))
     is_bytes = isinstance(pattern.pattern, bytes)
@@ -104,8 +115,7 @@ def slow_texts(used: Used, sizes: Iterable[int] = SIZES) -> Iterator[tuple[str, 
                 deque(pattern.finditer(given), 0)
 
         for text in texts:
-            if (found := growth(work, text, sizes)) > MOST:
-                yield method, text, found
+            yield method, work, text
 
 
 def _texts(pattern: re.Pattern[Any]) -> Iterator[Text]:

@@ -225,8 +225,8 @@ INSIDE_WORD: Final = {
         ("send", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++"""),
         ("on", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
         ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
-        *((name, r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)"""
-                 r"""[^\s@"']++""") for name in ("sqlplus", "sqlldr", "expdp", "impdp", "rman")),
+        *((name, (r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)"""
+                 r"""[^\s@"']++""")) for name in ("sqlplus", "sqlldr", "expdp", "impdp", "rman")),
     )
 }  # fmt: skip
 # A secret's name and the secret as two words, where the second looks like a password.
