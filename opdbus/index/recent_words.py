@@ -37,6 +37,10 @@ class RecentWords:
         self._lengths: dict[int, int] = {}
         self._one_at_a_time = Lock()
 
+    def __del__(self) -> None:
+        """Close the database, which lives as long as this."""
+        self._database.close()
+
     def replace(self, gone: Sequence[int], rows: Sequence[Row]) -> None:
         """Forget what was at some places, and learn what is there now; takes 15 us a row."""
         with self._one_at_a_time, self._database:

@@ -20,6 +20,10 @@ class Stems:
         )
         self._known: dict[str, list[bytes]] = {}
 
+    def __del__(self) -> None:
+        """Close the database, which lives as long as this."""
+        self._database.close()
+
     def of(self, term: str) -> list[bytes]:
         """Return the stems of a term's words, in order: several of a phrase."""
         if term not in self._known:
