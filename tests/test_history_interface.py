@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from opdbus.config import load
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import NotKept
 from opdbus.history.change import Change, FieldChange, What, Why
+from opdbus.history.ledger import UNCHECKED
 from opdbus.index import past
 from opdbus.index.change_finder import ChangeFinder
 from opdbus.index.connected import nothing_more
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.store import Store
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
 
@@ -182,3 +185,27 @@ def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> 
         return [[row["seq"].value for row in rows] for rows in found]
 
     assert run(tmp_path, rows, work) == [[2], [1], [2, 1]]
+
+
+def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
+    """Erase a row that is being looked through after an update, and say that it is hidden."""
+
+    async def work(memory: Memory, history: HistoryInterface) -> tuple[int, int, bool]:
+        await memory.archive.write(partial(hide, last=2))
+        with pytest.raises(NotKept, match="row 2 of history is hidden: rows 1 to 2 are looked"):
+            await history.nearest(ROOT, {"seq": 2}, 1)
+        for way in (history.nearest(ROOT, {"seq": 9}, 1), history.forget(ROOT, {"row": 9})):
+            with pytest.raises(NotKept, match="no row 9 of history: rows 1 to 3 are kept"):
+                await way
+        with pytest.raises(NotKept, match="what row 3 says is not kept"):
+            await history.nearest(ROOT, {"seq": 3}, 1)
+        return await history.forget(ROOT, {"row": 2})
+
+    rows: list[tuple[str, What, str]] = [("packages/package/x", "changed", "")] * 3
+    assert run(tmp_path, rows, work) == (1, 0, True)
+
+
+def hide(store: Store, last: int) -> None:
+    """Hide rows, as after an update until they were looked through."""
+    with store.transaction():
+        store.set_fact(UNCHECKED, str(last))

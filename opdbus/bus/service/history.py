@@ -136,7 +136,15 @@ class HistoryInterface:
     async def _row(self, number: int) -> Row:
         for row in await past.numbered(self._memory, [number]):
             return row
-        kept = await self._memory.archive.read(lambda store: store.history.span())
+        kept, hidden = await self._memory.archive.read(
+            lambda store: (store.history.span(), store.history.hidden())
+        )
+        if number in hidden:
+            raise NotKept(
+                f"row {number} of history is hidden: rows {hidden.start} to {hidden.stop - 1} are"
+                " looked through for secrets after an update; ask again once that is done"
+            )
+        kept = range(hidden.start, max(hidden.stop, kept.stop)) if hidden else kept
         rows = f"rows {kept.start} to {kept.stop - 1} are kept" if kept else "there are none yet"
         raise NotKept(f"there is no row {number} of history: {rows}")
 
@@ -177,7 +185,8 @@ class HistoryInterface:
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""
         target = _target(what)
-        if target.row:
+        hidden = await self._memory.archive.read(lambda store: store.history.hidden())
+        if target.row and target.row not in hidden:
             await self._row(target.row)
         if target.thing:
             target = target._replace(declarations=list(await self._names_of(target.thing)))
