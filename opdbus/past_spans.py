@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from typing import Final, TypeAlias
 
+from opdbus.when import MONTH, YEAR
+
 Span: TypeAlias = tuple[datetime, datetime]
 Meaning: TypeAlias = Callable[[re.Match[str], datetime], Span]
 
@@ -28,7 +30,7 @@ _NUMBERS: Final[Mapping[str, float]] = {
 }  # fmt: skip
 _UNITS: Final = {
     "minute": timedelta(minutes=1), "min": timedelta(minutes=1), "hour": timedelta(hours=1),
-    "day": _DAY, "night": _DAY, "week": 7 * _DAY, "month": 30 * _DAY, "year": 365 * _DAY,
+    "day": _DAY, "night": _DAY, "week": 7 * _DAY, "month": MONTH, "year": YEAR,
 }  # fmt: skip
 _DAYS: Final = "monday tuesday wednesday thursday friday saturday sunday".split()
 _MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec".split()

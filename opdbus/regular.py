@@ -12,6 +12,7 @@ _SAFE: Final = (
 )
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _ASIDE: Final = ".not-a-file"
+_MOST_ASIDE: Final = 100
 
 
 def open_regular(
@@ -39,11 +40,14 @@ def read_regular(path: Path, *, follow: bool = False) -> bytes:
 def set_aside(path: Path) -> None:
     """Rename what lies at `path` unless it is a regular file, so that one can be made there.
 
-    An earlier one of the new name is replaced where it can be. Raises OSError.
+    Its new name is the first of a few that is free; else an earlier one is replaced where it can
+    be. Raises OSError.
     """
     try:
         is_regular = stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
         return
     if not is_regular:
-        path.rename(path.with_name(path.name + _ASIDE))
+        numbers = ("", *(f".{number}" for number in range(2, _MOST_ASIDE + 1)))
+        names = [path.with_name(f"{path.name}{_ASIDE}{number}") for number in numbers]
+        path.rename(next((name for name in names if not os.path.lexists(name)), names[0]))

@@ -21,7 +21,7 @@ _PINGS: Final = 3
 _FIRST_PASSED: Final = 3
 # So long a start may take after each report that it goes on; see sd_notify(3).
 _LONGER_USEC: Final = 120_000_000
-_STARTING: Final = "Bringing the database up to this version"
+_STARTING: Final = "Making the database ready"
 
 
 class Systemd:

@@ -1,8 +1,9 @@
 """Times and spans as people and systemd.time(7) write them, and as they are pasted from journals.
 
 This is the reader of times that are given as such: `M` is a month and `m` a minute, as systemd has
-it. Times inside of questions are words, and are read by index/times.py (`twenty to five`) and
-index/dates.py (`for ten days`), whose months and years are as long. Pure.
+it. Times inside of questions are words, and are read by index/times.py (`twenty to five`),
+index/dates.py (`for ten days`) and past_spans.py (`last night`), whose months and years are as
+long. Pure.
 """
 
 import re
@@ -23,6 +24,9 @@ TIMES: Final = (
 SPANS: Final = (
     "a span is a number and a unit, or several: 30s, 5 minutes, 1h30m, 2d, 1 week, 1M (a month)"
 )
+# A month and a year where no date says which, as systemd.time(7) has them.
+MONTH: Final = timedelta(days=30.4375)
+YEAR: Final = timedelta(days=365.25)
 # Each unit, in microseconds, by all that systemd.time(7) calls it: M is a month, m a minute.
 _UNITS: Final[Mapping[str, int]] = {
     word: microseconds
@@ -34,15 +38,15 @@ _UNITS: Final[Mapping[str, int]] = {
         ("h hr hour hours", 3_600_000_000),
         ("d day days", 86_400_000_000),
         ("w week weeks", 604_800_000_000),
-        ("M month months", 2_629_800_000_000),
-        ("y year years", 31_557_600_000_000),
+        ("M month months", MONTH // timedelta.resolution),
+        ("y year years", YEAR // timedelta.resolution),
     )
     for word in words.split()
 }
 # How long ago something was is said in the first unit of which it is so many seconds.
 _AGES: Final = (
-    (2 * 365 * 86400, "years", 365 * 86400),
-    (2 * 30 * 86400, "months", 30 * 86400),
+    (2 * YEAR.total_seconds(), "years", YEAR.total_seconds()),
+    (2 * MONTH.total_seconds(), "months", MONTH.total_seconds()),
     (2 * 86400, "days", 86400),
     (3600, "h", 3600),
     (60, "min", 60),

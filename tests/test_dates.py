@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from house import House, unit
 
+from opdbus import past_spans, when
 from opdbus.index import dates
 from opdbus.index.dates import ENDS, LASTS
 from opdbus.index.hits import Page
@@ -40,6 +41,17 @@ def test_dates_are_asked_for(question: str, fields: list[str], first: str, last:
     assert (asked.fields, f"{asked.first.date()}", f"{asked.last.date()}") == (
         fields, first, last,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["hour", "day", "week", "month", "year"])
+def test_spans_are_as_long_in_all_readers(unit: str) -> None:
+    """Read a unit as long inside of a question for dates or for changes as in an option."""
+    span = timedelta(microseconds=when.span(f"7 {unit}s"))
+    (asked,) = dates.find(f"no backup for over 7 {unit}s", TODAY)
+    assert TODAY - asked.last == span
+    now = TODAY.replace(tzinfo=None)
+    given, _ = past_spans.find(f"what changed in the last 7 {unit}s", now)
+    assert given == {"since": f"{now - span:%Y-%m-%d %H:%M}"}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from opdbus.bus.transport.connection import RemoteError
 from opdbus.history import change, checkpoint
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.forget import Forgotten, Target
+from opdbus.history.ledger import UNCHECKED
 from opdbus.history.verify import Report, verify
 from opdbus.index import cleaning
 from opdbus.index.database import connect_to_read
 from opdbus.index.memory import Memory
+from opdbus.index.store import Store
 from opdbus.state.object import Thing
 
 # as JSON writes it, it is another text
@@ -144,6 +147,38 @@ def test_what_cannot_be_erased_is_counted(tmp_path: Path) -> None:
 
     done = run(tmp_path, work)
     assert (done.rows, done.kept) == ([1], 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "numbers"),
+    [
+        (Target(Thing("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
+        (Target(text=SECRET), [1, 3, 5, 7, 9, 11, 13]),
+        (Target(row=2), [2]),
+        (Target(row=13), [13]),
+    ],
+)
+@pytest.mark.parametrize("unchecked", [7, 13])
+def test_rows_that_are_hidden_are_forgotten(
+    tmp_path: Path, target: Target, numbers: list[int], unchecked: int
+) -> None:
+    """Erase also what nobody sees until it was looked through after an update."""
+
+    async def work(memory: Memory) -> Forgotten:
+        await forgetting()(memory)
+        await memory.archive.write(partial(hide, last=unchecked))
+        done, _ = await memory.forget(target, "")
+        return done
+
+    assert run(tmp_path, work).rows == numbers
+    assert rows(tmp_path, "seq", "salt IS NULL") == [(number,) for number in numbers]
+    assert look(tmp_path).problems == []
+
+
+def hide(store: Store, last: int) -> None:
+    """Hide rows, as after an update until they were looked through."""
+    with store.transaction():
+        store.set_fact(UNCHECKED, str(last))
 
 
 def test_many_rows_are_forgotten_at_once(tmp_path: Path) -> None:

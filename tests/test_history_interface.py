@@ -1,7 +1,9 @@
 """What History1 means by an object: rows of other names, and those that are no changes."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,16 @@ from opdbus.config import load
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import NotKept
 from opdbus.history.change import Change, FieldChange, What, Why
+from opdbus.history.ledger import UNCHECKED
 from opdbus.index import past
+from opdbus.index.catalogue import Catalogue
 from opdbus.index.change_finder import ChangeFinder
 from opdbus.index.connected import nothing_more
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.store import Store
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity, StateObject
+from opdbus.state.object import Identity, StateObject, Thing
 
 PACKAGE = "/org/opdbus/state/packages/package/x"
 ROOT = node.Caller(":1.1", 0)
@@ -169,6 +174,29 @@ def test_what_was_around_an_object_is_told_by_all_its_names(tmp_path: Path) -> N
     assert run(tmp_path, [], work) == [[4, 3, 2], [4, 3, 2]]
 
 
+@pytest.mark.parametrize("path", [f"{UNITS}/web", "/org/opdbus/state/files/file/etc"])
+def test_all_things_are_walked_on_a_thread(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave the event loop to others while all things are compared with one, however many."""
+    walkers = []
+
+    def known(catalogue: Catalogue) -> list[Thing]:
+        walkers.append(threading.get_ident())
+        return original(catalogue)
+
+    async def work(_memory: Memory, history: HistoryInterface) -> int:
+        await history.changes(ROOT, {"around": path}, 9)
+        return threading.get_ident()
+
+    original = Catalogue.known
+    monkeypatch.setattr(Catalogue, "known", known)
+    rows: list[tuple[str, What, str]] = [("systemd/unit/web", "changed", "")]
+    loop = run(tmp_path, rows, work)
+    assert walkers
+    assert loop not in walkers
+
+
 def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> None:
     """Leave out what was there when it was first listed, unless a cause is asked for."""
     rows: list[tuple[str, What, str]] = [
@@ -182,3 +210,27 @@ def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> 
         return [[row["seq"].value for row in rows] for rows in found]
 
     assert run(tmp_path, rows, work) == [[2], [1], [2, 1]]
+
+
+def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
+    """Erase a row that is being looked through after an update, and say that it is hidden."""
+
+    async def work(memory: Memory, history: HistoryInterface) -> tuple[int, int, bool]:
+        await memory.archive.write(partial(hide, last=2))
+        with pytest.raises(NotKept, match="row 2 of history is hidden: rows 1 to 2 are looked"):
+            await history.nearest(ROOT, {"seq": 2}, 1)
+        for way in (history.nearest(ROOT, {"seq": 9}, 1), history.forget(ROOT, {"row": 9})):
+            with pytest.raises(NotKept, match="no row 9 of history: rows 1 to 3 are kept"):
+                await way
+        with pytest.raises(NotKept, match="what row 3 says is not kept"):
+            await history.nearest(ROOT, {"seq": 3}, 1)
+        return await history.forget(ROOT, {"row": 2})
+
+    rows: list[tuple[str, What, str]] = [("packages/package/x", "changed", "")] * 3
+    assert run(tmp_path, rows, work) == (1, 0, True)
+
+
+def hide(store: Store, last: int) -> None:
+    """Hide rows, as after an update until they were looked through."""
+    with store.transaction():
+        store.set_fact(UNCHECKED, str(last))

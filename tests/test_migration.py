@@ -14,10 +14,12 @@ from old_databases import COMMITS, OBJECTS, old
 from remembering import OWNER, run, unit
 from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
+from opdbus.errors import StoreError
 from opdbus.history.forget import Target
 from opdbus.history.question import Filter
 from opdbus.history.verify import verify
 from opdbus.index import migration, past
+from opdbus.index.archive import Archive
 from opdbus.index.database import connect_to_read
 from opdbus.index.memory import Memory
 from opdbus.index.migration import Migration
@@ -211,6 +213,56 @@ def leaking(path: Path) -> None:
         other.execute("UPDATE history SET fields = replace(fields, '2', ?)", (f'"{SECRET}"',))
         other.execute("UPDATE history SET fields = replace(fields, '\"a\"', '\"password\"')")
         other.execute("UPDATE facts SET value = 'redaction 0, text 0' WHERE name = 'written by'")
+
+
+def test_a_migration_goes_on_after_reads_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Try again what could not be read, also where the database can be written all the time."""
+    old(tmp_path, "f936244", written="redaction 0, text 0")
+    failures = {"read": 1, "find": 2}
+
+    def failing(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*given: Any, **named: Any) -> Any:
+            # the first look for a migration is the start's
+            if failures["read"] == 0 or name == "read":
+                failures[name] -= 1
+                if failures[name] >= 0:
+                    raise StoreError("disk I/O error")
+            return work(*given, **named)
+
+        return read
+
+    async def work(memory: Memory) -> None:
+        memory.archive._retry_seconds = (0.01,)
+        await finished(memory)
+        assert not memory.archive.fault
+
+    monkeypatch.setattr(migration, "read", failing("read", migration.read))
+    monkeypatch.setattr(Migration, "find", failing("find", Migration.find))
+    run(tmp_path, work)
+    assert max(failures.values()) < 0
+
+
+def test_what_could_not_be_read_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    """Pause before work is tried again where the database can be written, and then run it."""
+    tried: list[float] = []
+
+    async def live(pause: float, turns: int) -> None:
+        async def work() -> None:
+            tried.append(pause)
+            archive.when_writable(work)
+
+        async with Archive(tmp_path / "memory.db", retry_seconds=(pause,)) as archive:
+            archive.when_writable(work)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if not pause:
+                await until(lambda: len(tried) > 2)
+
+    asyncio.run(live(3600.0, 200))
+    assert tried == []
+    asyncio.run(live(0.0, 0))
 
 
 @pytest.mark.parametrize("commit", ["ae6f312", "f936244"])

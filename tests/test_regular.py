@@ -1,6 +1,7 @@
 """What lies in the daemon's folders instead of its files keeps it from nothing."""
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,21 @@ def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
     path.write_bytes(b"mail")
     set_aside(path)
     assert read_regular(path) == b"mail"
+
+
+@WITH
+@pytest.mark.parametrize("other", REPLACEMENTS)
+def test_what_is_moved_away_replaces_nothing(tmp_path: Path, kind: str, other: str) -> None:
+    """Move away one after the other what is no regular file, under names of their own."""
+    path = tmp_path / "file"
+    for each in (kind, other, kind):
+        put(path, each)
+        set_aside(path)
+        assert not os.path.lexists(path)
+    left = {each.name: stat.S_IFMT(each.lstat().st_mode) for each in tmp_path.iterdir()}
+    names = [f"file.not-a-file{number}" for number in ("", ".2", ".3")]
+    assert sorted(left) == names
+    assert left[names[0]] == left[names[2]]
 
 
 @WITH

@@ -93,9 +93,13 @@ def test_no_observer_is_no_fault() -> None:
 
 
 def test_objects_that_wait_are_counted() -> None:
-    """Objects without vectors are counted, and at level none nothing is said of vectors."""
+    """Objects without vectors are counted, and those that an update has still to render."""
     waiting = VALUES | {"Pending": 40, "Vectorized": 1282}
     assert host(waiting)["Objects"] == "1,322, 40 of which wait for their vectors"
+    updated = {"Pending": 900, "Vectorized": 1282}
+    for level in ({}, {"Level": "none", "Vectorized": 0, "Pending": 1322}):
+        line = host(VALUES | updated | level)["Objects"]
+        assert line.endswith(" of which wait to be brought up to this version")
     stage = "96% ready; searches find 1,322 objects by static vectors"
     assert host(waiting)["Second stage"] == stage
     assert "Second stage" not in host(waiting | {"FirstStage": 0})

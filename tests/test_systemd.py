@@ -485,7 +485,7 @@ def test_long_work_before_ready_extends_the_start() -> None:
         return messages
 
     first, ready, *rest = asyncio.run(work())
-    assert first.startswith("EXTEND_TIMEOUT_USEC=120000000\nSTATUS=Bringing the database")
+    assert first.startswith("EXTEND_TIMEOUT_USEC=120000000\nSTATUS=Making the database ready")
     assert (ready, rest) == ("READY=1\nSTATUS=at rest", [])
 
 

@@ -162,7 +162,10 @@ def test_what_is_wrong_comes_with_how_old_the_rest_is() -> None:
             "serves    medium is loading: searches go by words and static vectors",
         ),
         ({"Proof": {}, "QueueDepth": 0}, "work      idle, 431 a second, 3.1 ms to a"),
-        ({"Pending": 862}, "objects   1,322, 862 of which wait for their vectors, about 2 s"),
+        (
+            {"Pending": 862, "Vectorized": 460},
+            "objects   1,322, 862 of which wait for their vectors, about 2 s",
+        ),
         ({"Fallbacks": [["cuda", "no driver"]]}, "! fault   cuda: no driver"),
         ({"LastError": "it is full"}, "! fault   it is full"),
         ({"DriftAwaits": ["users"]}, "drift     not all is known yet: waiting for users"),

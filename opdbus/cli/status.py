@@ -80,9 +80,10 @@ def _of(kind: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 def _waiting(values: Mapping[str, Any]) -> str:
     if values["Pending"]:
-        what = (
-            "to be brought up to this version" if values["Level"] == "none" else "for their vectors"
-        )
+        # more than have no vector are an update's, whether or not they have one
+        is_update = values["Pending"] > values["Count"] - values["Vectorized"]
+        is_update |= values["Level"] == "none"
+        what = "to be brought up to this version" if is_update else "for their vectors"
         return f", {values['Pending']:,} of which wait {what}"
     return ", all with vectors" if values["Vectorized"] else ""
 

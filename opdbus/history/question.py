@@ -119,9 +119,18 @@ class Reader:
         return self._one(_UNCHECKED)
 
     def span(self) -> range:
-        """Return the numbers of all rows that are kept."""
+        """Return the numbers of all rows that are kept, without those that are hidden."""
         first = self._one("SELECT min(seq) FROM history WHERE seq > ?", self.unchecked())
         last = self._one("SELECT max(seq) FROM history")
+        return range(first, last + 1) if first else range(0)
+
+    def hidden(self) -> range:
+        """Return the numbers of the rows that are kept, and hidden until they were looked through.
+
+        They can be erased all the same.
+        """
+        last = self.unchecked()
+        first = self._one("SELECT min(seq) FROM history WHERE seq <= ?", last)
         return range(first, last + 1) if first else range(0)
 
     def numbers(self, wanted: Filter) -> range:

@@ -156,9 +156,14 @@ class Archive:
         await self._run(self._writing, lambda store: store.keep_log(pages), self._writer)
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
-        """Run work as soon as the database can be written; work that waits already is not added."""
+        """Run work as soon as the database can be written; work that waits already is not added.
+
+        Where it can be, what failed was a read: there is a pause before it is tried again.
+        """
 
         async def wait() -> None:
+            if not self.fault:
+                await asyncio.sleep(self._retry_seconds[0])
             await self._writable.wait()
             self._waiting.discard(work)
             with suppress(StoreError):

@@ -76,8 +76,9 @@ class Cleaner:
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
         """Erase values; return what, and whether no trace of it is left in the files."""
         async with self._one_at_a_time:
-            last = (await self._archive.read(lambda store: store.history.span())).stop - 1
-            request = Request(target, cause, 0, max(0, last))
+            # also of rows that are hidden until they were looked through
+            last = await self._archive.read(lambda store: store.ledger.state().head.seq)
+            request = Request(target, cause, 0, last)
             rows, last = await self._erase(request)
             kept = 0
             if target.text:

@@ -1,5 +1,6 @@
 """What is connected with a thing: what its fields name, and what names it, by one small table."""
 
+import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.history.question import Filter, Row
 from opdbus.index import matching, mentions, past
+from opdbus.index.catalogue import Catalogue
 from opdbus.index.memory import Memory
 from opdbus.index.mentions import Mentions
 from opdbus.state.conditions import Condition
@@ -103,7 +105,8 @@ async def around(memory: Memory, thing: Thing, look: Look = nothing_more) -> Con
             if len(found) > MOST:
                 break
     if thing[:2] == _FILE:
-        found |= {unit for unit in memory.catalogue.known() if _is_for(thing, unit)}
+        # of 100,000 objects it takes 0.5 s
+        found |= await asyncio.to_thread(_units_of, memory.catalogue, thing)
     told = Mentions()
     if thing[:2] == UNIT:
         files = [each.name for each in sorted(found) if each[:2] == _FILE]
@@ -111,9 +114,10 @@ async def around(memory: Memory, thing: Thing, look: Look = nothing_more) -> Con
     return Connections(frozenset([thing, *sorted(found - {thing})[: MOST - 1]]), told)
 
 
-def _is_for(file: Thing, unit: Thing) -> bool:
-    """Return whether a file lies in the folder that has the name of a unit."""
-    return unit[:2] == UNIT and mentions.of_names(unit.name).has(file)
+def _units_of(catalogue: Catalogue, file: Thing) -> set[Thing]:
+    """Return the units in the folder of whose name a file lies; may be called on a thread."""
+    units = (thing for thing in catalogue.known() if thing[:2] == UNIT)
+    return {unit for unit in units if mentions.of_names(unit.name).has(file)}
 
 
 async def earlier(memory: Memory, thing: Thing) -> frozenset[Thing]:

@@ -2,7 +2,7 @@
 
 What ends, such as a certificate by its `not_after`, and what was last done, such as a backup by its
 `last_success`, is raised where its date is as asked. Times that are given as options are read by
-cli/when.py, with the same lengths of months and years.
+when.py, with the same lengths of months and years.
 """
 
 import re
@@ -15,6 +15,7 @@ from opdbus.index import matching
 from opdbus.index.memory import Memory
 from opdbus.index.view import Found
 from opdbus.state.conditions import Condition
+from opdbus.when import MONTH, YEAR
 
 # Fields that say until when something is good, and when it was last done.
 ENDS: Final = (
@@ -25,8 +26,15 @@ LASTS: Final = (
     "last_success last_run last_backup last_successful last_seen last_login last_sync"
     " last_completed last_finished last_update"
 ).split()
+_DAY: Final = timedelta(days=1)
 _SOON: Final = timedelta(days=30)
-_UNITS: Final = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 30.4375, "year": 365.25}
+_UNITS: Final = {
+    "hour": 1 / 24,
+    "day": 1.0,
+    "week": 7.0,
+    "month": MONTH / _DAY,
+    "year": YEAR / _DAY,
+}
 _NUMBERS: Final = {
     **dict.fromkeys(("", "a", "an", "one", "the", "this", "next", "last"), 1),
     **dict(zip("two three four five six seven eight nine ten".split(), range(2, 11), strict=True)),
@@ -93,7 +101,7 @@ def _all(question: str, today: datetime) -> Iterator[Asked]:
 def _span(told: Mapping[str, str | None]) -> timedelta:
     unit = told.get("unit") or told.get("unit2")
     if unit is None:
-        return timedelta(days=1) if told.get("day") else _SOON
+        return _DAY if told.get("day") else _SOON
     count = told.get("count") or told.get("count2") or ""
     return timedelta(days=_UNITS[unit] * (_NUMBERS[count] if count in _NUMBERS else int(count)))
 

@@ -67,7 +67,12 @@ class Migrator:
             self._archive.when_writable(self._run_again)
 
     async def _run_again(self) -> None:
-        await self.run(await self._archive.read(Migration.find))
+        try:
+            left = await self._archive.read(Migration.find)
+        except StoreError:
+            self._archive.when_writable(self._run_again)
+        else:
+            await self.run(left)
 
     async def _migrate(self, left: Migration) -> None:
         self.objects = await self._archive.read(lambda store: store.count_of(left.unrendered))

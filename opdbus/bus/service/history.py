@@ -123,11 +123,15 @@ class HistoryInterface:
         found = set(named)
         for thing in named:
             near = await connected.around(self._memory, thing, self._look)
-            known = {*self._memory.catalogue.known(), *await past.things(self._memory)}
-            # on a thread: of 100,000 objects it takes 0.5 s
-            found |= await asyncio.to_thread(near.among, known)
+            gone = await past.things(self._memory)
+            # of 100,000 objects it takes 0.5 s
+            found |= await asyncio.to_thread(self._among, near, gone)
             found |= await connected.earlier(self._memory, thing)
         return self._all_of(found)
+
+    def _among(self, near: connected.Connections, gone: Sequence[Thing]) -> frozenset[Thing]:
+        """Return what is connected of all things; may be called on a thread."""
+        return near.among({*self._memory.catalogue.known(), *gone})
 
     def _all_of(self, things: Collection[Thing]) -> frozenset[Thing]:
         """Return things with what they are called where they are declared or observed."""
@@ -136,7 +140,15 @@ class HistoryInterface:
     async def _row(self, number: int) -> Row:
         for row in await past.numbered(self._memory, [number]):
             return row
-        kept = await self._memory.archive.read(lambda store: store.history.span())
+        kept, hidden = await self._memory.archive.read(
+            lambda store: (store.history.span(), store.history.hidden())
+        )
+        if number in hidden:
+            raise NotKept(
+                f"row {number} of history is hidden: rows {hidden.start} to {hidden.stop - 1} are"
+                " looked through for secrets after an update; ask again once that is done"
+            )
+        kept = range(hidden.start, max(hidden.stop, kept.stop)) if hidden else kept
         rows = f"rows {kept.start} to {kept.stop - 1} are kept" if kept else "there are none yet"
         raise NotKept(f"there is no row {number} of history: {rows}")
 
@@ -177,7 +189,8 @@ class HistoryInterface:
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""
         target = _target(what)
-        if target.row:
+        hidden = await self._memory.archive.read(lambda store: store.history.hidden())
+        if target.row and target.row not in hidden:
             await self._row(target.row)
         if target.thing:
             target = target._replace(declarations=list(await self._names_of(target.thing)))
