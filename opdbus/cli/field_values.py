@@ -37,7 +37,15 @@ class Values(dict[str, Value]):
 
 def read(fields: Iterable[tuple[str, str, str]]) -> Values:
     """Read the fields of a change as History1 gives it."""
-    return Values((path, _value(old, new)) for path, old, new in fields if path)
+    sides = {path: (old, new) for path, old, new in fields if path}
+    values = Values((path, _value(*both)) for path, both in sides.items())
+    for path, (_, new) in sides.items():
+        # what was observed and what is declared are one pair, of which the difference is to be seen
+        if (other := sides.get(own := f"{DECLARED}{path}", ("", ""))[1]) and new:
+            after, declared = _beside(json.loads(new), json.loads(other))
+            values[path] = values[path]._replace(after=after)
+            values[own] = values[own]._replace(after=declared)
+    return values
 
 
 def in_words(values: Mapping[str, Value]) -> str:
