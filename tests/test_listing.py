@@ -70,7 +70,7 @@ def test_messages_show_the_difference(one: object, other: object) -> None:
     value = field_values.read([("x", *sides)])["x"]
     assert value.before != value.after
     both = field_values.read([("x", "", sides[1]), ("declared.x", "", sides[0])])
-    said = field_values.compared("drift", both)
+    said = field_values.compared("drift", both, ("a", "b"))
     observed, _, declared = said.removeprefix("x is ").partition(", declared ")
     assert observed != declared
     assert said.isascii()
