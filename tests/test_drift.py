@@ -344,6 +344,35 @@ async def test_what_is_gone_does_not_heal(tmp_path: Path) -> None:
 
 
 @in_loop
+@pytest.mark.parametrize(
+    ("said", "absent", "end"),
+    [
+        ("ensure", "absent", "absent"),
+        ("state", "absent", "absent"),
+        ("presence", "absent", "missing"),
+        ("installed", False, "absent"),
+    ],
+)
+async def test_what_is_declared_absent_heals_when_it_goes(
+    tmp_path: Path, said: str, absent: Any, end: str
+) -> None:
+    """An object that must not be there, and leaves, is as declared, with a row and a signal."""
+    async with checking(tmp_path) as checked:
+        await checked.declare({"users": {"accounts": {"toor": {said: absent}}}}, tmp_path)
+        await checked.observe({"users/account/toor": {"uid": 0}}, ["users/account"])
+        await checked.until(1010.0)
+        await checked.memory.observe([], {Identity("live:users", "users", "account", "toor")}, {})
+        await checked.until(1020.0)
+        began, ended = await _history(checked)
+        assert (began[0], ended[0]) == ("drift", "healed")
+        assert json.loads(ended[3]) == [[[said], ["present"], [end]]]
+        assert checked.crossings[-1] == ["healed", "users/account/toor"]
+        declarations = checked.tracker.declarations
+        thing = Thing("users", "account", "toor")
+        assert declarations.absence(thing, {said: absent}) == "declared absent, and not there"
+
+
+@in_loop
 async def test_a_thing_of_two_names_has_both_sides(tmp_path: Path) -> None:
     """Give what is declared of what is observed under another name, and the other way round."""
     async with checking(tmp_path) as checked:

@@ -139,6 +139,12 @@ def test_modes_of_files(declared: Any, observed: str, *, is_same: bool) -> None:
         ("4096\t131072", "4096 131072", True),
         ("4096 131073", "4096 131072", False),
         ("core", "core.%p", False),
+        (None, "", True),
+        (None, "0", False),
+        ("", "", True),
+        (1.0, "1", True),
+        (1.5, "1", False),
+        ([4096.0, 131072], "4096 131072", True),
     ],
 )
 @pytest.mark.parametrize("sort", ["sysctl/settings", "sysctl/setting", "kernel/sysctl"])

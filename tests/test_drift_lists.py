@@ -12,7 +12,7 @@ from drifting import Checked, checking
 from observing import history, in_loop, observed
 from test_observe_users import GROUP, PASSWD, Files
 
-from opdbus.cli import drifting, telling
+from opdbus.cli import drifting, field_values, telling
 from opdbus.drift import network, table, words
 from opdbus.drift.compare import compare
 from opdbus.drift.crossings import Crossing, Drifted
@@ -97,7 +97,7 @@ def test_the_documentation_lists_what_is_not_compared_whole() -> None:
     said = {(f"`{name}` of `{'/'.join(sort)}`", how) for sort, name, how in others}
     assert set(_documented()) == said
     least = {(*sort, name) for sort, name, how in others if how == AT_LEAST}
-    assert least == drifting.AT_LEAST
+    assert least == field_values.AT_LEAST
 
 
 def test_an_account_may_declare_its_first_group() -> None:
@@ -110,13 +110,19 @@ def test_an_account_may_declare_its_first_group() -> None:
         assert [one.name for one in compare(row, {"groups": declared}, seen)] == ["groups"]
 
 
-def test_drift_says_where_more_is_allowed() -> None:
-    """The message of a list that is compared in part says so."""
-    fields = [("options", '["ro"]', '"rw"', "warning")]
+@pytest.mark.parametrize("name", ["options", "properties.options"])
+def test_drift_says_where_more_is_allowed(name: str) -> None:
+    """The messages of drift and history about a list that is compared in part say so."""
+    fields = [(name, '["ro"]', '"rw"', "warning")]
     row = ("/org/opdbus/state/mounts/mount/_2fsrv", "drift", "warning", 0, 0.0, fields)
     assert list(drifting.told(row)) == [
-        ("warning", "mount /srv: options declared at least ro, observed rw")
+        ("warning", f"mount /srv: {name} declared at least ro, observed rw")
     ]
+    change = {"plugin": "mounts", "kind": "mount", "name": "/srv", "what": "drift", "cause": ""}
+    path = name.split(".")
+    sides = [_wire(path, [], ["rw"]), _wire(["declared", *path], [], [["ro"]])]
+    text = str(telling.tell({**change, "source": "file", "fields": sides}))
+    assert text == f"mount /srv is other than declared: {name} is rw, declared at least ro"
 
 
 SUDO = {"users": {"groups": [{"name": "sudo", "members": ["mira"]}]}}

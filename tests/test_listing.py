@@ -49,7 +49,15 @@ def test_long_values_show_where_they_differ(at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [*ALIKE, (1, "1"), (True, "yes"), ("", None), ([1], "[1]")]
+    ("one", "other"),
+    [
+        *ALIKE,
+        ("/srv/" * 20 + "a", "/srv/" * 20 + "b"),
+        (1, "1"),
+        (True, "yes"),
+        ("", None),
+        ([1], "[1]"),
+    ],
 )
 def test_messages_show_the_difference(one: object, other: object) -> None:
     """Never write one text for two values: in drift, in history, and in lists of one member."""
@@ -61,6 +69,11 @@ def test_messages_show_the_difference(one: object, other: object) -> None:
     assert line.isascii()
     value = field_values.read([("x", *sides)])["x"]
     assert value.before != value.after
+    both = field_values.read([("x", "", sides[1]), ("declared.x", "", sides[0])])
+    said = field_values.compared("drift", both, ("a", "b"))
+    observed, _, declared = said.removeprefix("x is ").partition(", declared ")
+    assert observed != declared
+    assert said.isascii()
     lists = json.dumps([one]), json.dumps([other])
     value = field_values.read([("x", *lists)])["x"]
     assert value.before != value.after

@@ -56,6 +56,12 @@ OBSERVED = [
     ("kernel", "sysctl", "vm.swappiness", {"value": "60"}),
     ("kernel", "sysctl", "kernel.panic", {"value": "0"}),
 ]
+ABSENT: dict[str, Any] = {
+    "apt": {"packages": [{"name": "telnetd", "ensure": "absent"}, {"name": "vim"}]},
+    "packages": {"packages": [{"name": "rsh", "installed": False}]},
+    "users": {"accounts": [{"name": "toor", "state": "absent"}]},
+    "tls": {"certificates": [{"name": "old.example", "presence": "absent"}]},
+}
 # Names of what is declared otherwise than it is observed.
 RENAMED = (
     *("users/user/alice", "systemd/unit/memcached", "apt/package/nginx"),
@@ -74,7 +80,7 @@ def _file(folder: Path) -> Path:
     return replace(folder / "state.json", json.dumps({"version": 1, "plugins": PLUGINS}))
 
 
-def _filled(daemon: Running) -> Running:
+def _filled(daemon: Running, declared: int = 4) -> Running:
     daemon.start()
 
     async def fill(caller: Caller) -> None:
@@ -85,7 +91,7 @@ def _filled(daemon: Running) -> Running:
             total, _ = await caller.call(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, 0)
             return int(total)
 
-        await caller.until(listed, len(OBSERVED) + 4)
+        await caller.until(listed, len(OBSERVED) + declared)
 
     ask(daemon, fill)
     return daemon
@@ -298,3 +304,43 @@ def test_real_accounts_are_told_as_they_are(
     # it was looked for, and is not there
     line = daemon.cli("search", "no-such-wish", "-n", "1").stdout.splitlines()[1]
     assert "declared, missing: user account no-such-wish" in line
+
+
+@pytest.fixture(scope="module")
+def absent(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Running:
+    """Run a daemon of which some objects are only declared, and that as absent."""
+    file = tmp_path_factory.mktemp("absent") / "state.json"
+    replace(file, json.dumps({"version": 1, "plugins": ABSENT}))
+    return _filled(shared_daemons("absent", STATE_FILE=file, VECTOR_LEVEL="none"), 5)
+
+
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [
+        ("is telnetd installed", "apt/package/telnetd"),
+        ("is rsh installed?", "packages/package/rsh"),
+        ("is there an account toor", "users/account/toor"),
+        ("is there a certificate old.example", "tls/certificate/old.example"),
+    ],
+)
+def test_what_is_declared_absent_is_no_object_of_the_host(
+    absent: Running, question: str, name: str
+) -> None:
+    """What is only declared absent says so, below all observed that answers, and no surer."""
+    hits = _answers(absent, question, "--all", "-n", "30")
+    at = _names(hits).index(name)
+    assert hits[at]["snippet"].startswith("declared absent: ")
+    answers = [hit for hit in hits if not hit["weak"]]
+    below = answers[answers.index(hits[at]) + 1 :] if hits[at] in answers else []
+    assert not [hit for hit in below if hit["source"] != "file"]
+    scores = [hit["score"] for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_list_marks_what_is_declared_absent(absent: Running) -> None:
+    """A list of objects has a column that says which are declared absent, and JSON has a key."""
+    lines = absent.cli("list").stdout.splitlines()
+    marked = {line.split()[2] for line in lines[1:] if line.split()[-1] == "absent"}
+    assert marked == {"telnetd", "rsh", "toor", "old.example"}
+    rows = json.loads(absent.cli("list", "--json").stdout)["objects"]
+    assert {row["name"] for row in rows if row.get("declared") == "absent"} == marked

@@ -13,11 +13,12 @@ from opdbus.cli.oddities import sentence
 from opdbus.errors import InvalidArgs
 from opdbus.index.events import Vectorized
 from opdbus.index.hits import Page
+from opdbus.insight import reading
 from opdbus.insight.clustering import normalized
 from opdbus.insight.lonely import Lonely, lonely
 from opdbus.insight.odd import LEAST, Odd, outliers
 from opdbus.insight.survey import Survey
-from opdbus.state.object import Thing
+from opdbus.state.object import Identity, StateObject, Thing
 from opdbus.state.secret_text import REDACTED
 
 NEVER: dict[int, Lonely] = {}
@@ -124,6 +125,43 @@ def test_a_port_that_no_service_opened_stands_out(unit: str, user: str, *, is_od
     # where no port has a unit, the kernel does not say which
     unknown = {name: {"user": "www-data"} for name in ports}
     assert stand_out("net", "listener", unknown) == {}
+    # root's own may be the kernel's: they are no sign that units are known
+    unknown["tcp 0.0.0.0:0"] = {"user": "root"}
+    assert stand_out("net", "listener", unknown) == {}
+
+
+@pytest.mark.parametrize(
+    ("account", "is_odd"),
+    [
+        ({"uid": 110, "system": True}, False),
+        ({"uid": 110}, False),
+        ({"uid": 61184, "system": True}, False),
+        ({"uid": 1001, "system": False}, True),
+    ],
+)
+def test_an_account_of_the_system_is_no_person(
+    live: Callable[..., Any], account: dict[str, Any], *, is_odd: bool
+) -> None:
+    """A port without a unit of a system account, by its number or its mark, is no person's."""
+
+    async def work(made: House) -> None:
+        units: list[dict[str, Any]] = [{"unit": f"a{n}.service", "user": "root"} for n in range(3)]
+        ports = [*units, {"user": "postgres"}]
+        of_ports = [
+            StateObject(Identity("publish:test", "net", "listener", f"tcp 0.0.0.0:{n}"), port)
+            for n, port in enumerate(ports)
+        ]
+        identity = Identity("publish:test", "users", "account", "postgres")
+        await made.publish(*of_ports, StateObject(identity, account))
+        wanted = {"plugin": "net"}
+        (survey,) = await reading.surveys(made.memory, wanted, _at_once)
+        assert bool(survey.faults()) is is_odd
+
+    live(work, engine=False)
+
+
+async def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 def test_names_and_long_values_are_json_as_well() -> None:

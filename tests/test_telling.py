@@ -658,3 +658,13 @@ def test_what_happens_during_a_package_run_need_not_be_its_doing() -> None:
     rows.append(change("gone", PORT, "tcp 0.0.0.0:80", cause="exit"))
     causes = [run, f"during {run}", f"during {run}", "unit exit"]
     assert [line.cause for line in grouping.lines(rows)] == causes
+
+
+def test_a_first_listing_counts_what_was_observed() -> None:
+    """Objects that are only declared are counted apart: nobody found them."""
+    real = [change("appeared", "users/account", f"u{n}", cause="first") for n in range(3)]
+    wish = [change("appeared", "users/account", f"w{n}", cause="first") for n in range(2)]
+    wish = [{**one, "source": "file"} for one in wish]
+    texts = [line.text for line in grouping.lines([*real, *wish])]
+    assert texts == ["found 3 accounts; declared 2 accounts"]
+    assert [line.text for line in grouping.lines(wish)] == ["declared 2 accounts"]

@@ -15,7 +15,7 @@ from opdbus import listing
 from opdbus.bus import paths
 from opdbus.cli import output, telling
 from opdbus.cli.asking import ask, chosen, named
-from opdbus.cli.field_values import NOT_DECLARED
+from opdbus.cli.field_values import NOT_DECLARED, least_of
 from opdbus.cli.printing import stamp
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
@@ -43,8 +43,6 @@ _MOST_SORTS: Final = 5
 _MAX_VALUE: Final = 1000
 # Fields that say by their values alone what they are about.
 _PLAIN: Final = frozenset("active_state state status ensure presence running".split())
-# Lists of which others may be there besides: as in drift.table.
-AT_LEAST: Final = frozenset({("mounts", "mount", "options")})
 COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
 # How what was other than declared ends: a label, and what is said.
 _ENDS: Final = {
@@ -263,8 +261,7 @@ def told(row: Row) -> Iterator[tuple[str, str]]:
         # of one text as a number and in quotes, for example, the JSON shows the difference
         sides = (declared, observed) if sides[0] == sides[1] else sides
         sides = listing.distinct(*sides, _MAX_VALUE)
-        least = "at least " if (*paths.parse(path)[:2], name) in AT_LEAST else ""
-        values = f"declared {least}{sides[0]}, observed {sides[1]}"
+        values = f"declared {least_of(paths.parse(path)[:2], name)}{sides[0]}, observed {sides[1]}"
         if _said(declared) == NOT_DECLARED:
             field, values = "", "is there, and not declared"
         yield severity, f"{_name(path)}: {field}{values}{mark}"

@@ -10,6 +10,8 @@ from opdbus import listing
 PRESENCE: Final = "presence"
 NOT_DECLARED: Final = "not declared"
 MAX_FIELDS: Final = 3
+# Lists of which others may be there besides: as in drift.table.
+AT_LEAST: Final = frozenset({("mounts", "mount", "options")})
 # What begins the name of a declared value, which is no value before or after.
 DECLARED: Final = "declared."
 # What begins a declared value of which others meet it, too, in rows of earlier versions.
@@ -37,7 +39,15 @@ class Values(dict[str, Value]):
 
 def read(fields: Iterable[tuple[str, str, str]]) -> Values:
     """Read the fields of a change as History1 gives it."""
-    return Values((path, _value(old, new)) for path, old, new in fields if path)
+    sides = {path: (old, new) for path, old, new in fields if path}
+    values = Values((path, _value(*both)) for path, both in sides.items())
+    for path, (_, new) in sides.items():
+        # what was observed and what is declared are one pair, of which the difference is to be seen
+        if (other := sides.get(own := f"{DECLARED}{path}", ("", ""))[1]) and new:
+            after, declared = _beside(json.loads(new), json.loads(other))
+            values[path] = values[path]._replace(after=after)
+            values[own] = values[own]._replace(after=declared)
+    return values
 
 
 def in_words(values: Mapping[str, Value]) -> str:
@@ -46,9 +56,10 @@ def in_words(values: Mapping[str, Value]) -> str:
     return listing.first([f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS)
 
 
-def compared(what: str, values: Mapping[str, Value]) -> str:
-    """Tell fields that are other than declared, or are so no longer."""
-    told = [_compared(what, path, value, declared) for path, value, declared in _sides(values)]
+def compared(what: str, values: Mapping[str, Value], sort: tuple[str, str]) -> str:
+    """Tell fields of an object of a sort that are other than declared, or are so no longer."""
+    sides = _sides(values)
+    told = [_compared(what, path, v, least_of(sort, path), declared) for path, v, declared in sides]
     return listing.first([text for text in told if text], MAX_FIELDS, "; ")
 
 
@@ -66,7 +77,7 @@ def _sides(values: Mapping[str, Value]) -> Iterator[tuple[str, Value, str]]:
             yield own, value, value.before
 
 
-def _compared(what: str, path: str, value: Value, declared: str) -> str:
+def _compared(what: str, path: str, value: Value, least: str, declared: str) -> str:
     """Tell a field; whether there is an object at all needs no name."""
     before, after, said = _answering(path, value)
     name = "" if path == PRESENCE else path
@@ -79,7 +90,12 @@ def _compared(what: str, path: str, value: Value, declared: str) -> str:
     if not name:
         return "there, and not declared" if declared == NOT_DECLARED else after
     wanted = "yes" if declared == path else declared or "none"
-    return f"{name} is {after or 'none'}, declared {wanted}"
+    return f"{name} is {after or 'none'}, declared {least}{wanted}"
+
+
+def least_of(sort: tuple[str, str], name: str) -> str:
+    """Say that a field of a sort is declared in part, also in `properties`; empty if it is not."""
+    return "at least " if (*sort, name.rpartition(".")[2]) in AT_LEAST else ""
 
 
 def _answering(path: str, value: Value) -> Value:

@@ -78,10 +78,16 @@ def _together(told: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
 
 def _listed(found: Sequence[_Item], least: str) -> Line:
     """Tell of a first listing: how many there are of each sort."""
-    counts = Counter((change["plugin"], change["kind"]) for change, _ in found)
-    sorts = [f"{n:,} {plural(noun(s), n)}" for s, n in counts.most_common()]
-    change, told = found[-1]
-    text = f"{told.verb} {least}{', '.join(sorts)}"
+    change, _ = found[-1]
+    sides: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+    for one, _ in found:
+        sides[is_declaration(one)][one["plugin"], one["kind"]] += 1
+    parts = [
+        f"{verb} {least}{', '.join(f'{n:,} {plural(noun(s), n)}' for s, n in counts.most_common())}"
+        for verb, counts in zip(("found", "declared"), sides.values(), strict=True)
+        if counts
+    ]
+    text = "; ".join(parts)
     return Line(change["at"], text, change["cause"], [change for change, _ in found])
 
 

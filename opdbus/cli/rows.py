@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # what the value of an object stands below that nothing observes
 DECLARED: Final = "declared"
+# the same of one that is declared absent
+ABSENT: Final = "declared absent"
 # in click's context: the arguments of the command that `op-dbus ask` took
 ASKED: Final = "opdbus.asked"
 # never shortened, to be copied
@@ -111,8 +113,8 @@ def _text(row: Row) -> dict[str, Any]:
 
 def _cell(name: str, value: Any) -> str:  # noqa: ANN401 -- any JSON
     # as hits are listed: so many digits of a score say something
-    if isinstance(value, dict) and value.keys() == {DECLARED}:
-        return f"{DECLARED} {_cell(name, value[DECLARED])}"
+    if isinstance(value, dict) and value.keys() in ({DECLARED}, {ABSENT}):
+        return " ".join(f"{mark} {_cell(name, inner)}" for mark, inner in value.items())
     said = f"{value:.3f}" if name == "score" and isinstance(value, float) else output.said(value)
     return said if name in _NAMES else output.short_hashes(said)
 

@@ -110,7 +110,9 @@ def _compared(subject: str, change: Change, values: Values) -> Told:
         return Told(subject, "need not be declared any more")
     is_late = change["cause"] == NOT_FOLLOWED
     verb = "is still other than declared" if is_late else _WHATS.get(what, what)
-    return Told(subject, verb, field_values.compared(what, values))
+    return Told(
+        subject, verb, field_values.compared(what, values, (change["plugin"], change["kind"]))
+    )
 
 
 def is_declaration(change: Change) -> bool:

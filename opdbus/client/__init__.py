@@ -214,7 +214,8 @@ class Client:
     ) -> list[list[Json]]:
         """Return a row of each object: what each field holds, several values as a list.
 
-        Where they are `marked`, those of what is only declared are below the key `declared`.
+        Where they are `marked`, those of what is only declared are below the key `declared`,
+        or `declared absent`.
         """
         rows: list[list[Json]] = []
         size, options = _OBJECTS_A_CALL, {"marked": True} if marked else {}

@@ -113,7 +113,8 @@ def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
         is_there = seen is not None and not _is_gone(row, seen)
         return ["present" if is_there else ABSENT if field.path == ENSURE else MISSING]
     if seen is None:
-        return []
+        # what must not be there is not, whatever field says so
+        return [ABSENT] if field.observed == "present" else []
     keys = field.path[1:] if field.path[0] in _CONTAINERS and len(field.path) > 1 else field.path
     rule = row.rules.get(".".join(map(values.words, keys)))
     if rule and rule.observed:

@@ -7,13 +7,13 @@ from collections.abc import Set as AbstractSet
 
 import structlog
 
-from opdbus.drift import compare, look
+from opdbus.drift import compare, look, table
 from opdbus.drift.look import Plan
 from opdbus.drift.pairs import Pairs, is_one
 from opdbus.index.declarations import NOTHING_DECLARED, Declaration
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry
-from opdbus.state.object import Thing
+from opdbus.state.object import Json, Thing
 
 log = structlog.get_logger()
 
@@ -26,10 +26,12 @@ class PairedDeclarations:
         memory: Memory,
         pairs: Pairs,
         is_missing: Callable[[Thing], bool] = lambda _thing: False,
+        covers: Callable[[Thing], bool] = lambda _thing: False,
     ) -> None:
         self._memory = memory
         self._pairs = pairs
         self._is_missing = is_missing
+        self._covers = covers
 
     def observed(self, thing: Thing) -> Sequence[Thing]:
         """Return what a declared object meets: itself, the same by another name, or its parts."""
@@ -49,6 +51,14 @@ class PairedDeclarations:
     def is_missing(self, thing: Thing) -> bool:
         """Return whether a declared object was looked for and is not there."""
         return self._is_missing(thing)
+
+    def absence(self, thing: Thing, declared: Mapping[str, Json]) -> str:
+        """Say that an object is declared absent, and whether it was looked for; empty if not."""
+        if compare.is_only_observed(declared) or compare.is_wanted(declared):
+            return ""
+        # of a sort without a row for what is missing, few are listed
+        is_known = self._covers(thing) and table.of_declared(thing[:2]).missing is not None
+        return "declared absent, and not there" if is_known else "declared absent"
 
     def declares(self, thing: Thing) -> Entry | None:
         """Return the entry that declares an observed object."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from opdbus.drift import look, table
-from opdbus.drift.compare import is_only_observed
+from opdbus.drift.compare import is_only_observed, is_wanted
 from opdbus.drift.crossings import Crossing
 from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field, Path
 from opdbus.drift.pairs import Pairs
@@ -42,8 +42,9 @@ class Reasons:
         for one in crossings:
             rows = await self._memory.archive.read(partial(_newest, self._pairs.about(one.thing)))
             recent = [row for row in rows if row.at >= one.at * 1e6 - _EARLIER]
-            dropped = await self._dropped(one, claims)
-            known = replace(one, dropped=dropped, is_gone=self._is_gone(one))
+            declared = await self._declared(one)
+            dropped = self._dropped(one, declared, claims)
+            known = replace(one, dropped=dropped, is_gone=self._is_gone(one, declared))
             observed = {**_before(recent, one), **await self._after(known)}
             found.append(_with_causes(replace(known, observed=observed), recent))
         return found
@@ -55,22 +56,32 @@ class Reasons:
         plan = look.plan(self._pairs, one.thing)
         return await look.observed(self._memory, plan, one.healed)
 
-    def _is_gone(self, one: Crossing) -> bool:
-        """Return whether fields ended since there is no such thing as is declared any more."""
+    async def _declared(self, one: Crossing) -> Mapping[str, Json] | None:
+        """Return what is declared of a thing; None if nothing is."""
+        if (declared := self._pairs.sides(one.thing).declared) is None:
+            return None
+        content = (await self._memory.content([declared])).get(declared.id)
+        return json.loads(content.properties) if content else {}
+
+    def _is_gone(self, one: Crossing, declared: Mapping[str, Json] | None) -> bool:
+        """Return whether fields ended since there is no such thing as is declared any more.
+
+        What is declared absent, and is gone, is as declared.
+        """
         if one.after and any(field.is_absence for field in one.after.fields):
             return True
-        return bool(self._pairs.sides(one.thing).declared) and not self._pairs.observed(one.thing)
+        is_meant = declared is not None and is_wanted(declared)
+        return is_meant and not self._pairs.observed(one.thing)
 
-    async def _dropped(self, one: Crossing, claims: frozenset[Sort]) -> list[Field]:
+    def _dropped(
+        self, one: Crossing, values: Mapping[str, Json] | None, claims: frozenset[Sort]
+    ) -> list[Field]:
         """Return the fields that ended, and that the file does not declare any more."""
         if not one.ended:
             return []
-        declared = self._pairs.sides(one.thing).declared
-        if declared is None:
+        if values is None:
             is_claimed = table.is_claimed(one.thing, claims)
             return [field for field in one.ended if not (_is_extra(field) and is_claimed)]
-        content = (await self._memory.content([declared])).get(declared.id)
-        values = json.loads(content.properties) if content else {}
         if is_only_observed(values):
             return one.ended
         return [f for f in one.ended if f.path != PRESENCE and not _has(values, f.path)]
@@ -137,7 +148,7 @@ def _is_extra(field: Field) -> bool:
     return field.path == PRESENCE and field.declared in (None, NOT_DECLARED)
 
 
-def _has(values: Json, path: Sequence[str]) -> bool:
+def _has(values: Json | Mapping[str, Json], path: Sequence[str]) -> bool:
     """Return whether there is a value at a path."""
     for key in path:
         if not isinstance(values, dict) or key not in values:

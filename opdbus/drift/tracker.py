@@ -56,7 +56,9 @@ class Tracker:
         self._reasons = Reasons(memory, self._pairs)
         self._waiting = Waiting()
         self._coverage = Coverage(self._pairs, wall, memory.catalogue.of_sorts)
-        self.declarations = PairedDeclarations(memory, self._pairs, self._is_missing)
+        self.declarations = PairedDeclarations(
+            memory, self._pairs, self._is_missing, self._coverage.covers
+        )
         self._alone = Alone(memory.catalogue, self._pairs, self._coverage)
         self._intended = Intended(memory, self._pairs, self._records, self._coverage, wall)
         # when this began, or a source listed objects for the first time

@@ -79,7 +79,10 @@ def setting(declared: Json, observed: Json, seen: Seen) -> Difference | None:
 
 
 def _in_words(value: Json) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return " ".join(map(_in_words, value))
+    is_whole = isinstance(value, float) and value.is_integer()
+    return "" if value is None else str(int(value) if is_whole else value)
 
 
 def mode(declared: Json, observed: Json, seen: Seen) -> Difference | None:

@@ -1,10 +1,11 @@
 """The seam between answers and drift: declared objects, and the observed ones that they are."""
 
+import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol
 
-from opdbus.index.store import Entry
+from opdbus.index.store import Content, Entry
 from opdbus.state.object import FILE, Json, Thing
 
 
@@ -39,6 +40,9 @@ class Declarations(Protocol):
     def is_missing(self, thing: Thing) -> bool:
         """Return whether a declared object was looked for and is not there."""
 
+    def absence(self, thing: Thing, declared: Mapping[str, Json]) -> str:
+        """Say that an object is declared absent, and whether it was looked for; empty if not."""
+
     def declares(self, thing: Thing) -> Entry | None:
         """Return the entry that declares an observed object."""
 
@@ -46,12 +50,21 @@ class Declarations(Protocol):
         """Return what is declared of declared objects that are observed; without those gone."""
 
 
-def marked(declarations: Declarations, entry: Entry, text: str) -> str:
+def marked(declarations: Declarations, entry: Entry, content: Content, text: str) -> str:
     """Return a text about the object of an entry, which says so where it is only declared."""
     if entry.identity.source != FILE or not text:
         return text
+    if absence := absence_of(declarations, entry, content):
+        return f"{absence}: {text}"
     is_missing = declarations.is_missing(Thing(*entry.identity[1:]))
     return f"declared, missing: {text}" if is_missing else f"declared {text}"
+
+
+def absence_of(declarations: Declarations, entry: Entry, content: Content) -> str:
+    """Say that the object of an entry is only declared, and that as absent; empty if it is not."""
+    if entry.identity.source != FILE:
+        return ""
+    return declarations.absence(Thing(*entry.identity[1:]), json.loads(content.properties))
 
 
 class Unpaired:
@@ -72,6 +85,10 @@ class Unpaired:
     def is_missing(self, _thing: Thing) -> bool:
         """Return that nobody looked for it."""
         return False
+
+    def absence(self, _thing: Thing, _declared: Mapping[str, Json]) -> str:
+        """Say nothing."""
+        return ""
 
     def declares(self, _thing: Thing) -> Entry | None:
         """Return nothing."""

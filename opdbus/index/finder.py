@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from opdbus import vocabulary
@@ -27,7 +27,7 @@ from opdbus.index import (
 from opdbus.index.calibration import CERTAIN, Judged, judge, like
 from opdbus.index.cascade import Cascade
 from opdbus.index.catalogue import first, thing_of
-from opdbus.index.declarations import DECLARED, NOTHING_DECLARED, Declaration, marked
+from opdbus.index.declarations import DECLARED, NOTHING_DECLARED, Declaration, absence_of, marked
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
 from opdbus.index.matches import raise_by, read
@@ -268,6 +268,8 @@ class Finder:
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, calibration.COMPARED)]]
         judged = judge(scores, query.mode) if query.without is None else like(scores)
+        if query.without is None:
+            found, judged = self._absent_last(found, judged, contents)
         part = slice(page.offset, last)
         return await self._read(page, query, found[part], judged[part], contents)
 
@@ -378,12 +380,35 @@ class Finder:
                 entry.identity.source,
                 score,
                 mark,
-                marked(self._memory.declarations, entry, first_line(contents[entry.id].text)),
+                self._marked(entry, contents[entry.id]),
                 reason,
                 *_declared_and_observed(entry, sides, contents),
             )
             for (entry, score, mark), reason in zip(there, whys, strict=True)
         ]
+
+    def _marked(self, entry: Entry, content: Content) -> str:
+        return marked(self._memory.declarations, entry, content, first_line(content.text))
+
+    def _absent_last(
+        self, found: Found, judged: list[Judged], contents: Mapping[int, Content]
+    ) -> tuple[Found, list[Judged]]:
+        """Put what is only declared absent below all that is observed and answers, and no surer."""
+        declarations, rows = self._memory.declarations, [*zip(found, judged, strict=False)]
+
+        def is_absent(entry: Entry) -> bool:
+            content = contents.get(entry.id)
+            return content is not None and bool(absence_of(declarations, entry, content))
+
+        absent = {row[0].id for row, _ in rows if is_absent(row[0])}
+        if not absent:
+            return found, judged
+        rows.sort(key=lambda row: (row[1].is_weak, row[0][0].id in absent))
+        chances = accumulate((each.chance for _, each in rows), min)
+        marks = [
+            replace(one, chance=chance) for (_, one), chance in zip(rows, chances, strict=True)
+        ]
+        return [row for row, _ in rows], marks
 
     def _standing(self, entry: Entry) -> Entry:
         """Return the entry that is shown for one that was found: the observed one, if any."""

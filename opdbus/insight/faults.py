@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from opdbus.state.object import Json, Thing
@@ -21,8 +22,13 @@ class Rule(NamedTuple):
     is_fault: bool
 
 
-def rule_of(thing: Thing, properties: Mapping[str, Json]) -> Rule | None:
-    """Return how a rule sees an object; None where there is no rule for it."""
+def rule_of(
+    thing: Thing, properties: Mapping[str, Json], services: AbstractSet[str] = frozenset()
+) -> Rule | None:
+    """Return how a rule sees an object; None where there is no rule for it.
+
+    `services` are the accounts of the system, which are no persons.
+    """
     if thing[:2] == ("users", "account"):
         uid = properties.get("uid")
         is_root = uid == 0 and not isinstance(uid, bool)
@@ -32,9 +38,9 @@ def rule_of(thing: Thing, properties: Mapping[str, Json]) -> Rule | None:
         units = str(properties.get("unit", "")).split(", ")
         user = str(properties.get("user", ""))
         # what is in no unit and root's may be the kernel's own
-        is_of_person = any(map(_OF_PERSON.fullmatch, units)) or (
-            units == [""] and user not in {"", _SUPERUSER}
-        )
+        if units == [""] and {*user.split(", ")} <= services | {"", _SUPERUSER}:
+            return None
+        is_of_person = units == [""] or any(map(_OF_PERSON.fullmatch, units))
         value = f"a person, {user}" if is_of_person and user else "a person"
         return Rule("opened_by", value if is_of_person else "a service", "a service", is_of_person)
     return None

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _AT_A_TIME: Final = 256
 
 
+# Accounts of lower numbers are the system's.
+_FIRST_PERSON: Final = 1000
+
+
 class _Item(NamedTuple):
     thing: Thing
     is_observed: bool
@@ -42,13 +46,14 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
     renamed = frozenset(memory.declarations.renamed())
     known = [thing for thing in memory.catalogue.known() if thing not in renamed]
     counts = Counter(map(kind_of, known))
+    services = await _services(memory, known)
     found: dict[tuple[Kind, bool], Survey] = {}
 
     def add(items: Sequence[_Item]) -> None:
         for item in items:
             kind = kind_of(item.thing)
             if counts[kind] >= LEAST or kind[:2] in faults.KINDS:
-                survey = found.setdefault((kind, item.is_observed), Survey())
+                survey = found.setdefault((kind, item.is_observed), Survey(services))
                 survey.add(item.thing, item.properties)
 
     clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
@@ -65,6 +70,18 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
     for part in slices(shared, _AT_A_TIME):
         await run(partial(add, await _joined(memory, part)))
     return [found[key] for key in sorted(found)]
+
+
+async def _services(memory: Memory, known: Sequence[Thing]) -> frozenset[str]:
+    """Return the names of the accounts of the system."""
+    accounts = [thing for thing in known if thing[:2] == ("users", "account")]
+    rows = await matching.values(memory, accounts, ["system", "uid"])
+    return frozenset(
+        account.name
+        for account, row in zip(accounts, rows, strict=True)
+        if True in row.get("system", [])
+        or any(isinstance(uid, int) and uid < _FIRST_PERSON for uid in row.get("uid", []))
+    )
 
 
 async def _joined(memory: Memory, things: Sequence[Thing]) -> list[_Item]:

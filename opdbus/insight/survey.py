@@ -7,6 +7,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -75,7 +76,9 @@ class _Value(NamedTuple):
 class Survey:
     """What the objects of one kind have in each field."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: AbstractSet[str] = frozenset()) -> None:
+        # the accounts of the system
+        self._services = services
         self.things: list[Thing] = []
         self._fields: dict[str, int] = {}
         self._values: dict[_Value, int] = {}
@@ -86,7 +89,7 @@ class Survey:
 
     def add(self, thing: Thing, properties: Mapping[str, Json]) -> None:
         """Take in an object; what moves by itself and texts are left out."""
-        if rule := faults.rule_of(thing, properties):
+        if rule := faults.rule_of(thing, properties, self._services):
             self._rules[len(self.things)] = rule
         row = array("i")
         for path, value in states(properties, partial(_without_name, thing=thing)).items():

@@ -136,7 +136,8 @@ def _described(
     entry = first(entries)
     content, fields = contents.get(entry.id), memory.joined(entries, contents)
     states = [_word(fields[key]) for key in _STATES if key in fields]
-    text = marked(memory.declarations, entry, content.text.partition("\n")[0]) if content else ""
+    line = content.text.partition("\n")[0] if content else ""
+    text = marked(memory.declarations, entry, content, line) if content else ""
     state = ", ".join(dict.fromkeys(filter(None, states[:_MOST_STATES])))
     return text, f"declared {state}" if state and entry.identity.source == FILE else state
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.bus.service import sorts
 from opdbus.index import matching
-from opdbus.index.catalogue import FILTER_KEYS
+from opdbus.index.catalogue import FILTER_KEYS, thing_of
+from opdbus.index.declarations import absence_of
 from opdbus.state import conditions
 
 if TYPE_CHECKING:
@@ -33,3 +34,12 @@ async def things(memory: Memory, checked: Options) -> Sequence[Thing]:
     # who asks for a plugin, or for what the file declares, gets it by the names that are there
     there, one = frozenset(found), memory.declarations.one
     return [thing for thing in found if thing not in renamed or one(thing) not in there]
+
+
+async def absent(memory: Memory, declared: Sequence[Thing]) -> set[Thing]:
+    """Return those of some things, all only declared, that are declared absent."""
+    entries = [entry for thing in declared for entry in memory.catalogue.about(thing)[:1]]
+    contents = await memory.content(entries)
+    there = (entry for entry in entries if entry.id in contents)
+    declarations = memory.declarations
+    return {thing_of(e) for e in there if absence_of(declarations, e, contents[e.id])}

@@ -109,6 +109,7 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
     if any(e.id not in contents for e in entries):
         raise UnknownObject(f"{'/'.join(thing)} was removed just now")
     index = vectors.current
+    content = contents[entry.id]
     has_vector = index is not None and entry.text_digest in index
     return {
         "Plugin": thing.plugin,
@@ -117,7 +118,7 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
         "Source": entry.identity.source,
         "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
         "Declared": contents[declared.id].properties if declared else "",
-        "Text": marked(vectors.memory.declarations, entry, contents[entry.id].text),
+        "Text": marked(vectors.memory.declarations, entry, content, content.text),
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
         "Distance": vectors.distance(declared, next(iter(observed), None)),

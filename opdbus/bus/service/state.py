@@ -202,10 +202,12 @@ class StateInterface:
         things = [*map(thing_at, objects)]
         rows = await matching.values(self._memory, things, fields)
         is_observed = self._memory.catalogue.is_observed
-        is_wish = [is_marked and not is_observed(thing) for thing in things]
+        wishes = [thing for thing in things if is_marked and not is_observed(thing)]
+        marks = dict.fromkeys(wishes, "declared")
+        marks |= dict.fromkeys(await listed.absent(self._memory, wishes), "declared absent")
         return [
-            [_cell(row.get(name, []), is_declared=wish) for name in fields]
-            for row, wish in zip(rows, is_wish, strict=True)
+            [_cell(row.get(name, []), marks.get(thing, "")) for name in fields]
+            for row, thing in zip(rows, things, strict=True)
         ]
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
@@ -309,12 +311,12 @@ def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _cell(values: Sequence[Json], *, is_declared: bool) -> str:
-    """Give the values of a field as JSON, one alone without a list; "" if there is none."""
+def _cell(values: Sequence[Json], mark: str) -> str:
+    """Give the values of a field as JSON, one alone without a list, below a mark if it has one."""
     if not values:
         return ""
     value = values if len(values) > 1 else values[0]
-    return _json({"declared": value} if is_declared else value)
+    return _json({mark: value} if mark else value)
 
 
 def _row(thing: Thing) -> tuple[str, str, str, str]:
