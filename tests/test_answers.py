@@ -169,7 +169,7 @@ def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None
     """Demand the more of an answer, the fewer objects a host has, at every level."""
     curve = curves()[key]
     unlikely, enough, likely = (
-        _constant(curve, chance) for chance in (0.99 * curve.least, 1.01 * curve.least, 0.7)
+        _constant(curve, chance) for chance in (0.99 * curve.least, 1.01 * curve.least, 0.75)
     )
     assert [unlikely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [True, True, True]
     assert [enough.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, True, True]

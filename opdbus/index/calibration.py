@@ -86,7 +86,7 @@ class Curve:
 
     def is_weak(self, features: Features, few: float) -> bool:
         """Return whether there is hardly an answer; `few` as of Background."""
-        odds = self.least / (1 - self.least) * _OF_FEW**few
+        odds: float = self.least / (1 - self.least) * _OF_FEW**few
         return self.answerable(features) < odds / (1 + odds)
 
 

@@ -33,7 +33,7 @@ _SAMPLED: Final = 384
 # Of fewer the usual ones say as much as they are fewer.
 _FEW: Final = 8
 # A host of no more objects has few words, one of more than the second number has enough.
-_FEW_OBJECTS: Final = 64, 256
+_FEW_OBJECTS: Final = 48, 128
 # So many are compared exactly, and one of so many without all others.
 _FEW_COMPARED: Final = 1024
 _SPARSE: Final = 4
