@@ -1,7 +1,9 @@
 """Scores that mean something, words that are corrected, and why something was found."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,7 +12,7 @@ from running import PATIENCE_SECONDS
 
 from opdbus.config import load
 from opdbus.index import spelling
-from opdbus.index.calibration import Features, curves, judge
+from opdbus.index.calibration import Curve, Features, curves, judge
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page, Why
 from opdbus.index.indexer import Indexer
@@ -33,6 +35,46 @@ HOST = {
 }
 
 
+# A dentist's server: plugin, kind, name, and what it says.
+SMALL = [
+    StateObject(Identity(FILE, *identity), {"description": said})
+    for *identity, said in (
+        ("systemd", "unit", "orthanc.service", "x-ray picture archive of the practice"),
+        ("systemd", "unit", "mariadb.service", "database of patients and appointments"),
+        ("systemd", "unit", "cups.service", "printing of prescriptions"),
+        ("systemd", "unit", "smbd.service", "file shares for Windows computers"),
+        ("systemd", "unit", "reminder-sms.timer", "sends appointment reminders every evening"),
+        ("systemd", "unit", "ssh.service", "remote login"),
+        ("packages", "package", "borgbackup", "encrypted backups that save space"),
+        ("packages", "package", "nftables", "packet filter of the firewall"),
+        ("packages", "package", "vim", "text editor"),
+        ("users", "account", "assistant", "shared login at the front desk"),
+        ("users", "account", "drpatel", "the dentist"),
+        ("mounts", "mount", "/srv/xray", "file system of x-ray pictures"),
+        ("net", "interface", "eno1", "network card of the practice network"),
+        ("cron", "job", "nightly-dump", "dumps the patient database every night"),
+    )
+]
+THERE = {
+    "remote login": "ssh.service",
+    "what prints prescriptions": "cups.service",
+    "text editor": "vim",
+    "which account is for the front desk": "assistant",
+    "appointment reminders": "reminder-sms.timer",
+    "shares for Windows computers": "smbd.service",
+}
+ABSENT = (
+    "is there a mail server",
+    "kubernetes cluster nodes",
+    "which VPN tunnels are up",
+    "video conferences",
+    "telephone exchange",
+    "music streaming",
+    "bluetooth headset",
+    "wiki of the company",
+)
+_NOTHING = Features(*[0.0] * len(Features._fields))
+
 PAPER: dict[str, Json] = {"comment": "printing on paper"}
 
 
@@ -54,6 +96,22 @@ def asked(folder: Path, work: Callable[[Memory], Awaitable[T]]) -> T:
             return await work(memory)
 
     return asyncio.run(main())
+
+
+async def indexed(vectors: ObjectVectors) -> None:
+    """Wait until every object has its vector."""
+    done = asyncio.Event()
+    indexer = Indexer(vectors, on_progress=lambda waiting: waiting or done.set())
+    indexing = asyncio.create_task(indexer.run())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await done.wait()
+    indexing.cancel()
+
+
+def _constant(curve: Curve, chance: float) -> Curve:
+    """Return a curve that gives this chance to whatever has no features."""
+    odds = math.log(chance / (1 - chance))
+    return replace(curve, there=(odds, *[0.0] * len(_NOTHING)))
 
 
 def search(folder: Path, question: str) -> list[Hit]:
@@ -90,13 +148,8 @@ def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
     async def scores(memory: Memory) -> list[float]:
         async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
             vectors = ObjectVectors(memory, serving)
-            done = asyncio.Event()
-            indexer = Indexer(vectors, on_progress=lambda waiting: waiting or done.set())
-            indexing = asyncio.create_task(indexer.run())
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await done.wait()
+            await indexed(vectors)
             pages = [await Finder(vectors).search("network manager", Page(n)) for n in (1, 10)]
-            indexing.cancel()
             return [page[0].judged.chance for page in pages]
 
     one, ten = asked(tmp_path, scores)
@@ -109,6 +162,37 @@ def test_an_answer_is_as_weak_as_its_best_hit() -> None:
     assert [each.is_weak for each in judge([near, far], "hybrid")] == [False, True]
     assert [each.is_weak for each in judge([far, far], "hybrid")] == [True, True]
     assert judge([], "hybrid") == []
+
+
+@pytest.mark.parametrize("key", curves())
+def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None:
+    """Demand the more of an answer, the fewer objects a host has, at every level."""
+    curve = curves()[key]
+    unlikely, enough, likely = (
+        _constant(curve, chance) for chance in (0.99 * curve.least, 1.01 * curve.least, 0.75)
+    )
+    assert [unlikely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [True, True, True]
+    assert [enough.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, True, True]
+    assert [likely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, False]
+
+
+def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
+    """Find what a host of fourteen objects has, and refuse most questions about what it lacks."""
+
+    async def refused(memory: Memory) -> list[bool]:
+        await memory.replace(FILE, Present({each.identity for each in SMALL}), SMALL)
+        async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
+            vectors = ObjectVectors(memory, serving)
+            await indexed(vectors)
+            finder = Finder(vectors)
+            hits = [await finder.search(question, Page(10)) for question in (*THERE, *ABSENT)]
+            names = [found[0].thing[-1] for found in hits]
+            assert names[: len(THERE)] == [*THERE.values()]
+            return [found[0].judged.is_weak for found in hits]
+
+    weak = asked(tmp_path, refused)
+    assert not any(weak[: len(THERE)])
+    assert sum(weak[len(THERE) :]) >= len(ABSENT) - 2
 
 
 def test_one_of_many_that_are_alike_is_unlikely_and_not_weak() -> None:

@@ -19,6 +19,7 @@ from running import PATIENCE_SECONDS
 from opdbus.index.bit_rows import BitRows
 from opdbus.index.rows import PlainRows, RoundedRows, Rows
 from opdbus.index.sealed_signs import BLOCK
+from opdbus.index.search import USUAL_BACKGROUND, Background
 from opdbus.index.texts import Texts
 from opdbus.index.vector_index import MANY, VectorIndex
 from opdbus.state.object import Thing
@@ -195,7 +196,34 @@ def test_what_is_usual_does_not_depend_on_the_order() -> None:
     np.testing.assert_allclose(usual, again, rtol=1e-4)
     # a sample, and one of them all
     assert 256 < len(one.texts.sample(np.arange(1, 3001), 384)) < 512
-    np.testing.assert_allclose(usual, [(made @ made[5]).mean(), (made @ made[5]).std()], atol=0.06)
+    own = [(made @ made[5]).mean(), (made @ made[5]).std()]
+    np.testing.assert_allclose(usual[:2], own, atol=0.06)
+
+
+def test_a_host_of_few_objects_has_its_own_cosines() -> None:
+    """Know the usual cosines of a dozen vectors, and of fewer by what is usual elsewhere."""
+    made = _unit(300)
+
+    def background(count: int) -> Background | None:
+        index = VectorIndex("", 8, Texts())
+        asyncio.run(index.add(_keys(count), made[:count]))
+        return index.background(made[299])
+
+    assert background(0) is None
+    for count in (8, 15, 40):
+        cosines = made[:count] @ made[299]
+        found = background(count)
+        assert found
+        np.testing.assert_allclose(found, [cosines.mean(), cosines.std(), 1.0], rtol=1e-4)
+    one = background(1)
+    assert one
+    usual, own = np.array(USUAL_BACKGROUND[:2]), np.array([made[0] @ made[299], 0.0])
+    np.testing.assert_allclose(one[:2], usual * 7 / 8 + own / 8, rtol=1e-4)
+    few = [each.few for count in (48, 60, 100, 128, 300) if (each := background(count))]
+    assert few[0] == 1
+    assert few == sorted(few, reverse=True)
+    assert 0 < few[2] < few[1] < 1
+    assert few[3:] == [0, 0]
 
 
 def test_signs_tell_what_is_likely(tmp_path: Path) -> None:

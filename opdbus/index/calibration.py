@@ -21,6 +21,9 @@ _WORDS: Final = "none", "lexical"
 _LEAST: Final = 0.005
 # So many of the best say how much better a hit is than others.
 COMPARED: Final = 10
+# So many times as likely must an answer be on a host of few objects: that its best hit has words
+# which all others lack tells little there. Measured by benchmarks/answers/few.py.
+_OF_FEW: Final = 4.0
 # Cosines that hardly spread tell nothing.
 _LEAST_SPREAD: Final = 0.02
 _MOST_ODDS: Final = 30.0
@@ -81,6 +84,11 @@ class Curve:
         """Return how likely the question has an answer here, from 0 to 1, by its best hit."""
         return logistic(self.there, features)
 
+    def is_weak(self, features: Features, few: float) -> bool:
+        """Return whether there is hardly an answer; `few` as of Background."""
+        odds: float = self.least / (1 - self.least) * _OF_FEW**few
+        return self.answerable(features) < odds / (1 + odds)
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -109,7 +117,7 @@ def judge(found: Sequence[Score], mode: str) -> list[Judged]:
     """Return how likely each of the best hits is right; none is likelier than one before it.
 
     `found` begins with the best. The whole answer is weak if the question is by that less likely to
-    have an answer here than `least` of its curve, or asks for the state of what all of the best are
+    have an answer here than its curve demands, or asks for the state of what all of the best are
     called otherwise than. So is, by itself, a hit of which hardly one in so many is right.
     """
     judged: list[Judged] = []
@@ -118,7 +126,9 @@ def judge(found: Sequence[Score], mode: str) -> list[Judged]:
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
         chance = curve.chance(features)
         is_refused = (
-            judged[0].is_weak if judged else (is_other or curve.answerable(features) < curve.least)
+            judged[0].is_weak
+            if judged
+            else is_other or curve.is_weak(features, score.background.few)
         )
         chance = min(chance, judged[-1].chance) if judged else chance
         judged.append(Judged(chance, is_refused or chance < _LEAST))
@@ -150,7 +160,7 @@ def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
 
 
 def _of(score: Score, highest: float, total_margin: float, lexical_margin: float) -> Features:
-    mean, spread = score.background
+    mean, spread, _ = score.background
     distinct = (score.vector - mean) / max(spread, _LEAST_SPREAD)
     alike, lacking, domain = score.evidence
     return Features(

@@ -33,14 +33,18 @@ Exact: TypeAlias = Callable[[NDArray[np.intp]], NDArray[np.float32]]
 
 
 class Background(NamedTuple):
-    """What a question's cosines with any objects are: their mean, and how far they spread."""
+    """What a question's cosines with any objects are: their mean, and how far they spread.
+
+    `few` says from 0 to 1 how little it tells that a host of so few objects lacks a word.
+    """
 
     mean: float
     spread: float
+    few: float = 0.0
 
 
-# What is usual, where too few vectors are there.
-_USUAL: Final = Background(0.1, 0.1)
+# What is usual, where no vectors are there.
+USUAL_BACKGROUND: Final = Background(0.1, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Score:
     values: float = 0.0
     kinds: float = 0.0
     stage: str = ""
-    background: Background = _USUAL
+    background: Background = USUAL_BACKGROUND
     said: float = 0.0
     missing: Missing = NOTHING_MISSING
     evidence: Evidence = USUAL
@@ -154,7 +158,7 @@ def _scored(
                 0.0 if values is None else float(values[number]),
                 float(kinds[number]),
                 likeness.stage if likeness and is_known else "",
-                (likeness and likeness.background) or _USUAL,
+                (likeness and likeness.background) or USUAL_BACKGROUND,
             ),
         )
 

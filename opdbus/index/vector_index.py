@@ -1,6 +1,7 @@
 """The vectors of one model and precision, one row per text, and how like a question they are."""
 
 import asyncio
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.bit_rows import BitRows
 from opdbus.index.rows import PlainRows, Rows
-from opdbus.index.search import Background, Likeness
+from opdbus.index.search import USUAL_BACKGROUND, Background, Likeness
 from opdbus.index.store import Entry
 from opdbus.index.texts import NO_ROW, NO_TEXT, Texts
 from opdbus.index.view import View
@@ -29,8 +30,10 @@ _NOWHERE: Final = np.empty(0, np.intp)
 _AT_A_TIME: Final = 8192
 # About so many rows say what cosines a question has with any objects.
 _SAMPLED: Final = 384
-# Of fewer nothing is known.
-_FEW: Final = 32
+# Of fewer the usual ones say as much as they are fewer.
+_FEW: Final = 8
+# A host of no more objects has few words, one of more than the second number has enough.
+_FEW_OBJECTS: Final = 48, 128
 # So many are compared exactly, and one of so many without all others.
 _FEW_COMPARED: Final = 1024
 _SPARSE: Final = 4
@@ -176,7 +179,7 @@ class VectorIndex:
         return found
 
     def background(self, query: NDArray[np.float32]) -> Background | None:
-        """Return mean and deviation of the cosines of `query` with a sample; None for too few."""
+        """Return what the cosines of `query` with a sample are; None where there are no vectors."""
         with self._one_at_a_time:
             return self._background(query)
 
@@ -184,17 +187,26 @@ class VectorIndex:
         vectors = self._sample()
         if not len(vectors):
             return None
-        cosines = vectors @ query
-        return Background(float(cosines.mean()), float(cosines.std()))
+        cosines, share = vectors @ query, min(1.0, len(vectors) / _FEW)
+        usual_mean, usual_spread, _ = USUAL_BACKGROUND
+        mean = share * float(cosines.mean()) + (1 - share) * usual_mean
+        spread = share * float(cosines.std()) + (1 - share) * usual_spread
+        return Background(mean, spread, self._few())
+
+    def _few(self) -> float:
+        """Return how few texts there are, with vectors and without: see Background."""
+        few, enough = _FEW_OBJECTS
+        texts = max(1, len(self) + self.waiting)
+        return min(1.0, max(0.0, math.log(enough / texts) / math.log(enough / few)))
 
     def _sample(self) -> NDArray[np.float32]:
-        """Return some vectors, found again only after a change; none where there are too few."""
+        """Return some vectors, found again only after a change."""
         version = self._layer.version
         if self._sampled[0] != version:
             # without rows that are forgotten, or were damaged in a file
             of_texts = self._layer.rows
             kept = np.flatnonzero(of_texts >= 0)
-            some = self.texts.sample(kept, _SAMPLED) if len(kept) >= _FEW else _NOWHERE
+            some = self.texts.sample(kept, _SAMPLED) if len(kept) else _NOWHERE
             self._sampled = version, self._rows.take(of_texts[some].astype(np.intp))
         return self._sampled[1]
 
