@@ -70,11 +70,11 @@ with the extras `{extras}` and Python {python}. The largest parts:
 {rows}"""
 
 
-def _disk(sizes: Any) -> str:  # noqa: ANN401 -- JSON
+def _disk(sizes: Any) -> str:
     more = sizes["with openvino MiB"]
     return (
-        f"{sizes['MiB']} MiB, the model included ([parts](docs/operating.md#size)); {more} MiB where"
-        " the processor has AMX, for which OpenVINO is installed"
+        f"{sizes['MiB']} MiB, the model included ([parts](docs/operating.md#size)); {more} MiB"
+        " where the processor has AMX, for which OpenVINO is installed"
     )
 
 
