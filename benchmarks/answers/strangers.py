@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -137,7 +137,7 @@ async def report(level: str, *, before: bool) -> dict[str, Any]:
             each = [(await asked(row["objects"], [row], serving))[0] for row in load("strangers")]
             about = await asked(school, of_objects, serving)
     return {
-        "machine": asdict(machine.here()) if hasattr(machine, "here") else "",
+        "machine": machine.describe().line,
         "level": level,
         "60 hosts": totals(each),
         "objects for ask": totals(about),
