@@ -16,6 +16,8 @@ Meaning: TypeAlias = Callable[[re.Match[str], datetime], Span]
 # No bound, and the start of the machine, which only `when` is told.
 _FIRST, _BOOT = datetime(1970, 1, 1), datetime(1970, 1, 2)  # noqa: DTZ001 -- local time
 _LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001 -- local time
+# No time is older in any zone.
+_OLDEST: Final = _FIRST + timedelta(hours=14)
 # What a time of the day means: so much on both sides of it.
 _ABOUT: Final = timedelta(minutes=30)
 _DAY: Final = timedelta(days=1)
@@ -94,6 +96,7 @@ def _unnamed(form: str) -> str:
 def _said(at: datetime) -> str:
     if at == _BOOT:
         return "boot"
+    at = max(at, _OLDEST)
     return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%d %H:%M}"
 
 
@@ -140,10 +143,15 @@ def _part(match: re.Match[str], now: datetime) -> Span:
     return start + timedelta(hours=first), start + timedelta(hours=last)
 
 
+def _back(at: datetime, span: timedelta) -> datetime:
+    """Return the time so long before another one; nothing is older than 1970."""
+    return at - min(span, at - _FIRST)
+
+
 def _ago(match: re.Match[str], now: datetime) -> Span:
     unit = _UNITS[match["unit"]]
-    at = now - _number(match["count"]) * unit
-    return at - unit / 2, at + unit / 2
+    at = _back(now, _number(match["count"]) * unit)
+    return _back(at, unit / 2), at + unit / 2
 
 
 def _past(match: re.Match[str], now: datetime) -> Span:
@@ -153,7 +161,7 @@ def _past(match: re.Match[str], now: datetime) -> Span:
         return _midnight(now, now.weekday() + 7), _LAST
     if not match["count"] and unit == "month":
         return _midnight(now, now.day).replace(day=1), _LAST
-    return now - _number(match["count"]) * _UNITS[unit], _LAST
+    return _back(now, _number(match["count"]) * _UNITS[unit]), _LAST
 
 
 def _this(match: re.Match[str], now: datetime) -> Span:
