@@ -42,9 +42,21 @@ _UNIT: Final = rf"(?P<unit>{'|'.join(_UNITS)})s?"
 _NAMED_DAY: Final = rf"(?:on |last |on last )?(?:{'|'.join(_DAYS)})"
 _PART: Final = rf"(?P<part>{'|'.join(_PARTS)})"
 _MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*"
+# Alone, 22.04 is a version, a port or a part of an address.
+_DOT: Final = "|".join(
+    [
+        r"\.(?=[0-5]\d ?(?:[ap]\.?m\b|o'?clock))",
+        *(
+            rf"(?<=\b{at} {hour})\."
+            for at in ("at", "around", "at about")
+            for hour in (r"\d", r"\d\d")
+        ),
+    ]
+)
 _HOUR: Final = (
     rf"(?P<hour>[01]?\d|2[0-4]|{'|'.join(list(_NUMBERS)[:_HALF_DAY])}|noon|midnight)"
-    r"(?:[:.](?P<minute>[0-5]\d))?(?: ?(?P<half>[ap])\.?m\b| o'?clock)?(?![\w:.]*\w)"
+    rf"(?:(?::|{_DOT})(?P<minute>[0-5]\d))?"
+    r"(?: ?(?P<half>[ap])\.?m\b| o'?clock)?(?![\w:.]*\w)"
 )
 _OF_DAY: Final = (
     r"(?: (?P<day>last night|yesterday(?: (?:morning|afternoon|evening|night))?|today|tonight"
@@ -251,10 +263,14 @@ _BOUNDS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     (_CLOCK, _clock),
 )
 _BOUND: Final = "|".join(f"(?:{_unnamed(form.pattern)})" for form, _ in _BOUNDS)
+# From 14 to 15, without a day, is no time.
+_VERSIONS: Final = (
+    rf" \d+ (?:and|to|until) \d+(?![\d:.]| ?[ap]\.?m\b| o'?clock|{_unnamed(_OF_DAY)[:-1]})"
+)
 _FORMS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     (
         re.compile(
-            rf"\b(?:between|from) (?P<first>{_unnamed(_HOUR)}) (?:and|to|until) "
+            rf"\b(?:between|from(?!{_VERSIONS})) (?P<first>{_unnamed(_HOUR)}) (?:and|to|until) "
             rf"(?P<second>{_unnamed(_HOUR)})(?: (?P<on>{_unnamed(_OF_DAY)[4:-2]}))?"
         ),
         _between,

@@ -76,6 +76,13 @@ def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
         ("at 11 last night", "2026-11-25 22:30", "2026-11-25 23:30"),
         ("at 5pm yesterday", "2026-11-25 16:30", "2026-11-25 17:30"),
         ("at 12am", "2026-11-25 23:30", "2026-11-26 00:30"),
+        ("at 3.30 yesterday", "2026-11-25 03:00", "2026-11-25 04:00"),
+        ("at about 12.30", "2026-11-26 12:00", "2026-11-26 13:00"),
+        ("around 9.15 yesterday", "2026-11-25 08:45", "2026-11-25 09:45"),
+        ("3.30pm yesterday", "2026-11-25 15:00", "2026-11-25 16:00"),
+        ("since 3.10 am", "2026-11-26 03:10", None),
+        ("from 2 to 4 last night", "2026-11-26 02:00", "2026-11-26 04:00"),
+        ("from 9am to 11 am", "2026-11-26 09:00", "2026-11-26 11:00"),
         ("around noon", "2026-11-26 11:30", "2026-11-26 12:30"),
         ("at 15:00", "2026-11-25 14:30", "2026-11-25 15:30"),
         ("between 2 and 4 last night", "2026-11-26 02:00", "2026-11-26 04:00"),
@@ -125,10 +132,28 @@ def test_spans_become_options_that_are_read(
 
 
 @pytest.mark.parametrize(
-    "words", ["tomorrow", "on 10.0.0.30", "port 22", "02:1b:21:7a:00:01", "at 25:99", "in may"]
+    "words",
+    [
+        "tomorrow",
+        "on 10.0.0.30",
+        "port 22",
+        "02:1b:21:7a:00:01",
+        "at 25:99",
+        "in may",
+        "in ubuntu 22.04",
+        "in python 3.11",
+        "about 3.11",
+        "on tcp 10.20",
+        "since 22.04",
+        "after debian 12.10",
+        "from 22.04 to 24.04",
+        "from python 3.10 to 3.11",
+        "from 14 to 15",
+        "between 3.10 and 3.12",
+    ],
 )
 def test_other_words_are_no_span(words: str) -> None:
-    """Leave addresses, ports and what is yet to come in a question."""
+    """Leave addresses, ports, versions and what is yet to come in a question."""
     assert past_spans.find(f"what changed {words}", NOW) == ({}, f"what changed {words}")
 
 
