@@ -60,7 +60,8 @@ _HOUR: Final = (
 )
 _OF_DAY: Final = (
     r"(?: (?P<day>last night|yesterday(?: (?:morning|afternoon|evening|night))?|today|tonight"
-    rf"|this (?:morning|afternoon|evening)|(?:in the|at) (?:{'|'.join(_PARTS)})|{_NAMED_DAY}))?"
+    rf"|this (?:morning|afternoon|evening)|(?:in the|at) (?:{'|'.join(_PARTS)})"
+    rf"|{_NAMED_DAY}(?: (?:{'|'.join(_PARTS)}))?))?"
 )
 
 
@@ -134,10 +135,14 @@ def _at(match: re.Match[str], now: datetime) -> datetime:
     hour = {"noon": 12, "midnight": 24}.get(word) or int(_number(word))
     is_late = half == "p" or any(part in day for part in ("afternoon", "evening", "tonight"))
     # `at 11 last night` is before midnight, `at 3 last night` after it
-    is_late |= not half and "night" in day and 6 <= hour < _HALF_DAY
+    is_night = "night" in day
+    is_late |= not half and is_night and 6 <= hour < _HALF_DAY
     hour = hour % _HALF_DAY + _HALF_DAY * is_late if half or (is_late and hour <= 12) else hour
-    at = _day_of(day, now) + timedelta(hours=hour, minutes=int(match["minute"] or 0))
     is_open = not day or day.startswith(("in ", "at ", "last night"))
+    if is_night and half != "p" and word != "noon":
+        # a night goes on in the next day, which `last night` is counted from
+        hour = 24 if hour in {0, _HALF_DAY} else hour + 24 * (hour < 6 and not is_open)
+    at = _day_of(day, now) + timedelta(hours=hour, minutes=int(match["minute"] or 0))
     return at - _DAY if at > now and is_open else at
 
 
