@@ -41,7 +41,7 @@ def test_the_first_line_says_which_command_answers(served: Running, route: str) 
     question, command = QUESTIONS[route]
     done = run(served, "ask", *question.split())
     first, _, rest = done.stdout.partition("\n")
-    assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route][0]}")
+    assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route]}")
     if command and route != "status":
         alone = run(served, *command)
         assert (done.returncode, rest) == (alone.returncode, alone.stdout)
