@@ -151,7 +151,7 @@ def _of_changes(text: str, now: datetime) -> Route:
     match = _EVENT.search(rest)
     event = next(filter(None, match.groups())) if match else ""
     if len(event.split()) > 1:
-        since = {key: value for key, value in times.items() if key == "since"}
-        return Route("changes", {"before": event, **since})
+        span = {"until" if key == "before" else key: value for key, value in times.items()}
+        return Route("changes", {"before": event, **span})
     about = {} if _NAMELESS.issuperset(rest.split()) else {"about": rest}
     return Route("changes", about | times)

@@ -179,7 +179,11 @@ def test_other_words_are_no_span(words: str) -> None:
         ("why did nginx fail?", "changes --before 'nginx fail'"),
         (
             "why did nginx fail last night",
-            "changes --before 'nginx fail' --since '2026-11-25 20:00'",
+            "changes --before 'nginx fail' --since '2026-11-25 20:00' --until '2026-11-26 08:00'",
+        ),
+        (
+            "why did nginx fail at 03:10 yesterday",
+            "changes --before 'nginx fail' --since '2026-11-25 02:40' --until '2026-11-25 03:40'",
         ),
         ("what happened before the web server failed", "changes --before 'the web server failed'"),
         ("what caused the outage", "changes --before 'the outage'"),
