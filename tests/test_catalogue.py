@@ -181,7 +181,7 @@ def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
 def test_a_service_is_found_without_its_suffix(name: str, service: str | None) -> None:
     """Find a service by its name without the suffix, the version or the word for a service."""
     catalogue = Catalogue(Usage())
-    chance = random.Random(1)
+    chance = random.Random(1)  # noqa: S311 -- a test
     for number, own in enumerate(
         "apache2 tomcat11 tomcat12 php83 redis-server cron cron2 mail2go".split(), 1
     ):
