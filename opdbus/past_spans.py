@@ -18,6 +18,8 @@ Meaning: TypeAlias = Callable[[re.Match[str], datetime], Span]
 # No bound, and the start of the machine, which only `when` is told.
 _FIRST, _BOOT = datetime(1970, 1, 1), datetime(1970, 1, 2)  # noqa: DTZ001 -- local time
 _LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001 -- local time
+# No time is older in any zone.
+_OLDEST: Final = _FIRST + timedelta(hours=14)
 # What a time of the day means: so much on both sides of it.
 _ABOUT: Final = timedelta(minutes=30)
 _DAY: Final = timedelta(days=1)
@@ -42,13 +44,26 @@ _UNIT: Final = rf"(?P<unit>{'|'.join(_UNITS)})s?"
 _NAMED_DAY: Final = rf"(?:on |last |on last )?(?:{'|'.join(_DAYS)})"
 _PART: Final = rf"(?P<part>{'|'.join(_PARTS)})"
 _MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*"
+# Alone, 22.04 is a version, a port or a part of an address.
+_DOT: Final = "|".join(
+    [
+        r"\.(?=[0-5]\d ?(?:[ap]\.?m\b|o'?clock))",
+        *(
+            rf"(?<=\b{at} {hour})\."
+            for at in ("at", "around", "at about")
+            for hour in (r"\d", r"\d\d")
+        ),
+    ]
+)
 _HOUR: Final = (
     rf"(?P<hour>[01]?\d|2[0-4]|{'|'.join(list(_NUMBERS)[:_HALF_DAY])}|noon|midnight)"
-    r"(?:[:.](?P<minute>[0-5]\d))?(?: ?(?P<half>[ap])\.?m\b| o'?clock)?(?![\w:.]*\w)"
+    rf"(?:(?::|{_DOT})(?P<minute>[0-5]\d))?"
+    r"(?: ?(?P<half>[ap])\.?m\b| o'?clock)?(?![\w:.]*\w)"
 )
 _OF_DAY: Final = (
     r"(?: (?P<day>last night|yesterday(?: (?:morning|afternoon|evening|night))?|today|tonight"
-    rf"|this (?:morning|afternoon|evening)|(?:in the|at) (?:{'|'.join(_PARTS)})|{_NAMED_DAY}))?"
+    rf"|this (?:morning|afternoon|evening)|(?:in the|at) (?:{'|'.join(_PARTS)})"
+    rf"|{_NAMED_DAY}(?: (?:{'|'.join(_PARTS)}))?))?"
 )
 
 
@@ -96,6 +111,7 @@ def _unnamed(form: str) -> str:
 def _said(at: datetime) -> str:
     if at == _BOOT:
         return "boot"
+    at = max(at, _OLDEST)
     return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%d %H:%M}"
 
 
@@ -121,10 +137,14 @@ def _at(match: re.Match[str], now: datetime) -> datetime:
     hour = {"noon": 12, "midnight": 24}.get(word) or int(_number(word))
     is_late = half == "p" or any(part in day for part in ("afternoon", "evening", "tonight"))
     # `at 11 last night` is before midnight, `at 3 last night` after it
-    is_late |= not half and "night" in day and 6 <= hour < _HALF_DAY
+    is_night = "night" in day
+    is_late |= not half and is_night and 6 <= hour < _HALF_DAY
     hour = hour % _HALF_DAY + _HALF_DAY * is_late if half or (is_late and hour <= 12) else hour
-    at = _day_of(day, now) + timedelta(hours=hour, minutes=int(match["minute"] or 0))
     is_open = not day or day.startswith(("in ", "at ", "last night"))
+    if is_night and half != "p" and word != "noon":
+        # a night goes on in the next day, which `last night` is counted from
+        hour = 24 if hour in {0, _HALF_DAY} else hour + 24 * (hour < 6 and not is_open)
+    at = _day_of(day, now) + timedelta(hours=hour, minutes=int(match["minute"] or 0))
     return at - _DAY if at > now and is_open else at
 
 
@@ -142,10 +162,15 @@ def _part(match: re.Match[str], now: datetime) -> Span:
     return start + timedelta(hours=first), start + timedelta(hours=last)
 
 
+def _back(at: datetime, span: timedelta) -> datetime:
+    """Return the time so long before another one; nothing is older than 1970."""
+    return at - min(span, at - _FIRST)
+
+
 def _ago(match: re.Match[str], now: datetime) -> Span:
     unit = _UNITS[match["unit"]]
-    at = now - _number(match["count"]) * unit
-    return at - unit / 2, at + unit / 2
+    at = _back(now, _number(match["count"]) * unit)
+    return _back(at, unit / 2), at + unit / 2
 
 
 def _past(match: re.Match[str], now: datetime) -> Span:
@@ -155,7 +180,7 @@ def _past(match: re.Match[str], now: datetime) -> Span:
         return _midnight(now, now.weekday() + 7), _LAST
     if not match["count"] and unit == "month":
         return _midnight(now, now.day).replace(day=1), _LAST
-    return now - _number(match["count"]) * _UNITS[unit], _LAST
+    return _back(now, _number(match["count"]) * _UNITS[unit]), _LAST
 
 
 def _this(match: re.Match[str], now: datetime) -> Span:
@@ -245,10 +270,14 @@ _BOUNDS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     (_CLOCK, _clock),
 )
 _BOUND: Final = "|".join(f"(?:{_unnamed(form.pattern)})" for form, _ in _BOUNDS)
+# From 14 to 15, without a day, is no time.
+_VERSIONS: Final = (
+    rf" \d+ (?:and|to|until) \d+(?![\d:.]| ?[ap]\.?m\b| o'?clock|{_unnamed(_OF_DAY)[:-1]})"
+)
 _FORMS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     (
         re.compile(
-            rf"\b(?:between|from) (?P<first>{_unnamed(_HOUR)}) (?:and|to|until) "
+            rf"\b(?:between|from(?!{_VERSIONS})) (?P<first>{_unnamed(_HOUR)}) (?:and|to|until) "
             rf"(?P<second>{_unnamed(_HOUR)})(?: (?P<on>{_unnamed(_OF_DAY)[4:-2]}))?"
         ),
         _between,

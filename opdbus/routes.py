@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 OBJECTS: Final = "objects"
-# The command that answers by each route, and the option or argument that takes the question.
-COMMANDS: Final[Mapping[str, Sequence[str]]] = {
-    OBJECTS: ("search", ""),
-    "changes": ("changes", "about"),
-    "drift": ("drift", "about"),
-    "status": ("status",),
+# The command that answers by each route.
+COMMANDS: Final[Mapping[str, str]] = {
+    OBJECTS: "search",
+    "changes": "changes",
+    "drift": "drift",
+    "status": "status",
 }
 # A longer question is a document, and its beginning says what it asks for.
 MOST_CHARACTERS: Final = 300
@@ -83,9 +83,8 @@ class Route(NamedTuple):
 
     def arguments(self, question: str) -> list[str]:
         """Return the command and its arguments."""
-        command, *_ = COMMANDS[self.name]
         given = [part for key, value in self.options.items() for part in (f"--{key}", value)]
-        return [command, *given, *(["--", question] if self.name == OBJECTS else [])]
+        return [COMMANDS[self.name], *given, *(["--", question] if self.name == OBJECTS else [])]
 
     def command(self, question: str) -> str:
         """Return the command as a shell takes it."""
@@ -152,7 +151,7 @@ def _of_changes(text: str, now: datetime) -> Route:
     match = _EVENT.search(rest)
     event = next(filter(None, match.groups())) if match else ""
     if len(event.split()) > 1:
-        since = {key: value for key, value in times.items() if key == "since"}
-        return Route("changes", {"before": event, **since})
+        span = {"until" if key == "before" else key: value for key, value in times.items()}
+        return Route("changes", {"before": event, **span})
     about = {} if _NAMELESS.issuperset(rest.split()) else {"about": rest}
     return Route("changes", about | times)

@@ -41,7 +41,7 @@ def test_the_first_line_says_which_command_answers(served: Running, route: str) 
     question, command = QUESTIONS[route]
     done = run(served, "ask", *question.split())
     first, _, rest = done.stdout.partition("\n")
-    assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route][0]}")
+    assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route]}")
     if command and route != "status":
         alone = run(served, *command)
         assert (done.returncode, rest) == (alone.returncode, alone.stdout)
@@ -121,3 +121,16 @@ def test_the_bus_answers_with_rows_of_the_method(served: Running) -> None:
     assert [len(hit) for hit in hits] == [3, 3]
     assert ask(served, "are you ready")[2]["State"] in {"ready", "degraded"}
     assert ask(served, "why did the unit fail")[1] == {"before_event": "the unit fail"}
+    assert ask(served, "why did the unit fail yesterday")[1].keys() == {
+        "before_event",
+        "since",
+        "before",
+    }
+
+
+def test_the_command_takes_the_time_of_an_event(served: Running) -> None:
+    """Take with an event the time before which it was, and with a time nothing but it."""
+    times = "--since", "2020-01-01", "--until", "2020-01-02"
+    assert run(served, "changes", "--before", "the unit failed", *times).stdout == ""
+    refused = run(served, "changes", "--before", "yesterday", "--until", "today")
+    assert "--until goes with --before EVENT" in refused.stderr

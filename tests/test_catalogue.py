@@ -165,3 +165,27 @@ def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
     assert len({*found.tolist()} - {NO_TEXT}) == 900
     assert texts.digests(found.astype(np.intp)) == digests[:900]
     assert (texts.things, layer.waiting) == (900, 900)
+
+
+@pytest.mark.parametrize(
+    ("name", "service"),
+    [
+        ("apache", "apache2.service"),
+        ("tomcat", "tomcat11.service"),
+        ("php", "php83.service"),
+        ("redis", "redis-server.service"),
+        ("cron", "cron.service"),
+        ("mail", None),
+    ],
+)
+def test_a_service_is_found_without_its_suffix(name: str, service: str | None) -> None:
+    """Find a service by its name without the suffix, the version or the word for a service."""
+    catalogue = Catalogue(Usage())
+    chance = random.Random(1)  # noqa: S311 -- a test
+    for number, own in enumerate(
+        "apache2 tomcat11 tomcat12 php83 redis-server cron cron2 mail2go".split(), 1
+    ):
+        identity = Identity("live:systemd", "systemd", "unit", f"{own}.service")
+        catalogue.put([_entry(number, identity, chance)])
+    found = [entry for place in catalogue.named(name) if (entry := catalogue.view.at(place))]
+    assert [entry.identity.name for entry in found] == ([service] if service else [])

@@ -468,3 +468,23 @@ def test_the_newest_of_alike_failures_is_the_event(settings: Config) -> None:
         assert {each.event for each in found} == {11}
 
     run(settings, work)
+
+
+def test_the_event_is_of_the_time_that_is_asked_for(settings: Config) -> None:
+    """Of the failures of a unit that is the event which was from `since` to `before`."""
+
+    async def work(day: Day) -> None:
+        shop = {"description": "Web server of the shop"}
+        for number in range(3):
+            await day.see("unit", "shop.service", active_state="active", **shop)
+            await day.see("file", f"/etc/shop/{number}", description="configuration", sha256="1")
+            await day.see("unit", "shop.service", active_state="failed", **shop)
+        start = 1_800_000_000 * 1_000_000
+        for number in range(3):
+            since, before = (start + (3 * n) * MINUTE * 1_000_000 + 1 for n in (number, number + 1))
+            found = await day.finder.before("shop failed", Filter(since=since, before=before), 9)
+            assert {each.event for each in found} == {3 * number + 3}
+        later = Filter(since=start + 60 * MINUTE * 1_000_000)
+        assert await day.finder.before("shop failed", later, 9) == []
+
+    run(settings, work)

@@ -17,7 +17,9 @@ from opdbus.bus.service.node import Caller
 from opdbus.bus.service.options import MAX_LIMIT
 from opdbus.bus.service.state import StateInterface
 from opdbus.config import load
-from opdbus.drift.field import Severity
+from opdbus.drift import ranking
+from opdbus.drift.crossings import Drifted
+from opdbus.drift.field import Field, Severity
 from opdbus.drift.tell import announce
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import InvalidArgs, StateFileError
@@ -618,3 +620,14 @@ async def test_many_declared_objects_hold_the_loop_shortly(tmp_path: Path) -> No
         assert turns >= 5
         await checked.until(1010.0)
         assert len(checked.tracker.counted) == 999
+
+
+def test_drift_reads_the_beginning_of_a_question() -> None:
+    """Read no more of what drift is asked about than the first 2000 characters."""
+    field = Field(("state",), "active", "failed", Severity.ERROR)
+    rows = [
+        (Thing("systemd", "unit", name), Drifted("drift", 0.0, [field]))
+        for name in ("mail.service", "web.service")
+    ]
+    for padding, first in ((500, rows[1]), (1000, rows[0])):
+        assert ranking.by_question(rows, "x " * padding + "web")[0] == first

@@ -77,6 +77,34 @@ def test_our_own_units_answer_for_no_other(
     assert (OWN in [name for name, _ in _search(tmp_path, question)]) == is_found
 
 
+def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:
+    """Fill each page with other objects, however many of our units are like a question."""
+    own = [
+        StateObject(
+            Identity("live:systemd", "systemd", "unit", f"op-dbus-{number}.service"),
+            {"description": "podman containers"},
+        )
+        for number in range(40)
+    ]
+    others = [
+        StateObject(
+            Identity("live:systemd", "systemd", "unit", f"app{number}.service"),
+            {"description": f"one of the many podman containers of customer {number}"},
+        )
+        for number in range(60)
+    ]
+
+    async def work(memory: Memory) -> list[list[str]]:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        pages = [Page(10, offset) for offset in range(0, 60, 10)]
+        found = [await finder.search("podman containers", page, "lexical") for page in pages]
+        return [[hit.thing.name for hit in hits] for hits in found]
+
+    found = run(tmp_path, own + others, work)
+    assert [len(names) for names in found] == [10] * 6
+    assert {name for names in found for name in names} == {one.identity.name for one in others}
+
+
 @pytest.mark.parametrize(
     ("question", "first"),
     [

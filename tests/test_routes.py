@@ -74,8 +74,25 @@ def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
         ("overnight", "2026-11-25 20:00", "2026-11-26 08:00"),
         ("at 3 last night", "2026-11-26 02:30", "2026-11-26 03:30"),
         ("at 11 last night", "2026-11-25 22:30", "2026-11-25 23:30"),
+        ("at 12 last night", "2026-11-25 23:30", "2026-11-26 00:30"),
+        ("at twelve at night", "2026-11-25 23:30", "2026-11-26 00:30"),
+        ("at 12:30 yesterday night", "2026-11-26", "2026-11-26 01:00"),
+        ("at 12 on monday night", "2026-11-23 23:30", "2026-11-24 00:30"),
+        ("at 12am on monday night", "2026-11-23 23:30", "2026-11-24 00:30"),
+        ("at 3 yesterday night", "2026-11-26 02:30", "2026-11-26 03:30"),
+        ("between 11 and 12 last night", "2026-11-25 23:00", "2026-11-26"),
+        ("between 12 and 2 last night", "2026-11-26", "2026-11-26 02:00"),
+        ("at 12 yesterday", "2026-11-25 11:30", "2026-11-25 12:30"),
+        ("at noon yesterday", "2026-11-25 11:30", "2026-11-25 12:30"),
         ("at 5pm yesterday", "2026-11-25 16:30", "2026-11-25 17:30"),
         ("at 12am", "2026-11-25 23:30", "2026-11-26 00:30"),
+        ("at 3.30 yesterday", "2026-11-25 03:00", "2026-11-25 04:00"),
+        ("at about 12.30", "2026-11-26 12:00", "2026-11-26 13:00"),
+        ("around 9.15 yesterday", "2026-11-25 08:45", "2026-11-25 09:45"),
+        ("3.30pm yesterday", "2026-11-25 15:00", "2026-11-25 16:00"),
+        ("since 3.10 am", "2026-11-26 03:10", None),
+        ("from 2 to 4 last night", "2026-11-26 02:00", "2026-11-26 04:00"),
+        ("from 9am to 11 am", "2026-11-26 09:00", "2026-11-26 11:00"),
         ("around noon", "2026-11-26 11:30", "2026-11-26 12:30"),
         ("at 15:00", "2026-11-25 14:30", "2026-11-25 15:30"),
         ("between 2 and 4 last night", "2026-11-26 02:00", "2026-11-26 04:00"),
@@ -99,6 +116,13 @@ def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
         ("in the past 10 days", "2026-11-16 14:00", None),
         ("a few minutes ago", "2026-11-26 13:55", "2026-11-26 13:56"),
         ("5 days ago", "2026-11-21 02:00", "2026-11-22 02:00"),
+        ("3000 years ago", None, "1970-07-02 12:00"),
+        ("70 years ago", None, "1970-07-02 12:00"),
+        ("9999 months ago", None, "1970-01-16"),
+        ("in the last 9999 years", None, None),
+        ("since 9999 years ago", None, None),
+        ("before 70 years ago", None, "1970-01-01 14:00"),
+        ("on 1950-01-01", None, "1970-01-01 14:00"),
         ("on 2026-11-20", "2026-11-20", "2026-11-21"),
         ("since 20 november", "2026-11-20", None),
         ("on december 24th", "2025-12-24", "2025-12-25"),
@@ -118,10 +142,28 @@ def test_spans_become_options_that_are_read(
 
 
 @pytest.mark.parametrize(
-    "words", ["tomorrow", "on 10.0.0.30", "port 22", "02:1b:21:7a:00:01", "at 25:99", "in may"]
+    "words",
+    [
+        "tomorrow",
+        "on 10.0.0.30",
+        "port 22",
+        "02:1b:21:7a:00:01",
+        "at 25:99",
+        "in may",
+        "in ubuntu 22.04",
+        "in python 3.11",
+        "about 3.11",
+        "on tcp 10.20",
+        "since 22.04",
+        "after debian 12.10",
+        "from 22.04 to 24.04",
+        "from python 3.10 to 3.11",
+        "from 14 to 15",
+        "between 3.10 and 3.12",
+    ],
 )
 def test_other_words_are_no_span(words: str) -> None:
-    """Leave addresses, ports and what is yet to come in a question."""
+    """Leave addresses, ports, versions and what is yet to come in a question."""
     assert past_spans.find(f"what changed {words}", NOW) == ({}, f"what changed {words}")
 
 
@@ -137,7 +179,11 @@ def test_other_words_are_no_span(words: str) -> None:
         ("why did nginx fail?", "changes --before 'nginx fail'"),
         (
             "why did nginx fail last night",
-            "changes --before 'nginx fail' --since '2026-11-25 20:00'",
+            "changes --before 'nginx fail' --since '2026-11-25 20:00' --until '2026-11-26 08:00'",
+        ),
+        (
+            "why did nginx fail at 03:10 yesterday",
+            "changes --before 'nginx fail' --since '2026-11-25 02:40' --until '2026-11-25 03:40'",
         ),
         ("what happened before the web server failed", "changes --before 'the web server failed'"),
         ("what caused the outage", "changes --before 'the outage'"),

@@ -37,6 +37,7 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
     metavar="TIME|EVENT",
     help="Before then, or what may have led to an EVENT, such as 'nginx failed'.",
 )
+@click.option("--until", metavar="TIME", help="With --before EVENT: the EVENT was before then.")
 @click.option("--within", metavar="SPAN", help="So long before --before, else after --since: 30m.")
 @click.option(
     "--by", type=click.Choice(["cause"]), metavar="cause", help="Put together what has one cause."
@@ -86,7 +87,7 @@ def changes(
     by_meaning = meaning.read(about, given["before"], like)
     if by_meaning and (watch or by):
         raise InvalidArgs("what is found by its meaning is neither watched nor put together")
-    times = _times(given.pop("since"), given.pop("before"), given.pop("within"))
+    times = _times(*(given.pop(key) for key in ("since", "before", "within", "until")))
     asked = chosen(**given, **times)
     printer = Printer(is_json=json_, is_by_cause=bool(by), is_narrow=bool(given["where"] or around))
 
@@ -235,9 +236,14 @@ async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: 
     return newest
 
 
-def _times(since: str | None, before: str | None, within: str | None) -> dict[str, int]:
+def _times(
+    since: str | None, before: str | None, within: str | None, until: str | None
+) -> dict[str, int]:
     if before and when.is_said(before):
-        return {"since": moment_of(since), "within": when.span(within) if within else 0}
+        first, last = moment_of(since), moment_of(until, may_come=True)
+        return {"since": first, "before": last, "within": when.span(within) if within else 0}
+    if until:
+        raise InvalidArgs("--until goes with --before EVENT: of a time --before is enough")
     first, last = moment_of(since), moment_of(before, may_come=True)
     if before and since and last < first:
         raise InvalidArgs(f"--before {before} is earlier than --since {since}")

@@ -8,6 +8,7 @@ from opdbus import kinds
 from opdbus.drift.crossings import Drifted
 from opdbus.drift.field import Severity
 from opdbus.index.lexical import STOP_WORDS
+from opdbus.index.questions import MAX_CHARACTERS
 from opdbus.state.fields import split
 from opdbus.state.object import Thing, matches
 from opdbus.vocabulary import stem
@@ -44,8 +45,10 @@ def chosen(rows: Ranked, wanted: Mapping[str, str], severity: str, what: str) ->
 def by_question(rows: Ranked, question: str) -> Ranked:
     """Put first what is of the kinds that a question names, and of that what has most of its words.
 
-    Nothing is left out: a word may name a kind that is not meant.
+    Nothing is left out: a word may name a kind that is not meant. Of a question the first
+    questions.MAX_CHARACTERS are read.
     """
+    question = question[:MAX_CHARACTERS]
     asked, words = kinds.asked(question, STOP_WORDS).named, _stems(question)
 
     def rank(row: tuple[Thing, Drifted]) -> tuple[int, int]:

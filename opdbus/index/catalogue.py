@@ -30,7 +30,7 @@ _MANY: Final = 16
 # Things that are made at a time.
 _MADE: Final = 128
 # What stands between the name of a program and the suffix of its service, if anything.
-_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d", *map(str, range(2, 11)))
+_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
 _UNIT: Final = ("systemd", "unit")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
@@ -302,8 +302,9 @@ class Catalogue:
         Where no service has it, one is meant that is said to be one, or has the number of a
         version: redis-server for `redis`, apache2 for `apache`.
         """
-        services = (Thing(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE)
-        return [*self._named(name), *next(filter(None, map(self._at, services)), ())]
+        services = [Thing(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE]
+        known = np.flatnonzero(np.array(self.places(services)) >= 0)
+        return [*self._named(name), *(self._at(services[known[0]]) if len(known) else ())]
 
     def _named(self, name: str) -> list[int]:
         found = self._by_name.find(hash(name))

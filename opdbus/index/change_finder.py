@@ -113,10 +113,11 @@ class ChangeFinder:
     ) -> list[Found]:
         """Find what may have led to an event: what changed within so many microseconds before it.
 
-        The event is the change that answers best, of all that are kept; what has to do with it
-        comes first, then what is like it or close in time.
+        The event is the change that answers best, of all from `since` to `before`; what has to do
+        with it comes first, then what is like it or close in time.
         """
-        events = await self._about(event[:MAX_CHARACTERS], Filter(), _EVENTS, Rank.FEW)
+        span = Filter(since=wanted.since, before=wanted.before)
+        events = await self._about(event[:MAX_CHARACTERS], span, _EVENTS, Rank.FEW)
         if not events:
             return []
         # of what answers nearly as well, the same happened lately

@@ -253,7 +253,6 @@ class Finder:
         contents: Mapping[int, Content] = {}
         if query.without is None:
             contents = await self._memory.content([e for e, _ in found[: common_words.COMPARED]])
-            found = mismatches.without_own(query.question, found)
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
@@ -334,12 +333,15 @@ class Finder:
         view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}
         ids = view.ids if within is None else within.ids
+        is_left_out = mismatches.own_left_out(query.question)
         for number, score in rank(query.likeness, shares, query.raising, ids):
             entry = view.entries[number if within is None else within.places.item(number)]
             # its place may be another's by now
             if entry is None or (within is not None and entry.id != within.ids[number]):
                 continue
             thing = thing_of(entry)
+            if query.without is None and is_left_out(thing, score):
+                continue
             if entry.identity.source == FILE and declarations.observed(thing):
                 declared += [(entry, score)] if len(declared) < common_words.COMPARED else []
             elif thing != query.without:

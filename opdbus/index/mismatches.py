@@ -7,6 +7,7 @@ changed` by a file that was not.
 import json
 import re
 import string
+from collections.abc import Callable
 from typing import Final
 
 from opdbus import kinds, vocabulary
@@ -15,10 +16,11 @@ from opdbus.index import forms
 from opdbus.index.catalogue import thing_of
 from opdbus.index.connected import UNIT
 from opdbus.index.evidence import Mismatch
-from opdbus.index.second_stage import Found
+from opdbus.index.search import Score
 from opdbus.index.store import Content, Entry
 from opdbus.index.view import View
 from opdbus.state.fields import split
+from opdbus.state.object import Thing
 from opdbus.vocabulary import stem
 
 OWN: Final = "op-dbus"
@@ -35,19 +37,18 @@ _SHORTEST: Final = 3
 _COMMON: Final = 0.5
 
 
-def without_own(question: str, found: Found) -> Found:
-    """Leave out our own units, unless a question names them, or names nothing but values.
+def own_left_out(question: str) -> Callable[[Thing, Score], bool]:
+    """Return a test for our own units, unless a question names them, or names nothing but values.
 
     What they say is about what they watch: they answer for no other.
     """
     if _NAMES_US.search(question):
-        return found
+        return lambda _thing, _score: False
     is_pure = forms.of(question).is_pure
-    return [row for row in found if not _is_own(row[0]) or (is_pure and row[1].values > 0)]
+    return lambda thing, score: _is_own(thing) and not (is_pure and score.values > 0)
 
 
-def _is_own(entry: Entry) -> bool:
-    thing = thing_of(entry)
+def _is_own(thing: Thing) -> bool:
     return thing[:2] == UNIT and thing.name.startswith(OWN)
 
 

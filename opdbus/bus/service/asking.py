@@ -82,6 +82,8 @@ def _given(options: Mapping[str, str], now: float) -> dict[str, Plain]:
     for key, value in options.items():
         if key == "before" and when.is_said(value):
             given["before_event"] = value
+        elif key == "until":
+            given["before"] = when.moment(value, now, boot)
         else:
             given[key] = when.moment(value, now, boot) if key in _NUMBERS else value
     return given
