@@ -279,3 +279,42 @@ def test_a_word_that_means_nothing_is_no_drift() -> None:
     assert compare(row, declared, observed) == []
     assert list(unseen(row, "a.service", declared, observed)) == ["enabled"]
     assert [field.name for field in compare(row, {"enabled": True}, observed)] == ["enabled"]
+
+
+@pytest.mark.parametrize("key", ["description", "comment", "full_name"])
+@pytest.mark.parametrize(
+    ("declared", "is_same"),
+    [
+        ("Alice Moreau", True),
+        ("Alice Moreau, user account, administrator", True),
+        ("Alice", False),
+        ("Bob Moreau", False),
+    ],
+)
+def test_the_comment_of_an_account_is_its_full_name(
+    key: str, declared: str, *, is_same: bool
+) -> None:
+    """Compare the comment of an account with the name of passwd, not only with our own words."""
+    words_of_ours = "Alice Moreau, user account, administrator"
+    seen = {"full_name": "Alice Moreau", "description": words_of_ours}
+    fields = compare(table.of_declared(("users", "account")), {key: declared}, seen)
+    assert [field.observed for field in fields] == ([] if is_same else ["Alice Moreau"])
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_same"),
+    [
+        ("debian", True),
+        ("Debian", True),
+        ("Debian GNU/Linux 12 (bookworm)", True),
+        ("Debian GNU/Linux 11 (bullseye)", False),
+        ("fedora", False),
+    ],
+)
+@pytest.mark.parametrize("key", ["os", "distribution"])
+def test_a_distribution_has_two_names(key: str, declared: str, *, is_same: bool) -> None:
+    """Compare a declared distribution with its identifier and with its full name."""
+    row = table.of_declared(("system", SETTINGS))
+    fact = {"id": "debian", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
+    seen = {"os": fact, **fact, "pretty_name": "Fedora"}
+    assert bool(compare(row, {key: declared}, seen)) is not is_same

@@ -207,6 +207,12 @@ ROWS: Final[Sequence[Row]] = (
         ("users", "account"),
         _rules(
             Rule("groups", "groups", words.groups, Severity.WARNING),
+            Rule(
+                "description comment gecos full_name",
+                "full_name comment description",
+                words.full_name,
+                Severity.INFO,
+            ),
             Rule("shell", "shell", words.program),
         ),
     ),
@@ -223,7 +229,7 @@ ROWS: Final[Sequence[Row]] = (
             Rule("keyboard_layout keymap keyboard", "keyboard_layout keymap", words.equal),
             Rule("hostname name", "hostname", words.equal, Severity.WARNING),
             Rule("timezone time_zone", "timezone", words.spelled),
-            Rule("os distribution", "id", words.equal),
+            Rule("os distribution", "id", words.distribution),
             Rule("kernel", "release", words.version),
         ),
         parts=("hostname", "time", "locale", "os", "kernel", "hardware"),

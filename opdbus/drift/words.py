@@ -183,6 +183,23 @@ def masked(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     return Difference("masked", Severity.ERROR) if is_masked else Difference("not masked")
 
 
+def full_name(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare what an account's comment says; our own words about it are as good."""
+    own = seen.get("description")
+    return (
+        None if own is not None and values.same(declared, own) else equal(declared, observed, seen)
+    )
+
+
+def distribution(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare the distribution: by its identifier, or by its name with the version."""
+    # a host has such a name, too
+    part = seen.get("os")
+    name = part.get("pretty_name") if isinstance(part, dict) else seen.get("pretty_name")
+    is_same = name is not None and values.same(declared, name)
+    return None if is_same else equal(declared, observed, seen)
+
+
 def program(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare the program that a unit runs; of its arguments only a script is observed."""
     words = declared if isinstance(declared, list) else ["" if declared is None else declared]
