@@ -608,6 +608,23 @@ def test_secret_in_a_name_is_hidden() -> None:
     assert item.name == f"ftp://a:{REDACTED}@h"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{word}_{'0123456789abcdef' * 2}" for word in "container disk machine task app".split()),
+        *"sgp_dc1web_prod_07 phx_rack2node_cluster_03 core_re_v2build_steps_1".split(),
+        *"phc_site4-edge-gateway-01 jina_search2_worker_pool_11 xai-gpu1-training-node-07".split(),
+        *"npg_db3_primary_replica_02 cio2backup-storage-array-14 re_build_worker2_linux_x86_64".split(),
+    ],
+)
+def test_names_that_begin_as_a_token_stay(name: str) -> None:
+    """Leave names of hosts and objects that only begin as the tokens of an issuer do."""
+    assert redact_text(name) == name
+    assert redact({"id": name, "peer": [name], "line": f"--to {name}"}) == {
+        "id": name, "peer": [name], "line": f"--to {name}"
+    }  # fmt: skip
+
+
 def test_json_in_a_string_stays_json() -> None:
     """Redact JSON inside a string by its structure, so that it can still be parsed."""
     inner = {
