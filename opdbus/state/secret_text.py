@@ -11,6 +11,8 @@ from opdbus.state import secret_patterns as patterns
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
+# ... and what keeps names apart behind it
+_HIDDEN: Final = re.compile(r"\[redacted\](?:~[0-9a-f]{8})?")
 # Names of secrets that are programs, too.
 _PROGRAMS: Final = frozenset({"passwd", "pass", "pwd"})
 
@@ -122,7 +124,7 @@ def _may_hold(text: str) -> bool:
 
 def is_secret_value(name: str, value: str) -> bool:
     """Return whether the value under a secret name is secret."""
-    if not value or value == REDACTED or patterns.HARMLESS.fullmatch(value):
+    if not value or _HIDDEN.fullmatch(value) or patterns.HARMLESS.fullmatch(value):
         return False
     if value.isdigit() and is_plural(name):
         return False  # tokens: 512
