@@ -56,7 +56,7 @@ def redact_text(text: str, *, normal: bool = False) -> str:
 
     Words that look random stay where they are `normal`: digests, serial numbers, public keys.
     """
-    if text in CLEAN.texts:
+    if text in CLEAN:
         return text
     # a replacement may complete another pattern, so this is repeated until nothing changes
     for _ in range(_MAX_ROUNDS):
