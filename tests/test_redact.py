@@ -642,6 +642,16 @@ def test_names_that_begin_as_a_token_stay(name: str) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", "session_id sessionId SessionID PHPSESSID x.session-id".split())
+def test_session_ids_are_hidden_unless_they_are_numbers(name: str) -> None:
+    """Hide what logs a user in, and leave the numbers of sessions."""
+    for secret in ("kJ8sd7Fh2LqP9xZv3BnM4wTy", "5f0c2e9b-e1b2-4c0f-9a3d-e07c11f0aa42"):
+        assert redact({name: secret}) == {name: REDACTED}
+        assert redact_text(f"{name}={secret}") == f"{name}={REDACTED}"
+    for number in ("4", 4, "c2", "4294967295", "session-12.scope", None):
+        assert redact({name: number}) == {name: number}
+
+
 def test_json_in_a_string_stays_json() -> None:
     """Redact JSON inside a string by its structure, so that it can still be parsed."""
     inner = {

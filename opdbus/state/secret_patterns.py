@@ -22,6 +22,9 @@ HARMLESS_UNDER: Final = {
     "pwd": re.compile(r"/.*"),
     "oldpwd": re.compile(r"/.*"),
 }
+# Numbers of sessions of logind and the kernel, which log nobody in.
+SESSION_NAME: Final = re.compile(r"(?i)sess(?:ion)?[\s_.-]?id\Z")
+SESSION_NUMBER: Final = re.compile(r"[A-Za-z]{0,8}-?\d{0,20}(?:\.scope)?|[a-z]+(?:[_-][a-z]+)*")
 # Values that are secret under a name that is mostly harmless.
 _BASIC_AUTH = re.compile(
     r"\A(?=.*[A-Z])(?=.*[a-z])(?:[A-Za-z0-9+/]{4}){3,}(?:[A-Za-z0-9+/]{2,3}=+)?"

@@ -133,6 +133,8 @@ def is_secret_value(name: str, value: str) -> bool:
         return False
     if value.isdigit() and is_plural(name):
         return False  # tokens: 512
+    if patterns.SESSION_NAME.search(name) and patterns.SESSION_NUMBER.fullmatch(value):
+        return False
     word = name.lower().rpartition(".")[2].lstrip("-")
     return not (word in patterns.HARMLESS_UNDER and patterns.HARMLESS_UNDER[word].fullmatch(value))
 
