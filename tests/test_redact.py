@@ -652,6 +652,37 @@ def test_session_ids_are_hidden_unless_they_are_numbers(name: str) -> None:
         assert redact({name: number}) == {name: number}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'restic --password-command "echo QY06pw" backup',
+        "RESTIC_PASSWORD_COMMAND='/bin/echo QY06pw'",
+        "BORG_PASSCOMMAND=\"printf '%s' QY06pw\"",
+        """expect 'send "QY06pw\\r"'""",
+        """expect -c 'expect "yes"; send "yes\\r"; send -- "QY06pw\\r"'""",
+        *("login with pw QY06pw", "the PW is QY06pw.", "pin: QY06pw", 'PIN="QY06pw"', "x pin=QY06"),
+    ],
+)
+def test_passwords_that_are_typed_or_printed_are_hidden(text: str) -> None:
+    """Hide what a command prints or types as a password, and what is named so in short."""
+    assert "QY06" not in redact_text(text)
+    assert "QY06" not in json.dumps(redact({"exec": text, "lines": ["a", text], "pin": "QY06"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("GPIO pin: 1017", "pin: GPIO17", "pin: 12", "pin: PA12", "pin=left", "pin: 1.20.3-4"),
+        *("expect 'send \"exit\\r\"'", "pw useradd bob", "echo done", 'send "yes\\r"'),
+        *("--password-command /bin/echo", 'PASS_COMMAND="echo $PASS"'),
+    ],
+)
+def test_words_that_are_printed_or_wired_stay(text: str) -> None:
+    """Leave pins of hardware, and what is printed or typed that is no password."""
+    assert redact_text(text) == text
+    assert redact({"pin": "GPIO17"}) == {"pin": "GPIO17"}
+
+
 def test_json_in_a_string_stays_json() -> None:
     """Redact JSON inside a string by its structure, so that it can still be parsed."""
     inner = {
@@ -839,6 +870,17 @@ HOSTILE = [
     "token=" + "." * 100_000,
     "token=" + "1." * 50_000,
     "\u00e9" * 100_000 + "=",
+    'send "' * 16_000,
+    "https://a b " * 8_000,
+    "send " + '"' * 100_000,
+    "pass-command echo " * 5_000,
+    "askpass echo " + "-n " * 30_000,
+    "pin: " * 20_000,
+    "pin=" + "a" * 100_000,
+    "xai-" * 25_000 + "1",
+    "phx_" * 25_000 + "1",
+    "cio" + "a1" * 50_000,
+    "p-0123456789ab:" * 6_000,
 ]
 
 
