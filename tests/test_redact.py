@@ -666,7 +666,10 @@ def test_session_ids_are_hidden_unless_they_are_numbers(name: str) -> None:
 def test_passwords_that_are_typed_or_printed_are_hidden(text: str) -> None:
     """Hide what a command prints or types as a password, and what is named so in short."""
     assert "QY06" not in redact_text(text)
-    assert "QY06" not in json.dumps(redact({"exec": text, "lines": ["a", text], "pin": "QY06"}))
+    argv = ["restic", "--password-command", "echo QY06pw", "backup"]
+    assert "QY06" not in json.dumps(
+        redact({"exec": text, "argv": argv, "lines": ["a", text], "pin": "QY06"})
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ _CONTAINERS: Final = frozenset({dict, list})
 _TELLS: Final = 1
 _OF_RANDOM: Final = 2
 _KEPT_APART: Final = re.compile(r"(.*)~[0-9a-f]{8}", re.DOTALL)
+# A flag whose value is a command that prints a password.
+_ASKING: Final = re.compile(r"(?i)--?[\w-]{0,40}(?:command|cmd|askpass)")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
 
 
@@ -242,6 +244,10 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
         place += 1
         if inside_key or (hide_next and not value.startswith("-")):
             out.append(REDACTED)
+            hide_next = False
+        elif place and _ASKING.fullmatch(words[place - 1]):
+            whole = redact_text(f"{words[place - 1]} {value}", normal=normal)
+            out.append(whole.removeprefix(f"{words[place - 1]} "))
             hide_next = False
         elif place in hidden:
             out.append(hidden[place])
