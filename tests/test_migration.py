@@ -303,6 +303,23 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         assert verify(database, ()).problems == []
 
 
+def test_objects_stay_apart_whose_names_were_secret(tmp_path: Path) -> None:
+    """Objects whose names differ only in what is secret now are as many after a migration."""
+    path = old(tmp_path, "f936244", times=2)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE objects SET name = 'token=' || ? || id", (SECRET,))
+        database.execute("UPDATE facts SET value = 'redaction 0, text 0' WHERE name = 'written by'")
+    before = len(stored(path))
+
+    async def work(memory: Memory) -> None:
+        await finished(memory)
+        assert len(memory.catalogue) == before
+
+    run(tmp_path, work)
+    assert len(stored(path)) == before > 1
+    assert "PLANTED" not in str(stored(path))
+
+
 def test_the_daemon_survives_kills_in_a_migration(
     daemons: Callable[..., Running], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opdbus.state import secret_patterns
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
-from opdbus.state.redact import redact, redact_object, redact_text
+from opdbus.state.redact import redact, redact_identity, redact_object, redact_text
 from opdbus.state.secret_formats import FORMATS
 from opdbus.state.secret_names import is_plural, is_secret_name
 from opdbus.state.secret_text import CLEAN, REDACTED, suspects
@@ -605,7 +605,85 @@ def test_objects_of_a_secret_kind_are_hidden() -> None:
 def test_secret_in_a_name_is_hidden() -> None:
     """Redact plugin, kind and name."""
     item = redact_object(Identity(FILE, "p", "k", "ftp://a:SEC@h"), {})
-    assert item.name == f"ftp://a:{REDACTED}@h"
+    assert item.name[:-8] == f"ftp://a:{REDACTED}@h~"
+    assert redact_identity(item.identity) == item.identity
+
+
+@pytest.mark.parametrize(
+    "form", ["ftp://a:x{}@h", "token=Abc{}", "gsk_Ab3dEf6hIj9lAb3d{}", "password: x{} and"]
+)
+def test_names_with_secrets_stay_apart(form: str) -> None:
+    """Keep identities that differ in a secret apart, the same each time, without the secret."""
+    names = [form.format(number) for number in range(1000, 1100)]
+    for place in ("plugin", "kind", "name"):
+        of = [Identity(FILE, "p", "k", "n")._replace(**{place: name}) for name in names]
+        made = [redact_identity(identity) for identity in of]
+        assert len(set(made)) == len(names)
+        assert made == [redact_identity(identity) for identity in made]
+        assert all(REDACTED in getattr(each, place) for each in made)
+        assert not any("x10" in text or "Abc1" in text or "b3d1" in text for text in map(str, made))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{word}_{'0123456789abcdef' * 2}" for word in "container disk machine task app".split()),
+        *"sgp_dc1web_prod_07 phx_rack2node_cluster_03 core_re_v2build_steps_1".split(),
+        *"phc_site4-edge-gateway-01 jina_search2_worker_pool_11 xai-gpu1-training-node-07".split(),
+        *"npg_db3_primary_replica_02 cio2backup-storage-array-14".split(),
+        "re_build_worker2_linux_x86_64",
+    ],
+)
+def test_names_that_begin_as_a_token_stay(name: str) -> None:
+    """Leave names of hosts and objects that only begin as the tokens of an issuer do."""
+    assert redact_text(name) == name
+    assert redact({"id": name, "peer": [name], "line": f"--to {name}"}) == {
+        "id": name, "peer": [name], "line": f"--to {name}"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", "session_id sessionId SessionID PHPSESSID x.session-id".split())
+def test_session_ids_are_hidden_unless_they_are_numbers(name: str) -> None:
+    """Hide what logs a user in, and leave the numbers of sessions."""
+    for secret in ("kJ8sd7Fh2LqP9xZv3BnM4wTy", "5f0c2e9b-e1b2-4c0f-9a3d-e07c11f0aa42"):
+        assert redact({name: secret}) == {name: REDACTED}
+        assert redact_text(f"{name}={secret}") == f"{name}={REDACTED}"
+    for number in ("4", 4, "c2", "4294967295", "session-12.scope", None):
+        assert redact({name: number}) == {name: number}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'restic --password-command "echo QY06pw" backup',
+        "RESTIC_PASSWORD_COMMAND='/bin/echo QY06pw'",
+        "BORG_PASSCOMMAND=\"printf '%s' QY06pw\"",
+        """expect 'send "QY06pw\\r"'""",
+        """expect -c 'expect "yes"; send "yes\\r"; send -- "QY06pw\\r"'""",
+        *("login with pw QY06pw", "the PW is QY06pw.", "pin: QY06pw", 'PIN="QY06pw"', "x pin=QY06"),
+    ],
+)
+def test_passwords_that_are_typed_or_printed_are_hidden(text: str) -> None:
+    """Hide what a command prints or types as a password, and what is named so in short."""
+    assert "QY06" not in redact_text(text)
+    argv = ["restic", "--password-command", "echo QY06pw", "backup"]
+    assert "QY06" not in json.dumps(
+        redact({"exec": text, "argv": argv, "lines": ["a", text], "pin": "QY06"})
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("GPIO pin: 1017", "pin: GPIO17", "pin: 12", "pin: PA12", "pin=left", "pin: 1.20.3-4"),
+        *("expect 'send \"exit\\r\"'", "pw useradd bob", "echo done", 'send "yes\\r"'),
+        *("--password-command /bin/echo", 'PASS_COMMAND="echo $PASS"'),
+    ],
+)
+def test_words_that_are_printed_or_wired_stay(text: str) -> None:
+    """Leave pins of hardware, and what is printed or typed that is no password."""
+    assert redact_text(text) == text
+    assert redact({"pin": "GPIO17"}) == {"pin": "GPIO17"}
 
 
 def test_json_in_a_string_stays_json() -> None:
@@ -704,9 +782,9 @@ MARKS = [
 def test_a_quick_look_finds_all_that_the_patterns_find(parts: list[str], between: str) -> None:
     """Leave patterns out only where they match nothing."""
     text = between.join(parts)
-    CLEAN.texts.clear()
+    CLEAN.hashes.clear()
     if not suspects([text]):
-        CLEAN.texts.clear()
+        CLEAN.hashes.clear()
         assert redact_text(text) == text
     for mark, pattern in secret_patterns.IN_CONTEXT:
         assert mark in text.lower() or not pattern.search(text)
@@ -795,6 +873,17 @@ HOSTILE = [
     "token=" + "." * 100_000,
     "token=" + "1." * 50_000,
     "\u00e9" * 100_000 + "=",
+    'send "' * 16_000,
+    "https://a b " * 8_000,
+    "send " + '"' * 100_000,
+    "pass-command echo " * 5_000,
+    "askpass echo " + "-n " * 30_000,
+    "pin: " * 20_000,
+    "pin=" + "a" * 100_000,
+    "xai-" * 25_000 + "1",
+    "phx_" * 25_000 + "1",
+    "cio" + "a1" * 50_000,
+    "p-0123456789ab:" * 6_000,
 ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -417,4 +418,5 @@ def test_secret_names_of_several_objects_stay_apart(tmp_path: Path) -> None:
     path = state_file(tmp_path / "state.json", {f"token=Abcdefgh{n}": "one" for n in range(3)})
     present, changed = StateFile(path).read()
     assert {one.identity for one in changed} == present
-    assert {one.name for one in present} == {f"token=[redacted]{n}" for n in ("", "#2", "#3")}
+    assert all(re.fullmatch(r"token=\[redacted\]~[0-9a-f]{8}", one.name) for one in present)
+    assert len(present) == 3

@@ -23,7 +23,7 @@ from opdbus.state.object import (
     digest,
     hash_name,
 )
-from opdbus.state.redact import redact_identity, redact_properties, redact_text
+from opdbus.state.redact import redact_identity, redact_name, redact_properties
 from opdbus.state.secret_text import suspects
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Reader:
         for some in batches(flatten(plugins), _TOGETHER):
             suspected = suspects([name for _, _, name, _ in some if name])
             for plugin, kind, name, properties in some:
-                clean = redact_text(name) if name and name in suspected else name
+                clean = redact_name(name) if name and name in suspected else name
                 groups.setdefault(_identity(plugin, kind, clean, properties), []).append(properties)
         found = deque(
             (identity, self._mark(identity, properties), properties)

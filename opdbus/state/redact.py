@@ -1,9 +1,12 @@
 """Secrets in new objects are replaced before anything is hashed, stored or sent."""
 
+import hmac
 import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from opdbus.state.object import SETTINGS, Identity, Json, StateObject
@@ -44,6 +47,9 @@ _ASSIGNMENT = re.compile(r"\A(-[\w.-]+|[^\W\da-z]\w*)=(.*)", re.DOTALL)
 _CONTAINERS: Final = frozenset({dict, list})
 _TELLS: Final = 1
 _OF_RANDOM: Final = 2
+_KEPT_APART: Final = re.compile(r"(.*)~[0-9a-f]{8}", re.DOTALL)
+# A flag whose value is a command that prints a password.
+_ASKING: Final = re.compile(r"(?i)--?[\w-]{0,40}(?:command|cmd|askpass)")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
 
 
@@ -52,7 +58,7 @@ def redact_text(text: str, *, normal: bool = False) -> str:
 
     Words that look random stay where they are `normal`: digests, serial numbers, public keys.
     """
-    if text in CLEAN.texts:
+    if text in CLEAN:
         return text
     # a replacement may complete another pattern, so this is repeated until nothing changes
     for _ in range(_MAX_ROUNDS):
@@ -165,7 +171,37 @@ def _redact_named(name: str, value: Json, suspected: _Suspects, *, normal: bool)
 def redact_identity(identity: Identity) -> Identity:
     """Replace every secret in plugin, kind and name."""
     source, plugin, kind, name = identity
-    return Identity(source, _look_at(plugin)[0], _look_at(kind)[0], redact_text(name))
+    plugin, kind = (_keep_apart(each, _look_at(each)[0]) for each in (plugin, kind))
+    return Identity(source, plugin, kind, redact_name(name))
+
+
+def redact_name(name: str) -> str:
+    """Replace every secret in a name, so that names that differ only in these still differ."""
+    return _keep_apart(name, redact_text(name))
+
+
+def _keep_apart(name: str, clean: str) -> str:
+    """Return a name without secrets, and if it had any, a short digest of it behind.
+
+    32 bits under the key of the machine: no secret can be guessed from them elsewhere.
+    """
+    if clean == name:
+        return name
+    kept = _KEPT_APART.fullmatch(name)
+    if kept and REDACTED in kept[1] and redact_text(kept[1]) == kept[1]:
+        return name
+    made = hmac.digest(_machine_key(), name.encode(errors="replace"), "sha256")
+    return f"{clean}~{made[:4].hex()}"
+
+
+@lru_cache(maxsize=1)
+def _machine_key() -> bytes:
+    """Return a key that the machine keeps, which is not its id: see machine-id(5)."""
+    try:
+        machine = Path("/etc/machine-id").read_bytes().strip()
+    except OSError:
+        machine = b""
+    return hmac.digest(machine, b"op-dbus: names without secrets", "sha256")
 
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
@@ -208,6 +244,10 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
         place += 1
         if inside_key or (hide_next and not value.startswith("-")):
             out.append(REDACTED)
+            hide_next = False
+        elif place and _ASKING.fullmatch(words[place - 1]):
+            whole = redact_text(f"{words[place - 1]} {value}", normal=normal)
+            out.append(whole.removeprefix(f"{words[place - 1]} "))
             hide_next = False
         elif place in hidden:
             out.append(hidden[place])

@@ -7,6 +7,8 @@ _CHARACTERS: Final = {
     "hex": "[0-9a-fA-F]",
     "alnum": "[A-Za-z0-9]",
     "word": r"[\w-]",
+    # names of hosts have no capitals: both are looked for in few characters, so that it is linear
+    "mixed": r"(?=[\w-]{0,39}?\d)(?=[\w-]{0,39}?[A-Z])[\w-]",
     "dots": r"[\w.-]",
     "base64": r"[\w+/=.-]",
     "any": r"""[^\s"'<>,;]""",
@@ -16,17 +18,18 @@ _ROWS: Final = """
 hex 20 dapi dop_v1_ doo_v1_ dor_v1_ sbp_ sntryu_ lin_oauth_ glptt- rubygems_ pul- squ_ sqp_ sqa_
 hex 20 bkua_ shpat_ shpca_ shppa_ shpss_ shippo_live_ shippo_test_ FLWSECK- FLWSECK_TEST-
 hex 20 sk-or-v1- xkeysib- xsmtpsib-
-hex 32 sk_ sk- SK md5 key-
+hex 32 sk_ sk- SK md5 key- e2b_ fc-
 word 16 access-sandbox- access-development- access-production- HRKU- pat-na1- pat-eu1-
 word 16 sk-lf- NRJS- PMAK-
 word 40 v1.0-
-alnum 16 gsk_ pcsk_ tvly- pnu_ hcaik_ hcxik_ hcalk_ hcbik_ nfp_ cfut_ cfat_ npg_ napi_ rdme_ ntn_
+alnum 16 gsk_ pcsk_ tvly- pnu_ hcaik_ hcxik_ hcalk_ hcbik_ nfp_ cfut_ cfat_ napi_ rdme_ ntn_
 alnum 16 lin_api_ secret_ bkct_ LTAI AKID AKCp cmVmdGtuOj ATBB NRAK- NRII- NRRA- EZAK EZTK vcp_ nbp_
-alnum 16 api_org_ cio oy2 SCW
-word 12 GR1348941 xai- pplx- GOCSPX- sntrys_ glsa_ sb_secret_ tgp_v1_ nvapi- pylf_v1_ phx_ phc_
-word 12 pdus+ syt_ sq0csp- sq0atp- tfp_ figd_ CFPAT- AQVN fo1_ fm2_ pscale_pw_ pscale_tkn_
-word 12 pscale_oauth_ dnkey- ABSK EAACE fio-u- 1//0 ops_eyJ jina_ duffel_live_ duffel_test_ IGQV
-word 12 dckr_oat_ SWMTKN-1- EAAA CCIPAT_ pcsk_ re_ lsv2_pt_ lsv2_sk_ sgp_
+alnum 16 api_org_ oy2 SCW
+mixed 12 GR1348941 xai- pplx- GOCSPX- sntrys_ glsa_ sb_secret_ tgp_v1_ nvapi- pylf_v1_
+mixed 12 pdus+ syt_ sq0csp- sq0atp- tfp_ figd_ CFPAT- AQVN fo1_ fm2_ pscale_pw_ pscale_tkn_
+mixed 12 pscale_oauth_ dnkey- ABSK EAACE fio-u- 1//0 ops_eyJ duffel_live_ duffel_test_ IGQV
+word 16 SWMTKN-1- lsv2_pt_ lsv2_sk_
+mixed 12 dckr_oat_ EAAA CCIPAT_ pcsk_
 dots 12 ATATT3x ATCTT3x dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit. dt0c01. dt0s01. sk.eyJ
 dots 12 tk.eyJ WPL_AP1. sntrys_eyJ
 base64 24 b3BlbnNzaC1rZXktdjE BQIAAA glc_eyJ
@@ -43,9 +46,13 @@ _SHAPED: Final = {
     ":AA": r"(?<![\w:])(?:bot)?\d{8,10}:AA[\w-]{30,}+",
     ":APA91b": r"(?<![\w-])[\w-]{8,}+:APA91b[\w-]{20,}+",
     "00D": r"(?<![A-Za-z0-9])00D[A-Za-z0-9]{12,15}![\w.]{20,}+",
-    # what other issuers put before hexadecimal digits, where that is no name of a digest
-    "_": r"(?<![\w/.-])(?!sha|md5|id_|uuid|git|rev|hash|digest|crc|img|image|layer|vol|net|br_|pod)"
-    r"[a-z]{2,10}_(?:[a-z]{2,6}_)?[0-9a-f]{32,}+(?![\w.])",
+    "p-": r"(?<![\w.-])p-[a-z0-9]{12}:[\w+/=-]{40,}+",
+    # beginnings that are words of host names, too
+    **{
+        begin: rf"(?<![\w-]){begin}(?=[a-z0-9]{{0,19}}[A-Z]|[0-9a-f_]{{40}})(?=[A-Za-z]{{0,19}}\d)"
+        r"[A-Za-z0-9_]{20,}+"
+        for begin in "re_ sgp_ phx_ phc_ jina_ npg_ cio".split()
+    },
     "NRAL": r"(?<![A-Za-z0-9])[0-9a-f]{36}NRAL",
     "-": r"(?<![A-Za-z0-9-])[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}(?![A-Za-z0-9-])",
     "pat": r"(?<![A-Za-z0-9])pat[A-Za-z0-9]{14}\.[0-9a-f]{64}",
@@ -62,7 +69,7 @@ def _patterns() -> dict[str, str]:
         characters, fewest, *beginnings = row.split()
         rest = f"{_CHARACTERS[characters]}{{{fewest},}}+"
         for begin in beginnings:
-            pattern = rf"(?<![A-Za-z0-9]){re.escape(begin)}{rest}"
+            pattern = rf"(?<!\w){re.escape(begin)}{rest}"
             patterns[begin] = f"{patterns[begin]}|{pattern}" if begin in patterns else pattern
     return patterns
 

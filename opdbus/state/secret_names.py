@@ -51,6 +51,7 @@ _RANDOM_WORDS: Final = frozenset(
 )
 # ... or ends so.
 _RANDOM_ENDS: Final = frozenset("id ids".split())
+_SESSION_ENDS: Final = ("sessionid", "sessid")
 _ALWAYS: Final = frozenset({"secret id", "rediscli auth"})
 # ... unless a pair of words means something else,
 _HARMLESS_PAIRS: Final = frozenset(
@@ -176,7 +177,7 @@ def _is_secret(name: str) -> bool:
     raw = _words(name)
     words = [_singular(word) for word in raw]
     pairs = {f"{a} {b}" for a, b in [*itertools.pairwise(raw), *itertools.pairwise(words)]}
-    if not _ALWAYS.isdisjoint(pairs):
+    if not _ALWAYS.isdisjoint(pairs) or "".join(raw[-2:]).endswith(_SESSION_ENDS):
         return True
     if not raw or raw[-1] in _ABOUT or raw[0] in _ASKING or not _HARMLESS_PAIRS.isdisjoint(pairs):
         return False

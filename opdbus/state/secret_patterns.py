@@ -22,12 +22,22 @@ HARMLESS_UNDER: Final = {
     "pwd": re.compile(r"/.*"),
     "oldpwd": re.compile(r"/.*"),
 }
+# Numbers of sessions of logind and the kernel, which log nobody in.
+SESSION_NAME: Final = re.compile(r"(?i)sess(?:ion)?[\s_.-]?id\Z")
+SESSION_NUMBER: Final = re.compile(r"[A-Za-z]{0,8}-?\d{0,20}(?:\.scope)?|[a-z]+(?:[_-][a-z]+)*")
 # Values that are secret under a name that is mostly harmless.
 _BASIC_AUTH = re.compile(
     r"\A(?=.*[A-Z])(?=.*[a-z])(?:[A-Za-z0-9+/]{4}){3,}(?:[A-Za-z0-9+/]{2,3}=+)?"
 )
 _RANDOM = re.compile(r"\A(?!AAAA)(?=.*[A-Z])(?=.*[a-z])(?=.*\d)[A-Za-z0-9+/_-]{32,}={0,2}")
-KEY_MATERIAL: Final = {"auth": _BASIC_AUTH, "_auth": _BASIC_AUTH, "key": _RANDOM, "Key": _RANDOM}
+_PIN = re.compile(r"\A(?!(?:GPIO|gpio|P[A-K]|IO|BCM)\d)(?=[A-Za-z]*\d)[A-Za-z\d]{4,16}\Z")
+KEY_MATERIAL: Final = {
+    **dict.fromkeys(("pin", "Pin", "PIN"), _PIN),
+    "auth": _BASIC_AUTH,
+    "_auth": _BASIC_AUTH,
+    "key": _RANDOM,
+    "Key": _RANDOM,
+}
 # Flags of programs whose values are secret, although the names of the flags do not say so.
 _FLAGS: Final = {
     "sshpass mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump mariadb-admin mongo"
@@ -105,6 +115,12 @@ _TO_PROGRAM = (
     r"""[^\s|"'\\]++(?:[^\S\n]++[^\s|"'\\]++){0,3}+(["'\\]{0,9}\s*+\|\s*+(?:sudo\s+)?"""
     r"""(?:passwd|sudo|cryptsetup|kinit|smbpasswd|su|docker|gpg|openssl)\s)"""
 )
+# what prints a password for a program that asks: --password-command "echo x"
+_FROM_COMMAND = (
+    r"""((?i:pass(?:word|phrase)?[_-]?(?:command|cmd)|askpass)["'\\]{0,9}(?:\s?[=:,]|\s)\s?["'\\]{0,9}"""
+    r"""(?:/(?:usr/)?bin/)?(?:echo|printf)\s+(?:-\w+\s+|["'\\]{0,9}%s\S{0,9}\s+){0,3}["'\\]{0,9})"""
+    r"""(?![$`])[^\s"'\\|;&]++"""
+)
 # client server secret address, the server or the address of which is a star
 _CHAP = (
     r"""(?m)(^[^\S\n]{0,8}(?:"[^"\n]{1,99}"|[\w.@\\*-]{1,99})[^\S\n]++"""
@@ -131,6 +147,14 @@ IN_CONTEXT: Final = tuple(
         ),
         ("://", r"""(://)(?=[^\s/:@"']*\d)[^\s/:@"']{16,}+(@)"""),
         ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)[^\s@"']++(@)"""),
+        # a line of davfs2's secrets: address, user, password
+        (
+            "://",
+            (
+                r"""(?m)((?:^|["'=])[^\S\n]{0,8}https?://[^\s"']{1,200}[^\S\n]{1,9}[\w.@-]{1,64}"""
+                r"""[^\S\n]{1,9})(?=[A-Za-z]{0,40}\d)(?=[A-Z\d]{0,40}[a-z])[\w!$%^&*+?-]{8,}+(?=["'\s]|$)"""
+            ),
+        ),
         ("@", _SCHEMELESS),
         ("</", _ELEMENT),
         ("=", r"""(?i)([?&](?:sig|signature|key|auth|code|session|sid|pw)=)[^\s&"'<>#]{4,}+"""),
@@ -142,6 +166,14 @@ IN_CONTEXT: Final = tuple(
         ("eap", r"""(:\s+EAP\s+)"[^"]*+"?"""),
         ("xauth", r"""(:\s+XAUTH\s+)"[^"]*+"?"""),
         ("chpa", _TO_CHPASSWD),
+        (
+            "pin",
+            (
+                r"""((?<![\w-])(?<!gpio )(?<!GPIO )(?:[Pp]in|PIN)["'\\]{0,9}\s?[:=]\s?"""
+                r"""["'\\]{0,9})"""
+                r"""(?!(?:GPIO|gpio|P[A-K]|IO|BCM)\d)(?=[A-Za-z]{0,9}\d)[A-Za-z\d]{4,16}+(?![\w./:%-])"""
+            ),
+        ),
         ("list:", r"""(\bchpasswd:\s?\{?\s?list:\s?\|?\s?["']?[\w.-]++:)[^\s"'}]++"""),
         ("word", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
         ("_connect", r"""(?i)(_connect\((?:[^,()\n]{0,99},){2}\s?["'])[^"']*+"""),
@@ -220,9 +252,12 @@ AFTER_WORD: Final = {
 INSIDE_WORD: Final = {
     word: tuple(map(re.compile, patterns))
     for word, *patterns in (
-        ("echo", _TO_PROGRAM),
-        ("printf", _TO_PROGRAM),
-        ("send", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++"""),
+        ("echo", _TO_PROGRAM, _FROM_COMMAND),
+        ("printf", _TO_PROGRAM, _FROM_COMMAND),
+        ("send", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++""",
+         # what expect(1) types, and ends with Enter
+         (r"""(\bsend\s+(?:--\s+)?\\*["'])(?=[^"'\\\s]{0,60}\d)(?=[^"'\\\s]{0,60}[A-Za-z])"""
+         r"""[^"'\\\s]{5,}+(?=\\+[rn]|\r)""")),
         ("on", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
         ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
         *((name, (r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)"""
@@ -231,10 +266,10 @@ INSIDE_WORD: Final = {
 }  # fmt: skip
 # A secret's name and the secret as two words, where the second looks like a password.
 TWO_WORDS = re.compile(
-    r"(?i)((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|[_-]pw|rootpw|bindpw|pwd|token"
-    r"|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)[\"']?[ \t]++"
-    r"(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|password|--\w++|\d{1,2}|:)"
-    r"[ \t]++){0,2}+[\"']?)"
+    r"(?i)((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|(?<![a-z0-9])pw|rootpw"
+    r"|bindpw|pwd|token|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)"
+    r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain"
+    r"|password|--\w++|\d{1,2}|:)[ \t]++){0,2}+[\"']?)"
     r"([^\s\"'|;&<>]{5,}+)"
 )
 SENTENCE = re.compile(
@@ -299,7 +334,7 @@ SUSPICIOUS = re.compile(
     r"|[Bb]earer|BEARER|-BEGIN|eyJ|gh[pousr]_|pat_|gl[a-z]{2,5}-|xox|xapp|npm_|hf_|pypi-|k_live"
     r"|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1|AKIA|ASIA|AIza|ya29|AGE-|SCRAM"
     r"|hooks\.|webhook|1000\.|wifi-sec|wireless-sec|dentified|DENTIFIED|[ \t]\*|(?:token|ecret)\s"
-    r"|com2sec|createUser|word-|LOGIN|\s\|"
+    r"|com2sec|createUser|word-|LOGIN|send |PW\s|db2 connect|\s\|"
     r"|net user|user create|sqlplus|inguser|register |user \S+ on >|login |hash "
 )
 # Each text that SUSPICIOUS matches has one of these, or DASHED matches it; to look for them takes
@@ -320,7 +355,7 @@ IN_SUSPICIOUS: Final = (
         "com2sec",
     ),
     *("LOGIN", " |", "sqlplus", "register "),
-    *("login ", "hash ", "createUser", "wort", "_connect"),
+    *("send ", "PW", "db2 ", "login ", "hash ", "createUser", "wort", "_connect"),
     *(mark for mark in IN_SHAPES if mark not in {"$", "{", ":AA", "0/", "1/", "2/"}),
 )
 # And what text has that may be JSON.

@@ -11,6 +11,8 @@ from opdbus.state import secret_patterns as patterns
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
+# ... and what keeps names apart behind it
+_HIDDEN: Final = re.compile(r"\[redacted\](?:~[0-9a-f]{8})?")
 # Names of secrets that are programs, too.
 _PROGRAMS: Final = frozenset({"passwd", "pass", "pwd"})
 
@@ -62,21 +64,25 @@ def _hide_by_context(text: str) -> str:
 class CleanTexts:
     """Short texts that were found to hold no secret, so that they are not looked at again.
 
-    Most values of a host are those of other objects, too, and are read again and again.
+    Most values of a host are those of other objects, too, and are read again and again. A text may
+    still be secret by its name, so only hashes are kept, of 64 bits under the key of the process.
     """
 
     _MAX_TEXTS: Final = 16_384
     _MAX_LENGTH: Final = 96
 
     def __init__(self) -> None:
-        self.texts: set[str] = set()
+        self.hashes: set[int] = set()
+
+    def __contains__(self, text: str) -> bool:
+        return hash(text) in self.hashes
 
     def add(self, texts: Iterable[str], but: Collection[str] = ()) -> None:
         """Keep texts without secrets; the others are dropped where they become too many."""
-        if len(self.texts) > self._MAX_TEXTS:
-            self.texts.clear()
+        if len(self.hashes) > self._MAX_TEXTS:
+            self.hashes.clear()
         short = self._MAX_LENGTH
-        self.texts.update([text for text in texts if len(text) <= short and text not in but])
+        self.hashes.update([hash(text) for text in texts if len(text) <= short and text not in but])
 
 
 CLEAN: Final = CleanTexts()
@@ -87,7 +93,8 @@ def suspects(texts: Sequence[str]) -> Collection[str]:
 
     Few have any: one look at all of them together takes least.
     """
-    texts = [text for text in texts if text not in CLEAN.texts]
+    known = CLEAN.hashes
+    texts = [text for text in texts if hash(text) not in known]
     if not texts:
         return ()
     found = _find_suspects(texts)
@@ -122,10 +129,12 @@ def _may_hold(text: str) -> bool:
 
 def is_secret_value(name: str, value: str) -> bool:
     """Return whether the value under a secret name is secret."""
-    if not value or value == REDACTED or patterns.HARMLESS.fullmatch(value):
+    if not value or _HIDDEN.fullmatch(value) or patterns.HARMLESS.fullmatch(value):
         return False
     if value.isdigit() and is_plural(name):
         return False  # tokens: 512
+    if patterns.SESSION_NAME.search(name) and patterns.SESSION_NUMBER.fullmatch(value):
+        return False
     word = name.lower().rpartition(".")[2].lstrip("-")
     return not (word in patterns.HARMLESS_UNDER and patterns.HARMLESS_UNDER[word].fullmatch(value))
 
