@@ -214,7 +214,7 @@ sk_live_SEC0123456789abcdef
 rk_live_SEC0123456789abcdef
 whsec_SEC0123456789abcdef
 npm_SEC0123456789abcdefghijklmnop
-//registry.npmjs.org/:_authToken=SEC
+//npm.example.org/:_authToken=SEC
 pypi-SECAgEIcHlwaS5vcmc0123
 hf_SEC0123456789abcdefghij
 dop_v1_SEC0123456789abcdef

@@ -490,7 +490,7 @@ log-line | login ok for bob with password={p} from 10.0.0.1
 sentence | The password is {p} until Friday.
 sentence-colon | Root password for the NAS: {p}
 german | Das Passwort lautet {p} bis Freitag.
-npmrc | //registry.npmjs.org/:_authToken={A36}
+npmrc | //npm.example.org/:_authToken={A36}
 pip-conf | index-url = https://bob:{p}@pypi.example.com/simple
 yarnrc | npmAuthToken: "{A36}"
 composer | {"http-basic": {"repo.example.com": {"username": "bob", "password": "{p}"}}}
