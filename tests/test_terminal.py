@@ -54,7 +54,7 @@ def test_a_reader_that_stops_reading_is_no_error(served: Running) -> None:
         timeout=60,
         check=False,
     )
-    assert done.stdout.split() == ["plugin", "kind", "name"]
+    assert done.stdout.split() == ["plugin", "kind", "name", "declared"]
     assert done.stderr == "0\n"
     closed = subprocess.run(
         ["bash", "-c", f"'{sys.executable}' -m opdbus list >&-"],
