@@ -121,7 +121,9 @@ def test_nothing_acknowledged_is_lost(daemons: Callable[..., Running], tmp_path:
         assert report.problems == []
         assert report.rows == sum(len(states) - 1 for states in load.known.values())
     assert load.count > KILLS
-    daemon.start().vectorized()
+    daemon.settings |= {"OP_DBUS_LOG_LEVEL": "debug"}
+    # it is logged once vectors that nothing has any more are pruned
+    daemon.start().wait_for_log(r"\bvectorized +computed")
     assert daemon.stop() == 0
     with closing(sqlite3.connect(database)) as reader:
         replay(reader, load)
