@@ -54,6 +54,8 @@ DEGRADED, FAILED = Phase(State.DEGRADED), Phase(State.FAILED, error=LOST)
         (READY, {"settled": False, "store_fault": "no room"}, "degraded"),
         (FAILED, {"settled": False}, "failed"),
         (DEGRADED, {}, "degraded"),
+        (DEGRADED, {"tried": False}, "loading"),
+        (DEGRADED, {"settled": False}, "loading"),
         (READY, {"file_error": "line 1: not JSON"}, "degraded"),
         (READY, {"store_fault": "no room"}, "degraded"),
         (READY, {"vectors_fault": "no room"}, "degraded"),

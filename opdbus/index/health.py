@@ -21,13 +21,13 @@ class Health:
     def state(self) -> str:
         """The state of the daemon: loading, ready, degraded or failed."""
         state = self._serving.phase.state
-        if state is State.READY and not self._declared.attempted:
-            state = State.LOADING
-        if state is State.READY and self.last_error:
-            state = State.DEGRADED
-        if state is State.READY and not self._memory.is_settled:
-            state = State.LOADING
-        return state.value
+        if state not in {State.READY, State.DEGRADED}:
+            return state.value
+        if not self._declared.attempted:
+            return State.LOADING.value
+        if self.last_error:
+            return State.DEGRADED.value
+        return (state if self._memory.is_settled else State.LOADING).value
 
     @property
     def last_error(self) -> str:
