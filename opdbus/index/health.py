@@ -21,13 +21,14 @@ class Health:
     def state(self) -> str:
         """The state of the daemon: loading, ready, degraded or failed."""
         state = self._serving.phase.state
-        if state not in {State.READY, State.DEGRADED}:
-            return state.value
-        if not self._declared.attempted:
-            return State.LOADING.value
-        if self.last_error:
-            return State.DEGRADED.value
-        return (state if self._memory.is_settled else State.LOADING).value
+        if state in {State.READY, State.DEGRADED}:
+            if not self._declared.attempted:
+                state = State.LOADING
+            elif self.last_error:
+                state = State.DEGRADED
+            elif not self._memory.is_settled:
+                state = State.LOADING
+        return str(state.value)
 
     @property
     def last_error(self) -> str:
