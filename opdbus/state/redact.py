@@ -20,6 +20,7 @@ from opdbus.state.secret_text import (
     is_key_material,
     is_pair,
     is_secret_value,
+    is_short_word,
     suspects,
 )
 
@@ -36,7 +37,6 @@ _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
 # More words are no command line.
 _MAX_WORDS: Final = 200
-_BLANK = re.compile(r"\s")
 _SEVERAL: Final = "\x01"
 _NAME = re.compile(r"[\w .-]{1,100}")
 # Under these keys there may be what another key declares secret.
@@ -58,7 +58,7 @@ def redact_text(text: str, *, normal: bool = False) -> str:
 
     Words that look random stay where they are `normal`: digests, serial numbers, public keys.
     """
-    if text in CLEAN:
+    if is_short_word(text) or hash(text) in CLEAN.hashes:
         return text
     # a replacement may complete another pattern, so this is repeated until nothing changes
     for _ in range(_MAX_ROUNDS):
@@ -170,9 +170,8 @@ def _redact_named(name: str, value: Json, suspected: _Suspects, *, normal: bool)
 
 def redact_identity(identity: Identity) -> Identity:
     """Replace every secret in plugin, kind and name."""
-    source, plugin, kind, name = identity
-    plugin, kind = (_keep_apart(each, _look_at(each)[0]) for each in (plugin, kind))
-    return Identity(source, plugin, kind, redact_name(name))
+    source, *parts = identity
+    return Identity(source, *map(redact_name, parts))
 
 
 def redact_name(name: str) -> str:
@@ -206,15 +205,20 @@ def _machine_key() -> bytes:
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
     """Make the state object of what has secrets in its identity, too."""
-    return StateObject(redact_identity(identity), redact_properties(identity, properties))
+    suspected = _suspects([*identity[1:], *properties.values()])
+    is_suspect = not suspected.keys().isdisjoint(identity)
+    clean = redact_identity(identity) if is_suspect else identity
+    return StateObject(clean, redact_properties(identity, properties, suspected))
 
 
-def redact_properties(identity: Identity, properties: Mapping[str, Json]) -> dict[str, Json]:
+def redact_properties(
+    identity: Identity, properties: Mapping[str, Json], suspected: _Suspects | None = None
+) -> dict[str, Json]:
     """Copy an object's properties without secrets: all in a list or table of a secret name is."""
     single = identity.kind == SETTINGS
     if is_secret_name(identity.plugin if single else identity.kind):
         return _hide_leaves(properties, naming=not single)
-    return redact(properties)
+    return redact(properties) if suspected is None else _redact(properties, suspected)
 
 
 def _redact_value(value: Json, suspected: _Suspects, *, normal: bool = False) -> Json:
@@ -232,6 +236,8 @@ def _redact_suspect(text: str, suspected: _Suspects, *, normal: bool) -> str:
 def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> list[Json]:
     """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
     words = [value for value in values if isinstance(value, str)]
+    if len(words) < 2 and suspected.keys().isdisjoint(words):
+        return [_redact_value(value, suspected, normal=normal) for value in values]
     flags, hidden = flags_of(words), _redact_line(words, normal=normal)
     out: list[Json] = []
     hide_next = inside_key = False
@@ -267,9 +273,11 @@ def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
         return {1: REDACTED}
     if not 1 < len(words) <= _MAX_WORDS:
         return {}
-    # what has several words is looked at by itself
-    line = [_SEVERAL if not word or _BLANK.search(word) else word for word in words]
-    whole = " ".join(line)
+    line, whole = words, " ".join(words)
+    if len(whole.split()) != len(words):
+        # what has several words is looked at by itself
+        line = [word if len(word.split()) == 1 else _SEVERAL for word in words]
+        whole = " ".join(line)
     clean = redact_text(whole, normal=normal).split(" ")
     if clean == line:
         return {}

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from opdbus.state import secret_names
-from opdbus.state.secret_formats import FORMATS
+from opdbus.state.secret_formats import FORMATS, SHAPED, STARTS
 
 # How much likelier a character is after another in random text than in names and words of hosts:
 # the logarithm to base 2, plus 4. Rows and columns are the letters a to z, then all digits.
@@ -65,6 +65,7 @@ _CLASSES: Final = bytes(
     )
     for code in range(128)
 ) + bytes(b" " * 128)
+_LONG: Final = re.compile(rb"[^ ]{%d,}+" % MIN_LENGTH)
 # A random word has one of these where it does not only have hexadecimal digits.
 _CHANGES: Final = (b"0a", b"0A", b"0h", b"aA", b"hA")
 
@@ -103,15 +104,12 @@ _DER_SEQUENCE: Final = 0x30
 def may_hold_words(text: str) -> bool:
     """Return whether a text has a word so long and mixed that it may be a token."""
     classes = text.encode(errors="replace").translate(_CLASSES)
-    if not any(map(classes.__contains__, _CHANGES)):
-        return False
-    words = classes.split()
-    return len(max(words, key=len, default=b"")) >= MIN_LENGTH and any(map(_is_mixed, words))
+    return any(map(_is_mixed, _LONG.findall(classes)))
 
 
 def _is_mixed(word: bytes) -> bool:
     """Return whether the classes of a word are those of a token, not of a digest or a name."""
-    if len(word) < MIN_LENGTH or not any(map(word.__contains__, _CHANGES)):
+    if not any(map(word.__contains__, _CHANGES)):
         return False
     return b"a" in word or b"A" in word or (len(word) > _UUID and b"-" in word)
 
@@ -121,9 +119,10 @@ def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal
 
     What is base64 of a text is judged by what `redact` makes of that text.
     """
-    for mark, pattern in FORMATS:
-        if mark in text:
-            text = pattern.sub(lambda match: _hide_format(match[0], redacted), text)
+    patterns = [pattern for mark, pattern in SHAPED if mark in text]
+    patterns += [FORMATS[start] for start in FORMATS.keys() & STARTS.findall(text)]
+    for pattern in patterns:
+        text = pattern.sub(lambda match: _hide_format(match[0], redacted), text)
     if normal:
         return text
     if "-----BEGIN" not in text:
@@ -154,6 +153,8 @@ def _hide_word(match: re.Match[str], redacted: str, redact: Callable[[str], str]
 
 
 def _is_normal_before(before: str) -> bool:
+    if not before.rstrip(" \t\n\"'").endswith(("=", ":", "/")):
+        return False
     named = _NAMED_BEFORE.search(before)
     return named is not None and secret_names.is_of_random(named[1])
 
