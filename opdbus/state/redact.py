@@ -274,9 +274,9 @@ def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
     if not 1 < len(words) <= _MAX_WORDS:
         return {}
     line, whole = words, " ".join(words)
-    if len(whole.split()) != len(words):
+    if whole.split() != words:
         # what has several words is looked at by itself
-        line = [word if len(word.split()) == 1 else _SEVERAL for word in words]
+        line = [word if word.split() == [word] else _SEVERAL for word in words]
         whole = " ".join(line)
     clean = redact_text(whole, normal=normal).split(" ")
     if clean == line:
