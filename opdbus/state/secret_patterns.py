@@ -68,7 +68,7 @@ _BARE = (
 )
 NAMED_VALUE = re.compile(
     r"""(?<![\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
-    r"""|(?P<flag>(?<!\S)--?\w[\w.-]*+)(?=\s))"""
+    r"""|(?P<flag>(?<!\S)--?\w[\w.\u0300-\u036f-]*+)(?=\s))"""
     # the value may begin on the next line, if that is indented and has no key of its own
     r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
 )
@@ -121,9 +121,9 @@ _FROM_COMMAND = (
 )
 # client server secret address, the server or the address of which is a star
 _CHAP = (
-    r"""(?m)(^[^\S\n]{0,8}(?:"[^"\n]{1,99}"|[\w.@\\*-]{1,99})[^\S\n]++"""
+    r"""(?m)((?:^|(?<=[=']))[^\S\n]{0,8}(?:"[^"\n]{1,99}"|[\w.@\\*-]{1,99})[^\S\n]++"""
     r"""(?:\*[^\S\n]++|[\w.-]{1,99}[^\S\n]++(?=\S{4,}+[^\S\n]++"?\*"?[^\S\n]*$)))"""
-    r"""(?:"[^"\n]++"|(?![*])\S{4,}+)(?=[^\S\n]++(?:"?\*"?|\d[\d.:/]++)[^\S\n]*$)"""
+    r"""(?:"[^"\n]++"|(?![*])\S{4,}+)(?=[^\S\n]++(?:"?\*"?|\d[\d.:/]++)'?[^\S\n]*$)"""
 )
 
 
@@ -179,7 +179,7 @@ BESIDE_SIGNS: Final = _rows(
         ),
     ),
     ("list:", r"""(\bchpasswd:\s?\{?\s?list:\s?\|?\s?["']?[\w.-]++:)[^\s"'}]++"""),
-    ("]:", r"""(?m)(^\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
+    ("]:", r"""((?:^|(?<=[\s"'=]))\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
     ("16:", r"""(?<!\w)(16:)[0-9A-F]{58}(?!\w)"""),
     ("private-lines", r"(?s)(?<=Private-Lines: ).*"),
     ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
@@ -189,6 +189,14 @@ IN_CONTEXT: Final = _rows(
     ("begin ", _PEM),
     (">", _ELEMENT),
     ("_user |_password ", r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++"""),
+    (
+        "pin ",
+        (
+            r"(?i)((?<![\w-])(?:(?:sim|user|so|unlock|admin|card|door|alarm|voicemail|pairing|screen"
+            r"|the|my|your)[ \t_-]{1,2}pin|pin[ \t_-]?code|pin[ \t]is)(?:[ \t]++(?:is|code))?"
+            r"[ \t]++[\"']?)\d{4,12}(?![\w.:/%-])"
+        ),
+    ),
     ("login ", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
     ("pass |masterauth |pw |community |psk |passphrase |key ", _SPACED_LINE),
     ("password |password(", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
@@ -234,7 +242,7 @@ IN_FIELDS: Final = (
 # A short text of these alone is a time or an address.
 NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
 
-_ARGUMENT = r"""(?:"[^"]*+"|'[^']*+'|[^\s;|&]++)"""
+_ARGUMENT = r"""(?:'"'"'[^"']*+|"[^"]*+"|'[^']*+'|[^\s;|&]++)"""
 _OPTIONS = r"(?:\s+-\S++)*+"
 _MORE = r"[^\n;|&]{0,200}?\s"
 # Secrets at a place after the name of a program, or another word.
@@ -290,6 +298,11 @@ TWO_WORDS = re.compile(
     r"([^\s\"'|;&<>]{5,}+))"
 )
 SENTENCES: Final = _rows(
+    # Exim's passwords of clients: server, user and password
+    (
+        "* :|*:",
+        r"""((?<![^\s"'=])\*\s?:\s?[\w.@+-]{1,64}\s?:\s?)([^\s:"']{5,}+)(?=["'\s]|$)""",
+    ),
     (
         "word |phrase |wort |secret |pin ",
         (
@@ -337,6 +350,7 @@ SHAPES: Final = _rows(
     ("sg.", r"(?<![A-Za-z0-9])SG\.[\w.-]{12,}+"),
     ("akia|asia", r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}+"),
     ("ya29.", r"(?<![\w-])ya29\.[\w-]{10,}+"),
+    ("st.", r"(?<![\w.-])st\.[0-9a-f]{24}\.[0-9a-f]{32}\.[0-9a-f]{32}"),
     ("1000.", r"(?<![\w.])1000\.[0-9a-f]{32}\.[0-9a-f]{32}"),
 )
 SHAPES_BESIDE_SIGNS: Final = _rows(

@@ -58,7 +58,8 @@ def _hide_by_context(text: str, lower: str, *, has_sign: bool, has_word: bool) -
         text = _hide_rows(patterns.IN_CONTEXT, text, lower, _keep_groups)
     if has_sign:
         text = _hide_fields(_hide_rows(patterns.BESIDE_SIGNS, text, lower, _keep_groups))
-    text = _hide_rows(patterns.COMMANDS, _hide_named(text), lower, _hide_arguments)
+    # before the name of the program may be part of another value
+    text = _hide_named(_hide_rows(patterns.COMMANDS, text, lower, _hide_arguments))
     if has_word:
         text = _hide_rows(patterns.ARGUMENTS, text, lower, _hide_argument)
         if _has(lower, patterns.IN_TWO_WORDS):

@@ -74,11 +74,17 @@ _WORD: Final = re.compile(r"[A-Za-z0-9+/_=.~%-]{16,}+")
 _HEXADECIMAL: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:0x|g|git|v|i-|u|r)?(?:[0-9a-f]{6,}+|[0-9A-F]{6,}+)(?![A-Za-z0-9])"
 )
-# An id of LVM, public keys of SSH and age, a key of DNS, a name of an onion service.
+# The name of a disk by bus, model and serial number, an id of LVM, public keys of SSH and age, a
+# key of DNS, a name of an onion service.
 _HARMLESS: Final = re.compile(
-    r"(?:LVM-)?[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}|(?:dm-uuid-)?LVM-[A-Za-z0-9]{64}"
+    r"(?:ata|nvme|scsi|usb|mmc)-[A-Z][A-Za-z0-9.-]*(?:_[A-Za-z0-9.-]+)*_[A-Z0-9]{8,20}"
+    r"|(?:LVM-)?[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}|(?:dm-uuid-)?LVM-[A-Za-z0-9]{64}"
     r"|AAAA[BCEGI][A-Za-z0-9+/]{16,}+=*|age1[a-z0-9]{58}|AwEAA[\w+/]{16,}+=*|[a-z2-7]{56}\.onion"
 )
+# Hexadecimal digits as issuers write them in tokens, and private keys.
+_HEX_TOKEN: Final = re.compile(r"(?:\w+=)?(?:[a-z]{2,4}_[0-9a-f]{32,}|0x[0-9a-f]{64})")
+# An id before a secret belongs to it.
+_ID_BEFORE: Final = re.compile(r"(?<![\w-])(?:(?:0x)?[0-9a-f]{16,}|[0-9a-f-]{36})(?=:\[redacted\])")
 _FOLDER: Final = re.compile(
     r"[.~]{0,2}/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix|gnu|lib|lib64"
     r"|bin|sbin|snap|data|pool|store|config)/"
@@ -126,7 +132,8 @@ def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal
     if normal:
         return text
     if "-----BEGIN" not in text:
-        return _WORD.sub(lambda match: _hide_word(match, redacted, redact), text)
+        text = _WORD.sub(lambda match: _hide_word(match, redacted, redact), text)
+        return _ID_BEFORE.sub(redacted, text)
     parts, at = [], 0
     for public in _PUBLIC.finditer(text):
         parts += [hide_words(text[at : public.start()], redacted, redact, normal=False), public[0]]
@@ -182,7 +189,7 @@ def _judge(word: str, redact: Callable[[str], str]) -> bool | None:
         return redact(text) != text or bool(_USER_AND_PASSWORD.fullmatch(text))
     if word.startswith("M") and _is_public_der(word):
         return False
-    return True if looks_random(plain) else None
+    return True if _HEX_TOKEN.fullmatch(plain) or looks_random(plain) else None
 
 
 def _decode(word: str) -> str:
