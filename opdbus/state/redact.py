@@ -1,9 +1,11 @@
 """Secrets in new objects are replaced before anything is hashed, stored or sent."""
 
+import contextlib
 import hmac
 import itertools
 import json
 import re
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -47,7 +49,11 @@ _ASSIGNMENT = re.compile(r"\A(-[\w.-]+|[^\W\da-z]\w*)=(.*)", re.DOTALL)
 _CONTAINERS: Final = frozenset({dict, list})
 _TELLS: Final = 1
 _OF_RANDOM: Final = 2
-_KEPT_APART: Final = re.compile(r"(.*)~[0-9a-f]{8}", re.DOTALL)
+_MACHINES: Final = (
+    *("/etc/machine-id", "/var/lib/dbus/machine-id"),
+    "/proc/sys/kernel/random/boot_id",
+)
+_APART: Final = re.compile(r"(?:(?<=\[redacted\])|(?=\S{9}\Z))~[0-9a-f]{8}")
 # A flag whose value is a command that prints a password.
 _ASKING: Final = re.compile(r"(?i)--?[\w-]{0,40}(?:command|cmd|askpass)")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
@@ -60,6 +66,11 @@ def redact_text(text: str, *, normal: bool = False) -> str:
     """
     if is_short_word(text) or hash(text) in CLEAN.hashes:
         return text
+    if "~" in text and REDACTED in text:
+        # what keeps names apart stays where nothing else is secret
+        bare = _APART.sub("", text)
+        if bare != text and hide_in_text(_redact_json(bare), redact_text, normal=normal) == bare:
+            return text
     # a replacement may complete another pattern, so this is repeated until nothing changes
     for _ in range(_MAX_ROUNDS):
         clean = hide_in_text(_redact_json(text), redact_text, normal=normal)
@@ -186,21 +197,21 @@ def _keep_apart(name: str, clean: str) -> str:
     """
     if clean == name:
         return name
-    kept = _KEPT_APART.fullmatch(name)
-    if kept and REDACTED in kept[1] and redact_text(kept[1]) == kept[1]:
-        return name
-    made = hmac.digest(_machine_key(), name.encode(errors="replace"), "sha256")
+    made = hmac.digest(machine_key(), name.encode(errors="replace"), "sha256")
     return f"{clean}~{made[:4].hex()}"
 
 
 @lru_cache(maxsize=1)
-def _machine_key() -> bytes:
-    """Return a key that the machine keeps, which is not its id: see machine-id(5)."""
-    try:
-        machine = Path("/etc/machine-id").read_bytes().strip()
-    except OSError:
-        machine = b""
-    return hmac.digest(machine, b"op-dbus: names without secrets", "sha256")
+def machine_key(paths: tuple[str, ...] = _MACHINES) -> bytes:
+    """Return a key that no other machine has, but not its id: see machine-id(5).
+
+    One without an id has the boot's, so that its names are others after the next.
+    """
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if machine := Path(path).read_bytes().strip():
+                return hmac.digest(machine, b"op-dbus: names without secrets", "sha256")
+    return secrets.token_bytes(32)
 
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
