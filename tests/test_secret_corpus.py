@@ -133,13 +133,13 @@ HEX: Final = "9b3f5c0e71d24a6b8c0d9e1f2a3b4c5d"
 @pytest.mark.parametrize(
     "token",
     [
-        *(f"zq_{HEX}", f"kdr_{HEX}{HEX}", f"0x{HEX}{HEX}", f"st.{HEX[:24]}.{HEX}.{HEX}"),
+        *(f"zq_{HEX}", f"kd_{HEX}{HEX}", f"0x{HEX}{HEX}", f"st.{HEX[:24]}.{HEX}.{HEX}"),
         "9b3f5c0e-71d2-4a6b-8c0d-9e1f2a3b4c5d:Kq7Zr2Vt9Xw4Yb6Nc1Md8Lf3",
         f"{HEX}:Kq7Zr2Vt9Xw4Yb6Nc1Md8Lf3",
     ],
 )
 def test_hexadecimal_tokens_are_hidden(token: str) -> None:
-    """Hide digits behind a short prefix, private keys, and the id before a secret."""
+    """Hide digits behind two letters, private keys, and the id before a secret."""
     for text in (token, f"uses {token} here", f"KEY_FILE={token}", f"A=B={token}"):
         assert not seen_of(HEX, redact_text(text).replace("-", "")), text
 

@@ -82,7 +82,7 @@ _HARMLESS: Final = re.compile(
     r"|AAAA[BCEGI][A-Za-z0-9+/]{16,}+=*|age1[a-z0-9]{58}|AwEAA[\w+/]{16,}+=*|[a-z2-7]{56}\.onion"
 )
 # Hexadecimal digits as issuers write them in tokens, and private keys.
-_HEX_TOKEN: Final = re.compile(r"(?:\w+=)?(?:[a-z]{2,3}_[0-9a-f]{32,}|0x[0-9a-f]{64})")
+_HEX_TOKEN: Final = re.compile(r"(?:\w+=)?(?:[a-z]{2}_[0-9a-f]{32,}|0x[0-9a-f]{64})")
 # An id before a secret belongs to it.
 _ID_BEFORE: Final = re.compile(r"(?<![\w-])(?:(?:0x)?[0-9a-f]{16,}|[0-9a-f-]{36})(?=:\[redacted\])")
 _FOLDER: Final = re.compile(
