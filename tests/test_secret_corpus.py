@@ -4,14 +4,16 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 from attacks.leaks import bytes_of, everything
 from running import STATE, STATE_PATH, Running, calling
 from secret_corpus.further import further
-from secret_corpus.measure import changed, harmless, measure_secrets
+from secret_corpus.measure import changed, harmless, measure_secrets, planted
 
-from opdbus.state.redact import redact, redact_text
+from opdbus.state.redact import machine_key, redact, redact_object, redact_text
 from opdbus.state.secret_text import CLEAN
 
 LEAST_HIDDEN = 0.98
@@ -94,6 +96,82 @@ def test_known_formats_are_hidden_in_every_field(field: str) -> None:
     """Hide a token of a known format, also in a field whose values are random."""
     token = "gsk_" + "Ab3dEf6hIj9l" * 4
     assert "Ab3dEf" not in json.dumps(redact({field: token}))
+
+
+def test_redacting_the_corpus_again_changes_nothing() -> None:
+    """Redact every object to a fixed point, its name also where it is a text."""
+    for kind, each in planted():
+        once = redact_object(each.identity, each.properties)
+        assert redact_object(once.identity, once.properties) == once, (kind, each.place)
+        assert redact_text(once.identity.name) == once.identity.name, (kind, each.place)
+
+
+@pytest.mark.parametrize("text", ["mysql -p{}", "token={}", "see --password {} here", "a {}'"])
+def test_what_keeps_names_apart_stays_in_texts(text: str) -> None:
+    """Keep the digest behind a hidden secret, but no digits behind anything else."""
+    apart = text.format("[redacted]~0123abcd")
+    assert redact_text(apart) == apart
+    more = redact_text(f"{apart} mysql -phunter2x~4567beef")
+    assert "hunter" not in more
+    assert "beef" not in more
+
+
+def test_machines_without_an_id_have_keys_of_their_own(tmp_path: Path) -> None:
+    """Take the first id that there is, and for none at all another key each time."""
+    empty, one, other = (tmp_path / name for name in ("empty", "one", "other"))
+    for path in (empty, one, other):
+        path.write_text("" if path == empty else path.name)
+    missing = str(tmp_path / "missing")
+    key = machine_key((missing, str(empty), str(one), str(other)))
+    assert key == machine_key((str(one),)) != machine_key((str(other),))
+    assert machine_key((missing,)) != machine_key((missing, missing))
+
+
+HEX: Final = "9b3f5c0e71d24a6b8c0d9e1f2a3b4c5d"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *(f"zq_{HEX}", f"kd_{HEX}{HEX}", f"0x{HEX}{HEX}", f"st.{HEX[:24]}.{HEX}.{HEX}"),
+        "9b3f5c0e-71d2-4a6b-8c0d-9e1f2a3b4c5d:Kq7Zr2Vt9Xw4Yb6Nc1Md8Lf3",
+        f"{HEX}:Kq7Zr2Vt9Xw4Yb6Nc1Md8Lf3",
+    ],
+)
+def test_hexadecimal_tokens_are_hidden(token: str) -> None:
+    """Hide digits behind two letters, private keys, and the id before a secret."""
+    for text in (token, f"uses {token} here", f"KEY_FILE={token}", f"A=B={token}"):
+        assert not seen_of(HEX, redact_text(text).replace("-", "")), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"/var/lib/zq_{HEX}/data", f"sha256:{HEX}{HEX}", f"layer {HEX}", f"img@{HEX}"),
+        *("9b3f5c0e-71d2-4a6b-8c0d-9e1f2a3b4c5d:ext4", "0x9b3f5c0e71d24a6b", "st.example.com"),
+        *("nvme-Acme_X2_1TB_S3Z1NB0K1234567Q", "ata-ST4000NM0035-1V4107_ZC1A9XQ2", "host:*:tcp"),
+        *("gpio pin 1017", "at pin 1234", "the pin is loose", "a user pin 12"),
+    ],
+)
+def test_digests_disks_and_pins_of_hardware_stay(text: str) -> None:
+    """Leave digests, paths, names of disks, and pins that are wired."""
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("SIM pin 471108", "the unlock pin is 471108", "your pin: 471108", "pin code 471108"),
+        *("*:bob:Qx471108", "AUTH='* : bob : Qx471108'", "[mx.example.com]:587 bob:Qx471108"),
+        *(
+            'a="bob@isp" * "x471108" *',
+            """sh -c 'x '"'"'a'"'"' identified by '"'"'x471108'"'"';'""",
+        ),
+    ],
+)
+def test_pins_and_lines_of_passwords_are_hidden(text: str) -> None:
+    """Hide numbers after the name of a person's pin, and passwords of lines that are quoted."""
+    assert "471108" not in redact_text(text)
 
 
 def test_clean_texts_hold_no_secret() -> None:

@@ -1,9 +1,11 @@
 """Secrets in new objects are replaced before anything is hashed, stored or sent."""
 
+import contextlib
 import hmac
 import itertools
 import json
 import re
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +22,7 @@ from opdbus.state.secret_text import (
     is_key_material,
     is_pair,
     is_secret_value,
+    is_short_word,
     suspects,
 )
 
@@ -36,7 +39,6 @@ _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
 # More words are no command line.
 _MAX_WORDS: Final = 200
-_BLANK = re.compile(r"\s")
 _SEVERAL: Final = "\x01"
 _NAME = re.compile(r"[\w .-]{1,100}")
 # Under these keys there may be what another key declares secret.
@@ -47,7 +49,11 @@ _ASSIGNMENT = re.compile(r"\A(-[\w.-]+|[^\W\da-z]\w*)=(.*)", re.DOTALL)
 _CONTAINERS: Final = frozenset({dict, list})
 _TELLS: Final = 1
 _OF_RANDOM: Final = 2
-_KEPT_APART: Final = re.compile(r"(.*)~[0-9a-f]{8}", re.DOTALL)
+_MACHINES: Final = (
+    *("/etc/machine-id", "/var/lib/dbus/machine-id"),
+    "/proc/sys/kernel/random/boot_id",
+)
+_APART: Final = re.compile(r"(?:(?<=\[redacted\])|(?=\S{9}\Z))~[0-9a-f]{8}")
 # A flag whose value is a command that prints a password.
 _ASKING: Final = re.compile(r"(?i)--?[\w-]{0,40}(?:command|cmd|askpass)")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
@@ -58,8 +64,13 @@ def redact_text(text: str, *, normal: bool = False) -> str:
 
     Words that look random stay where they are `normal`: digests, serial numbers, public keys.
     """
-    if text in CLEAN:
+    if is_short_word(text) or hash(text) in CLEAN.hashes:
         return text
+    if "~" in text and REDACTED in text:
+        # what keeps names apart stays where nothing else is secret
+        bare = _APART.sub("", text)
+        if bare != text and hide_in_text(_redact_json(bare), redact_text, normal=normal) == bare:
+            return text
     # a replacement may complete another pattern, so this is repeated until nothing changes
     for _ in range(_MAX_ROUNDS):
         clean = hide_in_text(_redact_json(text), redact_text, normal=normal)
@@ -170,9 +181,8 @@ def _redact_named(name: str, value: Json, suspected: _Suspects, *, normal: bool)
 
 def redact_identity(identity: Identity) -> Identity:
     """Replace every secret in plugin, kind and name."""
-    source, plugin, kind, name = identity
-    plugin, kind = (_keep_apart(each, _look_at(each)[0]) for each in (plugin, kind))
-    return Identity(source, plugin, kind, redact_name(name))
+    source, *parts = identity
+    return Identity(source, *map(redact_name, parts))
 
 
 def redact_name(name: str) -> str:
@@ -187,34 +197,39 @@ def _keep_apart(name: str, clean: str) -> str:
     """
     if clean == name:
         return name
-    kept = _KEPT_APART.fullmatch(name)
-    if kept and REDACTED in kept[1] and redact_text(kept[1]) == kept[1]:
-        return name
-    made = hmac.digest(_machine_key(), name.encode(errors="replace"), "sha256")
+    made = hmac.digest(machine_key(), name.encode(errors="replace"), "sha256")
     return f"{clean}~{made[:4].hex()}"
 
 
 @lru_cache(maxsize=1)
-def _machine_key() -> bytes:
-    """Return a key that the machine keeps, which is not its id: see machine-id(5)."""
-    try:
-        machine = Path("/etc/machine-id").read_bytes().strip()
-    except OSError:
-        machine = b""
-    return hmac.digest(machine, b"op-dbus: names without secrets", "sha256")
+def machine_key(paths: tuple[str, ...] = _MACHINES) -> bytes:
+    """Return a key that no other machine has, but not its id: see machine-id(5).
+
+    One without an id has the boot's, so that its names are others after the next.
+    """
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if machine := Path(path).read_bytes().strip():
+                return hmac.digest(machine, b"op-dbus: names without secrets", "sha256")
+    return secrets.token_bytes(32)
 
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
     """Make the state object of what has secrets in its identity, too."""
-    return StateObject(redact_identity(identity), redact_properties(identity, properties))
+    suspected = _suspects([*identity[1:], *properties.values()])
+    is_suspect = not suspected.keys().isdisjoint(identity)
+    clean = redact_identity(identity) if is_suspect else identity
+    return StateObject(clean, redact_properties(identity, properties, suspected))
 
 
-def redact_properties(identity: Identity, properties: Mapping[str, Json]) -> dict[str, Json]:
+def redact_properties(
+    identity: Identity, properties: Mapping[str, Json], suspected: _Suspects | None = None
+) -> dict[str, Json]:
     """Copy an object's properties without secrets: all in a list or table of a secret name is."""
     single = identity.kind == SETTINGS
     if is_secret_name(identity.plugin if single else identity.kind):
         return _hide_leaves(properties, naming=not single)
-    return redact(properties)
+    return redact(properties) if suspected is None else _redact(properties, suspected)
 
 
 def _redact_value(value: Json, suspected: _Suspects, *, normal: bool = False) -> Json:
@@ -232,6 +247,8 @@ def _redact_suspect(text: str, suspected: _Suspects, *, normal: bool) -> str:
 def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> list[Json]:
     """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
     words = [value for value in values if isinstance(value, str)]
+    if len(words) < 2 and suspected.keys().isdisjoint(words):
+        return [_redact_value(value, suspected, normal=normal) for value in values]
     flags, hidden = flags_of(words), _redact_line(words, normal=normal)
     out: list[Json] = []
     hide_next = inside_key = False
@@ -267,9 +284,11 @@ def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
         return {1: REDACTED}
     if not 1 < len(words) <= _MAX_WORDS:
         return {}
-    # what has several words is looked at by itself
-    line = [_SEVERAL if not word or _BLANK.search(word) else word for word in words]
-    whole = " ".join(line)
+    line, whole = words, " ".join(words)
+    if whole.split() != words:
+        # what has several words is looked at by itself
+        line = [word if word.split() == [word] else _SEVERAL for word in words]
+        whole = " ".join(line)
     clean = redact_text(whole, normal=normal).split(" ")
     if clean == line:
         return {}

@@ -33,6 +33,11 @@ mixed 12 dckr_oat_ EAAA CCIPAT_ pcsk_
 dots 12 ATATT3x ATCTT3x dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit. dt0c01. dt0s01. sk.eyJ
 dots 12 tk.eyJ WPL_AP1. sntrys_eyJ
 base64 24 b3BlbnNzaC1rZXktdjE BQIAAA glc_eyJ
+dots 12 ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- glrtr- glcbt- glptt- glft- glimt-
+dots 12 glagent- glsoat- gloas- glffct- glwt- xapp- npm_
+dots 12 hf_ pypi- sk_live_ pk_live_ rk_live_ sk_test_ pk_test_ rk_test_ whsec_ dop_v1_ shpat_ shpca_
+dots 12 shppa_ shpss_ dckr_pat_ tskey- xoxe. hvs. hvb. hvr.
+word 30 AIza
 any 12 pbkdf2_sha256$ pbkdf2_sha1$ bcrypt_sha256$ grub.pbkdf2. access_token$ ENC[AES
 """
 # Formats that are more than a beginning, by what is in each text that they match.
@@ -40,7 +45,10 @@ _SHAPED: Final = {
     "$P$": r"\$P\$[./\w]{20,}+",
     "$S$": r"\$S\$[./\w]{20,}+",
     "$A$": r"\$A\$\d{3}\$[^\s:\"']++",
-    "AGE-": r"AGE-PLUGIN-[\w-]++",
+    "AGE-": r"AGE-(?:PLUGIN-[\w-]++|SECRET-KEY-1\w++)",
+    "eyJ": r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]++\.?[\w-]*+",
+    # a PEM key in base64 once more, but no certificate and no public key
+    "LS0tLS1CRUdJTiB": r"LS0tLS1CRUdJTiB(?!DRVJU|QVUJM)[\w+/=-]{8,}+",
     "*": r"(?<![\w*])\*[0-9A-F]{40}(?![0-9A-Fa-f])",
     "nsec1": r"(?<![A-Za-z0-9])nsec1[a-z0-9]{40,}+",
     ":AA": r"(?<![\w:])(?:bot)?\d{8,10}:AA[\w-]{30,}+",
@@ -63,16 +71,26 @@ _SHAPED: Final = {
 }
 
 
-def _patterns() -> dict[str, str]:
-    patterns = dict(_SHAPED)
+# What is in a text of such a format, and the format.
+SHAPED: Final = tuple((mark, re.compile(pattern)) for mark, pattern in _SHAPED.items())
+_START: Final = 2
+# All places at which a format may begin: their first characters.
+STARTS: Final = re.compile(rf"(?<![A-Za-z0-9])(?=(\S{{{_START}}}))")
+
+
+def _formats() -> dict[str, re.Pattern[str]]:
+    """Return the formats by their first two characters."""
+    found: dict[str, list[str]] = {}
     for row in _ROWS.strip().split("\n"):
         characters, fewest, *beginnings = row.split()
-        rest = f"{_CHARACTERS[characters]}{{{fewest},}}+"
         for begin in beginnings:
-            pattern = rf"(?<!\w){re.escape(begin)}{rest}"
-            patterns[begin] = f"{patterns[begin]}|{pattern}" if begin in patterns else pattern
-    return patterns
+            pattern = rf"{re.escape(begin)}{_CHARACTERS[characters]}{{{fewest},}}+"
+            found.setdefault(begin[:_START], []).append(pattern)
+    return {
+        start: re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(patterns)})")
+        for start, patterns in found.items()
+    }
 
 
-# What is in a text of a format, and the format; a match without any digit is none.
-FORMATS: Final = tuple((mark, re.compile(pattern)) for mark, pattern in _patterns().items())
+# A match without any digit is none.
+FORMATS: Final = _formats()

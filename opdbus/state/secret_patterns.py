@@ -1,7 +1,7 @@
 """Patterns of secrets inside a string, and of values that look like secrets and are not."""
 
 import re
-from typing import Final
+from typing import Final, TypeAlias
 
 # Values under a secret name that are not secret: a policy, a file, a public key, a version.
 # Anchored, since each start of an unanchored one would read on.
@@ -68,7 +68,7 @@ _BARE = (
 )
 NAMED_VALUE = re.compile(
     r"""(?<![\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
-    r"""|(?P<flag>(?<!\S)--?\w[\w.-]*+)(?=\s))"""
+    r"""|(?P<flag>(?<!\S)--?\w[\w.\u0300-\u036f-]*+)(?=\s))"""
     # the value may begin on the next line, if that is indented and has no key of its own
     r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
 )
@@ -83,11 +83,9 @@ SECOND_WORDS: Final = frozenset(
 )
 WORD_BEFORE = re.compile(r"(?<![\w'-])(?:[\w'-]{1,40}[ ]){0,3}(?:[\w-]{1,20}')?(?=\Z)")
 
-PEM = re.compile(
-    r"-{4,5} ?BEGIN (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}"
+_PEM = (
+    r"(?s)-{4,5} ?BEGIN (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}"
     r"(?:.*?-{4,5} ?END (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}|.*)"
-    r"|(?<=Private-Lines: ).*",
-    re.DOTALL,
 )
 # user:password@tcp(host) and user:password@host:port
 _SCHEMELESS = (
@@ -123,66 +121,104 @@ _FROM_COMMAND = (
 )
 # client server secret address, the server or the address of which is a star
 _CHAP = (
-    r"""(?m)(^[^\S\n]{0,8}(?:"[^"\n]{1,99}"|[\w.@\\*-]{1,99})[^\S\n]++"""
+    r"""(?m)((?:^|(?<=[=']))[^\S\n]{0,8}(?:"[^"\n]{1,99}"|[\w.@\\*-]{1,99})[^\S\n]++"""
     r"""(?:\*[^\S\n]++|[\w.-]{1,99}[^\S\n]++(?=\S{4,}+[^\S\n]++"?\*"?[^\S\n]*$)))"""
-    r"""(?:"[^"\n]++"|(?![*])\S{4,}+)(?=[^\S\n]++(?:"?\*"?|\d[\d.:/]++)[^\S\n]*$)"""
+    r"""(?:"[^"\n]++"|(?![*])\S{4,}+)(?=[^\S\n]++(?:"?\*"?|\d[\d.:/]++)'?[^\S\n]*$)"""
 )
-# Secrets that the text around them shows; the groups of a match are kept. Each with what is in the
-# lower case of every text that it matches; no letter of that has a third case, as `k` and `s` have.
-IN_CONTEXT: Final = tuple(
-    (mark, re.compile(pattern))
-    for mark, pattern in (
-        (
-            "author",
-            r"(?i)((?<![\w-])(?:proxy-)?authorization\s?[:=]\s?)(?:[^\r\n\"'\\]|\\(?![\"']))+",
-        ),
-        (
-            "coo",
-            r"(?i)((?<![\w-])(?:set-)?cookie\s?:\s?)(?!0x|\d)[\w.-]++=(?:[^\r\n\"'\\]|\\(?![\"']))+",
-        ),
-        # scheme://user:password@host; digits and a slash after the colon are a port
-        (
-            "://",
-            r"""(://[^\s/:"'<>\[\]]*+:)(?!//|\d{1,5}(?:[/?#"'<>)\]}\s]|$))(?:(?!://)[^\s<>])*(@)""",
-        ),
-        ("://", r"""(://)(?=[^\s/:@"']*\d)[^\s/:@"']{16,}+(@)"""),
-        ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)[^\s@"']++(@)"""),
-        # a line of davfs2's secrets: address, user, password
-        (
-            "://",
-            (
-                r"""(?m)((?:^|["'=])[^\S\n]{0,8}https?://[^\s"']{1,200}[^\S\n]{1,9}[\w.@-]{1,64}"""
-                r"""[^\S\n]{1,9})(?=[A-Za-z]{0,40}\d)(?=[A-Z\d]{0,40}[a-z])[\w!$%^&*+?-]{8,}+(?=["'\s]|$)"""
-            ),
-        ),
-        ("@", _SCHEMELESS),
-        ("</", _ELEMENT),
-        ("=", r"""(?i)([?&](?:sig|signature|key|auth|code|session|sid|pw)=)[^\s&"'<>#]{4,}+"""),
-        ("_", r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++"""),
-        ("log", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
-        ("", _SPACED_LINE),
-        # ipsec.secrets
-        ("psk", r"""(:\s+PSK\s+)(?:"[^"]*+"?|0[xs]\S++)"""),
-        ("eap", r"""(:\s+EAP\s+)"[^"]*+"?"""),
-        ("xauth", r"""(:\s+XAUTH\s+)"[^"]*+"?"""),
-        ("chpa", _TO_CHPASSWD),
-        (
-            "pin",
-            (
-                r"""((?<![\w-])(?<!gpio )(?<!GPIO )(?:[Pp]in|PIN)["'\\]{0,9}\s?[:=]\s?"""
-                r"""["'\\]{0,9})"""
-                r"""(?!(?:GPIO|gpio|P[A-K]|IO|BCM)\d)(?=[A-Za-z]{0,9}\d)[A-Za-z\d]{4,16}+(?![\w./:%-])"""
-            ),
-        ),
-        ("list:", r"""(\bchpasswd:\s?\{?\s?list:\s?\|?\s?["']?[\w.-]++:)[^\s"'}]++"""),
-        ("word", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
-        ("_connect", r"""(?i)(_connect\((?:[^,()\n]{0,99},){2}\s?["'])[^"']*+"""),
-        # files of pppd and Postfix
-        (" *", _CHAP),
-        ("\t*", _CHAP),
-        ("]:", r"""(?m)(^\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
-        ("16:", r"""(?<!\w)(16:)[0-9A-F]{58}(?!\w)"""),
+
+
+Rows: TypeAlias = tuple[tuple[str, re.Pattern[str]], ...]
+
+
+def _rows(*rows: tuple[str, str]) -> Rows:
+    """Compile patterns, each with marks (between bars): every text that it matches has one.
+
+    Marks are looked for in lower case with one space between words and one before the first.
+    """
+    return tuple(
+        (mark, re.compile(pattern)) for marks, pattern in rows for mark in marks.split("|")
     )
+
+
+# Secrets that the text around them shows; the groups of a match are kept. Each match of these has
+# a colon or an equals sign.
+BESIDE_SIGNS: Final = _rows(
+    ("author", r"(?i)((?<![\w-])(?:proxy-)?authorization\s?[:=]\s?)(?:[^\r\n\"'\\]|\\(?![\"']))+"),
+    (
+        "coo",
+        r"(?i)((?<![\w-])(?:set-)?cookie\s?:\s?)(?!0x|\d)[\w.-]++=(?:[^\r\n\"'\\]|\\(?![\"']))+",
+    ),
+    # scheme://user:password@host; digits and a slash after the colon are a port
+    (
+        "://",
+        r"""(://[^\s/:"'<>\[\]]*+:)(?!//|\d{1,5}(?:[/?#"'<>)\]}\s]|$))(?:(?!://)[^\s<>])*(@)""",
+    ),
+    ("://", r"""(://)(?=[^\s/:@"']*\d)[^\s/:@"']{16,}+(@)"""),
+    ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)[^\s@"']++(@)"""),
+    # a line of davfs2's secrets: address, user, password
+    (
+        "://",
+        (
+            r"""(?m)((?:^|["'=])[^\S\n]{0,8}https?://[^\s"']{1,200}[^\S\n]{1,9}[\w.@-]{1,64}"""
+            r"""[^\S\n]{1,9})(?=[A-Za-z]{0,40}\d)(?=[A-Z\d]{0,40}[a-z])[\w!$%^&*+?-]{8,}+(?=["'\s]|$)"""
+        ),
+    ),
+    ("@", _SCHEMELESS),
+    ("?|&", r"""(?i)([?&](?:sig|signature|key|auth|code|session|sid|pw)=)[^\s&"'<>#]{4,}+"""),
+    # ipsec.secrets
+    ("psk", r"""(:\s+PSK\s+)(?:"[^"]*+"?|0[xs]\S++)"""),
+    ("eap", r"""(:\s+EAP\s+)"[^"]*+"?"""),
+    ("xauth", r"""(:\s+XAUTH\s+)"[^"]*+"?"""),
+    ("chpa", _TO_CHPASSWD),
+    (
+        "pin",
+        (
+            r"""((?<![\w-])(?<!gpio )(?<!GPIO )(?:[Pp]in|PIN)["'\\]{0,9}\s?[:=]\s?"""
+            r"""["'\\]{0,9})"""
+            r"""(?!(?:GPIO|gpio|P[A-K]|IO|BCM)\d)(?=[A-Za-z]{0,9}\d)[A-Za-z\d]{4,16}+(?![\w./:%-])"""
+        ),
+    ),
+    ("list:", r"""(\bchpasswd:\s?\{?\s?list:\s?\|?\s?["']?[\w.-]++:)[^\s"'}]++"""),
+    ("]:", r"""((?:^|(?<=[\s"'=]))\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
+    ("16:", r"""(?<!\w)(16:)[0-9A-F]{58}(?!\w)"""),
+    ("private-lines", r"(?s)(?<=Private-Lines: ).*"),
+    ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
+)
+# The same, but for the signs: these have their marks alone.
+IN_CONTEXT: Final = _rows(
+    ("begin ", _PEM),
+    (">", _ELEMENT),
+    ("_user |_password ", r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++"""),
+    (
+        "pin ",
+        (
+            r"(?i)((?<![\w-])(?:(?:sim|user|so|unlock|admin|card|door|alarm|voicemail|pairing|screen"
+            r"|the|my|your)[ \t_-]{1,2}pin|pin[ \t_-]?code|pin[ \t]is)(?:[ \t]++(?:is|code))?"
+            r"[ \t]++[\"']?)\d{4,12}(?![\w.:/%-])"
+        ),
+    ),
+    ("login ", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
+    ("pass |masterauth |pw |community |psk |passphrase |key ", _SPACED_LINE),
+    ("password |password(", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
+    ("_connect(", r"""(?i)(_connect\((?:[^,()\n]{0,99},){2}\s?["'])[^"']*+"""),
+    # files of pppd
+    ("*", _CHAP),
+    ("echo |printf ", _TO_PROGRAM),
+    ("echo |printf ", _FROM_COMMAND),
+    # what expect(1) types, and ends with Enter
+    ("send ", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++"""),
+    (
+        "send ",
+        (
+            r"""(\bsend\s+(?:--\s+)?\\*["'])(?=[^"'\\\s]{0,60}\d)(?=[^"'\\\s]{0,60}[A-Za-z])"""
+            r"""[^"'\\\s]{5,}+(?=\\+[rn]|\r)"""
+        ),
+    ),
+    (">", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
+    (
+        "sqlplus |sqlldr |expdp |impdp |rman ",
+        r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)[^\s@"']++""",
+    ),
 )
 # Lines of fields with as many colons: .pgpass, Windows' hashes, Apache's digests, DES.
 IN_FIELDS: Final = (
@@ -206,80 +242,79 @@ IN_FIELDS: Final = (
 # A short text of these alone is a time or an address.
 NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
 
-_ARGUMENT = r"""(?:"[^"]*+"|'[^']*+'|[^\s;|&]++)"""
+_ARGUMENT = r"""(?:'"'"'[^"']*+|"[^"]*+"|'[^']*+'|[^\s;|&]++)"""
 _OPTIONS = r"(?:\s+-\S++)*+"
 _MORE = r"[^\n;|&]{0,200}?\s"
-# Secrets at a place after a word that has a space after it; that word, in lower case.
-AFTER_WORD: Final = {
-    word: tuple(re.compile(rf"(?<![\w.-])({pattern}\s+)({_ARGUMENT})") for pattern in patterns)
-    for word, *patterns in (
-        ("identified", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
-         r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
-        ("htpasswd", rf"htpasswd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
-        ("mosquitto_passwd", rf"mosquitto_passwd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
-        ("mysqladmin", rf"mysqladmin{_MORE}password"),
-        ("ipmitool", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
-        ("racadm", rf"racadm{_MORE}\S*[Pp]assword"),
-        ("ejabberdctl", r"ejabberdctl\s+(?:register|change_password)\s+\S+\s+\S+"),
-        ("prosodyctl", r"prosodyctl\s+register\s+\S+\s+\S+"),
-        ("samba-tool", r"samba-tool\s+user\s+(?:create|add|setpassword)\s+\S+"),
-        ("net", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
-        ("openssl", r"openssl\s+passwd(?:\s+-(?!salt|in|stdin)\S++)*+"),
-        ("enc", rf"openssl\s+enc{_MORE}-[kK]"),
-        ("mkpasswd", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++)*+(?!\s+-)"),
-        ("vault", r"vault\s+login(?:\s+-\S++)*+"),
-        ("wpa_passphrase", r"wpa_passphrase\s+[^\s=]+"),
-        ("iw", rf"iw\s{_MORE}keys?"),
-        ("iwconfig", r"iwconfig\s+\S+\s+key"),
-        ("db2", rf"db2\s+connect{_MORE}using"),
-        ("qpdf", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
-        ("login", r"\w{1,8}\s+LOGIN\s+\S+"),
-        ("addent", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
-        ("rclone", rf"rclone\s+config{_MORE}pass(?:word)?"),
-        ("incominguser", r"incominguser\s+\S+"),
-        ("outgoinguser", r"outgoinguser\s+\S+"),
-        ("com2sec", r"com2sec6?\s+\S+\s+\S+"),
-        ("community", r"(?i:snmp-server\s+community)"),
-        ("createuser", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
-         r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
-        ("isakmp", r"(?i:isakmp\s+key)"),
-        ("key", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
-        ("nt", r"(?i:nt(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
-        ("ntlm", r"(?i:ntlm(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
+# Secrets at a place after the name of a program, or another word.
+_ARGUMENTS: Final = (
+    ("identified ", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
+     r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
+    ("htpasswd ", rf"htpasswd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
+    ("mosquitto_passwd ", rf"mosquitto_passwd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
+    ("mysqladmin ", rf"mysqladmin{_MORE}password"),
+    ("ipmitool ", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
+    ("racadm ", rf"racadm{_MORE}\S*[Pp]assword"),
+    ("ejabberdctl ", r"ejabberdctl\s+(?:register|change_password)\s+\S+\s+\S+"),
+    ("prosodyctl ", r"prosodyctl\s+register\s+\S+\s+\S+"),
+    ("samba-tool ", r"samba-tool\s+user\s+(?:create|add|setpassword)\s+\S+"),
+    ("net user ", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
+    ("openssl passwd ", r"openssl\s+passwd(?:\s+-(?!salt|in|stdin)\S++)*+"),
+    ("openssl enc ", rf"openssl\s+enc{_MORE}-[kK]"),
+    ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++)*+(?!\s+-)"),
+    ("vault login ", r"vault\s+login(?:\s+-\S++)*+"),
+    ("wpa_passphrase ", r"wpa_passphrase\s+[^\s=]+"),
+    ("key |keys ", rf"iw\s{_MORE}keys?"),
+    ("iwconfig ", r"iwconfig\s+\S+\s+key"),
+    ("db2 connect ", rf"db2\s+connect{_MORE}using"),
+    ("qpdf ", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
+    (" login ", r"\w{1,8}\s+LOGIN\s+\S+"),
+    ("addent ", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
+    ("rclone config ", rf"rclone\s+config{_MORE}pass(?:word)?"),
+    ("incominguser ", r"incominguser\s+\S+"),
+    ("outgoinguser ", r"outgoinguser\s+\S+"),
+    ("com2sec |com2sec6 ", r"com2sec6?\s+\S+\s+\S+"),
+    ("snmp-server community ", r"(?i:snmp-server\s+community)"),
+    ("createuser ", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
+     r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
+    ("isakmp key ", r"(?i:isakmp\s+key)"),
+    ("key 7 ", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
+    (" nt |nt hash ", r"(?i:nt(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
+    (" ntlm |ntlm hash ", r"(?i:ntlm(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
+)  # fmt: skip
+ARGUMENTS: Final = _rows(
+    *(
+        (marks, rf"(?<![\w.-])({pattern}\s+)({_ARGUMENT})")
+        for marks, *patterns in _ARGUMENTS
+        for pattern in patterns
     )
-}  # fmt: skip
-# The same, where what is kept has no space after it.
-INSIDE_WORD: Final = {
-    word: tuple(map(re.compile, patterns))
-    for word, *patterns in (
-        ("echo", _TO_PROGRAM, _FROM_COMMAND),
-        ("printf", _TO_PROGRAM, _FROM_COMMAND),
-        ("send", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++""",
-         # what expect(1) types, and ends with Enter
-         (r"""(\bsend\s+(?:--\s+)?\\*["'])(?=[^"'\\\s]{0,60}\d)(?=[^"'\\\s]{0,60}[A-Za-z])"""
-         r"""[^"'\\\s]{5,}+(?=\\+[rn]|\r)""")),
-        ("on", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
-        ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
-        *((name, (r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)"""
-                 r"""[^\s@"']++""")) for name in ("sqlplus", "sqlldr", "expdp", "impdp", "rman")),
-    )
-}  # fmt: skip
+)
 # A secret's name and the secret as two words, where the second looks like a password.
 TWO_WORDS = re.compile(
-    r"(?i)((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|(?<![a-z0-9])pw|rootpw"
+    # to look at the first letter alone takes less than half
+    r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|(?<![a-z0-9])pw|rootpw"
     r"|bindpw|pwd|token|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)"
     r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain"
     r"|password|--\w++|\d{1,2}|:)[ \t]++){0,2}+[\"']?)"
-    r"([^\s\"'|;&<>]{5,}+)"
+    r"([^\s\"'|;&<>]{5,}+))"
 )
-SENTENCE = re.compile(
-    r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/ -]{1,40}:[ \t]++[\"']?)"
-    r"([^\s\"'|;&<>]{5,}+)"
+SENTENCES: Final = _rows(
+    # Exim's passwords of clients: server, user and password
+    (
+        "* :|*:",
+        r"""((?<![^\s"'=])\*\s?:\s?[\w.@+-]{1,64}\s?:\s?)([^\s:"']{5,}+)(?=["'\s]|$)""",
+    ),
+    (
+        "word |phrase |wort |secret |pin ",
+        (
+            r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/ -]{1,40}:"
+            r"[ \t]++[\"']?)([^\s\"'|;&<>]{5,}+)"
+        ),
+    ),
 )
-# Each text that TWO_WORDS or NAMED_PAIR matches with a secret has one of these in lower case.
-IN_TWO_WORDS: Final = tuple(
-    "pass word wort secret psk pw token auth key contrase senha pin cred cookie otp jwt".split()
-)
+IN_TWO_WORDS: Final = (
+    "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token "
+    "|authkey |auth_key |-key |-value |contraseña |contrasena |contrasenya |senha |passe |\"|'"
+).split("|")
 # What is a name of a method, a version, a unit, a time or another name rather than a password.
 NO_PASSWORD = re.compile(
     r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
@@ -291,76 +326,76 @@ NAME_ENDS: Final = tuple(
     ".service .socket .target .timer .path .conf .so .py .sh .txt .gz .deb .pem .key .xml".split()
 )
 # ("db_password", "x"), <add key="Password" value="x">
-NAMED_PAIR = re.compile(
-    r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)"""
+NAMED_PAIRS: Final = _rows(
+    (
+        "\"|'",
+        r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)(?!\\*["']\s?:)""",
+    ),
 )
 # A command line, up to the next command.
-COMMAND = re.compile(
-    r"(?<![\w.-])(?:" + "|".join(map(re.escape, SECRET_FLAGS)) + r")(?=\s)[^|;&\n]*+"
+COMMANDS: Final = _rows(
+    (
+        " -|nmcli |/p:",
+        rf"(?<![\w.-])(?:{'|'.join(map(re.escape, SECRET_FLAGS))})(?=\s)[^|;&\n]*+",
+    ),
 )
-# What may be the name of a program in COMMAND.
-PROGRAM = re.compile(r"(?<![\w.-])[\w.-]++(?=\s)")
-BEARER = re.compile(
-    r"(?i)(\bbearer[\s:=]+(?:token\s+)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}"
+# Secrets anywhere in a text: hashes of passwords, and tokens that are short or of several parts.
+SHAPES: Final = _rows(
+    (
+        "bearer ",
+        r"(?i)(\bbearer[\s:=]+(?:token\s+)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}",
+    ),
+    ("xox", r"(?<![A-Za-z0-9])xox[abeoprs]-[\w.-]{12,}+"),
+    ("sk-", r"(?<![A-Za-z0-9])sk-(?=[\w-]{0,99}\d)[\w.-]{12,}+"),
+    ("sg.", r"(?<![A-Za-z0-9])SG\.[\w.-]{12,}+"),
+    ("akia|asia", r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}+"),
+    ("ya29.", r"(?<![\w-])ya29\.[\w-]{10,}+"),
+    ("st.", r"(?<![\w.-])st\.[0-9a-f]{24}\.[0-9a-f]{32}\.[0-9a-f]{32}"),
+    ("1000.", r"(?<![\w.])1000\.[0-9a-f]{32}\.[0-9a-f]{32}"),
 )
-# Secrets anywhere in a text: hashes of passwords, and well-known formats of tokens.
-SHAPES = re.compile(
-    r"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w*|scrypt|pbkdf2[\w-]*)\$[^\s:\"']++"
-    r"|\{(?:S?SHA\d*|S?MD5|CRYPT|PLAIN|CLEARTEXT|BLF-CRYPT|ARGON2\w*|PBKDF2[\w-]*)\}[^\s\"']++|SCRAM-SHA-\d+\$\d[^\s\"']++"
-    r"|(?<![\w-])eyJ[\w-]{5,}+\.[\w-]++\.?[\w-]*+"
-    # a PEM key in base64 once more, but no certificate and no public key
-    r"|LS0tLS1CRUdJTiB(?!DRVJU|QVUJM)[\w+/=-]{8,}+"
-    r"|(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|gl(?:pat|dt|rt|rtr|cbt|ptt|ft|imt|agent|soat|oas|ffct|wt)-|xox[abeoprs]-|xapp-|npm_|hf_|pypi-"
-    r"|[spr]k_(?:live|test)_|whsec_|dop_v1_|hv[sbr]\.|shp(?:at|ca|pa|ss)_|dckr_pat_|tskey-"
-    r"|sk-(?=[\w-]{0,99}\d)|SG\.)[\w.-]{12,}+"
-    r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}+|(?<![\w-])AIza[\w-]{30,}+"
-    r"|(?<![\w-])ya29\.[\w-]{10,}+|AGE-SECRET-KEY-1\w++|(?<![\w:])\d{8,10}:AA[\w-]{30,}+"
-    r"|(?<=hooks\.slack\.com/services/)[\w/]++|(?<=hooks\.slack\.com/workflows/)[\w/]++"
-    r"|(?<=/api/webhooks/)\d+/[\w-]++|(?<=/webhookb2/)[\w@/-]++"
-    r"|\$ANSIBLE_VAULT;[\d.]++;\w++(?:;\w++)?\s++[0-9a-f\s]++"
-    r"|(?<![\w.])1000\.[0-9a-f]{32}\.[0-9a-f]{32}|(?<![\w/])[012]/\d{10,20}(?:/\d{10,20})?:[0-9a-f]{32}"
-)
-# Each text that SHAPES matches has one of these, whatever else it has.
-IN_SHAPES: Final = tuple(
-    "$ { :AA SCRAM eyJ LS0tLS1 gh pat_ gl xox xapp npm_ hf_ pypi- k_live k_test whsec_ dop_ hv shp"
-    " tskey sk- SG. AKIA ASIA AIza ya29 AGE- hooks. webhook 1000. 0/ 1/ 2/".split()
+SHAPES_BESIDE_SIGNS: Final = _rows(
+    ("hook", r"(?<=hooks\.slack\.com/services/)[\w/]++"),
+    ("hook", r"(?<=hooks\.slack\.com/workflows/)[\w/]++"),
+    ("hook", r"(?<=/api/webhooks/)\d+/[\w-]++"),
+    ("hook", r"(?<=/webhookb2/)[\w@/-]++"),
+    ("bearer", SHAPES[0][1].pattern),
+    (
+        "$",
+        (
+            r"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w*|scrypt|pbkdf2[\w-]*)\$[^\s:\"']++"
+            r"|SCRAM-SHA-\d+\$\d[^\s\"']++|\$ANSIBLE_VAULT;[\d.]++;\w++(?:;\w++)?\s++[0-9a-f\s]++"
+        ),
+    ),
+    (
+        "}",
+        r"\{(?:S?SHA\d*|S?MD5|CRYPT|PLAIN|CLEARTEXT|BLF-CRYPT|ARGON2\w*|PBKDF2[\w-]*)\}[^\s\"']++",
+    ),
+    (":aa", r"(?<![\w:])\d{8,10}:AA[\w-]{30,}+"),
+    ("0/|1/|2/", r"(?<![\w/])[012]/\d{10,20}(?:/\d{10,20})?:[0-9a-f]{32}"),
 )
 # A shorter text of letters and digits alone holds no secret.
 MIN_LENGTH: Final = 16
-# None of the patterns above matches a text without one of these marks, as most texts are.
-SUSPICIOUS = re.compile(
-    r"[=:$}]|\s-|^-|</|_user\s|(?:word|WORD|pass|auth|pw|psk|passphrase|community|key)\s"
-    r"|(?:word|WORD|key|ecret|token|pass)[\"']|wort\s|_connect"
-    r"|[Bb]earer|BEARER|-BEGIN|eyJ|gh[pousr]_|pat_|gl[a-z]{2,5}-|xox|xapp|npm_|hf_|pypi-|k_live"
-    r"|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1|AKIA|ASIA|AIza|ya29|AGE-|SCRAM"
-    r"|hooks\.|webhook|1000\.|wifi-sec|wireless-sec|dentified|DENTIFIED|[ \t]\*|(?:token|ecret)\s"
-    r"|com2sec|createUser|word-|LOGIN|send |PW\s|db2 connect|\s\|"
-    r"|net user|user create|sqlplus|inguser|register |user \S+ on >|login |hash "
-)
-# Each text that SUSPICIOUS matches has one of these, or DASHED matches it; to look for them takes
-# half of the time. It matches all that have one of the first few.
-ALONE_SUSPICIOUS: Final = ("=", ":", "$", "}", "</")
-IN_SUSPICIOUS: Final = (
-    *ALONE_SUSPICIOUS,
-    *"user word WORD pass auth pw psk community key earer EARER -BEGIN".split(),
-    *(
-        "wifi-sec",
-        "wireless-sec",
-        "dentified",
-        "DENTIFIED",
-        " *",
-        "\t*",
-        "token",
-        "ecret",
-        "com2sec",
-    ),
-    *("LOGIN", " |", "sqlplus", "register "),
-    *("send ", "PW", "db2 ", "login ", "hash ", "createUser", "wort", "_connect"),
-    *(mark for mark in IN_SHAPES if mark not in {"$", "{", ":AA", "0/", "1/", "2/"}),
-)
-# And what text has that may be JSON.
-IN_SUSPECTS: Final = (*IN_SUSPICIOUS, "{", "[")
-# Most of what makes a text suspicious needs a blank or a quotation mark after it.
-BLANK = re.compile(r"[\s\"']")
-# A dash is looked for first, and only then what is before it.
-DASHED = re.compile(r"-(?<!\S-)")
+# Signs: NAMED_VALUE matches beside them or a dash, and BESIDE_SIGNS and IN_FIELDS, too.
+SIGNS: Final = ("=", ":", "$", "}")
+
+
+def _marks() -> set[str]:
+    """Return the marks of all that needs no sign: these tables are the only list of them."""
+    tables = (IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES)
+    marks = {mark for table in tables for mark, _ in table} | {*IN_TWO_WORDS}
+    # others are part of these, or beside signs and dashes
+    return {
+        mark
+        for mark in marks - {" -"}
+        if not any(other in mark for other in (*SIGNS, *(marks - {mark})))
+    }
+
+
+_MARKS: Final = _marks()
+_SIZE: Final = 3
+# Most end a word: those, by their last characters, which are looked for first.
+ENDS: Final[dict[str, list[str]]] = {}
+ALONE: Final[list[str]] = []
+for _mark in sorted(_MARKS):
+    is_end = _mark[-1] == " " and len(_mark) > _SIZE
+    (ENDS.setdefault(_mark[-_SIZE - 1 : -1], []) if is_end else ALONE).append(_mark)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
@@ -28,48 +27,76 @@ def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = Fals
 
 
 def _hide(text: str, redact: Callable[[str], str], *, normal: bool) -> str:
-    is_short = len(text) < patterns.MIN_LENGTH
-    if (is_short and text.isalnum()) or patterns.NUMBERS.fullmatch(text):
+    if is_short_word(text) or patterns.NUMBERS.fullmatch(text):
         return text
-    if _may_hold(text):
-        text = _hide_by_context(text)
-    if not is_short and secret_words.may_hold_words(text):
+    has_sign, (lower, words) = _has(text, patterns.SIGNS), _look_at(text)
+    if has_sign or words or " -" in lower:
+        text = _hide_by_context(text, lower, has_sign=has_sign, has_word=bool(words))
+    if len(text) >= patterns.MIN_LENGTH and secret_words.may_hold_words(text):
         text = secret_words.hide_words(text, REDACTED, redact, normal=normal)
     return text
 
 
-def _hide_by_context(text: str) -> str:
+def is_short_word(text: str) -> bool:
+    """Return whether a text is so short and plain that it holds no secret by itself."""
+    return len(text) < patterns.MIN_LENGTH and text.isalnum()
+
+
+def _look_at(text: str) -> tuple[str, list[str]]:
+    """Return a text in lower case with a space before each word, and its marks but for signs."""
+    words = text.lower().split()
+    lower = f" {' '.join(words)}"
+    found = [mark for mark in patterns.ALONE if mark in lower]
+    for end in patterns.ENDS.keys() & [word[-3:] for word in words]:
+        found += [mark for mark in patterns.ENDS[end] if mark in lower]
+    return lower, found
+
+
+def _hide_by_context(text: str, lower: str, *, has_sign: bool, has_word: bool) -> str:
     """Replace what the text around it, or a mark in it, shows to be secret."""
-    if "BEGIN" in text or "Private-Lines" in text:
-        text = patterns.PEM.sub(REDACTED, text)
-    lower = text.lower()
-    for mark, pattern in patterns.IN_CONTEXT:
-        if mark in lower:
-            text = pattern.sub(_keep_groups, text)
+    if has_word:
+        text = _hide_rows(patterns.IN_CONTEXT, text, lower, _keep_groups)
+    if has_sign:
+        text = _hide_fields(_hide_rows(patterns.BESIDE_SIGNS, text, lower, _keep_groups))
+    # before the name of the program may be part of another value
+    text = _hide_named(_hide_rows(patterns.COMMANDS, text, lower, _hide_arguments))
+    if has_word:
+        text = _hide_rows(patterns.ARGUMENTS, text, lower, _hide_argument)
+        if _has(lower, patterns.IN_TWO_WORDS):
+            text = _hide_two_words(text)
+        text = _hide_rows(patterns.NAMED_PAIRS, text, lower, _hide_paired)
+        text = _hide_rows(patterns.SHAPES, text, lower, _keep_groups)
+    if has_sign:
+        text = _hide_rows(patterns.SENTENCES, text, lower, _hide_second)
+        text = _hide_rows(patterns.SHAPES_BESIDE_SIGNS, text, lower, _keep_groups)
+    return text
+
+
+def _hide_fields(text: str) -> str:
     colons = text.count(":")
-    for fewest, pattern in patterns.IN_FIELDS if colons else ():
+    for fewest, pattern in patterns.IN_FIELDS:
         if colons >= fewest:
             text = pattern.sub(_keep_groups, text)
-    text = _hide_named(text)
-    words = set(patterns.PROGRAM.findall(lower))
-    if words:
-        text = _hide_after_words(text, words)
-    if _has(lower, patterns.IN_TWO_WORDS):
-        text = _hide_two_words(text)
-    if "bearer" in lower:
-        text = patterns.BEARER.sub(_keep_groups, text)
-    return patterns.SHAPES.sub(REDACTED, text) if _has(text, patterns.IN_SHAPES) else text
+    return text
+
+
+def _hide_rows(
+    rows: patterns.Rows, text: str, lower: str, hide: Callable[[re.Match[str]], str]
+) -> str:
+    """Replace what those patterns match of which the text has a mark."""
+    for pattern in dict.fromkeys([pattern for mark, pattern in rows if mark in lower]):
+        text = pattern.sub(hide, text)
+    return text
 
 
 class CleanTexts:
-    """Short texts that were found to hold no secret, so that they are not looked at again.
+    """Texts that were found to hold no secret, so that they are not looked at again.
 
     Most values of a host are those of other objects, too, and are read again and again. A text may
     still be secret by its name, so only hashes are kept, of 64 bits under the key of the process.
     """
 
     _MAX_TEXTS: Final = 16_384
-    _MAX_LENGTH: Final = 96
 
     def __init__(self) -> None:
         self.hashes: set[int] = set()
@@ -77,12 +104,13 @@ class CleanTexts:
     def __contains__(self, text: str) -> bool:
         return hash(text) in self.hashes
 
-    def add(self, texts: Iterable[str], but: Collection[str] = ()) -> None:
+    def add(self, texts: Iterable[str], but: Iterable[str] = ()) -> None:
         """Keep texts without secrets; the others are dropped where they become too many."""
         if len(self.hashes) > self._MAX_TEXTS:
             self.hashes.clear()
-        short = self._MAX_LENGTH
-        self.hashes.update([hash(text) for text in texts if len(text) <= short and text not in but])
+        self.hashes.update(map(hash, texts))
+        if but:
+            self.hashes.difference_update(map(hash, but))
 
 
 CLEAN: Final = CleanTexts()
@@ -93,8 +121,12 @@ def suspects(texts: Sequence[str]) -> Collection[str]:
 
     Few have any: one look at all of them together takes least.
     """
-    known = CLEAN.hashes
-    texts = [text for text in texts if hash(text) not in known]
+    known, short = CLEAN.hashes, patterns.MIN_LENGTH
+    texts = [
+        text
+        for text in texts
+        if (len(text) >= short or not text.isalnum()) and hash(text) not in known
+    ]
     if not texts:
         return ()
     found = _find_suspects(texts)
@@ -104,27 +136,22 @@ def suspects(texts: Sequence[str]) -> Collection[str]:
 
 def _find_suspects(texts: Sequence[str]) -> Collection[str]:
     joined = "\n".join(texts)
-    there = [mark for mark in patterns.IN_SUSPECTS if mark in joined]
+    there = [mark for mark in patterns.SIGNS if mark in joined]
     is_number = patterns.NUMBERS.fullmatch
     found = (
         {text for text in texts if _has(text, there) and not is_number(text)} if there else set()
     )
-    if patterns.DASHED.search(joined):
-        found.update(filter(patterns.DASHED.search, texts))
+    lower, words = _look_at(joined)
+    if words or " -" in lower:
+        words.append(" -")
+        found.update(text for text in texts if _has(f" {' '.join(text.lower().split())}", words))
     if secret_words.may_hold_words(joined):
         found.update(filter(secret_words.may_hold_words, texts))
+    if "{" in joined or "[" in joined:
+        found.update(text for text in texts if text.lstrip().startswith(("{", "[")))
     if not joined.isascii():
         found.update(text for text in texts if secret_names.plain(text) != text)
     return found
-
-
-def _may_hold(text: str) -> bool:
-    """Return whether SUSPICIOUS matches a text, which is told sooner by a part of it."""
-    if _has(text, patterns.ALONE_SUSPICIOUS) or patterns.DASHED.search(text):
-        return True
-    if text.isidentifier() or not patterns.BLANK.search(text):
-        return _has(text, patterns.IN_SHAPES)
-    return _has(text, patterns.IN_SUSPICIOUS) and bool(patterns.SUSPICIOUS.search(text))
 
 
 def is_secret_value(name: str, value: str) -> bool:
@@ -229,28 +256,8 @@ def _has(text: str, marks: Iterable[str]) -> bool:
     return False
 
 
-def _hide_after_words(text: str, words: AbstractSet[str]) -> str:
-    """Hide what some words of a text, in lower case, make secret at its place after them."""
-    if not patterns.SECRET_FLAGS.keys().isdisjoint(words):
-        text = patterns.COMMAND.sub(_hide_arguments, text)
-    for word in patterns.AFTER_WORD.keys() & words:
-        for pattern in patterns.AFTER_WORD[word]:
-            text = pattern.sub(_hide_argument, text)
-    for word in patterns.INSIDE_WORD.keys() & words:
-        for pattern in patterns.INSIDE_WORD[word]:
-            text = pattern.sub(_keep_groups, text)
-    return text
-
-
 def _hide_two_words(text: str) -> str:
-    """Hide a password after its name: `password X`, ("password", "X"), key="password" value="X"."""
-    text = patterns.SENTENCE.sub(_hide_second, _hide_second_words(text))
-    if '"' in text or "'" in text:
-        text = patterns.NAMED_PAIR.sub(_hide_paired, text)
-    return text
-
-
-def _hide_second_words(text: str) -> str:
+    """Hide a password after its name: `password X`."""
     parts, done, at = [], 0, 0
     while match := patterns.TWO_WORDS.search(text, at):
         # what is no password may be the name of one
@@ -291,5 +298,5 @@ def is_pair(name: str, value: str) -> bool:
 
 
 def _keep_groups(match: re.Match[str]) -> str:
-    groups = match.groups(default="")
-    return groups[0] + REDACTED + (groups[-1] if len(groups) > 1 else "")
+    first, *rest = match.groups(default="") or ("",)
+    return first + REDACTED + "".join(rest[-1:])

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from opdbus.state import secret_names
-from opdbus.state.secret_formats import FORMATS
+from opdbus.state.secret_formats import FORMATS, SHAPED, STARTS
 
 # How much likelier a character is after another in random text than in names and words of hosts:
 # the logarithm to base 2, plus 4. Rows and columns are the letters a to z, then all digits.
@@ -65,6 +65,7 @@ _CLASSES: Final = bytes(
     )
     for code in range(128)
 ) + bytes(b" " * 128)
+_LONG: Final = re.compile(rb"[^ ]{%d,}+" % MIN_LENGTH)
 # A random word has one of these where it does not only have hexadecimal digits.
 _CHANGES: Final = (b"0a", b"0A", b"0h", b"aA", b"hA")
 
@@ -73,11 +74,17 @@ _WORD: Final = re.compile(r"[A-Za-z0-9+/_=.~%-]{16,}+")
 _HEXADECIMAL: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:0x|g|git|v|i-|u|r)?(?:[0-9a-f]{6,}+|[0-9A-F]{6,}+)(?![A-Za-z0-9])"
 )
-# An id of LVM, public keys of SSH and age, a key of DNS, a name of an onion service.
+# The name of a disk by bus, model and serial number, an id of LVM, public keys of SSH and age, a
+# key of DNS, a name of an onion service.
 _HARMLESS: Final = re.compile(
-    r"(?:LVM-)?[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}|(?:dm-uuid-)?LVM-[A-Za-z0-9]{64}"
+    r"(?:ata|nvme|scsi|usb|mmc)-[A-Z][A-Za-z0-9.-]*(?:_[A-Za-z0-9.-]+)*_[A-Z0-9]{8,20}"
+    r"|(?:LVM-)?[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}|(?:dm-uuid-)?LVM-[A-Za-z0-9]{64}"
     r"|AAAA[BCEGI][A-Za-z0-9+/]{16,}+=*|age1[a-z0-9]{58}|AwEAA[\w+/]{16,}+=*|[a-z2-7]{56}\.onion"
 )
+# Hexadecimal digits as issuers write them in tokens, and private keys.
+_HEX_TOKEN: Final = re.compile(r"(?:\w+=)?(?:[a-z]{2}_[0-9a-f]{32,}|0x[0-9a-f]{64})")
+# An id before a secret belongs to it.
+_ID_BEFORE: Final = re.compile(r"(?<![\w-])(?:(?:0x)?[0-9a-f]{16,}|[0-9a-f-]{36})(?=:\[redacted\])")
 _FOLDER: Final = re.compile(
     r"[.~]{0,2}/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix|gnu|lib|lib64"
     r"|bin|sbin|snap|data|pool|store|config)/"
@@ -103,15 +110,12 @@ _DER_SEQUENCE: Final = 0x30
 def may_hold_words(text: str) -> bool:
     """Return whether a text has a word so long and mixed that it may be a token."""
     classes = text.encode(errors="replace").translate(_CLASSES)
-    if not any(map(classes.__contains__, _CHANGES)):
-        return False
-    words = classes.split()
-    return len(max(words, key=len, default=b"")) >= MIN_LENGTH and any(map(_is_mixed, words))
+    return any(map(_is_mixed, _LONG.findall(classes)))
 
 
 def _is_mixed(word: bytes) -> bool:
     """Return whether the classes of a word are those of a token, not of a digest or a name."""
-    if len(word) < MIN_LENGTH or not any(map(word.__contains__, _CHANGES)):
+    if not any(map(word.__contains__, _CHANGES)):
         return False
     return b"a" in word or b"A" in word or (len(word) > _UUID and b"-" in word)
 
@@ -121,13 +125,15 @@ def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal
 
     What is base64 of a text is judged by what `redact` makes of that text.
     """
-    for mark, pattern in FORMATS:
-        if mark in text:
-            text = pattern.sub(lambda match: _hide_format(match[0], redacted), text)
+    patterns = [pattern for mark, pattern in SHAPED if mark in text]
+    patterns += [FORMATS[start] for start in FORMATS.keys() & STARTS.findall(text)]
+    for pattern in patterns:
+        text = pattern.sub(lambda match: _hide_format(match[0], redacted), text)
     if normal:
         return text
     if "-----BEGIN" not in text:
-        return _WORD.sub(lambda match: _hide_word(match, redacted, redact), text)
+        text = _WORD.sub(lambda match: _hide_word(match, redacted, redact), text)
+        return _ID_BEFORE.sub(redacted, text)
     parts, at = [], 0
     for public in _PUBLIC.finditer(text):
         parts += [hide_words(text[at : public.start()], redacted, redact, normal=False), public[0]]
@@ -154,6 +160,8 @@ def _hide_word(match: re.Match[str], redacted: str, redact: Callable[[str], str]
 
 
 def _is_normal_before(before: str) -> bool:
+    if not before.rstrip(" \t\n\"'").endswith(("=", ":", "/")):
+        return False
     named = _NAMED_BEFORE.search(before)
     return named is not None and secret_names.is_of_random(named[1])
 
@@ -181,7 +189,7 @@ def _judge(word: str, redact: Callable[[str], str]) -> bool | None:
         return redact(text) != text or bool(_USER_AND_PASSWORD.fullmatch(text))
     if word.startswith("M") and _is_public_der(word):
         return False
-    return True if looks_random(plain) else None
+    return True if _HEX_TOKEN.fullmatch(plain) or looks_random(plain) else None
 
 
 def _decode(word: str) -> str:
