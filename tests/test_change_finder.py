@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from opdbus.config import Config
-from opdbus.history.change import STATE_FILE, Why
+from opdbus.errors import CallerError, NotKept
+from opdbus.history.change import FIRST, STATE_FILE, Why
 from opdbus.history.question import Filter
 from opdbus.history.sentences import Said
 from opdbus.index import connected
@@ -200,7 +201,53 @@ def test_what_came_before_an_event(settings: Config, asked: str) -> None:
             ("shopd", "appeared"),
         ]
         assert all(each.row.seq < 7 for each in found)
-        assert await day.finder.before("unheard of", Filter(), 9) == []
+
+    run(settings, work)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("mail failed", "mail has not failed in the history"),
+        ("mail.service crashed", "mail.service has not failed in the history"),
+        ("mail was restarted", "mail has not restarted"),
+        ("mailer went down", "mailer has not gone down"),
+        ("shop reload", "shop has not been reloaded in the history"),
+        ("shopd get removed", "shopd has not been removed"),
+        ("lamp changed", "lamp has not changed in the history"),
+        ("frobd failed", "there is no object named frobd, and history has none"),
+        ("mail.timer failed", "there is no object named mail.timer"),
+        ("purple elephant crashed", "there is no object named purple elephant"),
+    ],
+)
+def test_what_never_happened_is_said_to_be_so(settings: Config, event: str, said: str) -> None:
+    """Name the object that an event is of, and lead to no other one to which it happened."""
+
+    async def work(day: Day) -> None:
+        await day.see("lamp", "lamp", FIRST, colour="red")
+        await morning(day)
+        await day.see("unit", "mailer.service", active_state="active")
+        await day.see("unit", "mail.service", active_state="active", description="Mail transport")
+        await day.see("account", "mail", uid=8)
+        await day.see("unit", "db.service", active_state="failed")
+        await day.repeat("db.service", "job:7 restart", 1)
+        await day.see("file", "/etc/mail")
+        with pytest.raises(CallerError, match=said):
+            await day.finder.before(event, Filter(), 9)
+
+    run(settings, work)
+
+
+def test_an_event_in_other_words_is_of_what_has_them(settings: Config) -> None:
+    """Find the event by what an object is described as, and none of an object without the words."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        await day.see("account", "web", uid=33)
+        await day.see("unit", "db.service", active_state="failed", description="Ledger")
+        found = await day.finder.before("the web server failed", Filter(), 9)
+        assert {each.event for each in found} == {7}
+        assert await day.finder.before("the mail transport failed", Filter(), 9) == []
 
     run(settings, work)
 
@@ -485,6 +532,7 @@ def test_the_event_is_of_the_time_that_is_asked_for(settings: Config) -> None:
             found = await day.finder.before("shop failed", Filter(since=since, before=before), 9)
             assert {each.event for each in found} == {3 * number + 3}
         later = Filter(since=start + 60 * MINUTE * 1_000_000)
-        assert await day.finder.before("shop failed", later, 9) == []
+        with pytest.raises(NotKept, match=r"shop has not failed in the history .since 2027-01-15"):
+            await day.finder.before("shop failed", later, 9)
 
     run(settings, work)
