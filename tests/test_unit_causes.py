@@ -163,6 +163,7 @@ async def test_systemd_gives_up(tmp_path: Path, system_bus: str) -> None:
     async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, ("failed", "failed"), WAITS)
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.units[ONE]["Result"] = "start-limit-hit"
         fake.work(ONE, 9, ("failed", "failed"))
         fake.end(ONE, 9)
         await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit:start limit", 0))
@@ -234,6 +235,45 @@ async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_b
         await until(host, tmp_path, TIMER, ("changed", "reload", 0))
         assert len(fake.asked("ListUnits")) == 2
         await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("name", "fragment", "told"),
+    [
+        # not all unit files were listed yet
+        ("tidy@1.service", "tidy@.service", [("appeared", "first", 0)]),
+        (NEW, NEW, [("appeared", "reload", 0), ("changed", "", 0)]),
+        (TIMER, TIMER, [("changed", "", 0)]),
+        (ONE, ONE, [("changed", "exit", 0)]),
+    ],
+)
+async def test_no_reload_makes_a_unit_fail(
+    tmp_path: Path, system_bus: str, name: str, fragment: str, told: list[tuple[str, str, int]]
+) -> None:
+    """What failed by the time that units were read again did not fail by that."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        file, count = fake.file(fragment, "static"), len(rows(tmp_path, name))
+        fake.tell_reloading(begins=True)
+        fake.load(name, FragmentPath=str(file), ActiveState="failed", SubState="failed")
+        fake.tell_reloading(begins=False)
+        await host.until(lambda: len(rows(tmp_path, name)) >= count + len(told))
+        assert rows(tmp_path, name)[count:] == told
+
+
+@in_loop
+async def test_a_failure_with_another_status_is_by_no_reload(
+    tmp_path: Path, system_bus: str
+) -> None:
+    """A unit that failed once more, in another way, while its files were read did so itself."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.units[ONE]["Result"] = "exit-code"
+        fake.work(ONE, 0, ("failed", "failed"))
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.tell_reloading(begins=True)
+        fake.units[ONE]["Result"] = "signal"
+        fake.tell_reloading(begins=False)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
 
 
 @in_loop
@@ -314,10 +354,45 @@ async def test_systemd_gives_up_before_a_look(tmp_path: Path, system_bus: str) -
         fake.work(ONE, 7, DOWN, UP)
         fake.end(ONE, 7)
         fake.work(ONE, 0, WAITS)
+        fake.units[ONE]["Result"] = "start-limit-hit"
         fake.work(ONE, 8, ("failed", "failed"))
         fake.end(ONE, 8, "failed")
         cause = "exit:start limit, after 1 restart"
         await until(host, tmp_path, ONE, ("changed", cause, 1))
+
+
+@in_loop
+async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
+    """A job that is heard of after it was read that a service was given up is no second time."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, WAITS)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.change(ONE, ActiveState="failed", SubState="failed", Result="start-limit-hit")
+        both = ("changed", "exit", 0), ("changed", "exit:start limit", 0)
+        await until(host, tmp_path, ONE, *both)
+        fake.work(ONE, 8, ("failed", "failed"))
+        fake.end(ONE, 8, "failed")
+        fake.load(TIMER, ActiveState="inactive", SubState="dead")
+        fake.change(TIMER)
+        await host.until_shown(f"systemd/unit/{TIMER}", active_state="inactive")
+        await until(host, tmp_path, ONE, *both)
+
+
+@in_loop
+async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: str) -> None:
+    """A service whose start by PID 1 failed ended by itself, and may be started again."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, WAITS)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.units[ONE]["Result"] = "exit-code"
+        fake.work(ONE, 8, ("failed", "failed"))
+        fake.end(ONE, 8, "failed")
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit", 0))
+        fake.work(ONE, 0, WAITS)
+        fake.work(ONE, 9, ("activating", "start"), ("failed", "failed"), WAITS)
+        fake.end(ONE, 9, "failed")
+        await host.until_shown(f"systemd/unit/{ONE}", sub_state="auto-restart")
+        assert not any("limit" in cause for _, cause, _ in rows(tmp_path, ONE))
 
 
 @in_loop

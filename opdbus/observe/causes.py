@@ -110,15 +110,21 @@ class Causes:
         """Return why one of some units changed within the last seconds; empty if none did."""
         return self._latest((self._units.get(unit, _NONE) for unit in units), seconds)
 
-    def of_ports(self, units: Iterable[str], *, are_closed: bool = False) -> str:
-        """Return which job or exit of the units of a port was the last: files open no port.
+    def of_ports(
+        self,
+        units: Iterable[str],
+        seconds: float = FOLLOWS_SECONDS,
+        *,
+        are_closed: bool = False,
+    ) -> str:
+        """Return which job or exit of some units was the last, within the last seconds.
 
-        A start closes none, either.
+        Files open no port, and a start closes none, either.
         """
         noted = [self._acts, self._ends if are_closed else self._jobs]
         known = (changes.get(unit, _NONE) for unit in units for changes in noted)
         fitting = (each for each in known if not are_closed or _may_close(each.cause))
-        return self._latest(fitting, FOLLOWS_SECONDS)
+        return self._latest(fitting, seconds)
 
     def _latest(self, changes: Iterable[_Change], seconds: float) -> str:
         last = max(changes, key=lambda change: change.at, default=_NONE)

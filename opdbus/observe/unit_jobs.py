@@ -57,9 +57,7 @@ class _Job:
 
     @property
     def cause(self) -> str:
-        """The job as the cause of a change; PID 1 gives a unit up by one that would start it."""
-        if self.is_automatic and self.after.active == "failed":
-            return jobs.GAVE_UP
+        """The job as the cause of a change."""
         return " ".join(filter(None, [f"job:{self.number}", self.type]))
 
     @property
