@@ -414,6 +414,12 @@ async def needed(unit: str, fields: Mapping[str, Json], files: Collection[str]) 
     return named.get(unit, Mentions(folders=frozenset({"/etc/db"})))
 
 
+async def named(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
+    """Say what the name server has its configuration in, listens at and writes to."""
+    paths, folders = frozenset({"/srv/zones"}), frozenset({"/etc/bind"})
+    return Mentions(paths=paths, ports=frozenset({53}), folders=folders)
+
+
 def test_many_changes_of_one_cause_are_one(settings: Config) -> None:
     """An upgrade of 200 packages is one answer, but for the package that the event concerns."""
 
@@ -455,6 +461,55 @@ def test_what_led_to_the_failure_of_what_is_needed(settings: Config) -> None:
         await day.see("unit", "shop.service", active_state="failed", description="shop.service")
         found = await day.finder.before("shop.service failed", Filter(), 2)
         assert names(found) == ["db.service", "/etc/db/db.conf"]
+
+    run(settings, work)
+
+
+@pytest.mark.parametrize("unit", [{"unit": "named.service"}, {}])
+def test_a_port_that_closes_led_to_nothing(settings: Config, unit: dict[str, str]) -> None:
+    """What is configured comes before the ports of a service that closed as it failed."""
+
+    async def work(day: Day) -> None:
+        day.finder = ChangeFinder(day.vectors, named)
+        ports = [f"{kind} {at}:53" for kind in ("tcp", "udp") for at in ("127.0.0.1", "10.0.0.5")]
+        await day.see("unit", "named.service", active_state="active", description="DNS")
+        await day.see("file", "/etc/bind/zones", description="configuration", sha256="1")
+        for port in ports:
+            await day.see("listener", port, port=53, **unit)
+        await day.see("file", "/etc/bind/zones", description="configuration", sha256="2")
+        for port in ports:
+            await day.see("listener", port)
+        await day.see("unit", "named.service", active_state="failed", description="DNS")
+        found = await day.finder.before("named failed", Filter(), 3)
+        assert names(found)[0] == "/etc/bind/zones"
+
+    run(settings, work)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "fields", "seconds", "is_first"),
+    [
+        ("mount", "/srv", {"used_percent": 100}, 40, True),
+        ("listener", "tcp 0.0.0.0:53", {"unit": "session-3.scope"}, 3, True),
+        ("listener", "tcp 0.0.0.0:53", {"unit": "session-3.scope"}, 30, False),
+        ("file", "/etc/bind/other", {"sha256": "1"}, 3, False),
+    ],
+)
+def test_what_is_looked_at_now_and_then_may_be_seen_late(
+    settings: Config, kind: str, name: str, fields: dict[str, Any], seconds: int, *, is_first: bool
+) -> None:
+    """A file system that was seen to be full, or a port to be taken, after a failure led to it."""
+
+    async def work(day: Day) -> None:
+        day.finder, day._pause = ChangeFinder(day.vectors, named), 1
+        await day.see("mount", "/srv", used_percent=50)
+        await day.see("unit", "named.service", active_state="active", description="DNS")
+        await day.see("account", "carol", uid=1001)
+        await day.see("unit", "named.service", active_state="failed", description="DNS")
+        day._pause = seconds
+        await day.see(kind, name, **fields)
+        found = await day.finder.before("named failed", Filter(), 3)
+        assert (name == names(found)[0] and found[0].row.seq == 5) == is_first
 
     run(settings, work)
 

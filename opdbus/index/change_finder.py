@@ -248,6 +248,10 @@ class ChangeFinder:
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
         rows = await past.first(self._memory, window, _MOST_ROWS)
+        most = min(wanted.before, event.at + relations.MOST_LATE)
+        after = replace(window, since=event.at, before=most, after=event.seq, below=wanted.below)
+        later = await past.first(self._memory, after, _MOST_ROWS)
+        rows = [*(row for row in later if relations.is_seen_late(row, event)), *rows]
         near = await self._near_to(event, rows)
         things = await connected.around(self._memory, Thing(*event.identity[1:]), self._look)
         further = [
