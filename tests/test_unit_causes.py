@@ -15,6 +15,9 @@ from units import NAME, FakePid1, fake_pid1, install_tidy, path_of
 
 from opdbus.observe import systemd, unit_documents
 from opdbus.observe.documents import Places
+from opdbus.observe.filesystems import FileSystems
+from opdbus.observe.report import Observer
+from opdbus.observe.space import Space
 from opdbus.observe.systemd import Options
 
 ONE, TIMER = "one.service", "two.timer"
@@ -25,7 +28,9 @@ NEW, EARLY = "new.service", 0
 
 
 @asynccontextmanager
-async def watched(bus: str, folder: Path) -> AsyncIterator[tuple[FakePid1, Host]]:
+async def watched(
+    bus: str, folder: Path, *others: Observer
+) -> AsyncIterator[tuple[FakePid1, Host]]:
     """Observe a service that runs and the timer that starts it."""
     places = Places(folder, folder / "dpkg", folder / "man", "rpm", ())
     options = Options(NEVER, NEVER, 0.0, places=places)
@@ -34,7 +39,7 @@ async def watched(bus: str, folder: Path) -> AsyncIterator[tuple[FakePid1, Host]
         fake.load(ONE, ActiveState="active", SubState="running", is_up=True, TriggeredBy=[TIMER])
         fake.units[ONE]["StateChangeTimestampMonotonic"] = 1
         fake.load(TIMER, ActiveState="active", SubState="waiting", is_up=True, Triggers=[ONE])
-        async with observed(folder, observer) as host:
+        async with observed(folder, observer, *others) as host:
             await host.until(lambda: host.status.state == "up")
             yield fake, host
 
@@ -126,6 +131,23 @@ async def test_a_process_that_ends_is_an_exit(tmp_path: Path, system_bus: str) -
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
         fake.work(ONE, 0, DOWN)
         await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
+
+
+@pytest.mark.parametrize("state", [("failed", "failed"), WAITS])
+@in_loop
+async def test_a_failure_has_file_systems_measured(
+    tmp_path: Path, system_bus: str, state: tuple[str, str]
+) -> None:
+    """How full file systems are is read at once where a unit fails, and not after a minute."""
+    used, info = [50.0], tmp_path / "mountinfo"
+    info.write_text("30 27 0:27 / /run rw,nosuid - tmpfs tmpfs rw,size=10k\n")
+    source = FileSystems(info, NEVER, measure=lambda *_: Space(1 << 30, used[0], 1.0))
+    mounts = Observer("filesystems", "mounts", source.observe)
+    async with watched(system_bus, tmp_path, mounts) as (fake, host):
+        await host.until_shown("mounts/mount//run", used_percent=50)
+        used[0] = 100.0
+        fake.work(ONE, 0, state)
+        await host.until_shown("mounts/mount//run", used_percent=100)
 
 
 @in_loop

@@ -87,7 +87,7 @@ def of(change: Change) -> str:
 
 
 def _is_same_content(change: Change) -> bool:
-    """Return whether nothing says that a file has another content: of what is not read, its size."""
+    """Return whether nothing says that a file has another content."""
     if change.what != "changed" or change.identity.kind != "file" or not change.fields:
         return False
     # what is read only before, or only after, may be as it was; without values it is not known

@@ -49,6 +49,8 @@ class Causes:
         self._jobs: dict[str, _Change] = {}
         # those that may have closed ports
         self._ends: dict[str, _Change] = {}
+        # set when a unit has failed: what is looked at now and then may say why
+        self.has_failed = asyncio.Event()
         # has the runs of package managers noted that began or ended just now
         self.look_for_runs: Callable[[], None] = lambda: None
         self._looked_at = -math.inf

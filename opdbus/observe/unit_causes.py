@@ -189,6 +189,8 @@ class UnitCauses:
     def _changed(self, unit: str, properties: object) -> None:
         """Hear that a unit changed, and note at once which job works on it, or that it ended."""
         self._jobs.changed(unit, properties)
+        if self._jobs.is_failed(unit):
+            self._causes.has_failed.set()
         if job := self._jobs.of(unit):
             self._causes.note_job(unit, job)
 

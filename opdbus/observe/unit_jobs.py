@@ -170,6 +170,13 @@ class UnitJobs:
         """Return whether a unit was heard of or read, and no signal said that it was unloaded."""
         return unit in self._known or unit in self._read
 
+    def is_failed(self, unit: str) -> bool:
+        """Return whether a unit failed by what was heard of it last, also where it starts again."""
+        known = self._known.get(unit)
+        return known is not None and (
+            known.active == "failed" or known.sub_state.startswith(_WAITS)
+        )
+
     def has_read(self, unit: str, changed: Plain) -> None:
         """Note when a unit had changed last, by PID 1's clock, at the time it was read."""
         self._read.pop(unit, None)
