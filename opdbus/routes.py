@@ -50,10 +50,10 @@ _WHETHER: Final = re.compile(r"^(?:if|whether) ")
 # Words that routes.tsv has in <brackets>. Verbs of deeds and of what happens by itself:
 _EVENTS: Final = (
     "installed upgraded updated added deleted created restarted rebooted started relaunched"
-    " downgraded purged uninstalled reloaded replaced renamed granted revoked dropped removed"
-    " reinstalled killed launched mounted unmounted opened closed terminated reconfigured booted"
-    " reset rotated promoted demoted logged plugged unplugged unloaded renewed scheduled given"
-    " taken interrupted switched turned moved written made freed"
+    " downgraded purged uninstalled deinstalled reloaded replaced renamed granted revoked dropped"
+    " removed reinstalled killed launched mounted unmounted opened closed terminated reconfigured"
+    " booted reset rotated promoted demoted logged plugged unplugged unloaded renewed scheduled"
+    " given taken interrupted switched turned moved written made freed"
 ).replace(" ", "|")
 # Participles of what also is a state: `were disabled` happened, `are disabled` is so.
 _STATES: Final = (

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from opdbus.config import Config
-from opdbus.history.change import STATE_FILE, Why
+from opdbus.errors import CallerError, NotKept
+from opdbus.history.change import FIRST, STATE_FILE, Why
 from opdbus.history.question import Filter
 from opdbus.history.sentences import Said
 from opdbus.index import connected
@@ -200,7 +201,53 @@ def test_what_came_before_an_event(settings: Config, asked: str) -> None:
             ("shopd", "appeared"),
         ]
         assert all(each.row.seq < 7 for each in found)
-        assert await day.finder.before("unheard of", Filter(), 9) == []
+
+    run(settings, work)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("mail failed", "mail has not failed in the history"),
+        ("mail.service crashed", "mail.service has not failed in the history"),
+        ("mail was restarted", "mail has not restarted"),
+        ("mailer went down", "mailer has not gone down"),
+        ("shop reload", "shop has not been reloaded in the history"),
+        ("shopd get removed", "shopd has not been removed"),
+        ("lamp changed", "lamp has not changed in the history"),
+        ("frobd failed", "there is no object named frobd, and history has none"),
+        ("mail.timer failed", "there is no object named mail.timer"),
+        ("purple elephant crashed", "there is no object named purple elephant"),
+    ],
+)
+def test_what_never_happened_is_said_to_be_so(settings: Config, event: str, said: str) -> None:
+    """Name the object that an event is of, and lead to no other one to which it happened."""
+
+    async def work(day: Day) -> None:
+        await day.see("lamp", "lamp", FIRST, colour="red")
+        await morning(day)
+        await day.see("unit", "mailer.service", active_state="active")
+        await day.see("unit", "mail.service", active_state="active", description="Mail transport")
+        await day.see("account", "mail", uid=8)
+        await day.see("unit", "db.service", active_state="failed")
+        await day.repeat("db.service", "job:7 restart", 1)
+        await day.see("file", "/etc/mail")
+        with pytest.raises(CallerError, match=said):
+            await day.finder.before(event, Filter(), 9)
+
+    run(settings, work)
+
+
+def test_an_event_in_other_words_is_of_what_has_them(settings: Config) -> None:
+    """Find the event by what an object is described as, and none of an object without the words."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        await day.see("account", "web", uid=33)
+        await day.see("unit", "db.service", active_state="failed", description="Ledger")
+        found = await day.finder.before("the web server failed", Filter(), 9)
+        assert {each.event for each in found} == {7}
+        assert await day.finder.before("the mail transport failed", Filter(), 9) == []
 
     run(settings, work)
 
@@ -367,6 +414,12 @@ async def needed(unit: str, fields: Mapping[str, Json], files: Collection[str]) 
     return named.get(unit, Mentions(folders=frozenset({"/etc/db"})))
 
 
+async def named(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
+    """Say what the name server has its configuration in, listens at and writes to."""
+    paths, folders = frozenset({"/srv/zones"}), frozenset({"/etc/bind"})
+    return Mentions(paths=paths, ports=frozenset({53}), folders=folders)
+
+
 def test_many_changes_of_one_cause_are_one(settings: Config) -> None:
     """An upgrade of 200 packages is one answer, but for the package that the event concerns."""
 
@@ -408,6 +461,55 @@ def test_what_led_to_the_failure_of_what_is_needed(settings: Config) -> None:
         await day.see("unit", "shop.service", active_state="failed", description="shop.service")
         found = await day.finder.before("shop.service failed", Filter(), 2)
         assert names(found) == ["db.service", "/etc/db/db.conf"]
+
+    run(settings, work)
+
+
+@pytest.mark.parametrize("unit", [{"unit": "named.service"}, {}])
+def test_a_port_that_closes_led_to_nothing(settings: Config, unit: dict[str, str]) -> None:
+    """What is configured comes before the ports of a service that closed as it failed."""
+
+    async def work(day: Day) -> None:
+        day.finder = ChangeFinder(day.vectors, named)
+        ports = [f"{kind} {at}:53" for kind in ("tcp", "udp") for at in ("127.0.0.1", "10.0.0.5")]
+        await day.see("unit", "named.service", active_state="active", description="DNS")
+        await day.see("file", "/etc/bind/zones", description="configuration", sha256="1")
+        for port in ports:
+            await day.see("listener", port, port=53, **unit)
+        await day.see("file", "/etc/bind/zones", description="configuration", sha256="2")
+        for port in ports:
+            await day.see("listener", port)
+        await day.see("unit", "named.service", active_state="failed", description="DNS")
+        found = await day.finder.before("named failed", Filter(), 3)
+        assert names(found)[0] == "/etc/bind/zones"
+
+    run(settings, work)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "fields", "seconds", "is_first"),
+    [
+        ("mount", "/srv", {"used_percent": 100}, 40, True),
+        ("listener", "tcp 0.0.0.0:53", {"unit": "session-3.scope"}, 3, True),
+        ("listener", "tcp 0.0.0.0:53", {"unit": "session-3.scope"}, 30, False),
+        ("file", "/etc/bind/other", {"sha256": "1"}, 3, False),
+    ],
+)
+def test_what_is_looked_at_now_and_then_may_be_seen_late(
+    settings: Config, kind: str, name: str, fields: dict[str, Any], seconds: int, *, is_first: bool
+) -> None:
+    """A file system that was seen to be full, or a port to be taken, after a failure led to it."""
+
+    async def work(day: Day) -> None:
+        day.finder, day._pause = ChangeFinder(day.vectors, named), 1
+        await day.see("mount", "/srv", used_percent=50)
+        await day.see("unit", "named.service", active_state="active", description="DNS")
+        await day.see("account", "carol", uid=1001)
+        await day.see("unit", "named.service", active_state="failed", description="DNS")
+        day._pause = seconds
+        await day.see(kind, name, **fields)
+        found = await day.finder.before("named failed", Filter(), 3)
+        assert (name == names(found)[0] and found[0].row.seq == 5) == is_first
 
     run(settings, work)
 
@@ -485,6 +587,7 @@ def test_the_event_is_of_the_time_that_is_asked_for(settings: Config) -> None:
             found = await day.finder.before("shop failed", Filter(since=since, before=before), 9)
             assert {each.event for each in found} == {3 * number + 3}
         later = Filter(since=start + 60 * MINUTE * 1_000_000)
-        assert await day.finder.before("shop failed", later, 9) == []
+        with pytest.raises(NotKept, match=r"shop has not failed in the history .since 2027-01-15"):
+            await day.finder.before("shop failed", later, 9)
 
     run(settings, work)

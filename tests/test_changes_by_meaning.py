@@ -157,6 +157,20 @@ def test_the_command_tells_what_came_before_an_event(served: Running) -> None:
     assert "is no time" in (command(served, "--before", "noonish")).stderr
 
 
+@pytest.mark.parametrize("state", ["restarted", "was reloaded", "was masked"])
+def test_the_command_says_what_never_happened(served: Running, state: str) -> None:
+    """Name the object and since when nothing happened to it; a name of nothing is an error."""
+    told = command(served, "--before", f"web.service {state}")
+    assert (told.returncode, told.stdout) == (0, "")
+    happened = state.replace("was", "been")
+    assert f"web.service has not {happened} in the history (since 20" in told.stderr
+    asked = run(served, "ask", f"why was web.service {state.rsplit(maxsplit=1)[-1]}?")
+    assert asked.stdout.startswith("changes: op-dbus changes --before")
+    assert f"web.service has not {happened} in the history (since 20" in asked.stderr
+    unknown = run(served, "ask", "why did frobd fail?")
+    assert (unknown.returncode, "no object named frobd" in unknown.stderr) == (1, True)
+
+
 @pytest.mark.parametrize("like", ["6", "web.service", "the web server failed once more"])
 def test_the_command_tells_whether_it_has_happened_before(served: Running, like: str) -> None:
     """Take a row, an object or words, and print what was like it with what followed."""

@@ -276,6 +276,51 @@ async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) 
         ]
 
 
+@pytest.mark.parametrize(
+    ("declared", "part", "other"),
+    [
+        (
+            {"ipv4": {"address": [{"ip": "10.0.0.5", "prefix": 24}]}},
+            "address",
+            "10.0.0.5/24 on lan0",
+        ),
+        ({"ipv4": {"gateway": "10.0.0.1"}}, "route", "default via 10.0.0.1 dev lan0"),
+    ],
+)
+@in_loop
+async def test_what_somebody_did_on_the_host_is_not_by_the_file(
+    tmp_path: Path, declared: dict[str, Any], part: str, other: str
+) -> None:
+    """An address or a route that comes or goes soon after it was declared has its own cause."""
+    link = {"type": "ether", "addresses": []}
+    gateway = {"gateway": "10.0.0.1", "family": "ipv4", "interface": "lan0"}
+    found = {"address": "10.0.0.5/24", "family": "ipv4", "interface": "lan0"}
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+        await checked.observe(
+            {"net/interface/lan0": link},
+            ["net/interface", "net/address", "net/route"],
+            Why("first"),
+        )
+        interfaces = [{"name": "lan0", **declared}]
+        await checked.declare({"net": {"interfaces": interfaces}}, tmp_path)
+        await checked.until(checked.clock.now + 5)
+        identity = Identity("live:net", "net", part, other)
+        seen = {f"net/{part}/{other}": found if part == "address" else gateway}
+        up = {**link, "addresses": ["10.0.0.5/24"]} if part == "address" else link
+        await checked.observe({**seen, "net/interface/lan0": up}, [])
+        await checked.until(checked.clock.now + 5)
+        await checked.memory.observe([], {identity}, {}, lambda _: Why())
+        await checked.observe({"net/interface/lan0": link}, [])
+        await checked.until(checked.clock.now + 5)
+        told = [row[:3] for row in await _history(checked)]
+        assert told == [
+            ("drift", "lan0", "state file"),
+            ("healed", "lan0", ""),
+            ("drift", "lan0", ""),
+        ]
+
+
 @in_loop
 async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_path: Path) -> None:
     """A fault that is told in other words than those of PID 1 has the cause of its own change."""

@@ -6,18 +6,26 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, less_than, observed
 
+from opdbus import routes
+from opdbus.config import load
+from opdbus.history.question import Filter
+from opdbus.index.change_finder import ChangeFinder
+from opdbus.index.connected import nothing_more
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.lines import join_words
 from opdbus.observe import rpm
 from opdbus.observe.documents import Documents, Owner, Places
 from opdbus.observe.dpkg import MAX_STATUS_BYTES, StatusFile
 from opdbus.observe.packages import Packages
 from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer
+from opdbus.serving.serving import Serving
 
 PARAGRAPH = """\
 Package: {name}
@@ -69,6 +77,23 @@ async def watched(places: Places) -> AsyncIterator[Host]:
     observer = Observer("packages", "packages", packages.observe)
     async with observed(places.root, observer) as host:
         yield host
+
+
+@pytest.mark.parametrize("word", "uninstalled purged removed deinstalled deleted".split())
+@in_loop
+async def test_what_was_uninstalled_is_found_by_any_word(places: Places, word: str) -> None:
+    """Find what dpkg removed, be its configuration left or not, in any question about that."""
+    write(places, *map(paragraph, ("stays", "goes", "leaves")))
+    settings = load({"HOME": "/nonexistent", "OP_DBUS_VECTOR_LEVEL": "none"})
+    async with watched(places) as host, Serving(settings) as serving:
+        await host.until_shown("packages/package/goes")
+        write(places, paragraph("stays"), paragraph("leaves", "deinstall ok config-files"))
+        await host.until_shown("packages/package/leaves", removed=True)
+        finder = ChangeFinder(ObjectVectors(host.memory, serving), nothing_more)
+        for asked in (f"what was {word}?", f"which packages were {word}?", f"{word} software"):
+            route = routes.read(asked, datetime(2026, 11, 26, tzinfo=UTC).replace(tzinfo=None))
+            found = await finder.about(route.options["about"], Filter(), 9)
+            assert {each.row.identity.name for each in found} == {"goes", "leaves"}
 
 
 @in_loop

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observing import FakeService, Host, fake_service, in_loop, observed
+from observing import FakeService, Host, fake_service, history, in_loop, observed
 from own_network import Network, own_network
 
 from opdbus.bus.transport.values import Typed
@@ -17,7 +17,7 @@ from opdbus.observe.control_groups import ControlGroups
 from opdbus.observe.known import Known
 from opdbus.observe.netlink import DIAG
 from opdbus.observe.ports import ServiceNames
-from opdbus.observe.report import Observer
+from opdbus.observe.report import Observer, Report
 from opdbus.observe.socket_units import socket_units
 
 PATH = "/org/freedesktop/systemd1"
@@ -195,6 +195,34 @@ async def test_a_port_is_for_what_its_unit_is_for(
                     pid1.signal(*manager, "b", begins)
                 await host.until_shown(name, description="Coffee, for this machine only")
     assert asked == [["a.service"]] * 2
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@in_loop
+async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
+    tmp_path: Path, *, is_late: bool
+) -> None:
+    """What ended its unit before a port was last listed did not close it, and later that did."""
+    name, causes = "net/listener/tcp 127.0.0.1:22", []
+    with own_network() as net, net.netlink(DIAG) as passed:
+        observer = sockets.Sockets(
+            passed, AllInOne(), ServiceNames(tmp_path), seconds=(0.05,), ending_seconds=0.3
+        )
+
+        async def observe(report: Report) -> None:
+            causes.append(report.causes)
+            report.causes.note_job("a.service", "job:7 restart")
+            await observer.observe(report)
+
+        async with observed(tmp_path, Observer("sockets", "net", observe)) as host:
+            with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
+                await host.until_shown(name)
+                await asyncio.sleep(2.0)
+                if is_late:
+                    causes[0].note_job("a.service", "exit")
+            await host.until(lambda: host.names == set())
+            last = history(tmp_path)[-1]
+    assert (last["what"], last["cause"]) == ("gone", "exit" if is_late else "")
 
 
 def tell(pid1: FakeService) -> None:

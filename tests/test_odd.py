@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import value_host
 from house import House, observed, unit
 
 from opdbus.bus.service.outliers import outliers as on_bus
@@ -266,6 +267,67 @@ def test_outliers_of_a_memory(live: Callable[..., Any]) -> None:
         assert await ask() == []
 
     live(work)
+
+
+PLANTED = {
+    "users/account/toor": {"uid": 0, "gid": 0, "shell": "/bin/bash", "home": "/root"},
+    "users/account/metrics": {"uid": 990, "system": True, "administrator": True},
+    "net/listener/tcp 0.0.0.0:4444": {"unit": "session-7.scope", "user": "bob", "port": 4444},
+    "files/file//etc/cron.d/everyone": {"mode": "0666", "description": "configuration"},
+    "files/file//etc/profile.d/helper": {"mode": "4755", "description": "configuration"},
+}
+# What is so in the data of the host: one service loops, one ran out of time, one package is on hold
+# and one is half configured.
+AS_IT_IS = {
+    "systemd/unit/influxdb.service",
+    "systemd/unit/restic-backup.service",
+    "packages/package/linux-image-6.1.0-35-amd64",
+    "packages/package/php8.2-fpm",
+}
+
+
+@pytest.mark.parametrize("is_planted", [True, False])
+def test_only_what_stands_out_of_a_host_is_odd(
+    live: Callable[..., Any], *, is_planted: bool
+) -> None:
+    """Of 400 ordinary objects, list those that somebody made dangerous first, and few others."""
+
+    async def work(made: House) -> None:
+        await made.publish(*value_host.objects())
+        for name, fields in PLANTED.items() if is_planted else ():
+            await made.publish(StateObject(Identity("live:test", *name.split("/", 2)), fields))
+        found = ["/".join(odd.thing) for odd in await made.insight.outliers(Page(99))]
+        count = len(PLANTED) * is_planted
+        assert set(found[:count]) == (set(PLANTED) if is_planted else set())
+        assert set(found[count:]) == AS_IT_IS
+
+    live(work, settings={"vector_level": "none"}, engine=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "is_odd"),
+    [
+        ("packages/package/p1", {"section": "oddities"}, False),
+        ("packages/package/p1", {"status": "half-installed"}, True),
+        ("users/group/p1", {"members": ["x"]}, False),
+        ("systemd/unit/p1.service", {"package": "p1", "slice": "own.slice"}, False),
+        ("systemd/unit/p1.service", {"package": "p1", "masked": True}, True),
+        ("systemd/unit/p1.service", {"slice": "own.slice"}, True),
+        ("systemd/unit/p1.slice", {"slice": "own.slice"}, False),
+        ("files/file//etc/p1", {"package": "p1", "mode": "0440"}, False),
+        ("files/file//etc/p1", {"mode": "0440"}, True),
+        ("files/file//etc/p1", {"package": "p1", "missing": True}, True),
+    ],
+)
+def test_what_the_distribution_brings_is_odd_by_its_state_alone(
+    name: str, fields: dict[str, Any], *, is_odd: bool
+) -> None:
+    """No unusual field of an object of a package, or of the system, is news, but how it is now."""
+    plugin, kind, last = name.split("/", 2)
+    usual = {key: "usual" for key in fields if key != "package"}
+    objects = {f"{last[:-1]}{n}": usual for n in range(40)}
+    said = stand_out(plugin, kind, {**objects, last: {**usual, **fields}})
+    assert list(said) == [last] * is_odd
 
 
 def test_without_a_model_fields_alone_count(live: Callable[..., Any]) -> None:

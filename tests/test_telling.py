@@ -274,6 +274,22 @@ SAID = [
         change("changed", "files/file", "/etc/a", sha256=("a", "b"), size=(1, 2), mode=("1", "2")),
         "/etc/a changed: its content, mode 1 -> 2",
     ),
+    (
+        change(
+            "changed",
+            "files/file",
+            "/etc/a",
+            sha256=("a", None),
+            mode=("0644", "0600"),
+            modified=(False, None),
+            readable=(None, False),
+        ),
+        "/etc/a changed: not readable for all any more, mode 0644 -> 0600",
+    ),
+    (
+        change("changed", "files/file", "/etc/a", sha256=(None, "a"), readable=(False, None)),
+        "/etc/a changed: readable for all",
+    ),
     (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
     (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port tcp 0.0.0.0:8080 closed"),
     (

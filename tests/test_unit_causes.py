@@ -15,6 +15,9 @@ from units import NAME, FakePid1, fake_pid1, install_tidy, path_of
 
 from opdbus.observe import systemd, unit_documents
 from opdbus.observe.documents import Places
+from opdbus.observe.filesystems import FileSystems
+from opdbus.observe.report import Observer
+from opdbus.observe.space import Space
 from opdbus.observe.systemd import Options
 
 ONE, TIMER = "one.service", "two.timer"
@@ -25,7 +28,9 @@ NEW, EARLY = "new.service", 0
 
 
 @asynccontextmanager
-async def watched(bus: str, folder: Path) -> AsyncIterator[tuple[FakePid1, Host]]:
+async def watched(
+    bus: str, folder: Path, *others: Observer
+) -> AsyncIterator[tuple[FakePid1, Host]]:
     """Observe a service that runs and the timer that starts it."""
     places = Places(folder, folder / "dpkg", folder / "man", "rpm", ())
     options = Options(NEVER, NEVER, 0.0, places=places)
@@ -34,7 +39,7 @@ async def watched(bus: str, folder: Path) -> AsyncIterator[tuple[FakePid1, Host]
         fake.load(ONE, ActiveState="active", SubState="running", is_up=True, TriggeredBy=[TIMER])
         fake.units[ONE]["StateChangeTimestampMonotonic"] = 1
         fake.load(TIMER, ActiveState="active", SubState="waiting", is_up=True, Triggers=[ONE])
-        async with observed(folder, observer) as host:
+        async with observed(folder, observer, *others) as host:
             await host.until(lambda: host.status.state == "up")
             yield fake, host
 
@@ -128,6 +133,23 @@ async def test_a_process_that_ends_is_an_exit(tmp_path: Path, system_bus: str) -
         await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
 
 
+@pytest.mark.parametrize("state", [("failed", "failed"), WAITS])
+@in_loop
+async def test_a_failure_has_file_systems_measured(
+    tmp_path: Path, system_bus: str, state: tuple[str, str]
+) -> None:
+    """How full file systems are is read at once where a unit fails, and not after a minute."""
+    used, info = [50.0], tmp_path / "mountinfo"
+    info.write_text("30 27 0:27 / /run rw,nosuid - tmpfs tmpfs rw,size=10k\n")
+    source = FileSystems(info, NEVER, measure=lambda *_: Space(1 << 30, used[0], 1.0))
+    mounts = Observer("filesystems", "mounts", source.observe)
+    async with watched(system_bus, tmp_path, mounts) as (fake, host):
+        await host.until_shown("mounts/mount//run", used_percent=50)
+        used[0] = 100.0
+        fake.work(ONE, 0, state)
+        await host.until_shown("mounts/mount//run", used_percent=100)
+
+
 @in_loop
 async def test_a_start_that_is_seen_twice(tmp_path: Path, system_bus: str) -> None:
     """A unit that is up only after its job was told was started by it, and did not end."""
@@ -163,6 +185,7 @@ async def test_systemd_gives_up(tmp_path: Path, system_bus: str) -> None:
     async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, ("failed", "failed"), WAITS)
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.units[ONE]["Result"] = "start-limit-hit"
         fake.work(ONE, 9, ("failed", "failed"))
         fake.end(ONE, 9)
         await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit:start limit", 0))
@@ -234,6 +257,48 @@ async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_b
         await until(host, tmp_path, TIMER, ("changed", "reload", 0))
         assert len(fake.asked("ListUnits")) == 2
         await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("name", "fragment", "told"),
+    [
+        # not all unit files were listed yet
+        ("tidy@1.service", "tidy@.service", [("appeared", "first", 0)]),
+        (NEW, NEW, [("appeared", "reload", 0), ("changed", "", 0)]),
+        (TIMER, "", [("changed", "", 0)]),
+        (ONE, "", [("changed", "exit", 0)]),
+    ],
+)
+async def test_no_reload_makes_a_unit_fail(
+    tmp_path: Path, system_bus: str, name: str, fragment: str, told: list[tuple[str, str, int]]
+) -> None:
+    """What failed by the time that units were read again did not fail by that."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        file, count = (
+            str(fake.file(fragment, "static")) if fragment else "",
+            len(rows(tmp_path, name)),
+        )
+        fake.tell_reloading(begins=True)
+        fake.load(name, FragmentPath=file, ActiveState="failed", SubState="failed")
+        fake.tell_reloading(begins=False)
+        await host.until(lambda: len(rows(tmp_path, name)) >= count + len(told))
+        assert rows(tmp_path, name)[count:] == told
+
+
+@in_loop
+async def test_a_failure_with_another_status_is_by_no_reload(
+    tmp_path: Path, system_bus: str
+) -> None:
+    """A unit that failed once more, in another way, while its files were read did so itself."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.units[ONE]["Result"] = "exit-code"
+        fake.work(ONE, 0, ("failed", "failed"))
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.tell_reloading(begins=True)
+        fake.units[ONE]["Result"] = "signal"
+        fake.tell_reloading(begins=False)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
 
 
 @in_loop
@@ -314,10 +379,45 @@ async def test_systemd_gives_up_before_a_look(tmp_path: Path, system_bus: str) -
         fake.work(ONE, 7, DOWN, UP)
         fake.end(ONE, 7)
         fake.work(ONE, 0, WAITS)
+        fake.units[ONE]["Result"] = "start-limit-hit"
         fake.work(ONE, 8, ("failed", "failed"))
         fake.end(ONE, 8, "failed")
         cause = "exit:start limit, after 1 restart"
         await until(host, tmp_path, ONE, ("changed", cause, 1))
+
+
+@in_loop
+async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
+    """A job that is heard of after it was read that a service was given up is no second time."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, WAITS)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.change(ONE, ActiveState="failed", SubState="failed", Result="start-limit-hit")
+        both = ("changed", "exit", 0), ("changed", "exit:start limit", 0)
+        await until(host, tmp_path, ONE, *both)
+        fake.work(ONE, 8, ("failed", "failed"))
+        fake.end(ONE, 8, "failed")
+        fake.load(TIMER, ActiveState="inactive", SubState="dead")
+        fake.change(TIMER)
+        await host.until_shown(f"systemd/unit/{TIMER}", active_state="inactive")
+        await until(host, tmp_path, ONE, *both)
+
+
+@in_loop
+async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: str) -> None:
+    """A service whose start by PID 1 failed ended by itself, and may be started again."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, WAITS)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.units[ONE]["Result"] = "exit-code"
+        fake.work(ONE, 8, ("failed", "failed"))
+        fake.end(ONE, 8, "failed")
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit", 0))
+        fake.work(ONE, 0, WAITS)
+        fake.work(ONE, 9, ("activating", "start"), ("failed", "failed"), WAITS)
+        fake.end(ONE, 9, "failed")
+        await host.until_shown(f"systemd/unit/{ONE}", sub_state="auto-restart")
+        assert not any("limit" in cause for _, cause, _ in rows(tmp_path, ONE))
 
 
 @in_loop

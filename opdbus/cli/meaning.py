@@ -8,7 +8,7 @@ from opdbus import when
 from opdbus.cli import output
 from opdbus.cli.asking import fields_of, path_of, unknown
 from opdbus.cli.printing import Printer, print_lines
-from opdbus.errors import InvalidArgs, UnknownObject
+from opdbus.errors import InvalidArgs, NotKept, UnknownObject
 from opdbus.parsing import decimal
 
 if TYPE_CHECKING:
@@ -49,19 +49,22 @@ async def tell(
 ) -> None:
     """Print what answers best, best first; before it the change that it is compared with."""
     like = await _like(client, meaning.like) if meaning.like else {}
+    that = "no change answers this"
     if like:
         near = await client.nearest({**asked, **like}, limit)
         rows = [{**row, "followed": after} for row, after in near]
     else:
         said = {"about": meaning.about} if meaning.about else {"before_event": meaning.event}
-        rows = await client.found({**asked, **said}, limit)
+        try:
+            rows = await client.found({**asked, **said}, limit)
+        except NotKept as error:  # that it never happened is an answer
+            rows, that = [], str(error)
     if not rows:
         await require_fields(client, asked)
         if not printer.is_json:
             for row in await _meant(client, like):
                 print_lines([row], f" [row {row['seq']}]")
-        like_it, that = "nothing like it is known to have happened", "no change answers this"
-        output.note(like_it if meaning.like else that)
+        output.note("nothing like it is known to have happened" if meaning.like else that)
     elif printer.is_json:
         printer.print(rows)
     else:

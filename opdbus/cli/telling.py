@@ -238,8 +238,13 @@ def _file(values: Values) -> tuple[str, str] | None:
         return ("created", "") if missing.before == "yes" else ("deleted", "")
     if "sha256" not in values:
         return None
-    rest = {name: value for name, value in values.items() if name not in {"sha256", "size"}}
-    return "changed", ", ".join(["its content", *([field_values.in_words(rest)] if rest else [])])
+    # what was read only before, or only after, need not have changed
+    is_read = values["sha256"].before and values["sha256"].after
+    own = {"sha256", "size"} if is_read else {"sha256", "modified", "readable"}
+    rest = {name: value for name, value in values.items() if name not in own}
+    may = "not readable for all any more" if values["readable"].after else "readable for all"
+    said = ["its content"] if is_read else [may] if "readable" in values else []
+    return "changed", ", ".join([*said, *([field_values.in_words(rest)] if rest else [])])
 
 
 _SORTS: Final[Mapping[tuple[str, str], Callable[[Values], tuple[str, str] | None]]] = {

@@ -14,7 +14,7 @@ from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field, Path
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Sort
 from opdbus.history.change import FIRST, STATE_FILE
-from opdbus.history.question import Row
+from opdbus.history.question import Filter, Row
 from opdbus.index.memory import Memory
 from opdbus.index.store import Store
 from opdbus.state.object import FILE, Json, Thing
@@ -40,8 +40,11 @@ class Reasons:
         found = []
         # one by one: rows may be large
         for one in crossings:
-            rows = await self._memory.archive.read(partial(_newest, self._pairs.about(one.thing)))
-            recent = [row for row in rows if row.at >= one.at * 1e6 - _EARLIER]
+            joined = table.of_declared(one.thing[:2]).joined
+            sorts = [sort for sort, *_ in joined]
+            since = int(max(0, one.at * 1e6 - _EARLIER))
+            read = partial(_newest, self._pairs.about(one.thing), sorts, since)
+            recent = await self._memory.archive.read(read)
             declared = await self._declared(one)
             dropped = self._dropped(one, declared, claims)
             known = replace(one, dropped=dropped, is_gone=self._is_gone(one, declared))
@@ -102,9 +105,20 @@ def _before(rows: Sequence[Row], one: Crossing) -> Mapping[Path, Sequence[Json]]
     return found
 
 
-def _newest(things: AbstractSet[Thing], store: Store) -> list[Row]:
-    """Return the newest rows about some things but those about drift, the newest first."""
-    rows = (row for thing in things for row in store.history.newest(thing, _NEWEST))
+def _newest(
+    things: AbstractSet[Thing], joined: Sequence[Sort], since: int, store: Store
+) -> list[Row]:
+    """Return the newest rows about some things but those about drift, the newest first.
+
+    What belongs to them is of the sorts that are `joined`: the addresses of an interface.
+    """
+    rows = [row for thing in things for row in store.history.newest(thing, _NEWEST, since)]
+    names = {thing.name for thing in things}
+    for plugin, kind in joined:
+        wanted = Filter(since=since, plugin=plugin, kind=kind)
+        parts = store.history.rows(wanted, store.history.numbers(wanted)).rows
+        pattern = table.JOINED[plugin, kind][1]
+        rows += [r for r in parts if (m := pattern.fullmatch(r.identity.name)) and m[1] in names]
     return sorted((row for row in rows if row.what in _OF_OBJECTS), key=lambda row: -row.seq)
 
 
@@ -121,11 +135,19 @@ def _with_causes(one: Crossing, rows: Sequence[Row]) -> Crossing:
 def _cause(rows: Sequence[Row], fields: Sequence[Field], side: int) -> str:
     """Return the cause of fields that began (side 1) or ended (side 0) to differ."""
     fitting = (row for row in rows if any(_fits(row, field, side) for field in fields))
-    row = next(fitting, None) or next(iter(rows), None)
+    row = next(fitting, None)
+    host = (row for row in rows if row.identity.source != FILE and row.cause != FIRST)
+    # what changed on the host since the file was edited is as likely to have led to it
+    if (other := next(host, None)) and (row is None or _is_before(row, other)):
+        row = other
     if row and row.cause == FIRST:
         # the file was there before, too; what it declares is so by it all the same
         return STATE_FILE if row.identity.source == FILE else ""
     return row.cause if row else ""
+
+
+def _is_before(row: Row, other: Row) -> bool:
+    return row.identity.source == FILE and row.seq < other.seq
 
 
 def _fits(row: Row, field: Field, side: int) -> bool:

@@ -61,6 +61,8 @@ _EVENTS: Final = {
     "reload": "reloaded",
     "failed": "failed",
 }
+# What tells of the content of a file.
+_OF_CONTENT: Final = frozenset(("sha256", "size"))
 # Shares of a file system in percent.
 _FULL: Final = 80
 _NUMBER = re.compile(r"[0-9]+")
@@ -73,7 +75,7 @@ def of(change: Change) -> str:
         return "restarted" if jobs.ended_by(cause) else _event(jobs.alone(cause))
     if change.identity.source == FILE and change.what in _DECLARED:
         return _DECLARED[change.what]
-    found = [_first(change.what, change.identity.kind)]
+    found = [] if _is_same_content(change) else [_first(change.what, change.identity.kind)]
     if change.what in {"appeared", "changed"}:
         found += _turns(change)
         if change.identity.kind in _MEMBERSHIPS:
@@ -82,6 +84,19 @@ def of(change: Change) -> str:
     if "crash loop" not in found and again > 0 and "failed" in found:
         found += ["crash loop"]
     return ", ".join(dict.fromkeys(filter(None, ", ".join(found).split(", ")))) or "changed"
+
+
+def _is_same_content(change: Change) -> bool:
+    """Return whether nothing says that a file has another content."""
+    if change.what != "changed" or change.identity.kind != "file" or not change.fields:
+        return False
+    # what is read only before, or only after, may be as it was; without values it is not known
+    return all(
+        before is not None
+        and path[-1] != "missing"
+        and not (path[-1] in _OF_CONTENT and before and after)
+        for path, before, after in change.fields
+    )
 
 
 def _first(what: str, kind: str) -> str:
@@ -231,5 +246,6 @@ _TURNS: Final[Mapping[str, _Turn]] = {
     "error": lambda _before, after: "failed" if after else "healed",
     "hostname": lambda before, _after: "renamed" if before else "",
     "mode": lambda before, after: "permissions" if before and after else "",
+    "readable": lambda _before, _after: "permissions",
     "drop_ins": lambda _before, _after: "edited",
 }

@@ -1,5 +1,6 @@
 """Changes found by their meaning: about something, before something, like another one."""
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -10,22 +11,26 @@ from functools import partial
 from itertools import takewhile
 from typing import Final
 
-from opdbus import kinds
+from opdbus import everyday, kinds
 from opdbus.engine.batching import Rank
-from opdbus.errors import ModelError, OpDbusError, ProviderError
+from opdbus.errors import ModelError, NotKept, OpDbusError, ProviderError, UnknownObject
+from opdbus.glossary import gloss
 from opdbus.history import jobs, question, wording
+from opdbus.history.moment import said
 from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
-from opdbus.index import change_ranking, connected, past, relations
+from opdbus.index import change_ranking, connected, matching, past, relations
 from opdbus.index.change_ranking import Meant, Near
 from opdbus.index.connected import Connections
+from opdbus.index.mismatches import STATELESS
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.questions import MAX_CHARACTERS
 from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
 from opdbus.slices import slices
 from opdbus.state.object import Thing
-from opdbus.text import digest_of
+from opdbus.text import UNIT_NOUNS, digest_of
+from opdbus.vocabulary import stem
 
 # Sentences whose vectors are read at a time, and rows whose sentences are: others read meanwhile.
 _AT_A_TIME: Final = 4096
@@ -53,6 +58,18 @@ _MOST_FAILURES: Final = 50
 # Of so many changes that are close to one in words, those are given that are like it.
 _CANDIDATES: Final = 256
 MOST_FOLLOWING: Final = 20
+# What happens to what runs, and to no file or account.
+_OF_RUNS: Final = frozenset(
+    "failed killed stopped started restarted reloaded enabled disabled masked unmasked".split()
+)
+# What an object does itself.
+_ACTIVE: Final = frozenset(
+    (
+        "gone up",
+        "gone down",
+        *"failed stopped started restarted changed joined drifted left".split(),
+    )
+)
 # Causes that change many objects at a time.
 _OF_MANY: Final = frozenset("apt boot dpkg kernel reload rpm source start".split())
 # `What happened before the database failed?` is about what came before.
@@ -106,6 +123,10 @@ class ChangeFinder:
         asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
+        # `settings of lan0` may be of what was edited, and needs no such event
+        stems = {stem(word) for word in wording.words(wording.asked(asked))}
+        if not stems.isdisjoint(map(stem, wording.saying(asked))):
+            await self._named(asked, Filter(since=wanted.since, before=wanted.before))
         return await self._about(asked, wanted, limit, priority)
 
     async def before(
@@ -116,8 +137,23 @@ class ChangeFinder:
         The event is the change that answers best, of all from `since` to `before`; what has to do
         with it comes first, then what is like it or close in time.
         """
+        event = event[:MAX_CHARACTERS]
         span = Filter(since=wanted.since, before=wanted.before)
-        events = await self._about(event[:MAX_CHARACTERS], span, _EVENTS, Rank.FEW)
+        if named := await self._named(event, span):
+            return await self._led_to(named, wanted, limit, within)
+        events = await self._about(event, span, _EVENTS, Rank.FEW)
+        if rest := change_ranking.names(event):
+            if not await self._memory.archive.read(partial(_has_any, rest)):
+                name = " ".join(rest)
+                raise UnknownObject(f"there is no object named {name}, and history has none")
+            # that the same happened to something else is no answer
+            about = await self._about(" ".join(rest), span, _CANDIDATES, Rank.FEW)
+            numbers = {each.row.seq for each in about}
+            events = [
+                each
+                for each in events
+                if each.row.seq in numbers and _has_happened(event, each.row)
+            ]
         if not events:
             return []
         # of what answers nearly as well, the same happened lately
@@ -125,6 +161,46 @@ class ChangeFinder:
         near = [e.row for e in events if best.score - e.score <= _AS_WELL]
         newest = max((r for r in near if _is_same(r, best.row)), key=lambda row: row.seq)
         return await self._led_to(newest, wanted, limit, within)
+
+    async def _named(self, event: str, span: Filter) -> Row | None:
+        """Return the newest row in which an event happened to the object that it names.
+
+        None where it names none; raises NotKept where it did not happen to the object.
+        """
+        words = change_ranking.names(event)
+        certain = [word for word in words if len(words) == 1 or not word.isalpha()]
+        if not certain:
+            return None
+        is_run = not _OF_RUNS.isdisjoint(wording.words(wording.asked(event)))
+        catalogue, known = self._memory.catalogue, await past.things(self._memory)
+
+        def called() -> list[Thing]:
+            every = {*catalogue.known(), *known}
+            return [t for t in every if any(_is_called(t, word) for word in certain)]
+
+        things = await asyncio.to_thread(called)
+        for word in certain:
+            things += await matching.aliased(self._memory, word)
+        things = [t for t in things if not is_run or t[:2] not in STATELESS]
+        if not things:
+            return None
+        return await self._newest(event, certain[0], replace(span, things=things))
+
+    async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
+        """Return the newest row in which an event happened to one of some objects of a name."""
+        async with aclosing(past.parts(self._memory, replace(wanted, has_first=False))) as parts:
+            async for part in parts:
+                if row := next((row for row in part.rows if _has_happened(event, row)), None):
+                    return row
+        begins = await self._memory.archive.read(lambda store: store.history.span().start)
+        first = [row.at for row in await past.numbered(self._memory, [begins])]
+        verbs = wording.words(wording.asked(event)) or ["changed"]
+        verb = next((each for each in verbs if each in event.lower()), verbs[0])
+        verb = verb.replace("went ", "gone ")
+        been = "not" if verb in _ACTIVE else "not been" if verb.endswith("ed") else "no"
+        until = f" and before {said(wanted.before)}" if wanted.before < question.NEVER else ""
+        since = said(max([wanted.since, *first]))
+        raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
         """Find the changes that are most like one, each with what followed from it.
@@ -172,6 +248,10 @@ class ChangeFinder:
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
         rows = await past.first(self._memory, window, _MOST_ROWS)
+        most = min(wanted.before, event.at + relations.MOST_LATE)
+        after = replace(window, since=event.at, before=most, after=event.seq, below=wanted.below)
+        later = await past.first(self._memory, after, _MOST_ROWS)
+        rows = [*(row for row in later if relations.is_seen_late(row, event)), *rows]
         near = await self._near_to(event, rows)
         things = await connected.around(self._memory, Thing(*event.identity[1:]), self._look)
         further = [
@@ -288,6 +368,31 @@ class ChangeFinder:
             block = await read(partial(_block, index, last))
             yield block
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
+
+
+def _is_called(thing: Thing, word: str) -> bool:
+    """Return whether a word is the name of a thing; of a service, also without its instance."""
+    name = thing.name.lower()
+    stem = name.removesuffix(".service")
+    return word in {name, stem, stem.partition("@")[0]}
+
+
+def _has_happened(event: str, row: Row) -> bool:
+    """Return whether a row says that an event happened; one without a verb is any change."""
+    happened = wording.asked(event)
+    if not happened:
+        return not wording.is_of_declaration(row.sentence)
+    return wording.share(happened, row.sentence) > 0
+
+
+def _has_any(words: Sequence[str], store: Store) -> bool:
+    """Return whether an object, a change or everyday language has one of some words."""
+    texts = [word for word in words if word.rpartition(".")[2] not in UNIT_NOUNS]
+    tables = store.words, store.sentences.words
+    return any(
+        everyday.said(word) or gloss(word) or any(table.count_matches(word) for table in tables)
+        for word in texts
+    )
 
 
 def _is_beside(row: Row, other: Row) -> bool:

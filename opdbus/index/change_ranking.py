@@ -39,6 +39,8 @@ _ASKING = re.compile(
     r"touched|affected|ever|lately|recently|today|now)\b",
     re.IGNORECASE,
 )
+# `de-installed` is two words that say what happened
+_PART = re.compile(r"[a-z0-9]+")
 # The newest row that is meant of each sentence by its number, and how many are; None: all are.
 Meant: TypeAlias = Mapping[int, tuple[int, int]] | None
 
@@ -69,6 +71,13 @@ def subject(asked: str) -> str:
 
 def _besides_asking(asked: str) -> str:
     return " ".join(_ASKING.sub(" ", asked).split()).strip("?!., ")
+
+
+def names(asked: str) -> list[str]:
+    """Return the words of a question that neither ask, nor say what happened, nor name a sort."""
+    saying = lexical.STOP_WORDS | wording.saying(asked) | kinds.words(asked)
+    words = (word.lower() for word in lexical.names(asked) if not _ASKING.fullmatch(word))
+    return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
 
 def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:

@@ -30,7 +30,7 @@ _ALIASES: Final = ("aliases unit exec provides image package program command cla
 # What is of another sort, if there are others of the one that is asked for.
 _OTHER: Final = 0.5
 # Sorts of things that run or fail never.
-_STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
+STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
 # A word of fewer letters is no beginning of another one.
 _SHORTEST: Final = 3
 # What a name counts that no program has.
@@ -74,7 +74,7 @@ def find(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mi
     name = 0.0
     if form.is_whether:
         # what has no states only speaks of the thing, whatever its name
-        only_names = is_other and thing[:2] in _STATELESS
+        only_names = is_other and thing[:2] in STATELESS
         name = 1.0 if only_names else _strayed(forms.subject(question), entry, content)
     return Mismatch(kind, lacking, name)
 

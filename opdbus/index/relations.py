@@ -46,6 +46,9 @@ _OF_A_RUN: Final = frozenset(
 _STARTED: Final = frozenset(("started", "restarted"))
 # A failure so soon after a start, in microseconds, is one of that start.
 _AT_ONCE: Final = 10 * 1_000_000
+# So much later than it is so a full file system is seen at most, and a port.
+MOST_LATE: Final = 60 * 1_000_000
+_PORTS_LATE: Final = 5 * 1_000_000
 _HARM: Final = frozenset("failed stopped removed masked disabled".split())
 _HARM_OF_MOUNT: Final = frozenset("filled removed unmounted read-only failed".split())
 _SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
@@ -106,7 +109,8 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
         if thing == of:
             return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
         return related if is_other or happened & _HARM else min(related, _USUAL)
-    if thing[:2] == _LISTENER and _is_own(row, of.name):
+    # a port that closes makes nothing fail: what closed it does
+    if thing[:2] == _LISTENER and (row.what == "gone" or _is_own(row, of.name)):
         return _SYMPTOM
     if thing[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
         return 0.0
@@ -116,6 +120,18 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
 def is_harm(row: Row) -> bool:
     """Return whether a unit failed, stopped or may not be started any more."""
     return row.identity[1:3] == _UNIT and bool(_HARM.intersection(wording.happened(row.sentence)))
+
+
+def is_seen_late(row: Row, event: Row) -> bool:
+    """Return whether what is seen only now and then may have been so before an earlier event.
+
+    How full file systems are is read each minute, and ports soon after a unit has changed.
+    """
+    sort, happened = row.identity[1:3], wording.happened(row.sentence)
+    if sort == _MOUNT:
+        return "filled" in happened
+    is_soon = row.at <= event.at + _PORTS_LATE and row.what == "appeared"
+    return sort == _LISTENER and is_soon and not _is_own(row, event.identity.name)
 
 
 def closeness(row: Row, event: Row, within: int) -> float:

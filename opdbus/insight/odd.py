@@ -16,8 +16,8 @@ LEAST: Final = 10
 # What stands out: as surprising as one of eight, ...
 _LEAST_BITS: Final = 3.0
 # ... by a value that so many others may have at most, ...
-_ALIKE: Final = 3
-_ALIKE_SHARE: Final = 0.01
+_ALIKE: Final = 1
+_ALIKE_SHARE: Final = 0.001
 # ... and not more of a kind than this share: what many are is not odd.
 _MOST_SHARE: Final = 0.08
 _FEW: Final = 2
@@ -51,6 +51,7 @@ def outliers(survey: Survey, lonely: Mapping[int, Lonely]) -> list[Odd]:
     if size < LEAST:
         return wrong
     quirks = _quirks(survey)
+    lonely = {place: each for place, each in lonely.items() if survey.may_be_odd(place)}
     places = {*quirks, *lonely} - faults.keys()
     found = [_odd(survey.things, n, quirks.get(n, ()), lonely.get(n)) for n in places]
     found = [odd for odd in found if odd.score >= _LEAST_BITS and _is_rare(odd)]
@@ -63,8 +64,9 @@ def _quirks(survey: Survey) -> Mapping[int, Sequence[Quirk]]:
     Of several that say the same of the same objects one is told: a masked unit is so in two.
     """
     by_word: dict[tuple[frozenset[int], str], list[Mapping[int, Quirk]]] = {}
-    for having in survey.quirks():
-        one = next(iter(having.values()))
+    for every in survey.quirks():
+        one = next(iter(every.values()))
+        having = {n: quirk for n, quirk in every.items() if survey.may_be_odd(n, one.field)}
         by_word.setdefault((frozenset(having), one.word), []).append(having)
     found: dict[int, list[Quirk]] = {}
     for (objects, _), same in by_word.items():

@@ -86,11 +86,15 @@ class Survey:
         self._counts: list[int] = []
         self._rows: list[array[int]] = []
         self._rules: dict[int, faults.Rule] = {}
+        # the places of objects that are as the distribution has them
+        self._ordinary: set[int] = set()
 
     def add(self, thing: Thing, properties: Mapping[str, Json]) -> None:
         """Take in an object; what moves by itself and texts are left out."""
         if rule := faults.rule_of(thing, properties, self._services):
             self._rules[len(self.things)] = rule
+        if faults.is_ordinary(thing, properties):
+            self._ordinary.add(len(self.things))
         row = array("i")
         for path, value in states(properties, partial(_without_name, thing=thing)).items():
             field = self._fields.get(path)
@@ -102,6 +106,10 @@ class Survey:
             row.append(self._number(field, value))
         self.things.append(thing)
         self._rows.append(row)
+
+    def may_be_odd(self, place: int, field: str = "") -> bool:
+        """Return whether an object may be odd by a field, or by its text."""
+        return place not in self._ordinary or faults.is_state(field)
 
     def faults(self) -> Mapping[int, Quirk]:
         """Return the objects that are not as the rule for their kind has it, by their places."""

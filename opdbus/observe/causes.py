@@ -49,6 +49,8 @@ class Causes:
         self._jobs: dict[str, _Change] = {}
         # those that may have closed ports
         self._ends: dict[str, _Change] = {}
+        # set when a unit has failed: what is looked at now and then may say why
+        self.has_failed = asyncio.Event()
         # has the runs of package managers noted that began or ended just now
         self.look_for_runs: Callable[[], None] = lambda: None
         self._looked_at = -math.inf
@@ -110,15 +112,21 @@ class Causes:
         """Return why one of some units changed within the last seconds; empty if none did."""
         return self._latest((self._units.get(unit, _NONE) for unit in units), seconds)
 
-    def of_ports(self, units: Iterable[str], *, are_closed: bool = False) -> str:
-        """Return which job or exit of the units of a port was the last: files open no port.
+    def of_ports(
+        self,
+        units: Iterable[str],
+        seconds: float = FOLLOWS_SECONDS,
+        *,
+        are_closed: bool = False,
+    ) -> str:
+        """Return which job or exit of some units was the last, within the last seconds.
 
-        A start closes none, either.
+        Files open no port, and a start closes none, either.
         """
         noted = [self._acts, self._ends if are_closed else self._jobs]
         known = (changes.get(unit, _NONE) for unit in units for changes in noted)
         fitting = (each for each in known if not are_closed or _may_close(each.cause))
-        return self._latest(fitting, FOLLOWS_SECONDS)
+        return self._latest(fitting, seconds)
 
     def _latest(self, changes: Iterable[_Change], seconds: float) -> str:
         last = max(changes, key=lambda change: change.at, default=_NONE)

@@ -15,6 +15,8 @@ from opdbus.state.object import Json
 from opdbus.tasks import at_most, until_first_ends
 
 _MINUTE: Final = 60.0
+# However often units fail, it is looked no more often than this.
+_FAILURES_SECONDS: Final = 5.0
 # Places that are named in the status.
 _MAX_NAMED: Final = 3
 _NETWORK: Final = frozenset(
@@ -76,7 +78,15 @@ class FileSystems:
                 async with at_most(self.interval):
                     await news.wait()
 
-        await until_first_ends(take(), tell())
+        async def look_after_failures() -> None:
+            # that one is full may be why a unit has failed
+            while True:
+                await report.causes.has_failed.wait()
+                report.causes.has_failed.clear()
+                news.set()
+                await asyncio.sleep(_FAILURES_SECONDS)
+
+        await until_first_ends(take(), tell(), look_after_failures())
 
 
 def _described(

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import socket
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 
 from opdbus.accounts import user_name
 from opdbus.observe import net_words, pid1
+from opdbus.observe.causes import FOLLOWS_SECONDS
 from opdbus.observe.control_groups import ControlGroups
 from opdbus.observe.known import Known
 from opdbus.observe.netlink import DIAG, Channel, Message, Refused, attributes, number
@@ -66,10 +68,14 @@ class Sockets:
     groups: ControlGroups = field(default_factory=ControlGroups)
     services: ServiceNames = field(default_factory=ServiceNames)
     seconds: Sequence[float] = _SECONDS
+    # how long after it is heard that a unit ends its ports are open, at most
+    ending_seconds: float = 5.0
     # of ports that process 1 opened: their socket units
     opened_by_pid1: Known[str, str] = field(default_factory=lambda: Known(_INIT))
     # of ports that there were: their units
     units: dict[str, list[str]] = field(default_factory=dict)
+    # when they were listed last
+    listed_at: list[float] = field(default_factory=lambda: [0.0])
     # of units that have ports: what they are for
     purposes: Known[str, str] = field(default_factory=lambda: Known(""))
 
@@ -120,14 +126,17 @@ class Sockets:
 
     def _explain(self, report: Report, named: Mapping[str, dict[str, Json]]) -> None:
         """Report ports whose units have changed lately, with the cause of that."""
-        units = _units(named)
+        units, now = _units(named), time.monotonic()
+        # what ended before they were there the last time did not close them
+        since = min(FOLLOWS_SECONDS, now - self.listed_at[0] + self.ending_seconds)
         for name in report.names("listener") - named.keys():
-            why = report.causes.of_ports(self.units.get(name, ()), are_closed=True)
+            why = report.causes.of_ports(self.units.get(name, ()), since, are_closed=True)
             report.gone("listener", name, why)
         for name, values in named.items() if report.has_listed("listener") else ():
             report.put("listener", name, values, report.causes.of_ports(units[name]))
         self.units.clear()
         self.units.update(units)
+        self.listed_at[0] = now
 
     async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
         """Replace process 1 by its socket units; it is asked for new ports only.

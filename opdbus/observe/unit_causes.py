@@ -21,7 +21,7 @@ from opdbus.observe.unit_jobs import (
     UnitJobs,
     Work,
 )
-from opdbus.observe.unit_loops import LOOP
+from opdbus.observe.unit_loops import LOOP, OF_END
 from opdbus.observe.unit_properties import DOWN, differ, fault_of, is_same_state
 from opdbus.state.object import Json
 
@@ -109,8 +109,7 @@ class UnitCauses:
         What its files changed is told apart from a job that left it as it was. That a unit came
         with its file is told first, and then the job that started it.
         """
-        is_same = is_same_state(before, now) if before else _is_of_own_file(unit, now)
-        if not is_same or not _is_of_files(other):
+        if _is_of_run(unit, before, now) or not _is_of_files(other):
             return self.why(unit, before, now, other), None
         if before is None or differ(before, now):
             self._causes.note(unit, other)
@@ -135,14 +134,20 @@ class UnitCauses:
         # a unit that was unloaded since is triggered by nothing
         triggers = listed(now, "triggered_by") or listed(before or {}, "triggered_by")
         work = self._jobs.take(unit, triggers)
-        begins_loop = before and LOOP in now and LOOP not in before
-        is_given_up = own == EXIT and now.get("result") == _GAVE_UP
-        if begins_loop or is_given_up:
-            cause = EXIT if begins_loop else jobs.GAVE_UP
+        is_given_up = now.get("result") == _GAVE_UP and (own == EXIT or work.is_automatic)
+        if before and LOOP in now and LOOP not in before:
+            cause = EXIT
+        elif is_given_up:
+            cause = work.cause.replace(jobs.alone(work.cause), jobs.GAVE_UP) or jobs.GAVE_UP
+            if not is_other:  # its job is heard of after that was told
+                return Why(cause)
         elif work.cause:
             cause = self._of_work(unit, work, now, is_other=is_other)
+        elif own is None:
+            is_run = now.get("active_state") and _is_of_run(unit, before, now)
+            cause = "" if is_run and _is_of_files(other) else other
         else:
-            cause = other if own is None else own
+            cause = own
         if work.cause and is_other:
             self._jobs.told(unit)
         if cause and (work.cause or is_other):
@@ -156,9 +161,10 @@ class UnitCauses:
 
     def _of_work(self, unit: str, work: Work, now: Mapping[str, Json], *, is_other: bool) -> str:
         """Return what worked on a unit as a cause that says how it went."""
-        if jobs.alone(work.cause) == jobs.GAVE_UP:
-            return work.cause
-        if not is_other and now.get("active_state") == "failed" and _starts(work.cause):
+        is_failed = now.get("active_state") == "failed"
+        if is_failed and work.is_automatic and is_other:
+            return work.cause.replace(jobs.alone(work.cause), EXIT)
+        if not is_other and is_failed and _starts(work.cause):
             return work.cause + FAILED_AGAIN
         if work.is_automatic and is_other and now.get("n_restarts"):
             return work.cause + AUTOMATIC
@@ -183,6 +189,8 @@ class UnitCauses:
     def _changed(self, unit: str, properties: object) -> None:
         """Hear that a unit changed, and note at once which job works on it, or that it ended."""
         self._jobs.changed(unit, properties)
+        if self._jobs.is_failed(unit):
+            self._causes.has_failed.set()
         if job := self._jobs.of(unit):
             self._causes.note_job(unit, job)
 
@@ -203,12 +211,12 @@ class UnitCauses:
         if unit.endswith(".device"):
             return KERNEL
         if unit.endswith(TRIGGERS):
-            return self._causes.of_units(_others(now), _AFTER_SECONDS) or None
+            return self._causes.of_ports(_others(now), _AFTER_SECONDS) or None
         if LOOP in before and state == "active":
             return ""  # it runs, and has for a while
         if (was, state) == ("activating", "active"):
             # what started it, which was told before
-            return self._causes.of_units([unit], _AFTER_SECONDS)
+            return self._causes.of_ports([unit], _AFTER_SECONDS)
         has_ended = unit.endswith(WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
 
@@ -233,6 +241,14 @@ def _is_of_own_file(unit: str, properties: Mapping[str, Json]) -> bool:
     """Return whether a unit is not made by a start, as instances and transient units are."""
     file = PurePath(str(properties.get("fragment_path", "")))
     return file.name == unit and not properties.get("transient")
+
+
+def _is_of_run(unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json]) -> bool:
+    """Return whether a unit ran or ended between two states, which no file brings about."""
+    if before is None:
+        return not _is_of_own_file(unit, now)
+    ends = (now.get(name) not in {before.get(name), None, "success", 0} for name in OF_END)
+    return not is_same_state(before, now) or any(ends)
 
 
 def _is_of_files(cause: str) -> bool:

@@ -57,9 +57,7 @@ class _Job:
 
     @property
     def cause(self) -> str:
-        """The job as the cause of a change; PID 1 gives a unit up by one that would start it."""
-        if self.is_automatic and self.after.active == "failed":
-            return jobs.GAVE_UP
+        """The job as the cause of a change."""
         return " ".join(filter(None, [f"job:{self.number}", self.type]))
 
     @property
@@ -171,6 +169,13 @@ class UnitJobs:
     def is_loaded(self, unit: str) -> bool:
         """Return whether a unit was heard of or read, and no signal said that it was unloaded."""
         return unit in self._known or unit in self._read
+
+    def is_failed(self, unit: str) -> bool:
+        """Return whether a unit failed by what was heard of it last, also where it starts again."""
+        known = self._known.get(unit)
+        return known is not None and (
+            known.active == "failed" or known.sub_state.startswith(_WAITS)
+        )
 
     def has_read(self, unit: str, changed: Plain) -> None:
         """Note when a unit had changed last, by PID 1's clock, at the time it was read."""

@@ -13,7 +13,7 @@ LOOP: Final = "restart_loop"
 _MANY: Final = 4
 _SECONDS: Final = 600.0
 _WAITS: Final = {"active_state": "activating", "sub_state": "auto-restart"}
-_OF_END: Final = ("result", "exit_status", "exit_signal")
+OF_END: Final = ("result", "exit_status", "exit_signal")
 
 
 class UnitLoops:
@@ -53,7 +53,7 @@ class UnitLoops:
             seen.extend([self._clock()] * min(count - before, _MANY))
         self._counts[unit] = count
         if "result" in told:
-            self._ends[unit] = _states(told, _OF_END)
+            self._ends[unit] = _states(told, OF_END)
         return self._as_shown(unit, told)
 
     def forget(self, unit: str) -> None:
@@ -69,11 +69,11 @@ class UnitLoops:
             self._shown.pop(unit, None)
             return told, 0.0
         shown = self._shown.setdefault(unit, _WAITS | self._ends.get(unit, {}))
-        steady = {name: value for name, value in told.items() if name not in _OF_END}
+        steady = {name: value for name, value in told.items() if name not in OF_END}
         return steady | shown | {LOOP: True}, wait
 
 
 def _states(
-    told: Mapping[str, Json], names: tuple[str, ...] = (*_WAITS, *_OF_END)
+    told: Mapping[str, Json], names: tuple[str, ...] = (*_WAITS, *OF_END)
 ) -> dict[str, Json]:
     return {name: told[name] for name in names if name in told}

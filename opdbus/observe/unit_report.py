@@ -99,7 +99,8 @@ class UnitReport:
             cause = cause or self.of_file(name, properties)
             if before is None and is_with_file(name, properties, cause):
                 self._started.add(name)
-                if is_in_parts := self._causes.was_started(name):
+                is_in_parts = properties.get("active_state") not in {"inactive", None}
+                if is_in_parts := is_in_parts or self._causes.was_started(name):
                     properties = unit_properties.unloaded(properties)
         self._told[name] = properties
         self._of_earlier.discard(name)

@@ -17,7 +17,8 @@ Of more and fewer topics, at {size:,} packages:
 
 One of fifty packages got a value in one field that no other had: of {small} packages,
 {found_small:.0%} of those were found, and of {large:,}, {found_large:.0%}. Of the others,
-{others:.1%} were called odd."""
+{others:.1%} were called odd. Of a host of {objects} objects, on which nothing was planted, {odd}
+were."""
 
 
 def insight() -> str:
@@ -45,6 +46,7 @@ def insight() -> str:
         found_small=report["odd"][small]["planted found"],
         found_large=report["odd"][large]["planted found"],
         others=report["odd"][large]["others called odd"],
+        **report["of a host"],
     )
 
 
