@@ -160,7 +160,7 @@ def _of_host(letter: str) -> str:
     if letter in plain:
         return plain[letter]
     if letter == "q":
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             return _assigned("/etc/machine-info", "PRETTY_HOSTNAME") or host.nodename
         return host.nodename
     try:
@@ -170,7 +170,7 @@ def _of_host(letter: str) -> str:
             return _assigned("/etc/os-release", _OF_RELEASE[letter])
         if letter == "s":
             return getpwuid(0).pw_shell
-    except (OSError, KeyError):
+    except (OSError, KeyError, ValueError):
         return f"%{letter}"
     raise ValueError(letter)
 
@@ -178,4 +178,4 @@ def _of_host(letter: str) -> str:
 def _assigned(file: str, key: str) -> str:
     lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
     values = (line.partition("=")[2] for line in lines if line.startswith(f"{key}="))
-    return next(values, "").strip("\"' ")
+    return " ".join(shlex.split(next(values, "")))
