@@ -53,7 +53,8 @@ _AGES: Final = (
     (1, "s", 1),
 )
 _PART: Final = re.compile(
-    rf"(\d{{1,9}}(?:\.\d{{1,9}})?) ?({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![a-z]) ?",
+    r"(\d{1,20}(?:\.\d{1,9})?)"
+    rf" ?({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![a-z]) ?",
     re.IGNORECASE | re.ASCII,
 )
 _SPAN: Final = re.compile(rf"(?:{_PART.pattern})+", _PART.flags)

@@ -23,6 +23,7 @@ from opdbus.engine import cpus
 from opdbus.errors import ModelError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
+from opdbus.parsing import ProviderRequest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from house import House, house
@@ -41,6 +42,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "state.example.json"
+# To load OpenVINO as well, as `cpu` does, takes each of hundreds of starts a second more.
+ONE_RUNTIME = ProviderRequest(("cpu:onnxruntime",))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -110,7 +113,8 @@ def live(settings: Config, tiny_graphs: Path) -> Callable[..., Any]:
 
     def run(work: Callable[[House], Awaitable[Any]], **more: Any) -> Any:
         async def both() -> Any:
-            async with house(replace(settings, **more.pop("settings", {})), **more) as made:
+            given = {"execution_provider": ONE_RUNTIME, **more.pop("settings", {})}
+            async with house(replace(settings, **given), **more) as made:
                 return await work(made)
 
         return asyncio.run(both())
@@ -155,7 +159,8 @@ def making(home: Path, model: Path, graphs: Path) -> Iterator[Callable[..., Runn
                 bus = private.address
             shutil.copytree(graphs, here / "state" / "graphs")
             ours = {"MODEL": model, "STATE_FILE": EXAMPLE, "PRECISION": "fp32"}
-            given = {**ours, "LOG_LEVEL": "debug", **settings}
+            ours |= {"EXECUTION_PROVIDER": ONE_RUNTIME, "LOG_LEVEL": "debug"}
+            given = {**ours, **settings}
             running = Running(here, bus, **given)
             stack.callback(running.kill)
             return running

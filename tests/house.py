@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
+from running import PATIENCE_SECONDS
+
 from opdbus.config import Config
 from opdbus.engine.opening import open_level
 from opdbus.engine.runtimes import open_session
@@ -53,7 +55,7 @@ class House:
 
     async def event(self, kind: type[Any]) -> Any:
         """Wait for the next event of a kind, and forget what came before it."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 while self.events:
                     event = self.events.pop(0)

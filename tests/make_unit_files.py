@@ -19,6 +19,7 @@ FOLDERS = {
     "run": "/run/systemd/system",
     "lib": "/usr/lib/systemd/system",
 }
+LINK = b"link:"
 UNIT = "org.freedesktop.systemd1.Unit"
 SERVICE = "org.freedesktop.systemd1.Service"
 READ = ("LoadState", "Description", "Documentation", "Wants", "Requires", "After")
@@ -133,6 +134,7 @@ _FILES = {
     "empty": "",
     "comments only": "# nothing\n\n; here\n",
     "blank": "\n\n",
+    "control groups": "[Unit]\nDescription=%c|%r|%R\n",
 }
 _NOT_TEXT = {
     "latin 1": b"[Unit]\nDescription=caf\xe9\nDocumentation=man:a(1)\n",
@@ -223,6 +225,57 @@ _TREES: dict[str, tuple[str, dict[str, str]]] = {
     "earlier folder says nothing": (
         "f8.service", {"etc/f8.service": f"raw:{_SERVICE}", "lib/f8.service": "lib"}
     ),
+    "drop-in of an alias": (
+        "i1.service",
+        {
+            "lib/i1.service": "main", "lib/i1-other.service": "link:i1.service",
+            "etc/i1-other.service.d/b.conf": "alias", "etc/i1-.service.d/c.conf": "prefix",
+        },
+    ),
+    "drop-in of an alias and of the name": (
+        "i2.service",
+        {
+            "lib/i2.service": "main", "etc/other-i2.service": "link:/lib/systemd/system/i2.service",
+            "etc/other-i2.service.d/a.conf": "alias", "lib/i2.service.d/a.conf": "own",
+            "etc/other-.service.d/d.conf": "prefix %p", "lib/service.d/none.txt": "no",
+        },
+    ),
+    "drop-in of an alias of an alias": (
+        "i3.service",
+        {
+            "lib/i3.service": "main", "lib/i3b.service": "link:i3.service",
+            "etc/i3c.service": "link:/lib/systemd/system/i3b.service",
+            "run/i3c.service.d/a.conf": "far",
+        },
+    ),
+    "drop-in of an alias of a template": (
+        "i4@x.service",
+        {
+            "lib/i4@.service": "main %i", "lib/i5@.service": "link:i4@.service",
+            "etc/i5@.service.d/a.conf": "template %p %i", "etc/i5@x.service.d/b.conf": "instance",
+        },
+    ),
+    "drop-in of an alias of an instance": (
+        "i6@x.service",
+        {
+            "lib/i6@.service": "main %i", "etc/i7.service": "link:/lib/systemd/system/i6@x.service",
+            "etc/i7.service.d/a.conf": "alias %p %i",
+        },
+    ),
+    "drop-in of an alias that is hidden": (
+        "i8.service",
+        {
+            "lib/i8.service": "main", "lib/i9.service": "link:i8.service",
+            "etc/i9.service": "another", "etc/i9.service.d/a.conf": "not ours",
+        },
+    ),
+    "drop-in of a masked alias": (
+        "j1.service",
+        {
+            "lib/j1.service": "main", "lib/j2.service": "link:j1.service",
+            "etc/j2.service": "link:/dev/null", "etc/j2.service.d/a.conf": "not ours",
+        },
+    ),
     "masked by an empty file": ("f9.service", {"etc/f9.service": "raw:", "lib/f9.service": "lib"}),
 }  # fmt: skip
 # What generated files consist of.
@@ -267,6 +320,8 @@ def cases() -> Iterator[Case]:
 
 
 def _tree_file(text: str) -> bytes:
+    if text.startswith("link:"):
+        return text.encode()
     if text.startswith("raw:"):
         return text.removeprefix("raw:").encode()
     word = text.split(maxsplit=1)[0] if text else ""
@@ -278,7 +333,10 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        if content.startswith(LINK):
+            path.symlink_to(content.removeprefix(LINK).decode())
+        else:
+            path.write_bytes(content)
 
 
 def _object(unit: str) -> str:

@@ -10,6 +10,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from running import PATIENCE_SECONDS
+
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
 from opdbus.index.memory import Memory
@@ -19,7 +21,7 @@ from opdbus.observe.supervisor import Status, Supervisor
 from opdbus.state.object import Identity
 from opdbus.tasks import cancel
 
-PATIENCE = 30.0
+PATIENCE = PATIENCE_SECONDS
 # Fast: a test does not wait for a source that was lost.
 RETRIES = (0.01,)
 

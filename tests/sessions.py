@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+import pytest
 
 from opdbus.errors import ProviderError
 
@@ -10,6 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from opdbus.engine.session import Ran, Session
+
+TWO_RUNTIMES = pytest.mark.skipif(
+    find_spec("openvino") is None, reason="it needs a second runtime: `pip install openvino`"
+)
 
 
 class Wrapped:

@@ -34,7 +34,8 @@ def served(
     """Serve the example; the level high is there too, low is not."""
     models = tmp_path_factory.mktemp("models")
     write_tiny_model(models / LEVELS["high"].folder, seed=5, family="mpnet")
-    return shared_daemons(MODEL_DIR=models, PRECISION="auto").start().vectorized()
+    given = {"MODEL_DIR": models, "PRECISION": "auto", "EXECUTION_PROVIDER": "cpu"}
+    return shared_daemons(**given).start().vectorized()
 
 
 # short names

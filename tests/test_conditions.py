@@ -26,6 +26,9 @@ FIELDS: dict[str, Any] = {
     "listen": [],
     "description": "Network name resolution, cached",
     "vm.swappiness": 10,
+    "interval": "1min 30s",
+    "TimeoutStopUSec": 300_000_000,
+    "runtime_max_usec": 2**64 - 1,
     "ipv4": {"dhcp": False, "address": [{"ip": "10.20.0.1", "prefix": 24}, {"ip": "10.20.0.2"}]},
 }
 
@@ -74,6 +77,13 @@ def holds(text: str) -> bool:
         "KIND=unit",
         "name~sshd",
         "source~live:",
+        "interval=90s",
+        "interval!=91s",
+        "interval~30s",
+        'timeout_stop_usec="5min"',
+        "timeout_stop_usec=300s",
+        "timeout_stop_usec=300000000",
+        "runtime_max_usec=infinity",
     ],
 )
 def test_what_meets_a_condition(text: str) -> None:
@@ -100,6 +110,10 @@ def test_what_meets_a_condition(text: str) -> None:
         'missing=""',
         "tive_state=failed",
         "kind=service",
+        "interval=90",
+        "interval!=90s",
+        "timeout_stop_usec=300",
+        "runtime_max_usec=90s",
     ],
 )
 def test_what_does_not(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from observing import in_loop
-from running import Caller, Running, calling, read_lines, state_file
+from running import PATIENCE_SECONDS, Caller, Running, calling, read_lines, state_file
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.publishers.containers import main
@@ -196,7 +196,7 @@ def test_an_engine_that_is_none(
         path = str(tmp_path / "engine.sock")
         server = await asyncio.start_unix_server(nonsense, path)
         task = asyncio.create_task(main([ENGINES[0]._replace(path=path)], bus_address))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while f"podman at {path}: " not in capsys.readouterr().err:  # noqa: ASYNC110 -- a text
                 await asyncio.sleep(0.01)
         assert not task.done()

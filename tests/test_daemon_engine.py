@@ -19,6 +19,7 @@ from running import (
     replace,
     search,
 )
+from sessions import TWO_RUNTIMES
 from tiny import write_tiny_model
 
 from opdbus.bus.transport.connection import RemoteError
@@ -79,6 +80,7 @@ def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> 
             assert "grading precisions" not in daemon.log
 
 
+@TWO_RUNTIMES
 def test_providers_are_switched_under_load(daemons: Make) -> None:
     """Answer every request while providers are switched over the bus, and tell of each switch."""
 
@@ -143,6 +145,7 @@ def settings_file(path: Path, provider: str, precision: str = "fp32") -> Path:
     return replace(path, f'execution_provider = "{provider}"\nprecision = "{precision}"')
 
 
+@TWO_RUNTIMES
 def test_settings_are_read_again(daemons: Make, tmp_path: Path) -> None:
     """Serve as the changed file of settings says after Reload or SIGHUP, or say what is wrong."""
     file = settings_file(tmp_path / "settings.toml", ONNXRUNTIME)
@@ -168,8 +171,8 @@ def test_settings_are_read_again(daemons: Make, tmp_path: Path) -> None:
         await caller.vectorized()
         assert len(await search(caller, "vector")) == 5
 
-    # an empty variable unsets what the fixture sets, which would win over the file
-    with daemons(CONFIG=file, PRECISION="") as daemon:
+    # empty variables unset what the fixture sets, which would win over the file
+    with daemons(CONFIG=file, PRECISION="", EXECUTION_PROVIDER="") as daemon:
         ask(daemon, work)
         assert "Traceback" not in daemon.log
 

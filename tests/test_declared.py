@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import replace, state_file
+from running import PATIENCE_SECONDS, replace, state_file
 
 from opdbus.cli.grouping import lines
 from opdbus.errors import StateFileError, StoreError
@@ -45,7 +45,7 @@ class Watched:
 
     async def until(self, true: Callable[[], object]) -> None:
         """Wait until something holds, looking after each change."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not true():
                 self.news.clear()
                 await self.news.wait()
@@ -262,7 +262,7 @@ def test_a_file_that_cannot_be_watched_is_taken_in(tmp_path: Path) -> None:
             tried = asyncio.Event()
             declared.on_change = tried.set
             watching = asyncio.create_task(declared.watch())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await tried.wait()
             assert declared.attempted
             assert not watching.done()

@@ -466,6 +466,46 @@ async def test_an_interface_is_declared_by_another_name(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_an_interface_names_another_one_by_any_of_its_names(tmp_path: Path) -> None:
+    """Take the bridge of an interface, and that on which it is, by other names, when they come."""
+    plain: dict[str, dict[str, Any]] = {
+        "net/interface/ens3": {"addresses": [], "type": "ethernet", "master": "br0"},
+        "net/interface/ens3.5": {"addresses": [], "type": "vlan", "parent": "ens3"},
+        "net/interface/br0": {"type": "bridge", "addresses": []},
+        "net/interface/ens4": {"type": "ethernet", "addresses": []},
+    }
+    other_names = {"ens3": ["enp0s3"], "br0": ["lan"], "ens4": ["enp0s4"]}
+    named = {f"net/interface/{name}": {"aliases": each} for name, each in other_names.items()}
+    interfaces = [
+        {"name": "enp0s3", "controller": "lan"},
+        {"name": "ens3.5", "parent": "enp0s3", "ports": ["enp0s3"]},
+        {"name": "lan", "ports": ["enp0s3"]},
+    ]
+    async with checking(tmp_path) as checked:
+
+        async def drifted(observed: dict[str, dict[str, Any]]) -> list[str]:
+            await checked.observe(observed, ["net/interface", "net/address", "net/route"])
+            await checked.until(checked.clock.now + 100)
+            return sorted(f"{one} {f[0]}" for one, found in checked.fields.items() for f in found)
+
+        await checked.declare({"network": {"interfaces": interfaces}}, tmp_path)
+        with_names = {name: {**has, **named.get(name, {})} for name, has in plain.items()}
+        found = "network/interface"
+        assert await drifted(plain) == [
+            f"{found}/enp0s3 presence", f"{found}/ens3.5 parent", f"{found}/ens3.5 ports",
+            f"{found}/lan presence",
+        ]  # fmt: skip
+        assert await drifted(with_names) == []
+        interfaces[0]["controller"], interfaces[1]["parent"] = "wan", "enp0s4"
+        await checked.declare({"network": {"interfaces": interfaces}}, tmp_path)
+        assert await drifted({}) == [f"{found}/enp0s3 controller", f"{found}/ens3.5 parent"]
+        on_other = with_names["net/interface/ens3.5"] | {"parent": "ens4"}
+        assert await drifted({"net/interface/ens3.5": on_other}) == [
+            f"{found}/enp0s3 controller", f"{found}/ens3.5 ports",
+        ]  # fmt: skip
+
+
+@in_loop
 async def test_what_was_not_compared_since_the_start_is_not_listed(tmp_path: Path) -> None:
     """After a restart nothing is said of drift whose values are not known yet."""
     async with checking(tmp_path) as checked:

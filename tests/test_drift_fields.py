@@ -65,6 +65,16 @@ def test_fields_of_one_side_are_no_drift() -> None:
         ("95%", 95),
         ("1 ", "1"),
         ("a  b", "a b"),
+        ("90s", "1min 30s"),
+        ("1h 30min", "90min"),
+        ("1w", "7 days"),
+        ("1.5h", "1hour 30minutes"),
+        ("5m", "300s"),
+        ("1M", "1month"),
+        ("500us", "0.5ms"),
+        ("500\N{MICRO SIGN}s", "500usec"),
+        (["90s"], ["1min 30s"]),
+        ("90S", "90s"),
     ],
 )
 def test_spelling_is_no_drift(declared: Any, observed: Any) -> None:
@@ -97,12 +107,47 @@ def test_spelling_is_no_drift(declared: Any, observed: Any) -> None:
         ("p\u0430ssw", "passw"),
         ("\uff11", "1"),
         ("1.0", "1.00"),
+        # spans of time
+        ("90s", "91s"),
+        ("1M", "1min"),
+        ("300", "5min"),
+        ("5min", "5min ago"),
+        ("s", "1s"),
     ],
 )
 def test_other_value_is_drift(declared: Any, observed: Any) -> None:
     """Take values as drifted that mean something else."""
     assert names({"a": declared}, {"a": observed}) == ["a"]
     assert names({"a": observed}, {"a": declared}) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("field", "declared", "observed", "is_same"),
+    [
+        ("TimeoutStartSec", "5min", 300, True),
+        ("timeout_stop_sec", "300", "5min", True),
+        ("restart_sec", 0.1, "100ms", True),
+        ("watchdog_sec", "1min 30", "90s", True),
+        ("runtime_max_sec", "infinity", "Infinity", True),
+        ("interval_ms", 1500, "1.5s", True),
+        ("wait_seconds", "1M", "30.4375d", True),
+        ("runtime_max_sec", "infinity", "90s", False),
+        ("restart_sec", "1M", "1m", False),
+        ("restart_sec", "90s", "90ms", False),
+        ("restart_sec", 300, "5ms", False),
+        ("restart_sec", "never", "5min", False),
+        # no span, but how many there are in one
+        ("reads_per_sec", "5M", 5 << 20, True),
+        ("mib_per_sec", "5min", 300, False),
+    ],
+)
+def test_fields_for_spans_of_time(
+    field: str, declared: Any, observed: Any, *, is_same: bool
+) -> None:
+    """Read a number alone in the unit that the name of its field ends in, as systemd does."""
+    assert (names({field: declared}, {field: observed}) == []) is is_same
+    inside = [{"name": "a", field: declared}], [{"name": "a", field: observed}]
+    assert (names({"units": inside[0]}, {"units": inside[1]}) == []) is is_same
 
 
 @pytest.mark.parametrize(

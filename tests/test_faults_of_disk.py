@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from remembering import run
-from running import STATE, STATE_PATH, Running, calling, state_file
+from running import PATIENCE_SECONDS, STATE, STATE_PATH, Running, calling, state_file
 from structlog.testing import capture_logs
 
 from opdbus import config
@@ -106,7 +106,7 @@ def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
         assert await memory.archive.read(lambda store: store.words.match(["network"], 5))
         changed.clear()
         ballast.unlink()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await changed.wait()
         assert memory.archive.fault == ""
         await memory.publish([unit("after")], OWNER)
@@ -130,7 +130,7 @@ def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> 
         assert len(names(memory)) == 1001
         memory.notify = lambda _event: changed.set()
         ballast.unlink()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await changed.wait()
         assert names(memory) == {"kept"} == await stored(memory)
 
@@ -152,7 +152,7 @@ def test_failed_loads_are_made_up_for_once(small: Path, tmp_path: Path) -> None:
                 await declared.load()
         with capture_logs() as logs:
             ballast.unlink()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await changed.wait()
             await declared.load()  # after all that wait already
         assert names(memory) == units.keys()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import replace, state_file
+from running import PATIENCE_SECONDS, replace, state_file
 
 from opdbus.errors import StateFileError
 from opdbus.index.declared import Declared
@@ -72,7 +72,7 @@ class House:
 
     async def until(self, true: Callable[[], object]) -> None:
         """Wait until something holds, looking after each change."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not true():
                 self._news.clear()
                 await self._news.wait()

@@ -251,6 +251,19 @@ def test_few_values_are_kept_once_and_many_as_they_come(different: int, first: i
     assert np.array_equal(np.flatnonzero(having), range(first, 10))
 
 
+@pytest.mark.parametrize("field", ["interval", "RuntimeMaxSec"])
+@pytest.mark.parametrize("asked", ["90s", "1.5min", "90", "5m", "300sec", "infinity"])
+def test_spans_of_time_are_found_however_they_are_written(field: str, asked: str) -> None:
+    """Meet a condition with the values that are the same span of time, and with no others."""
+    spans = ("90s", "1min 30s", "5m", "5min", "300 sec", "1M", 90, 300, 5 << 20, "Infinity", 90.0)
+    column, values, found = FieldColumn(), [*VALUES, *spans], np.zeros(100, np.bool_)
+    column.add(range(len(values)), [*map(encoded, values)])
+    condition = Condition(field, "=", asked)
+    column.mark(found, condition)
+    met = [row for row, value in enumerate(values) if condition.is_met_by([value])]
+    assert np.flatnonzero(found).tolist() == met
+
+
 def test_names_are_those_that_were_put() -> None:
     """Give each place the name that was put there last, however often there was another."""
     chance, names = random.Random(3), Names()  # noqa: S311 -- no secret

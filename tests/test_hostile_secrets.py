@@ -1,6 +1,7 @@
 """A host with a secret in every field that any of our observers reads shows none of them."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,8 @@ HIDDEN = {
     "users/account": "description full_name group home name shell",
     "users/group": "members name",
 }
+# Answers about so many objects one by one, besides those about all: `make test-all` asks for more.
+MOST = 1000 if "OP_DBUS_TEST_SECRETS" in os.environ else 250
 LOGIN = "class desktop name remote_host seat service session state tty type user"
 WITH_SYSTEMD = {
     "login1/inhibitor": "mode name user what why",
@@ -100,7 +103,7 @@ def test_secrets_in_every_field_are_shown_nowhere(
             return str(caller.signals)
 
     signals = asyncio.run(work())
-    found = leaks(daemon, MARK, most=1000)
+    found = leaks(daemon, MARK, most=MOST)
     assert daemon.stop() == 0
     assert not found, "\n".join(found)
     assert not secrets(signals + daemon.logs(), MARK)

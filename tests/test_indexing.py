@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from house import House, observed, unit, units
+from running import PATIENCE_SECONDS
 from sessions import Wrapped
 from structlog.testing import capture_logs
 from tiny import write_tiny_model
@@ -280,7 +281,7 @@ def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         illness.set()
         await made.declare(unit("a", "network"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while "no room" not in await told.get():
                 pass
             illness.clear()

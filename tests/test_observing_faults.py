@@ -85,6 +85,23 @@ async def test_names_that_differ_only_in_a_secret_are_two_objects(tmp_path: Path
 
 
 @in_loop
+async def test_a_name_that_is_shown_of_another_is_left_out(tmp_path: Path) -> None:
+    """Leave out an object called as another one is shown without its secret, until that is gone."""
+    source = Source()
+    source.lamps = {"password=one1": {"colour": "red"}}
+    async with observed(tmp_path, source.observer) as host:
+        await host.until(lambda: len(host.names) == 1)
+        (shown,) = host.names
+        copy = {shown.removeprefix("house/lamp/"): {"colour": "blue"}}
+        source.change(**source.lamps, **copy)
+        await host.until(lambda: "its name is that of another lamp" in host.status.detail)
+        assert await host.properties(shown) == {"colour": "red"}
+        source.change(**copy)
+        await host.until_shown(shown, colour="blue")
+        await host.until(lambda: host.status.detail == "")
+
+
+@in_loop
 async def test_a_full_disk_is_said_and_forgotten(tmp_path: Path) -> None:
     """While nothing can be stored the status says why; nothing that came meanwhile is lost."""
     source = Source()

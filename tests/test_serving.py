@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sessions import Mortal
+from running import PATIENCE_SECONDS
+from sessions import TWO_RUNTIMES, Mortal
 from tiny import write_tiny_model
 
 from opdbus.config import Config
@@ -46,7 +47,7 @@ class Hospital:
     def open(self, graph: Path, provider: Provider, placement: Placement) -> Session:
         """Open the real thing."""
         if provider.name in self.slow:
-            assert self.slow[provider.name].wait(30)
+            assert self.slow[provider.name].wait(PATIENCE_SECONDS)
         return Mortal(open_session(graph, provider, placement), provider.name, self.dead)
 
     async def follow(self, serving: Serving) -> None:
@@ -81,7 +82,7 @@ def run(
     async def both() -> Any:
         hospital = Hospital()
         opening = Serving(settings, partial(open_level, opener=hospital.open), retry_seconds)
-        async with asyncio.timeout(60), opening as serving:
+        async with asyncio.timeout(PATIENCE_SECONDS), opening as serving:
             following = asyncio.create_task(hospital.follow(serving))
             await asyncio.sleep(0)
             await serving.start()
@@ -93,6 +94,7 @@ def run(
     return asyncio.run(both())
 
 
+@TWO_RUNTIMES
 def test_the_chain_goes_on_where_a_provider_is_lost(fp32: Config) -> None:
     """Answer the very calls that met the loss on the next provider, and record the reason."""
 
@@ -111,6 +113,7 @@ def test_the_chain_goes_on_where_a_provider_is_lost(fp32: Config) -> None:
     run(fp32, work)
 
 
+@TWO_RUNTIMES
 def test_a_lost_provider_is_tried_again(fp32: Config) -> None:
     """Go back to the better provider once it can be proven again."""
 
@@ -126,6 +129,7 @@ def test_a_lost_provider_is_tried_again(fp32: Config) -> None:
     run(fp32, work, retry_seconds=(0.0, 0.0))
 
 
+@TWO_RUNTIMES
 def test_all_providers_lost(fp32: Config) -> None:
     """Refuse with every reason while nothing can be proven, and serve when something can."""
 
@@ -157,6 +161,7 @@ def test_a_strict_provider_is_opened_anew(fp32: Config) -> None:
     run(strict, work, retry_seconds=(0.01,))
 
 
+@TWO_RUNTIMES
 def test_switching_under_load_loses_nothing(fp32: Config) -> None:
     """Answer every request while providers are switched back and forth under them."""
 
@@ -183,6 +188,7 @@ def test_switching_under_load_loses_nothing(fp32: Config) -> None:
     run(fp32, work)
 
 
+@TWO_RUNTIMES
 def test_a_switch_while_the_first_engine_is_opened(fp32: Config) -> None:
     """Serve with what was chosen while the start was still loading, not with what it loaded."""
     begun, finish = threading.Event(), threading.Event()
@@ -190,7 +196,7 @@ def test_a_switch_while_the_first_engine_is_opened(fp32: Config) -> None:
     def slow(graph: Path, provider: Provider, placement: Placement) -> Session:
         if provider.name == OPENVINO:
             begun.set()
-            assert finish.wait(30)
+            assert finish.wait(PATIENCE_SECONDS)
         return open_session(graph, provider, placement)
 
     async def both() -> None:
@@ -207,6 +213,7 @@ def test_a_switch_while_the_first_engine_is_opened(fp32: Config) -> None:
     asyncio.run(both())
 
 
+@TWO_RUNTIMES
 def test_a_switch_while_a_lost_provider_is_replaced(fp32: Config) -> None:
     """Keep the choice that was made while the next provider of the chain was being opened."""
     finish = threading.Event()
@@ -236,7 +243,7 @@ def test_an_unforeseen_exception_is_an_answer(fp32: Config) -> None:
 
     async def both() -> None:
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(PATIENCE_SECONDS),
             Serving(fp32, partial(open_level, opener=broken)) as serving,
         ):
             with pytest.raises(Internal, match="a defect"):
@@ -245,6 +252,7 @@ def test_an_unforeseen_exception_is_an_answer(fp32: Config) -> None:
     asyncio.run(both())
 
 
+@TWO_RUNTIMES
 def test_a_failed_switch_changes_nothing(fp32: Config) -> None:
     """Keep serving with the old engine when the new one cannot be had, and say why."""
 
@@ -260,6 +268,7 @@ def test_a_failed_switch_changes_nothing(fp32: Config) -> None:
     run(fp32, work)
 
 
+@TWO_RUNTIMES
 def test_a_lease_outlives_switch_and_loss(fp32: Config) -> None:
     """Let work of several steps finish on the engine that it began with, or on its successor."""
 
@@ -373,6 +382,7 @@ def test_level_none_has_no_vectors(fp32: Config) -> None:
     asyncio.run(both())
 
 
+@TWO_RUNTIMES
 @pytest.mark.parametrize("how", ["switched", "lost"])
 def test_an_engine_that_was_replaced_is_freed(fp32: Config, how: str) -> None:
     """Free its sessions without a search for garbage: what is kept long is not searched."""

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from opdbus.observe import unit_files, unit_syntax
 
 CASES = {f"{case.unit}: {case.about}": case for case in make_unit_files.cases()}
 SAYS: dict[str, Any] = json.loads(RECORD.read_text())["units"]
+
+
+def pretty_hostname() -> str:
+    """Give the name that hostnamectl(1) shows of this machine, or the plain one."""
+    with suppress(OSError):
+        for line in Path("/etc/machine-info").read_text().split("\n"):
+            if line.startswith("PRETTY_HOSTNAME="):
+                return line.partition("=")[2].strip("'\"") or os.uname().nodename
+    return os.uname().nodename
 
 
 def read(case: Case, tmp_path: Path) -> dict[str, Any]:
@@ -88,7 +98,8 @@ def test_assignments_are_those_of_systemd(name: str) -> None:
         ("%v", os.uname().release),
         ("%b", Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")),
         ("%d", "/run/credentials/a.service"),
-        ("%c and %r", "%c and %r"),
+        ("%c and %r", "/a.service and "),
+        ("%q", pretty_hostname()),
         ("%z", None),
     ],
 )

@@ -22,6 +22,7 @@ from opdbus.drift.table import Row, Rule
 from opdbus.drift.words import Difference
 from opdbus.index.declarations import Declaration
 from opdbus.listing import cut_to_difference, shortened
+from opdbus.state.conditions import same_span
 from opdbus.state.fields import split
 from opdbus.state.object import Json
 
@@ -244,7 +245,10 @@ class _Comparison:
             if not values.is_hidden(value):
                 self.unseen[path] = value
             return
-        if is_state:
+        is_same_span = same_span(name, value, found[0])
+        if is_same_span is not None:
+            difference = None if is_same_span else Difference(found[0])
+        elif is_state:
             difference = words.state(value, found[0], seen[0])
         else:
             means = words.in_order if not _ORDERED.isdisjoint(split(name)) else self._row.means

@@ -25,10 +25,14 @@ _MAX_PARTS: Final = 500
 
 
 class Observed(NamedTuple):
-    """An observed thing's entries, and those of its parts with the place that they are put at."""
+    """An observed thing's entries, and those of its parts with the place that they are put at.
+
+    Of related things of its sort there are the names, by their other names.
+    """
 
     entries: Sequence[Entry]
     parts: Sequence[tuple[str, Sequence[Entry]]]
+    other_names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +60,14 @@ def plan(pairs: Pairs, thing: Thing) -> Plan:
     """Return what is to be read of a thing."""
     sides = pairs.sides(thing)
     if sides.declared is None:
-        return Plan(thing, None, [Observed(sides.observed, ())])
+        return Plan(thing, None, [Observed(sides.observed, (), {})])
     return Plan(thing, sides.declared, [_observed(pairs, one) for one in pairs.observed(thing)])
 
 
 def _observed(pairs: Pairs, thing: Thing) -> Observed:
     parts = sorted(pairs.parts(thing))[:_MAX_PARTS]
     placed = ((_place(part[:2]), pairs.sides(part).observed) for part in parts)
-    return Observed(pairs.sides(thing).observed, list(placed))
+    return Observed(pairs.sides(thing).observed, list(placed), pairs.other_names(thing))
 
 
 def _place(sort: Sort) -> str:
@@ -172,11 +176,7 @@ def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str,
             part = merged(entries, contents)
             is_member = row.members is not None and place == row.members[1]
             held.append(entries[0].identity.name if is_member else part)
-            if is_member and isinstance(names := part.get(row.aliases), list):
-                others = seen.setdefault(network.OTHER_NAMES, {})
-                if isinstance(others, dict):
-                    others |= dict.fromkeys(map(str, names), entries[0].identity.name)
-    return seen
+    return {**seen, network.OTHER_NAMES: {**one.other_names}} if row.related else seen
 
 
 def merged(entries: Iterable[Entry], contents: Mapping[int, Content]) -> dict[str, Json]:

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
-from opdbus.drift import values
+from opdbus.drift import values, words
 from opdbus.drift.field import Severity
 from opdbus.drift.words import Difference, Meaning, Seen
 from opdbus.state.object import Json
@@ -22,7 +22,7 @@ _ALSO: Final = {
 _KERNEL: Final = frozenset(
     "ethernet loopback bridge bond vlan wireguard vxlan veth dummy tun".split()
 )
-# Where the members of an interface are by their other names.
+# Where the members of an interface, and what it belongs to, are by their other names.
 OTHER_NAMES: Final = "other_names"
 
 
@@ -93,20 +93,29 @@ def gateway(family: int) -> Meaning:
 
 def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
     """Compare what belongs to a bridge or a bond, or what an interface is made on."""
-    wanted = [str(item) for item in values.items(declared)]
+    wanted = [str(_own_name(item, seen)) for item in values.items(declared)]
     if "parent" in seen:
         return _other([str(seen["parent"])], wanted)
-    found, others = seen.get("members", []), seen.get(OTHER_NAMES)
-    if isinstance(others, dict):
-        wanted = [str(others.get(one, one)) for one in wanted]
+    found = seen.get("members", [])
     return _other(sorted(map(str, found)), wanted) if "members" in seen else None
 
 
-def controller(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+def controller(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     """Compare what an interface belongs to; the kernel does not know which switch of several."""
-    if observed == "ovs-system" or values.same(declared, observed):
+    if observed == "ovs-system" or not parent(declared, observed, seen):
         return None
     return Difference(observed or "none", Severity.WARNING)
+
+
+def parent(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare the name of another interface, which may have several."""
+    return words.equal(_own_name(declared, seen), observed, seen)
+
+
+def _own_name(name: Json, seen: Seen) -> Json:
+    """Return the name that the kernel shows of a related interface of some name."""
+    found: Json = seen.get(OTHER_NAMES, {}).get(name, name) if isinstance(name, str) else name
+    return found
 
 
 def _other(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:

@@ -24,6 +24,12 @@ class Sides(NamedTuple):
     observed: tuple[Entry, ...]
 
 
+class _Keys(NamedTuple):
+    further: Sequence[Key] = ()
+    owners: Sequence[Key] = ()
+    related: Sequence[Thing] = ()
+
+
 class Pairs:
     """An index of the keys that are not plain names; those are looked up in the catalogue."""
 
@@ -34,8 +40,8 @@ class Pairs:
         self._met: dict[Key, set[Thing]] = {}
         # what belongs to the thing of a key
         self._parts: dict[Key, set[Thing]] = {}
-        # the further keys of an observed thing, and the keys of what it belongs to
-        self._keys: dict[Thing, tuple[tuple[Key, ...], tuple[Key, ...]]] = {}
+        # the further keys of an observed thing, the keys of what it belongs to, and related things
+        self._keys: dict[Thing, _Keys] = {}
         # what the fields of declared things name
         self._named: dict[Thing, Sequence[str]] = {}
         # observed sorts that declared things meet, and those that belong to such
@@ -114,28 +120,37 @@ class Pairs:
         self._named.pop(thing, None)
         self.renamed.discard(thing)
 
-    def observe(self, thing: Thing, properties: Mapping[str, Json] | None) -> None:
-        """Take in an observed thing of an active sort; None for one that is gone."""
-        met, parts = self._keys.pop(thing, ((), ()))
-        for key in met:
+    def observe(self, thing: Thing, properties: Mapping[str, Json] | None) -> bool:
+        """Take in an observed thing of an active sort; None for one that is gone.
+
+        Return whether related things are to be compared again, since it has other names now.
+        """
+        before = keys = self._keys.pop(thing, _Keys())
+        for key in keys.further:
             _discard(self._met, key, thing)
-        for key in parts:
+        for key in keys.owners:
             _discard(self._parts, key, thing)
         is_published = False
         if properties is not None:
             observed = self.sides(thing).observed
             is_published = any(e.identity.source.startswith(PUBLISHED) for e in observed)
-            met, parts = tuple(_further(thing, properties)), tuple(_owners(thing, properties))
-            if met or parts:
-                self._keys[thing] = met, parts
-            for key in met:
+            related = [properties.get(field) for field in table.of_observed(thing[:2]).related]
+            keys = _Keys(
+                tuple(_further(thing, properties)),
+                tuple(_owners(thing, properties)),
+                tuple(thing._replace(name=name) for name in related if isinstance(name, str)),
+            )
+            if any(keys):
+                self._keys[thing] = keys
+            for key in keys.further:
                 self._met.setdefault(key, set()).add(thing)
-            for key in parts:
+            for key in keys.owners:
                 self._parts.setdefault(key, set()).add(thing)
         if is_published:
             self._published.setdefault(thing[:2], set()).add(thing)
         else:
             _discard(self._published, thing[:2], thing)
+        return bool(table.of_observed(thing[:2]).related) and before.further != keys.further
 
     def observed(self, thing: Thing) -> list[Thing]:
         """Return the observed things that a declared one meets, or else what is called just so."""
@@ -151,10 +166,10 @@ class Pairs:
     def declared(self, thing: Thing) -> set[Thing]:
         """Return the declared things that an observed one, or what it belongs to, meets."""
         row = table.of_observed(thing[:2])
-        met, parts = self._keys.get(thing, ((), ()))
+        keys = self._keys.get(thing, _Keys())
         plain = (thing[:2], row.observed_key(thing.name))
         found: set[Thing] = set()
-        for key in (plain, (thing[:2], thing.name), *met, *parts):
+        for key in (plain, (thing[:2], thing.name), *keys.further, *keys.owners):
             found |= self._wanted.get(key, set())
             same = Thing(*key[0], key[1])
             if same == thing or table.of_declared(key[0]).observed == key[0]:
@@ -169,6 +184,15 @@ class Pairs:
     def parts(self, thing: Thing) -> set[Thing]:
         """Return the things that belong to an observed one."""
         return self._parts.get((thing[:2], thing.name), set())
+
+    def other_names(self, thing: Thing) -> dict[str, str]:
+        """Return the names of the things of its sort that an observed one is related to.
+
+        The keys are what else these are called.
+        """
+        related = {*self._keys.get(thing, _Keys()).related, *self.parts(thing)}
+        each = [one for one in related if one[:2] == thing[:2]]
+        return {key[1]: one.name for one in each for key in self._keys.get(one, _Keys()).further}
 
     def _keys_of(self, thing: Thing) -> list[Key]:
         return _keys(thing, self._named.get(thing) or (thing.name,))

@@ -70,6 +70,8 @@ class Row:
     joined: tuple[tuple[Sort, str, str], ...] = ()
     # the observed field by which objects of the same sort belong to one, and where they are put
     members: tuple[str, str] | None = None
+    # the observed fields that name objects of the same sort
+    related: frozenset[str] = frozenset()
     # a field and its values that say that an object is as good as not there
     gone: tuple[str, frozenset[str]] = ("", frozenset())
     # how bad it is if there is no such object; None where not all that there are have such names
@@ -154,13 +156,14 @@ _INTERFACES: Final = Row(
         Rule("enabled", "enabled", words.state),
         Rule("vlan_id vlan", "vlan", words.equal),
         Rule("mac mac_address hwaddr", "mac", words.equal),
-        Rule("parent", "parent", words.equal),
+        Rule("parent", "parent", network.parent),
     ),
     joined=(
         (("net", "address"), r".* on (.+)", "addresses_in_detail"),
         (("net", "route"), r"default\b.* dev (\S+).*", "default_routes"),
     ),
     members=("master", "members"),
+    related=frozenset({"master", "parent"}),
     aliases="aliases",
 )
 _PACKAGES: Final = Row(

@@ -247,12 +247,14 @@ class Tracker:
         readable = [t for t in things if there[t] and table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
         concerned: dict[Thing, None] = {}
+        renamed: set[Sort] = set()
         for thing in things:
             was_published = self._pairs.is_published(thing[:2])
             before = self._pairs.declared(thing)
             entries = [entry for entry in there[thing] if entry.id in contents]
             properties = look.merged(entries, contents)
-            self._pairs.observe(thing, properties if there[thing] else None)
+            if self._pairs.observe(thing, properties if there[thing] else None):
+                renamed.add(thing[:2])
             met = {*before, *self._pairs.declared(thing)}
             for other in met:
                 self._pairs.note(other)
@@ -261,6 +263,8 @@ class Tracker:
                 concerned[thing] = None
             if was_published is not self._pairs.is_published(thing[:2]):
                 self._waiting.add(self._coverage.missing(thing[:2]))
+        if renamed:
+            self._waiting.add(self._memory.catalogue.of_sorts(renamed))
         return concerned
 
     async def _compare(self, things: Sequence[Thing]) -> None:

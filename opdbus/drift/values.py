@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Final
 
-from opdbus.state.conditions import BOOLEANS, Number, mean_one, number
+from opdbus.state.conditions import BOOLEANS, Number, mean_one, number, same_span
 from opdbus.state.fields import split
 from opdbus.state.object import Json, canonical
 from opdbus.state.secret_text import REDACTED
@@ -61,8 +61,10 @@ class _Comparison:
             self._left -= len(declared) + len(observed)
             there = by_words(observed)
             lasting = ((key, value) for key, value in declared.items() if not is_volatile(key))
-            pairs = ((value, find(observed, there, key)) for key, value in lasting)
-            return all(self.same(value, other[0]) for value, other in pairs if other)
+            pairs = ((key, value, find(observed, there, key)) for key, value in lasting)
+            return all(
+                self._same_field(key, value, other[0]) for key, value, other in pairs if other
+            )
         one, other = _listed(declared, observed), _listed(observed, declared)
         if isinstance(one, list) and isinstance(other, list):
             return self._same_list(one, other)
@@ -70,6 +72,10 @@ class _Comparison:
             return all(side in (None, "", [], {}) for side in (declared, observed))
         self._left -= 1 + _characters(declared, observed) // _CHARACTERS_A_STEP
         return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
+
+    def _same_field(self, key: str, declared: Json, observed: Json) -> bool:
+        is_same = same_span(key, declared, observed)
+        return self.same(declared, observed) if is_same is None else is_same
 
     def _same_list(self, declared: Sequence[Json], observed: Sequence[Json]) -> bool:
         if len(declared) != len(observed):
@@ -219,7 +225,7 @@ def _same_text(one: str, other: str) -> bool:
         return first.replace("-", ":") == second.replace("-", ":")
     if _ADDRESS.fullmatch(one) and _ADDRESS.fullmatch(other):
         return address(one) == address(other)
-    return mean_one(first, second)
+    return mean_one(one, other)
 
 
 def _parts(path: str) -> list[str]:

@@ -173,6 +173,10 @@ class FieldColumn:
         self._rows.mark(found, is_met)
 
     def _equal(self, condition: Condition) -> NDArray[np.intp]:
+        if condition.is_span:
+            equal = Condition(condition.field, "=", condition.value)
+            each = (equal.is_met_by([self._values.take(at)]) for at in range(len(self._values)))
+            return np.flatnonzero(np.fromiter(each, np.bool_))
         text, limit = condition.value, number(condition.value)
         meant = BOOLEANS.get(text)
         same = [word for word, each in BOOLEANS.items() if each is meant] or [text]

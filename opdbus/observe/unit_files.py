@@ -60,7 +60,33 @@ def described(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[st
 
     A masked unit is described by the file that is hidden, and an instance by its template.
     """
-    return {name: _described(name, folders) for name in names}
+    links = _links(folders)
+    return {name: _described(name, folders, links) for name in names}
+
+
+def _links(folders: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names of the links in the folders, by the unit that they lead to."""
+    # the first of a name hides the others
+    first = {p.name: p for each in reversed(folders) for p in files_in(Path(each))}
+    found: dict[str, list[str]] = {}
+    for name, path in first.items():
+        with suppress(OSError):
+            if (target := path.readlink().name) in first:
+                found.setdefault(target, []).append(name)
+    return found
+
+
+def _aliases(name: str, links: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the other names of a unit: links to it or to its template, and links to those."""
+    found = [name]
+    for each in found:
+        template, instance = _template(each), each.partition("@")[2].rpartition(".")[0]
+        names = [*links.get(each, ())]
+        if template != each:
+            of_template = (link for link in links.get(template, ()) if "@." in link)
+            names += (link.replace("@.", f"@{instance}.", 1) for link in of_template)
+        found += [other for other in names if other not in found]
+    return sorted(found[1:])
 
 
 def _stamps(folders: Iterable[str]) -> Iterator[tuple[Path, Stamp]]:
@@ -84,13 +110,15 @@ def _unit_of(path: Path) -> str:
     return path.parent.name.removesuffix(".d") if path.parent.name.endswith(".d") else path.name
 
 
-def _described(name: str, folders: Sequence[str]) -> dict[str, Json]:
+def _described(
+    name: str, folders: Sequence[str], links: Mapping[str, Sequence[str]]
+) -> dict[str, Json]:
     for path in _fragments(name, folders):
         with suppress(OSError):
             content, _ = read_at_most(path, _MAX_BYTES)
             # an empty file masks as a link to /dev/null does: what it hides still tells most
             if content:
-                return _told(name, [path, *_drop_ins(name, folders)])
+                return _told(name, [path, *_drop_ins([name, *_aliases(name, links)], folders)])
     return {}
 
 
@@ -106,24 +134,29 @@ def _fragments(name: str, folders: Sequence[str]) -> Iterator[Path]:
         yield from (Path(folder, candidate) for folder in folders)
 
 
-def _drop_ins(name: str, folders: Sequence[str]) -> list[Path]:
-    """Return the drop-ins of a unit in the order in which they are read.
+def _drop_ins(names: Sequence[str], folders: Sequence[str]) -> list[Path]:
+    """Return the drop-ins of a unit, which may have several names, in the order of reading.
 
     One of an earlier folder, or of a more exact name, replaces others of its file name.
     """
     found: dict[str, Path] = {}
+    for each in (*map(_and_prefixes, names), [names[0].rpartition(".")[2]]):
+        for folder in folders:
+            for one in each:
+                for path in files_in(Path(folder, f"{one}.d")):
+                    found.setdefault(path.name, path)
+    return [found[each] for each in sorted(found) if each.endswith(".conf")]
+
+
+def _and_prefixes(name: str) -> list[str]:
+    """Return a name with others whose drop-ins count, too: `a-.service` of `a-b.service`."""
     whole, _, kind = name.rpartition(".")
     names = list(dict.fromkeys((name, _template(name))))
     prefix, is_instance, _ = whole.partition("@")
     while "-" in prefix.rstrip("-"):
         prefix = prefix.rstrip("-").rpartition("-")[0] + "-"
         names.append(f"{prefix}{'@' if is_instance else ''}.{kind}")
-    for each in (names, [kind]):
-        for folder in folders:
-            for one in each:
-                for path in files_in(Path(folder, f"{one}.d")):
-                    found.setdefault(path.name, path)
-    return [found[each] for each in sorted(found) if each.endswith(".conf")]
+    return names
 
 
 def _told(name: str, files: Iterable[Path]) -> dict[str, Json]:

@@ -25,6 +25,8 @@ _CONSTANT: Final = {
     "%": "%", "C": "/var/cache", "E": "/etc", "L": "/var/log", "S": "/var/lib", "t": "/run",
     "D": "/usr/share", "T": "/tmp", "V": "/var/tmp",  # noqa: S108 -- systemd's words
     "u": "root", "U": "0", "g": "root", "G": "0", "h": "/root",
+    # the root of its control groups, in which all is that is not loaded
+    "r": "", "R": "",
 }  # fmt: skip
 _OF_RELEASE: Final = {
     "A": "IMAGE_VERSION", "B": "BUILD_ID", "M": "IMAGE_ID", "o": "ID", "w": "VERSION_ID",
@@ -129,7 +131,7 @@ def _value(letter: str, name: str, path: str) -> str:
         return f"%{letter}"
     of_name = {
         "n": name, "N": whole, "p": prefix, "i": instance, "j": prefix.rpartition("-")[2],
-        "d": f"/run/credentials/{name}", "y": path, "Y": path.rpartition("/")[0],
+        "c": f"/{name}", "d": f"/run/credentials/{name}", "y": path, "Y": path.rpartition("/")[0],
     }  # fmt: skip
     if letter in of_name:
         return of_name[letter]
@@ -154,24 +156,26 @@ def _of_host(letter: str) -> str:
     plain = {
         "H": host.nodename, "l": host.nodename.partition(".")[0], "v": host.release,
         "a": _ARCHITECTURES.get(host.machine, host.machine),
-        # of these only the manager has the values
-        **{one: f"%{one}" for one in "crRq"},
     }  # fmt: skip
     if letter in plain:
         return plain[letter]
+    if letter == "q":
+        with suppress(OSError, ValueError):
+            return _assigned("/etc/machine-info", "PRETTY_HOSTNAME") or host.nodename
+        return host.nodename
     try:
         if letter in _IDS:
             return Path(_IDS[letter]).read_text(encoding="ascii").strip().replace("-", "")
         if letter in _OF_RELEASE:
-            return _released(_OF_RELEASE[letter])
+            return _assigned("/etc/os-release", _OF_RELEASE[letter])
         if letter == "s":
             return getpwuid(0).pw_shell
-    except (OSError, KeyError):
+    except (OSError, KeyError, ValueError):
         return f"%{letter}"
     raise ValueError(letter)
 
 
-def _released(key: str) -> str:
-    lines = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace").split("\n")
+def _assigned(file: str, key: str) -> str:
+    lines = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")
     values = (line.partition("=")[2] for line in lines if line.startswith(f"{key}="))
-    return next(values, "").strip("\"' ")
+    return " ".join(shlex.split(next(values, "")))

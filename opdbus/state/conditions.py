@@ -1,11 +1,14 @@
 """Conditions on fields, such as `active_state=failed`: their grammar, and what meets them. Pure."""
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
+from opdbus import when
 from opdbus.errors import InvalidArgs
 from opdbus.state import fields
 from opdbus.state.object import Identity, Json
@@ -44,6 +47,10 @@ _NUMBER = re.compile(
 )
 _BEFORE_NUMBERS: Final = frozenset("+-0123456789 \t\n")
 _UNITS: Final = ("", "k", "m", "g", "t", "p")
+# Of a field whose name ends in one of these the value is a span, a number alone in this unit.
+_SPAN_UNITS: Final = frozenset("sec secs seconds ms msec usec".split())
+_MAX_SPAN: Final = 256
+_FOREVER: Final = ("infinity", f"{2**64 - 1}usec")
 BOOLEANS: Final = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
@@ -90,9 +97,18 @@ class Condition:
 
     @property
     def _is_text(self) -> bool:
-        return number(self.value) is None and self.value not in BOOLEANS
+        is_number = number(self.value) is not None
+        return not is_number and self.value not in BOOLEANS and not self.is_span
+
+    @property
+    def is_span(self) -> bool:
+        """Whether the value is a span of time, which may be written in many ways."""
+        return _span(self.value, _span_unit(self.field)) is not None
 
     def _equals(self, value: Json) -> bool:
+        is_same = same_span(self.field, value, self.value)
+        if is_same is not None:
+            return is_same
         if isinstance(value, bool):
             return BOOLEANS.get(self.value) is value
         if isinstance(value, int | float):
@@ -174,18 +190,59 @@ class AllOf:
 
 
 def mean_one(one: str, other: str) -> bool:
-    """Return whether two texts in lower case are one value: the same word, truth or number.
+    """Return whether two texts are one value: the same word, truth, number or span of time.
 
-    Drift and conditions have this rule. 0644 is 644, 4g is 4294967296, 0x10 is 16 and yes is true;
-    of two numbers with a point, 1.10 may be a version, and is not 1.1.
+    Drift and conditions have this rule. 0644 is 644, 4g is 4294967296, 0x10 is 16, yes is true and
+    90s is 1min 30s; of two numbers with a point, 1.10 may be a version, and is not 1.1.
     """
-    if one == other:
+    first, second = one.lower(), other.lower()
+    if first == second:
         return True
-    if one in BOOLEANS or other in BOOLEANS:
-        return BOOLEANS.get(one) is BOOLEANS.get(other)
+    if first in BOOLEANS or second in BOOLEANS:
+        return BOOLEANS.get(first) is BOOLEANS.get(second)
     # most are no numbers
     found = number(one) if one[:1] in _BEFORE_NUMBERS else None
-    return found is not None and found == number(other) and not ("." in one and "." in other)
+    if found is not None and found == number(other):
+        return not ("." in one and "." in other)
+    # a month is M, and a minute m
+    is_span = one[:1].isdigit() and one[-1].isalpha() and other[-1:].isalpha()
+    span = _span(one, "") if is_span else None
+    return span is not None and span == _span(other, "")
+
+
+def same_span(field: str, one: Json, other: Json) -> bool | None:
+    """Return whether two values of a field for spans of time are one; None if they are not spans.
+
+    Such fields are called like `TimeoutSec` and `RestartUSec`, and have a number alone in that
+    unit.
+    """
+    if not (unit := _span_unit(field)):
+        return None
+    spans = _span(one, unit), _span(other, unit)
+    return None if None in spans else spans[0] == spans[1]
+
+
+@lru_cache(maxsize=4096)
+def _span_unit(field: str) -> str:
+    """Return the unit of a field for spans of time, "" for any other, such as `reads_per_sec`."""
+    words = ("", *fields.split(field))
+    return words[-1] if words[-1] in _SPAN_UNITS and words[-2] != "per" else ""
+
+
+def _span(value: Json, unit: str) -> float | None:
+    """Return a span of time in microseconds, a number at its end in `unit`; None if it is none."""
+    is_read = isinstance(value, int | float | str) and not isinstance(value, bool)
+    text = str(value).strip(" \t\n") if is_read else ""
+    if len(text) > _MAX_SPAN:
+        return None
+    if unit and text[-1:].isdigit():
+        text += unit
+    if unit and text.lower() in _FOREVER:
+        return math.inf
+    try:
+        return when.span(text)
+    except InvalidArgs:
+        return None
 
 
 def number(text: str) -> Number | None:
