@@ -8,6 +8,7 @@ from typing import Final
 
 from opdbus.state import secret_names, secret_words
 from opdbus.state import secret_patterns as patterns
+from opdbus.state.long_text import end_of, finditer, search, sub
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
@@ -41,24 +42,24 @@ def _hide(text: str, redact: Callable[[str], str], *, normal: bool) -> str:
 def _hide_by_context(text: str) -> str:
     """Replace what the text around it, or a mark in it, shows to be secret."""
     if "BEGIN" in text or "Private-Lines" in text:
-        text = patterns.PEM.sub(REDACTED, text)
+        text = sub(patterns.PEM, REDACTED, text)
     lower = text.lower()
     for mark, pattern in patterns.IN_CONTEXT:
         if mark in lower:
-            text = pattern.sub(_keep_groups, text)
+            text = sub(pattern, _keep_groups, text)
     colons = text.count(":")
     for fewest, pattern in patterns.IN_FIELDS if colons else ():
         if colons >= fewest:
-            text = pattern.sub(_keep_groups, text)
+            text = sub(pattern, _keep_groups, text)
     text = _hide_named(text)
-    words = set(patterns.PROGRAM.findall(lower))
+    words = {found[0] for found in finditer(patterns.PROGRAM, lower)}
     if words:
         text = _hide_after_words(text, words)
     if _has(lower, patterns.IN_TWO_WORDS):
         text = _hide_two_words(text)
     if "bearer" in lower:
-        text = patterns.BEARER.sub(_keep_groups, text)
-    return patterns.SHAPES.sub(REDACTED, text) if _has(text, patterns.IN_SHAPES) else text
+        text = sub(patterns.BEARER, _keep_groups, text)
+    return sub(patterns.SHAPES, REDACTED, text) if _has(text, patterns.IN_SHAPES) else text
 
 
 class CleanTexts:
@@ -109,7 +110,7 @@ def _find_suspects(texts: Sequence[str]) -> Collection[str]:
     found = (
         {text for text in texts if _has(text, there) and not is_number(text)} if there else set()
     )
-    if patterns.DASHED.search(joined):
+    if search(patterns.DASHED, joined):
         found.update(filter(patterns.DASHED.search, texts))
     if secret_words.may_hold_words(joined):
         found.update(filter(secret_words.may_hold_words, texts))
@@ -120,11 +121,11 @@ def _find_suspects(texts: Sequence[str]) -> Collection[str]:
 
 def _may_hold(text: str) -> bool:
     """Return whether SUSPICIOUS matches a text, which is told sooner by a part of it."""
-    if _has(text, patterns.ALONE_SUSPICIOUS) or patterns.DASHED.search(text):
+    if _has(text, patterns.ALONE_SUSPICIOUS) or search(patterns.DASHED, text):
         return True
-    if text.isidentifier() or not patterns.BLANK.search(text):
+    if text.isidentifier() or not search(patterns.BLANK, text):
         return _has(text, patterns.IN_SHAPES)
-    return _has(text, patterns.IN_SUSPICIOUS) and bool(patterns.SUSPICIOUS.search(text))
+    return _has(text, patterns.IN_SUSPICIOUS) and bool(search(patterns.SUSPICIOUS, text))
 
 
 def is_secret_value(name: str, value: str) -> bool:
@@ -157,7 +158,7 @@ def _hide_named(text: str) -> str:
     """Hide the values of secret names: key=x, key: x, "key": "x", --key x."""
     parts = []
     done = at = 0
-    while match := patterns.NAMED_VALUE.search(text, at):
+    while match := search(patterns.NAMED_VALUE, text, at):
         at = match.end()
         name = _name(text, match)
         if not is_secret_name(name):
@@ -186,14 +187,14 @@ def _value(text: str, match: re.Match[str]) -> tuple[int, int]:
     if quote := patterns.QUOTE.match(text, start):
         start, mark = quote.end(), quote[0]
         if mark in patterns.INSIDE_QUOTES:
-            return start, _end(patterns.INSIDE_QUOTES[mark], text, start)
+            return start, end_of(patterns.INSIDE_QUOTES[mark], text, start)
         end = text.find(mark, start)
         return start, len(text) if end < 0 else end
     opening = text[match.start() - 1 : match.start()] if match.start() else ""
     if opening in patterns.INSIDE_QUOTES and opening not in match[0]:
-        return start, _end(patterns.INSIDE_QUOTES[opening], text, start)  # "KEY=several words"
+        return start, end_of(patterns.INSIDE_QUOTES[opening], text, start)  # "KEY=several words"
     value = patterns.UNQUOTED_LINE if _takes_line(text, match) else patterns.UNQUOTED
-    return start, _end(value, text, start)
+    return start, end_of(value, text, start)
 
 
 def _takes_line(text: str, match: re.Match[str]) -> bool:
@@ -202,14 +203,9 @@ def _takes_line(text: str, match: re.Match[str]) -> bool:
     return bool(match["key"]) and bool(match["gap"] or (first and match["key"].islower()))
 
 
-def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return found.end() if found else start
-
-
 def _hide_arguments(match: re.Match[str]) -> str:
     """Hide the values of the flags of one command line."""
-    return _values_of(flags_of(match[0].split())).sub(rf"\1{REDACTED}", match[0])
+    return sub(_values_of(flags_of(match[0].split())), rf"\1{REDACTED}", match[0])
 
 
 @lru_cache(maxsize=64)
@@ -232,27 +228,27 @@ def _has(text: str, marks: Iterable[str]) -> bool:
 def _hide_after_words(text: str, words: AbstractSet[str]) -> str:
     """Hide what some words of a text, in lower case, make secret at its place after them."""
     if not patterns.SECRET_FLAGS.keys().isdisjoint(words):
-        text = patterns.COMMAND.sub(_hide_arguments, text)
+        text = sub(patterns.COMMAND, _hide_arguments, text)
     for word in patterns.AFTER_WORD.keys() & words:
         for pattern in patterns.AFTER_WORD[word]:
-            text = pattern.sub(_hide_argument, text)
+            text = sub(pattern, _hide_argument, text)
     for word in patterns.INSIDE_WORD.keys() & words:
         for pattern in patterns.INSIDE_WORD[word]:
-            text = pattern.sub(_keep_groups, text)
+            text = sub(pattern, _keep_groups, text)
     return text
 
 
 def _hide_two_words(text: str) -> str:
     """Hide a password after its name: `password X`, ("password", "X"), key="password" value="X"."""
-    text = patterns.SENTENCE.sub(_hide_second, _hide_second_words(text))
+    text = sub(patterns.SENTENCE, _hide_second, _hide_second_words(text))
     if '"' in text or "'" in text:
-        text = patterns.NAMED_PAIR.sub(_hide_paired, text)
+        text = sub(patterns.NAMED_PAIR, _hide_paired, text)
     return text
 
 
 def _hide_second_words(text: str) -> str:
     parts, done, at = [], 0, 0
-    while match := patterns.TWO_WORDS.search(text, at):
+    while match := search(patterns.TWO_WORDS, text, at):
         # what is no password may be the name of one
         at = match.start(2)
         if looks_like_password(match[2]):

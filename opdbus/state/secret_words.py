@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from opdbus.state import secret_names
+from opdbus.state.long_text import finditer, sub
 from opdbus.state.secret_formats import FORMATS
 
 # How much likelier a character is after another in random text than in names and words of hosts:
@@ -123,16 +124,16 @@ def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal
     """
     for mark, pattern in FORMATS:
         if mark in text:
-            text = pattern.sub(lambda match: _hide_format(match[0], redacted), text)
+            text = sub(pattern, lambda match: _hide_format(match[0], redacted), text)
     if normal:
         return text
     if "-----BEGIN" not in text:
-        return _WORD.sub(lambda match: _hide_word(match, redacted, redact), text)
+        return sub(_WORD, lambda match: _hide_word(match, redacted, redact), text)
     parts, at = [], 0
-    for public in _PUBLIC.finditer(text):
+    for public in finditer(_PUBLIC, text):
         parts += [hide_words(text[at : public.start()], redacted, redact, normal=False), public[0]]
         at = public.end()
-    rest = _WORD.sub(lambda match: _hide_word(match, redacted, redact), text[at:])
+    rest = sub(_WORD, lambda match: _hide_word(match, redacted, redact), text[at:])
     return "".join([*parts, rest])
 
 
