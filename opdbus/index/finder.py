@@ -313,8 +313,10 @@ class Finder:
             or self._is_outside(query, row[0])
         ]
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for row in sorted([*ranked.best, *kept], key=lambda row: -row[1].total):
-            found.setdefault(declarations.one(thing_of(row[0])), row)
+        rows = sorted([*ranked.best, *kept], key=lambda row: -row[1].total)
+        ones = await each(lambda row: declarations.one(thing_of(row[0])), rows)
+        for one, row in zip(ones, rows, strict=True):
+            found.setdefault(one, row)
         return list(found.values())[:enough]
 
     def _is_untrue(self, query: Query, declared: Entry) -> bool:

@@ -295,7 +295,7 @@ class Memory:
         async with self._one_writer:
             return self.catalogue.of_source(source)
 
-    async def withdraw(self, things: Sequence[Thing], owner: int, cause: str = "") -> int:
+    async def withdraw(self, things: Iterable[Thing], owner: int, cause: str = "") -> int:
         """Remove what an owner published about things, and count the entries.
 
         Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
@@ -303,7 +303,7 @@ class Memory:
 
         async def work() -> int:
             async with self._one_writer:
-                about = await each(self.catalogue.about, things)
+                about = await each(self.catalogue.about, [*things])
                 gone = {e.id: e for entries in about for e in owned(entries, owner)}
                 left = list(gone.values())
                 await self._write(self._nothing(), left, _always(cause), withdrawn=True)
