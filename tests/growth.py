@@ -295,18 +295,27 @@ def _calls() -> tuple[_Methods, _Methods, list[Used]]:
             for node in ast.walk(function):
                 if name := _constant(node):
                     constants.add(name)
-                if isinstance(node, ast.Attribute) and node.attr in _METHODS:
-                    if owner := _constant(node.value):
-                        called[owner].add(node.attr)
-                        called[f"{module}.{owner}"].add(node.attr)
-                    elif node.attr != "split":
-                        # which strings have as well
-                        others.add(node.attr)
+                owner, method = _method(node)
+                if method in _METHODS and owner:
+                    called[owner].add(method)
+                    called[f"{module}.{owner}"].add(method)
+                elif method in _METHODS - {"split"}:
+                    # `split` is one of strings as well
+                    others.add(method)
             for name in constants:
                 near[name] |= others
                 near[f"{module}.{name}"] |= others
             written += [_written(module, call) for call in _compiling(function)]
     return called, near, list({used.where: used for used in written}.values())
+
+
+def _method(node: ast.AST) -> tuple[str, str]:
+    """Return a constant and the method that is called of it, also by a function of long_text.py."""
+    if isinstance(node, ast.Attribute):
+        return _constant(node.value), node.attr
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+        return _constant(node.args[0]), node.func.id
+    return "", ""
 
 
 def _constant(node: ast.AST) -> str:

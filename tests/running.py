@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -210,6 +212,38 @@ class Running:
             timeout=60,
             check=False,
         )
+
+
+def longest_share(work: Callable[[], object]) -> float:
+    """Give the longest time that work keeps the interpreter's lock, as a share of all its time.
+
+    All of it is processor time of this thread, however many others run beside it.
+    """
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    seen, is_over, interval = (
+        [time.clock_gettime(clock)],
+        threading.Event(),
+        sys.getswitchinterval(),
+    )
+
+    def look() -> None:
+        while not is_over.is_set():
+            seen.append(time.clock_gettime(clock))
+            time.sleep(0)
+
+    other = threading.Thread(target=look)
+    sys.setswitchinterval(1e-6)
+    other.start()
+    try:
+        start = time.clock_gettime(clock)
+        work()
+        end = time.clock_gettime(clock)
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        other.join()
+    times = [start, *(one for one in seen if start < one < end), end]
+    return max(b - a for a, b in pairwise(times)) / (end - start)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -291,6 +292,48 @@ def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
         return [len(answer[0]) for answer in await asyncio.gather(*calls)]
 
     assert run(bus_address, BusInterface(get=get), ask) == [1_000_000] * 30
+
+
+def test_a_large_reply_is_made_on_a_thread(bus_address: str) -> None:
+    """Have the event loop serve others while thousands of rows are made into a reply."""
+    threads: set[int] = set()
+
+    class Rows(list[Any]):
+        """Rows that note who reads them."""
+
+        def __iter__(self) -> Iterator[Any]:
+            threads.add(threading.get_ident())
+            return super().__iter__()
+
+    async def search(*_: Any) -> Any:
+        return Rows([("/it", 0.5, {"query": f"question {n}"}) for n in range(5000)])
+
+    found = run(bus_address, BusInterface(search=search), lambda s: s.call(*SEARCH))
+    assert found[0][4999] == ["/it", 0.5, {"query": "question 4999"}]
+    assert threads - {threading.get_ident()}
+
+
+def test_a_reply_of_too_many_rows_is_refused_before_it_is_made(bus_address: str) -> None:
+    """Answer LimitsExceeded without making a reply of many times its limit."""
+    read = []
+
+    class Row(tuple[Any, ...]):
+        """A row that notes that it is read."""
+
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[Any]:
+            read.append(self)
+            return super().__iter__()
+
+    async def search(*_: Any) -> Any:
+        return [Row(("/it", 0.5, {"query": "x" * 1000})) for _ in range(50_000)]
+
+    async def ask(service: Service) -> None:
+        assert await service.refused(*SEARCH) == "LimitsExceeded"
+
+    run(bus_address, BusInterface(search=search), ask)
+    assert len(read) < 5000
 
 
 def test_no_reply_where_none_is_expected(bus_address: str) -> None:

@@ -288,8 +288,11 @@ def test_a_table_finds_what_a_dict_would() -> None:
     table.add_each(np.array(keys[:1000], np.uint64), np.arange(1000))
     for at, key in enumerate(keys):
         expected.setdefault(key, set()).add(at)
-        if at >= 1000:
+        if at >= 2000:
             table.add(key, at)
+        elif at >= 1000 and at % 100 == 0:
+            more = np.arange(at, at + 100)
+            table.add_each(np.array(keys[at : at + 100], np.uint64), more)
         if at % 3 == 0:
             gone = chance.choice([*expected])
             table.remove(expected[gone].pop())

@@ -1,6 +1,7 @@
 """Searches over the memory: pages, twins, and words where there is no model."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,14 +18,16 @@ from opdbus.errors import (
     ProviderError,
     UnknownObject,
 )
+from opdbus.index.declarations import Unpaired
 from opdbus.index.events import Vectorized
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.present import Present
+from opdbus.index.store import Entry
 from opdbus.parsing import ProviderRequest
 from opdbus.state.conditions import Condition
-from opdbus.state.object import FILE, StateObject, Thing
+from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 ASKED = (("~", "7"), ("=", "u7"), ("!=", "u7"), ("=", "nobody"))
 
@@ -253,3 +256,31 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
     only = {"execution_provider": ProviderRequest(("cpu:onnxruntime",))}
     fast = {"retry_seconds": (0.01,), "serving_retry": (0.2,)}
     live(work, opener=opener, on_fault=faults.put_nowait, settings=only, **fast)
+
+
+def test_what_is_declared_is_looked_up_on_the_event_loop(live: Callable[..., Any]) -> None:
+    """Rank very many objects on a thread, and look up there nothing that changes meanwhile."""
+    threads: set[int] = set()
+
+    class Watched(Unpaired):
+        """Declarations that note who asks."""
+
+        def observed(self, thing: Thing) -> Sequence[Thing]:
+            threads.add(threading.get_ident())
+            return super().observed(thing)
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network mail"), unit("b", "disk"))
+        names = (Identity("live:x", "lab", "box", f"n{n}") for n in range(200_001))
+        made.memory.catalogue.put(
+            [
+                Entry(1000 + n, name, 0, "0" * 32, bytes(16), updated_at=0, transient=False)
+                for n, name in enumerate(names)
+            ]
+        )
+        made.memory.declarations = Watched()
+        (hit,) = await made.finder.search("mail", Page(5), "lexical")
+        assert hit.thing.name == "a"
+        assert threads == {threading.get_ident()}
+
+    live(work, settings={"vector_level": "none"}, engine=False)

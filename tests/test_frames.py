@@ -9,12 +9,14 @@ from fuzz import marshal
 from fuzz.marshal import Variant
 from hypothesis import given
 from hypothesis import strategies as st
+from running import longest_share
 
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType, decode, encode
 from opdbus.bus.transport.library import Variant as ListVariant
 from opdbus.bus.transport.message_socket import Frame
+from opdbus.bus.transport.values import Typed, from_wire, to_wire
 
 _NAMES = st.from_regex(r"\A[a-z]{1,9}\.[A-Za-z_]{1,9}\Z")
 _PATHS = st.from_regex(r"\A(/[a-z0-9_]{1,40}){1,5}\Z")
@@ -166,3 +168,63 @@ def test_the_options_of_a_call_are_read_as_the_library_wrote_them(options: dict[
     header, size = frames.header(data), len(data)
     call = Call.of(Frame(header, data, size, is_whole=True, descriptors=()))
     assert call.body == [options]
+
+
+_VALUES = st.recursive(
+    st.one_of(
+        st.booleans(),
+        st.binary(max_size=5),
+        st.floats(allow_nan=False),
+        st.integers(-(1 << 63), (1 << 64) - 1),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9),
+        *(st.integers(0, 99).map(lambda n, code=code: Typed(code, n)) for code in "ynqiuxt"),
+        st.lists(st.integers(0, 99), max_size=3).map(lambda all_: Typed("an", all_)),
+        st.lists(st.tuples(st.text("ab"), st.booleans())).map(lambda all_: Typed("a(sb)", all_)),
+        st.dictionaries(st.integers(0, 9), st.text("ab")).map(lambda all_: Typed("a{ys}", all_)),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab"), inner, max_size=3),
+    max_leaves=9,
+)
+
+
+def _message(signature: str, *body: Any) -> bytearray:
+    kinds = frames.split(signature)
+    values = [to_wire(kind, value) for kind, value in zip(kinds, body, strict=True)]
+    message = Message(
+        message_type=MessageType.METHOD_RETURN, reply_serial=1, signature=signature, body=values
+    )
+    return bytearray(encode(message))
+
+
+@given(name=st.text("ab"), values=st.dictionaries(st.text("ab"), _VALUES, max_size=4))
+def test_values_are_read_as_the_library_reads_them(name: str, values: dict[str, Any]) -> None:
+    """Read a message of any types as the library does, variants taken out."""
+    data = _message("sa(sssa{sv})a{sv}", name, [("a", name, "b", values)] * 2, {})
+    assert frames.body(data) == list(map(from_wire, decode(data).body))
+
+
+@given(values=st.dictionaries(st.text("ab"), _VALUES), at=st.integers(0), value=st.integers(0, 255))
+def test_damaged_values_are_a_value_error(values: dict[str, Any], at: int, value: int) -> None:
+    """Raise nothing but ValueError for a message that the bus would not let through."""
+    data = _message("a{sv}", values)
+    start = frames.measure(data).header
+    data[start + at % (len(data) - start)] = value
+    with suppress(ValueError):
+        frames.body(data)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"a": [[Typed("y", n % 7)] for n in range(20_000)]},
+        {"a": Typed("ai", list(range(60_000)))},
+        {f"o{n}": n for n in range(9000)},
+    ],
+    ids=["nested", "numbers", "many"],
+)
+def test_others_run_while_a_large_call_is_read(options: dict[str, Any]) -> None:
+    """Let other threads run again and again while the arguments of a large call are decoded."""
+    data = _message("a{sv}", options)
+    frame = Frame(frames.header(data), data, len(data), is_whole=True, descriptors=())
+    call = Call.of(frame)
+    assert longest_share(lambda: call.body) < 0.2

@@ -33,11 +33,15 @@ from opdbus.index import (
     times,
     word_vectors,
 )
+from opdbus.index.catalogue import Catalogue
 from opdbus.index.questions import MAX_CHARACTERS
+from opdbus.index.quota import Usage
+from opdbus.index.store import Entry
 from opdbus.observe import crontab, documents, dpkg, manual_page, mounts, unit_files
 from opdbus.observe.kernel import modules, parameters
 from opdbus.observe.skipped import Skipped
 from opdbus.observe.sysctls import Sysctls
+from opdbus.slices import slices
 from opdbus.state import conditions, document, fields, flatten, publish, redact
 from opdbus.state.object import Identity, Thing
 from opdbus.text import render
@@ -225,3 +229,24 @@ def test_reader_is_linear(name: str, tmp_path: Path) -> None:
 def test_question_is_read_in_linear_time(name: str) -> None:
     """Reading a question takes time as it is long, up to the most that is read of one."""
     assert [*_faults(QUESTIONS[name], QUESTION_SIZES)] == []
+
+
+@pytest.mark.parametrize("together", [1, 5000], ids=["one by one", "together"])
+def test_objects_of_one_name_take_as_long_as_others(together: int) -> None:
+    """Take four times as long to put and remove four times as many objects that have one name."""
+
+    def work(text: str) -> None:
+        catalogue = Catalogue(Usage())
+        names = [Identity("publish:x", "lab", f"kind{n}", "eth0") for n in range(1, len(text))]
+        entries = [
+            Entry(n, name, 0, "0" * 32, bytes(16), updated_at=0, transient=False)
+            for n, name in enumerate(names, 1)
+        ]
+        for part in slices(entries, together):
+            catalogue.put(part)
+        assert len(catalogue.named("eth0")) == len(entries)
+        for entry in entries:
+            catalogue.remove([entry])
+        assert not catalogue.named("eth0")
+
+    assert growth(work, Text("", "a", ""), (250, 1000, 4000)) < MOST

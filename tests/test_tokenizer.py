@@ -192,6 +192,24 @@ def test_a_limit_of_specials_only(tiny_model: Path) -> None:
         Tokenizer(tiny_model / "tokenizer.json", 2)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        ":" * 90_000,
+        "name " * 30_000,
+        "[SEP]" * 30_000,
+        "x" * 90_000,
+        "na-me[" * 20_000,
+        " a" * 40_000,
+    ],
+    ids=["signs", "words", "special", "one-word", "mixed", "blanks"],
+)
+def test_a_long_text_has_as_many_tokens_as_its_parts(tiny_model: Path, text: str) -> None:
+    """Count the tokens of a text of many characters as those of the whole text."""
+    path = tiny_model / "tokenizer.json"
+    assert Tokenizer(path, LIMIT).count([text, "a"]) == [len(whole(path).encode(text).ids), 3]
+
+
 @pytest.mark.model
 def test_medium_limit(medium: Model) -> None:
     """Cut at 256 tokens for the medium model, whose file says 128."""

@@ -322,7 +322,7 @@ def test_a_vector_that_is_read_while_rows_move_is_the_right_one() -> None:
     asyncio.run(index.add(_keys(40), made))
     index.drop(_keys(30))
     with ThreadPoolExecutor(1) as other:
-        found = other.submit(index.get, _keys(40)[39])
+        found = other.submit(index.get_on_thread, _keys(40)[39])
         assert rows.reading.wait(PATIENCE_SECONDS)
         asyncio.run(index.shrink())
         rows.shrunk.set()
@@ -406,3 +406,37 @@ def test_what_is_forgotten_while_vectors_move_has_none(tmp_path: Path) -> None:
     for at in (0, 4, 10, 5000, MANY - 1, MANY, MANY + 9):
         np.testing.assert_allclose(index.get(keys[at]), made[at], atol=2e-3)
     assert all(index.get(keys[at]) is None for at in range(5, 10))
+
+
+def test_the_event_loop_does_not_wait_for_a_search() -> None:
+    """Give vectors, the background and room back while a search on a thread looks for rows."""
+    made, keys = _unit(20), _keys(20)
+    begun, may_go_on = Event(), Event()
+
+    class Slow(PlainRows):
+        """Rows that a search reads for as long as the test wants."""
+
+        def take(self, rows: np.ndarray) -> np.ndarray:
+            if current_thread() is not main_thread():
+                begun.set()
+                assert may_go_on.wait(PATIENCE_SECONDS)
+            return super().take(rows)
+
+    async def work() -> None:
+        index = VectorIndex("", 8, Texts(), Slow(8))
+        await index.add(keys, made)
+        view = _view(index, keys)
+        searching = asyncio.create_task(asyncio.to_thread(index.likeness, made[0], view))
+        await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+        np.testing.assert_array_equal(index.get(keys[3]), made[3])
+        assert index.background(made[0]) is not None
+        index.texts.forget(keys[:15])
+        shrinking = asyncio.create_task(index.shrink())
+        await asyncio.sleep(0)
+        assert not searching.done()
+        may_go_on.set()
+        await asyncio.gather(searching, shrinking)
+        np.testing.assert_array_equal(index.get(keys[17]), made[17])
+        assert index.get_on_thread(keys[0]) is None
+
+    asyncio.run(work())

@@ -9,6 +9,7 @@ from typing import Final
 
 from opdbus.state.conditions import BOOLEANS, Number, mean_one, number, same_span
 from opdbus.state.fields import split
+from opdbus.state.long_text import sub
 from opdbus.state.object import Json, canonical
 from opdbus.state.secret_text import REDACTED
 
@@ -189,7 +190,7 @@ def _form(value: Json) -> str:
     """Write a value so that most of those that mean the same are equal."""
     if isinstance(value, dict | list):
         return canonical(value)
-    return _GAP.sub(" ", str(value).strip(_BLANKS)).lower()
+    return sub(_GAP, " ", str(value).strip(_BLANKS)).lower()
 
 
 def _same_scalar(declared: Json, observed: Json) -> bool:

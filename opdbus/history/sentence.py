@@ -13,6 +13,8 @@ from opdbus.text import DESCRIBING, VOLATILE
 
 MAX_FIELDS: Final = 4
 MAX_VALUE: Final = 48
+# Characters that are read for these; digits become fewer.
+_MAX_READ: Final = 4096
 _DIGITS = re.compile(r"\d+")
 # Fields whose values say how a thing is; they come first.
 _STATES: Final = frozenset("state active enabled status result load ensure".split())
@@ -47,7 +49,9 @@ def _told(fields: Iterable[FieldChange]) -> Iterator[str]:
 def _short(values: Iterable[Json]) -> str:
     """Write a value in few words; numbers are all alike, so that sentences repeat."""
     text = ", ".join(map(_plain, values))
-    return REDACTED if REDACTED in text else _DIGITS.sub("0", text)[:MAX_VALUE] or "nothing"
+    if REDACTED in text:
+        return REDACTED
+    return _DIGITS.sub("0", text[:_MAX_READ])[:MAX_VALUE] or "nothing"
 
 
 def _plain(value: Json) -> str:

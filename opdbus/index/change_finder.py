@@ -274,9 +274,12 @@ class ChangeFinder:
             alike = near.get(row.sentence, 0.0)
             return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
 
-        found = _distinct([Found(row, 1, score(row), event.seq) for row in rows])
-        found = _without_bulk(found, loose)
-        return [replace(each, total=len(found)) for each in found[:limit]]
+        def scored() -> list[Found]:
+            found = _distinct([Found(row, 1, score(row), event.seq) for row in rows])
+            found = _without_bulk(found, loose)
+            return [replace(each, total=len(found)) for each in found[:limit]]
+
+        return await asyncio.to_thread(scored)
 
     async def _beginning(self, event: Row) -> Row:
         """Return the first failure of an outage, of which a failure may be a later one."""
@@ -302,17 +305,24 @@ class ChangeFinder:
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await past.first(self._memory, window, _MOST_ROWS)
         things = await connected.around(self._memory, Thing(*row.identity[1:]))
-        near = [
-            each
-            for each in rows
-            if relations.relation(each, row, things) >= relations.SAME and not _is_beside(each, row)
-        ]
-        first = {each.sentence or each.seq: each for each in reversed(near)}
-        return sorted(first.values(), key=lambda each: each.seq)[:MOST_FOLLOWING]
+
+        def followed() -> list[Row]:
+            near = (
+                each
+                for each in reversed(rows)
+                if relations.relation(each, row, things) >= relations.SAME
+                and not _is_beside(each, row)
+            )
+            first = {each.sentence or each.seq: each for each in near}
+            return sorted(first.values(), key=lambda each: each.seq)[:MOST_FOLLOWING]
+
+        return await asyncio.to_thread(followed)
 
     async def _near_to(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
         """Return the cosines of the sentences of rows with that of an event."""
-        texts = {digest_of(row.sentence): row.sentence for row in rows if row.sentence}
+        texts = await asyncio.to_thread(
+            lambda: {digest_of(row.sentence): row.sentence for row in rows if row.sentence}
+        )
         ids = await self._memory.archive.read(lambda store: store.sentences.numbers(list(texts)))
         near = await self._near(event.sentence, dict.fromkeys(ids, (0, 0)), Rank.FEW)
         return {texts[ids[number]]: cosine for number, cosine in near.cosines.items()}

@@ -14,7 +14,7 @@ from opdbus.errors import StoreError
 from opdbus.history.forget import Forgotten, Target, count_named, forget
 from opdbus.index.archive import Archive
 from opdbus.index.sealer import Sealer
-from opdbus.index.store import UNCLEAN, WORD_TABLES, Store
+from opdbus.index.store import RENEWED, UNCLEAN, WORD_TABLES, Store
 from opdbus.state.object import Thing
 
 # Numbers of rows that are looked through in one transaction: some hundredths of a second.
@@ -128,7 +128,16 @@ class Cleaner:
                 partial(Store.clean_more, table=table, is_begun=is_begun)
             ):
                 is_begun = True
-            await self._archive.write(partial(Store.renew_words, table=table))
+            await self._archive.write(partial(Store.renew_terms, table=table))
+            # twice, in other ranges: what is at the end of one is inside another
+            for most in (RENEWED, RENEWED // 2):
+                last = await self._archive.write(
+                    partial(Store.renew_words, table=table, after=0, most=most)
+                )
+                while last:
+                    last = await self._archive.write(
+                        partial(Store.renew_words, table=table, after=last)
+                    )
         await self._sealer.forget()
         is_clean = await self._empty_log()
         if is_clean:

@@ -38,6 +38,7 @@ from opdbus.index.second_stage import Ask, Found, Vector, begun
 from opdbus.index.store import Content, Entry, Store
 from opdbus.index.view import Found as Met
 from opdbus.index.word_vectors import WordVectors
+from opdbus.slices import batches, each
 from opdbus.state.fields import split
 from opdbus.state.object import FILE, Json, Thing
 from opdbus.text import first_line
@@ -48,6 +49,8 @@ _UNRANKED = Score(0.0, 0.0, 0.0)
 # So few entries are ranked in milliseconds: among 100,000, threads took a sixth of a search.
 _ON_LOOP = 200_000
 
+# Entries that are looked at in one turn of the event loop.
+_FEW: Final = 200
 # Declared fields that a hit has.
 _MOST_DECLARED: Final = 16
 
@@ -266,7 +269,10 @@ class Finder:
             found = await self._evident(query.question, found, contents)
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, calibration.COMPARED)]]
-        judged = judge(scores, query.mode) if query.without is None else like(scores)
+        judging = (
+            partial(judge, scores, query.mode) if query.without is None else partial(like, scores)
+        )
+        judged = judging() if len(scores) <= _FEW else await asyncio.to_thread(judging)
         if query.without is None:
             found, judged = self._absent_last(found, judged, contents)
         part = slice(page.offset, last)
@@ -280,9 +286,9 @@ class Finder:
         has_kind = mismatches.has_asked_kind(question, self._memory.catalogue.view)
         evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
         rows = []
-        for (entry, score), each in zip(best, evidence, strict=True):
+        for (entry, score), known in zip(best, evidence, strict=True):
             other = mismatches.find(question, entry, contents[entry.id], has_kind=has_kind)
-            rows.append((entry, replace(score, evidence=each, mismatch=other)))
+            rows.append((entry, replace(score, evidence=known, mismatch=other)))
         return [*rows, *found[calibration.COMPARED :]]
 
     async def _settled(self, query: Query, enough: int) -> Found:
@@ -291,7 +297,7 @@ class Finder:
         What is observed otherwise than declared does not count: no word of the question may be in
         it, or name such a value.
         """
-        ranked: _Ranked = await self._worked(self._ranked, query, enough)
+        ranked = await self._ranked(query, enough)
         if not ranked.declared:
             return ranked.best
         declarations = self._memory.declarations
@@ -307,8 +313,10 @@ class Finder:
             or self._is_outside(query, row[0])
         ]
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for row in sorted([*ranked.best, *kept], key=lambda row: -row[1].total):
-            found.setdefault(declarations.one(thing_of(row[0])), row)
+        rows = sorted([*ranked.best, *kept], key=lambda row: -row[1].total)
+        ones = await each(lambda row: declarations.one(thing_of(row[0])), rows)
+        for one, row in zip(ones, rows, strict=True):
+            found.setdefault(one, row)
         return list(found.values())[:enough]
 
     def _is_untrue(self, query: Query, declared: Entry) -> bool:
@@ -325,8 +333,8 @@ class Finder:
         entries = self._memory.catalogue.entries(one)
         return not any(entry.id in query.within.ids for entry in entries if entry != declared)
 
-    def _ranked(self, query: Query, enough: int) -> _Ranked:
-        """Return the best, so many; may be called on a thread."""
+    async def _ranked(self, query: Query, enough: int) -> _Ranked:
+        """Return the best, so many."""
         declarations = self._memory.declarations
         declared: list[tuple[Entry, Score]] = []
         shares = None if query.matches is None else query.matches.shares
@@ -334,21 +342,25 @@ class Finder:
         found: dict[Thing, tuple[Entry, Score]] = {}
         ids = view.ids if within is None else within.ids
         is_left_out = mismatches.own_left_out(query.question)
-        for number, score in rank(query.likeness, shares, query.raising, ids):
-            entry = view.entries[number if within is None else within.places.item(number)]
-            # its place may be another's by now
-            if entry is None or (within is not None and entry.id != within.ids[number]):
-                continue
-            thing = thing_of(entry)
-            if query.without is None and is_left_out(thing, score):
-                continue
-            if entry.identity.source == FILE and declarations.observed(thing):
-                declared += [(entry, score)] if len(declared) < common_words.COMPARED else []
-            elif thing != query.without:
-                # a thing counts once, by its best entry
-                found.setdefault(thing, (entry, score))
-            if len(found) == enough:
-                break
+        ranking = batches(rank(query.likeness, shares, query.raising, ids), min(enough, _FEW))
+        # what is declared of what changes on the event loop, and is looked up there
+        while len(found) < enough and (part := await self._worked(next, ranking, ())):
+            for number, score in part:
+                entry = view.entries[number if within is None else within.places.item(number)]
+                # its place may be another's by now
+                if entry is None or (within is not None and entry.id != within.ids[number]):
+                    continue
+                thing = thing_of(entry)
+                if query.without is None and is_left_out(thing, score):
+                    continue
+                if entry.identity.source == FILE and declarations.observed(thing):
+                    declared += [(entry, score)] if len(declared) < common_words.COMPARED else []
+                elif thing != query.without:
+                    # a thing counts once, by its best entry
+                    found.setdefault(thing, (entry, score))
+                if len(found) == enough:
+                    break
+            await asyncio.sleep(0)
         return _Ranked(list(found.values()), declared if query.without is None else [])
 
     async def _read(
@@ -359,8 +371,9 @@ class Finder:
         judged: Sequence[Judged],
         known: Mapping[int, Content],
     ) -> list[Hit]:
-        found = [(self._standing(entry), score) for entry, score in found]
-        sides = await self._sides([entry for entry, _ in found])
+        entries = await each(self._standing, [entry for entry, _ in found])
+        found = [(entry, score) for entry, (_, score) in zip(entries, found, strict=True)]
+        sides = await self._sides(entries)
         new = [entry for entry, _ in found if entry.id not in known]
         contents = {**known, **(await self._memory.content(new) if new else {})}
         there = [
@@ -376,18 +389,20 @@ class Finder:
                     for entry, score, _ in there
                 ]
             )
-        return [
-            Hit(
+
+        def hit(row: tuple[tuple[Entry, Score, Judged], Why | None]) -> Hit:
+            (entry, score, mark), why = row
+            return Hit(
                 thing_of(entry),
                 entry.identity.source,
                 score,
                 mark,
                 self._marked(entry, contents[entry.id]),
-                reason,
+                why,
                 *_declared_and_observed(entry, sides, contents),
             )
-            for (entry, score, mark), reason in zip(there, whys, strict=True)
-        ]
+
+        return await each(hit, [*zip(there, whys, strict=True)])
 
     def _marked(self, entry: Entry, content: Content) -> str:
         return marked(self._memory.declarations, entry, content, first_line(content.text))
@@ -423,7 +438,8 @@ class Finder:
         """Return what is declared of those of some objects that are observed."""
         declarations = self._memory.declarations
         observed = [thing_of(one) for one in entries if one.identity.source != FILE]
-        declared = {one: other for one in observed if (other := declarations.declares(one))}
+        declaring = await each(declarations.declares, observed)
+        declared = {one: other for one, other in zip(observed, declaring, strict=True) if other}
         found = await declarations.read([*map(thing_of, declared.values())])
         return {
             one: found[thing]

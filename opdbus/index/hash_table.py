@@ -1,4 +1,7 @@
-"""Numbers by 64-bit keys in two arrays, where a dictionary would take a hundred bytes for each."""
+"""Numbers by 64-bit keys in two arrays, where a dictionary would take a hundred bytes for each.
+
+Of numbers with one key the first is in the slots, and the others are chained to it.
+"""
 
 from typing import Final, NamedTuple
 
@@ -20,11 +23,13 @@ _TOGETHER: Final = 1 << 14
 
 
 class _State(NamedTuple):
-    """The numbers by slot, what shifts a spread key to its slot, and the keys by number."""
+    """The numbers by slot, what shifts a spread key to its slot, and by number keys and chains."""
 
     slots: memoryview
     shift: int
     keys: memoryview
+    after: memoryview
+    before: memoryview
 
 
 class HashTable:
@@ -36,6 +41,8 @@ class HashTable:
     def __init__(self) -> None:
         self._slots = np.full(1 << _FIRST_BITS, _EMPTY, np.int32)
         self._keys = np.zeros(1 << _FIRST_BITS, np.uint64)
+        # the numbers after and before each in its chain; empty until two have one key
+        self._chains = np.empty((2, 0), np.int32)
         # slots that are not empty
         self._used = 0
         self._count = 0
@@ -50,14 +57,17 @@ class HashTable:
     def find(self, key: int) -> list[int]:
         """Return the numbers with a key; a negative one stands for the 64 bits that it has."""
         key &= _ALL_BITS
-        slots, shift, keys = self._state
+        slots, shift, keys, after, _ = self._state
         last = len(slots) - 1
         at = ((key * _SPREAD) & _ALL_BITS) >> shift
         found = []
         while (number := slots[at]) != _EMPTY:
             # what is added meanwhile may be beyond
-            if 0 <= number < len(keys) and keys[number] == key:
+            while 0 <= number < len(keys) and keys[number] == key:
                 found.append(number)
+                number = after[number] if number < len(after) else _EMPTY
+            if found:
+                break
             at = (at + 1) & last
         return found
 
@@ -84,14 +94,23 @@ class HashTable:
         """Add a number that is not there."""
         key &= _ALL_BITS
         self.make_room(1, number)
-        slots, shift, keys = self._state
+        slots, shift, keys, *_ = self._state
         last = len(slots) - 1
         keys[number] = key
-        at = ((key * _SPREAD) & _ALL_BITS) >> shift
-        while slots[at] >= 0:
+        at, free = ((key * _SPREAD) & _ALL_BITS) >> shift, -1
+        while (other := slots[at]) != _EMPTY and (other < 0 or keys[other] != key):
+            free = at if other == _GONE and free < 0 else free
             at = (at + 1) & last
-        self._used += slots[at] == _EMPTY
-        slots[at] = number
+        if other >= 0:
+            self._widen()
+            after, before = self._state[3:]
+            after[number], before[number] = after[other], other
+            if after[other] >= 0:
+                before[after[other]] = number
+            after[other] = number
+        else:
+            self._used += free < 0
+            slots[at if free < 0 else free] = number
         self._count += 1
         self.version += 1
 
@@ -100,21 +119,61 @@ class HashTable:
         if len(numbers):
             self.make_room(len(numbers), int(numbers.max()))
             self._keys[numbers] = keys
-            _insert(self._slots, self._keys, numbers.astype(np.int32))
-            self._used += len(numbers)
+            first = self.find_each(keys) if self._count else np.full(len(keys), _EMPTY)
+            new = numbers[first < 0]
+            chained, to = _insert(self._slots, self._keys, new.astype(np.int32))
+            self._used += len(new) - len(chained)
+            self._chain(np.append(numbers[first >= 0], chained), np.append(first[first >= 0], to))
             self._count += len(numbers)
             self.version += 1
 
     def remove(self, number: int) -> None:
         """Remove a number that is there."""
-        slots, shift, keys = self._state
+        slots, shift, keys, *_ = self._state
         last = len(slots) - 1
-        at = ((keys[number] * _SPREAD) & _ALL_BITS) >> shift
-        while slots[at] != number:
-            at = (at + 1) & last
-        slots[at] = _GONE
+        after, before = self._of_chain(number)
+        if before < 0:
+            at = ((keys[number] * _SPREAD) & _ALL_BITS) >> shift
+            while slots[at] != number:
+                at = (at + 1) & last
+            slots[at] = after if after >= 0 else _GONE
+        else:
+            self._chains[0, before] = after
+        if after >= 0:
+            self._chains[1, after] = before
         self._count -= 1
         self.version += 1
+
+    def _of_chain(self, number: int) -> tuple[int, int]:
+        """Return the numbers after and before one in its chain, -1 for none."""
+        if number >= self._chains.shape[1]:
+            return _EMPTY, _EMPTY
+        after, before = self._chains[:, number].tolist()
+        self._chains[:, number] = _EMPTY
+        return after, before
+
+    def _widen(self) -> None:
+        """Have room for the chains of all numbers."""
+        if more := len(self._keys) - self._chains.shape[1]:
+            self._chains = np.pad(self._chains, ((0, 0), (0, more)), constant_values=_EMPTY)
+            self._renew()
+
+    def _chain(self, numbers: NDArray[np.intp], to: NDArray[np.intp]) -> None:
+        """Chain numbers to those of the same keys that are in slots, each right after its one."""
+        if not len(numbers):
+            return
+        self._widen()
+        order = np.argsort(to, kind="stable")
+        numbers, to = numbers[order], to[order]
+        is_first = np.append(True, to[1:] != to[:-1])
+        is_last = np.append(is_first[1:], True)
+        after, before = self._chains
+        next_ones = np.append(numbers[1:], _EMPTY)
+        next_ones[is_last] = rest = after[to[is_last]]
+        after[numbers] = next_ones
+        before[numbers] = np.where(is_first, to, np.append(_EMPTY, numbers[:-1]))
+        before[rest[rest >= 0]] = numbers[is_last][rest >= 0]
+        after[to[is_first]] = numbers[is_first]
 
     def has_room(self, more: int, last: int) -> bool:
         """Return whether there is room for so many more numbers, none of them beyond the last."""
@@ -127,7 +186,7 @@ class HashTable:
         """
         made = HashTable()
         made.version, made._slots, made._keys = self.version, self._slots, self._keys
-        made._used, made._count = self._used, self._count
+        made._used, made._count, made._chains = self._used, self._count, self._chains
         made.make_room(more, last)
         return made
 
@@ -153,7 +212,8 @@ class HashTable:
 
     def _renew(self) -> None:
         shift = 65 - len(self._slots).bit_length()
-        self._state = _State(self._slots.data, shift, self._keys.data)
+        after, before = self._chains
+        self._state = _State(self._slots.data, shift, self._keys.data, after.data, before.data)
 
 
 def _first_slots(keys: NDArray[np.uint64], slots: int) -> NDArray[np.intp]:
@@ -161,15 +221,25 @@ def _first_slots(keys: NDArray[np.uint64], slots: int) -> NDArray[np.intp]:
     return ((keys * np.uint64(_SPREAD)) >> shift).astype(np.intp)
 
 
-def _insert(slots: NDArray[np.int32], keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
+def _insert(
+    slots: NDArray[np.int32], keys: NDArray[np.uint64], numbers: NDArray[np.int32]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Put numbers into slots: each slot takes one of those that are there, the others go on.
 
-    In parts, so that other threads run between: the GIL is held for each step.
+    Returns those that meet one with their key, and that one. In parts, so that other threads run
+    between: the GIL is held for each step.
     """
+    chained, to = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for part in slices(numbers, _TOGETHER):
         left, at = part, _first_slots(keys[part], len(slots))
         while len(left):
             is_free = slots[at] < 0
             slots[at[is_free]] = left[is_free]
-            is_left = slots[at] != left
+            there = slots[at]
+            is_left = there != left
+            is_same = is_left & (keys[there] == keys[left])
+            chained.append(left[is_same].astype(np.intp))
+            to.append(there[is_same].astype(np.intp))
+            is_left &= ~is_same
             left, at = left[is_left], (at[is_left] + 1) & (len(slots) - 1)
+    return np.concatenate(chained), np.concatenate(to)

@@ -206,7 +206,8 @@ class Indexer:
 
 def _moved(index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]) -> list[tuple[float, int]]:
     """Return how far texts moved, and the row of each, of those that have their vectors."""
-    found = [(row, index.get(old), index.get(new)) for row, old, new in rows]
+    get = index.get_on_thread
+    found = [(row, get(old), get(new)) for row, old, new in rows]
     return [
         (max(0.0, 1.0 - float(old @ new)), row)
         for row, old, new in found

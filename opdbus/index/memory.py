@@ -32,7 +32,7 @@ from opdbus.index.records import begin
 from opdbus.index.sealed_entries import Loaded
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.index.writing import Writing
-from opdbus.slices import batches, slices
+from opdbus.slices import batches, each, slices
 from opdbus.state.object import Identity, Json, StateObject, Thing
 
 # Objects of a state file that are written in one transaction: some tenths of a second's work.
@@ -303,9 +303,8 @@ class Memory:
 
         async def work() -> int:
             async with self._one_writer:
-                gone = {
-                    e.id: e for thing in things for e in owned(self.catalogue.about(thing), owner)
-                }
+                about = await each(self.catalogue.about, [*things])
+                gone = {e.id: e for entries in about for e in owned(entries, owner)}
                 left = list(gone.values())
                 await self._write(self._nothing(), left, _always(cause), withdrawn=True)
                 return len(gone)

@@ -61,7 +61,9 @@ UNCLEAN: Final = "unclean"
 # Pages of such a table that are written at a time: some milliseconds' work.
 _MERGED: Final = 100
 # What FTS5 keeps words in.
-_SHADOWS: Final = {"_data": "id, block", "_idx": "segid, term, pgno"}
+_TERMS: Final = "segid, term, pgno"
+# Records of it that are rewritten in one transaction: about a MiB.
+RENEWED: Final = 256
 # How long a statement waits for another program.
 _BUSY_SECONDS: Final = 10.0
 # About as much as one write, such as a batch of vectors.
@@ -211,7 +213,8 @@ class Store:
             while self.clean_more(table, is_begun=is_begun):
                 self.require_running()
                 is_begun = True
-            self.renew_words(table)
+            self.renew_terms(table)
+            self.renew_words(table, 0, -1)
 
     def clean_more(self, table: str, *, is_begun: bool) -> bool:
         """Erase some deleted words from a table; return whether there may be more.
@@ -229,19 +232,33 @@ class Store:
             # FTS5's documentation: less than 2, and nothing was merged
             return self._database.total_changes - before > 1
 
-    def renew_words(self, table: str) -> None:
-        """Write the records of a table for full text search to new pages: 10 ms for each MiB.
+    def renew_terms(self, table: str) -> None:
+        """Write the index of a table for full text search to new pages: it is small."""
+        with self.transaction():
+            found = self._database.execute(f"SELECT {_TERMS} FROM {table}_idx").fetchall()  # noqa: S608 -- our own names
+            self._database.execute(f"DELETE FROM {table}_idx")  # noqa: S608 -- our own names
+            into = f"INSERT INTO {table}_idx ({_TERMS}) VALUES (?, ?, ?)"  # noqa: S608 -- our own names
+            self._database.executemany(into, found)
+
+    def renew_words(self, table: str, after: int, most: int = RENEWED) -> int:
+        """Write records after an id to new pages, 10 ms for each MiB; return the last id, or 0.
 
         In pages that go on to be used, SQLite leaves copies of what was moved to others; pages that
-        become free are overwritten.
+        become free are overwritten. Those at both ends of a range stay, until they are inside one.
         """
         with self.transaction():
-            for shadow, columns in _SHADOWS.items():
-                name, places = f"{table}{shadow}", ",".join("?" * len(columns.split(",")))
-                found = self._database.execute(f"SELECT {columns} FROM {name}").fetchall()  # noqa: S608 -- our own names
-                self._database.execute(f"DELETE FROM {name}")  # noqa: S608 -- our own names
-                into = f"INSERT INTO {name} ({columns}) VALUES ({places})"  # noqa: S608 -- our own names
-                self._database.executemany(into, found)
+            found = self._database.execute(
+                f"SELECT id, block FROM {table}_data WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 -- our own names
+                (after, most),
+            ).fetchall()
+            last = found[-1][0] if found else 0
+            self._database.execute(
+                f"DELETE FROM {table}_data WHERE id > ? AND id <= ?",  # noqa: S608 -- our own names
+                (after, last),
+            )
+            into = f"INSERT INTO {table}_data (id, block) VALUES (?, ?)"  # noqa: S608 -- our own names
+            self._database.executemany(into, found)
+            return last
 
     def empty_log(self, seconds: float = _BUSY_SECONDS) -> bool:
         """Give back the room that the log takes; returns whether nobody kept us from it.

@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -64,7 +64,8 @@ class VectorIndex:
         self._rows = rows or PlainRows(dimension)
         # held while rows are added, by the event loop
         self._one_adder = asyncio.Lock()
-        # held while rows are numbered anew, or looked for by their numbers on another thread
+        # held while rows are numbered anew on the event loop, or looked for by their numbers on
+        # another thread; the event loop never waits for it
         self._one_at_a_time = Lock()
         # of the entries of a view, as of two versions, and which of these have none
         self._rows_found = (-1, -1), (_NOWHERE, _NOWHERE)
@@ -111,13 +112,17 @@ class VectorIndex:
         return digest(text_digest, key=self.engine)
 
     def get(self, text_digest: bytes) -> NDArray[np.float32] | None:
-        """Return the vector (dimension,) of a text; may be called on a thread."""
+        """Return the vector (dimension,) of a text; on the event loop."""
+        row = self._layer.rows[self.texts.find(text_digest)]
+        if row == NO_ROW:
+            return None
+        vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
+        return vector
+
+    def get_on_thread(self, text_digest: bytes) -> NDArray[np.float32] | None:
+        """Return what `get` does; on any other thread."""
         with self._one_at_a_time:
-            row = self._layer.rows[self.texts.find(text_digest)]
-            if row == NO_ROW:
-                return None
-            vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
-            return vector
+            return self.get(text_digest)
 
     def likeness(
         self,
@@ -132,7 +137,7 @@ class VectorIndex:
         """
         with self._one_at_a_time:
             rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
-            background = self._background(query)
+            background = self.background(query)
             if at is not None and len(at) <= _FEW_COMPARED:
                 return Likeness(self._compared(query, rows), stage, background)
             exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
@@ -179,11 +184,10 @@ class VectorIndex:
         return found
 
     def background(self, query: NDArray[np.float32]) -> Background | None:
-        """Return what the cosines of `query` with a sample are; None where there are no vectors."""
-        with self._one_at_a_time:
-            return self._background(query)
+        """Return what the cosines of `query` with a sample are; None where there are no vectors.
 
-    def _background(self, query: NDArray[np.float32]) -> Background | None:
+        On the event loop.
+        """
         vectors = self._sample()
         if not len(vectors):
             return None
@@ -280,17 +284,32 @@ class VectorIndex:
         before, digests = self._layer.rows[kept].astype(np.intp), self.texts.digests(kept)
         await asyncio.to_thread(_copy, self._rows, before, digests, rows)
         left = [self._rows]
-        with self._one_at_a_time:
+        async with self._alone():
             self._number(kept)
             self._rows = rows
         await _free(left)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Have no other thread look for rows by their numbers, once those that do are done."""
+        await asyncio.to_thread(self._one_at_a_time.acquire)
+        try:
+            yield
+        finally:
+            self._one_at_a_time.release()
 
     def drop(self, digests: Iterable[bytes]) -> None:
         """Forget the vectors of some texts; `shrink` gives back their room."""
         self.texts.drop(self._layer, digests)
 
     async def shrink(self) -> None:
-        """Give back the room of rows that are forgotten, once they are half of all."""
+        """Give back the room of rows that are forgotten, once they are half of all.
+
+        It goes on to its end if the caller is cancelled.
+        """
+        await asyncio.shield(self._shrink())
+
+    async def _shrink(self) -> None:
         async with self._one_adder:
             if self._layer.filled * 2 > self._rows.end:
                 return
@@ -299,7 +318,7 @@ class VectorIndex:
             with suppress(OSError):  # the file stays as large as it is
                 some = await asyncio.to_thread(self._rows.some, before)
                 left = [some]
-                with self._one_at_a_time:
+                async with self._alone():
                     self._rows.become(some)
                     self._number(kept)
                 # with the rows before

@@ -116,7 +116,7 @@ def far_from_all(
 def _vectors(index: VectorIndex, digests: Sequence[bytes]) -> Vectors:
     """Copy the vectors of texts; one that was dropped meanwhile is zero."""
     nothing = np.zeros(index.dimension, np.float32)
-    found = map(index.get, digests)
+    found = map(index.get_on_thread, digests)
     return np.stack([nothing if vector is None else vector for vector in found])
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from opdbus.state import secret_names, secret_words
 from opdbus.state import secret_patterns as patterns
+from opdbus.state.long_text import end_of, search, sub
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
@@ -76,7 +77,7 @@ def _hide_fields(text: str) -> str:
     colons = text.count(":")
     for fewest, pattern in patterns.IN_FIELDS:
         if colons >= fewest:
-            text = pattern.sub(_keep_groups, text)
+            text = sub(pattern, _keep_groups, text)
     return text
 
 
@@ -85,7 +86,7 @@ def _hide_rows(
 ) -> str:
     """Replace what those patterns match of which the text has a mark."""
     for pattern in dict.fromkeys([pattern for mark, pattern in rows if mark in lower]):
-        text = pattern.sub(hide, text)
+        text = sub(pattern, hide, text)
     return text
 
 
@@ -184,7 +185,7 @@ def _hide_named(text: str) -> str:
     """Hide the values of secret names: key=x, key: x, "key": "x", --key x."""
     parts = []
     done = at = 0
-    while match := patterns.NAMED_VALUE.search(text, at):
+    while match := search(patterns.NAMED_VALUE, text, at):
         at = match.end()
         name = _name(text, match)
         if not is_secret_name(name):
@@ -213,14 +214,14 @@ def _value(text: str, match: re.Match[str]) -> tuple[int, int]:
     if quote := patterns.QUOTE.match(text, start):
         start, mark = quote.end(), quote[0]
         if mark in patterns.INSIDE_QUOTES:
-            return start, _end(patterns.INSIDE_QUOTES[mark], text, start)
+            return start, end_of(patterns.INSIDE_QUOTES[mark], text, start)
         end = text.find(mark, start)
         return start, len(text) if end < 0 else end
     opening = text[match.start() - 1 : match.start()] if match.start() else ""
     if opening in patterns.INSIDE_QUOTES and opening not in match[0]:
-        return start, _end(patterns.INSIDE_QUOTES[opening], text, start)  # "KEY=several words"
+        return start, end_of(patterns.INSIDE_QUOTES[opening], text, start)  # "KEY=several words"
     value = patterns.UNQUOTED_LINE if _takes_line(text, match) else patterns.UNQUOTED
-    return start, _end(value, text, start)
+    return start, end_of(value, text, start)
 
 
 def _takes_line(text: str, match: re.Match[str]) -> bool:
@@ -229,14 +230,9 @@ def _takes_line(text: str, match: re.Match[str]) -> bool:
     return bool(match["key"]) and bool(match["gap"] or (first and match["key"].islower()))
 
 
-def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return found.end() if found else start
-
-
 def _hide_arguments(match: re.Match[str]) -> str:
     """Hide the values of the flags of one command line."""
-    return _values_of(flags_of(match[0].split())).sub(rf"\1{REDACTED}", match[0])
+    return sub(_values_of(flags_of(match[0].split())), rf"\1{REDACTED}", match[0])
 
 
 @lru_cache(maxsize=64)
@@ -259,7 +255,7 @@ def _has(text: str, marks: Iterable[str]) -> bool:
 def _hide_two_words(text: str) -> str:
     """Hide a password after its name: `password X`."""
     parts, done, at = [], 0, 0
-    while match := patterns.TWO_WORDS.search(text, at):
+    while match := search(patterns.TWO_WORDS, text, at):
         # what is no password may be the name of one
         at = match.start(2)
         if looks_like_password(match[2]):

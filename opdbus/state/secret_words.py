@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from opdbus.state import secret_names
+from opdbus.state.long_text import STEP, finditer, sub
 from opdbus.state.secret_formats import FORMATS, SHAPED, STARTS
 
 # How much likelier a character is after another in random text than in names and words of hosts:
@@ -126,19 +127,21 @@ def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal
     What is base64 of a text is judged by what `redact` makes of that text.
     """
     patterns = [pattern for mark, pattern in SHAPED if mark in text]
-    patterns += [FORMATS[start] for start in FORMATS.keys() & STARTS.findall(text)]
-    for pattern in patterns:
-        text = pattern.sub(lambda match: _hide_format(match[0], redacted), text)
+    for at in range(0, len(text), STEP):
+        starts = STARTS.findall(text, at, at + STEP + 1)
+        patterns += [FORMATS[start] for start in FORMATS.keys() & starts]
+    for pattern in dict.fromkeys(patterns):
+        text = sub(pattern, lambda match: _hide_format(match[0], redacted), text)
     if normal:
         return text
     if "-----BEGIN" not in text:
-        text = _WORD.sub(lambda match: _hide_word(match, redacted, redact), text)
-        return _ID_BEFORE.sub(redacted, text)
+        text = sub(_WORD, lambda match: _hide_word(match, redacted, redact), text)
+        return sub(_ID_BEFORE, redacted, text)
     parts, at = [], 0
-    for public in _PUBLIC.finditer(text):
+    for public in finditer(_PUBLIC, text):
         parts += [hide_words(text[at : public.start()], redacted, redact, normal=False), public[0]]
         at = public.end()
-    rest = _WORD.sub(lambda match: _hide_word(match, redacted, redact), text[at:])
+    rest = sub(_WORD, lambda match: _hide_word(match, redacted, redact), text[at:])
     return "".join([*parts, rest])
 
 

@@ -8,7 +8,7 @@ from opdbus.errors import LimitsExceeded
 
 # Larger calls and replies count by the byte; a caller gets larger replies only if it asks for them.
 SMALL_BYTES: Final = 64 << 10
-# A larger call is refused before it is decoded, which takes up to 0.2 s a MiB.
+# A larger call is refused before it is decoded, which takes up to 0.3 s a MiB.
 MAX_CALL_BYTES: Final = 4 << 20
 # Calls that run at once, and their bytes. A connection's first calls pass the limit of calls.
 MAX_CALLS: Final = {"connection": 128, "user": 512, "total": 2048}
@@ -72,9 +72,14 @@ def require_reply_bytes(size: int, values: Sequence[Plain]) -> None:
         raise LimitsExceeded(f"the answer would be larger than the limit of 1 MiB: {advice}")
 
 
+def is_large(value: Plain) -> bool:
+    """Return whether a reply is large."""
+    return _size(value, SMALL_BYTES) > SMALL_BYTES
+
+
 def require_small(value: Plain, advice: str) -> None:
     """Raise LimitsExceeded for a large reply that the caller did not ask for."""
-    if _size(value, SMALL_BYTES) > SMALL_BYTES:
+    if is_large(value):
         raise LimitsExceeded(
             f"the answer would be larger than {SMALL_BYTES >> 10} KiB, and a larger"
             f" one is sent only where it is asked for: {advice}"

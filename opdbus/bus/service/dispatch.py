@@ -8,9 +8,15 @@ from typing import NamedTuple
 
 import structlog
 
+from opdbus.bus.admission import limits
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.fair_scheduler import FairScheduler, Turn
-from opdbus.bus.admission.limits import SMALL_BYTES, require_reply_bytes, require_small
+from opdbus.bus.admission.limits import (
+    SMALL_BYTES,
+    require_reply,
+    require_reply_bytes,
+    require_small,
+)
 from opdbus.bus.admission.replies import Replies
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.authorization.log_limit import LogLimit
@@ -131,15 +137,19 @@ class Dispatcher:
             )
 
     async def _reply(self, call: Call, result: _Result, turn: Turn) -> None:
-        signature, values, is_large = result
-        if is_large:
-            # both took and take milliseconds, which others need not wait for at a stretch
-            await asyncio.sleep(0)
-        else:
+        signature, values, may_be_large = result
+        is_large = limits.is_large(values)
+        if is_large and not may_be_large:
             require_small(values, "State1.Get gives one object, with its option large")
+        if is_large:
+            # all other threads wait while the library encodes it
+            await asyncio.to_thread(require_reply, values)
         if call.wants_reply:
             # bytes: the values would take many times their room while they wait
-            written = self._connection.written(call, signature, values)
+            if is_large:
+                written = await self._connection.written_apart(call, signature, values)
+            else:
+                written = self._connection.written(call, signature, values)
             require_reply_bytes(len(written.data), values)
             del values, result
             # nobody else waits until this caller reads

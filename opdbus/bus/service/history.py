@@ -20,6 +20,7 @@ from opdbus.history.forget import Target
 from opdbus.history.question import NEVER, Filter
 from opdbus.index import connected, past
 from opdbus.index.change_finder import WITHIN
+from opdbus.slices import each
 from opdbus.state import conditions
 from opdbus.state.object import FILE, LIVE, Json, canonical
 
@@ -74,7 +75,7 @@ class HistoryInterface:
         about, event = asked.get("about", ""), asked.get("before_event", "")
         if not wanted.keys() & _BY_MEANING.keys():
             rows = await past.first(self._memory, which, limit, is_sent=True)
-            return [_wire(row) for row in rows]
+            return await each(_wire, rows)
         if bool(about.strip()) == bool(event.strip()):
             raise InvalidArgs("changes are found by about or by before_event: give one of them")
         if event:
@@ -84,8 +85,8 @@ class HistoryInterface:
             found = await self._finder.before(event, which, limit, within=within)
         else:
             found = await self._finder.about(about, which, limit, priority=caller.priority)
-        past.require_small([each.row for each in found])
-        return [_found(each) for each in found]
+        past.require_small([one.row for one in found])
+        return await each(_found, found)
 
     async def nearest(
         self, _caller: Caller, like: Given, limit: int
@@ -104,8 +105,8 @@ class HistoryInterface:
             if not to.sentence:
                 raise NotKept(f"what row {to.seq} says is not kept: give words instead")
         found = await self._finder.nearest(to, await self._filter(rest), limit)
-        past.require_small([row for each in found for row in (each.found.row, *each.rows)])
-        return [(_found(each.found), [_wire(row) for row in each.rows]) for each in found]
+        past.require_small([row for one in found for row in (one.found.row, *one.rows)])
+        return [(_found(one.found), await each(_wire, one.rows)) for one in found]
 
     async def _filter(self, given: Given) -> Filter:
         found = _filter(given)

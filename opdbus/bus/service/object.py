@@ -16,6 +16,7 @@ from opdbus.bus.transport.values import Typed
 from opdbus.errors import UnknownObject
 from opdbus.index.declarations import marked
 from opdbus.insight import alike
+from opdbus.slices import each
 from opdbus.state.object import Json, Thing, canonical
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ async def similar(
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     asked = page(limit, checked)
     found = await finder.similar(thing, replace(asked, is_explained=False))
-    hits = [wire(hit) for hit in found]
+    hits = await each(wire, found)
     if asked.is_explained:
         whys = await alike.explain(memory, thing, [hit.thing for hit in found])
         for (_, _, details), why in zip(hits, whys, strict=True):

@@ -1,5 +1,6 @@
 """Options and filters of calls: known keys with values of the right types."""
 
+import reprlib
 from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias, TypeVar
 
@@ -25,7 +26,8 @@ class Options:
                 raise InvalidArgs(f"there is no option {key!r}; this method takes {known}")
             if type(value) is not accepted[key]:
                 raise InvalidArgs(
-                    f"the option {key!r} must be of type {_WORDS[accepted[key]]}, not {value!r}"
+                    f"the option {key!r} must be of type {_WORDS[accepted[key]]}, not"
+                    f" {reprlib.repr(value)}"
                 )
         self._given = given
 

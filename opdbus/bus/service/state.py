@@ -21,6 +21,7 @@ from opdbus.drift.crossings import CLASSES
 from opdbus.errors import InvalidArgs
 from opdbus.index import connected, matching, past, short_names
 from opdbus.index.search import MODES
+from opdbus.slices import each
 from opdbus.state import publish
 from opdbus.state.fields import split
 from opdbus.state.object import Json, StateObject, Thing
@@ -120,7 +121,7 @@ class StateInterface:
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
         )
-        return [wire(hit) for hit in found if has_weak or not hit.judged.is_weak]
+        return await each(wire, [hit for hit in found if has_weak or not hit.judged.is_weak])
 
     async def ask(
         self, caller: Caller, question: str, limit: int, options: Given
@@ -154,7 +155,7 @@ class StateInterface:
         checked = Options(wanted, listed.FILTER)
         require_range("limit", limit, 0)
         things = await listed.things(self._memory, checked)
-        return len(things), [_row(thing) for thing in things[offset : offset + limit]]
+        return len(things), await each(_row, things[offset : offset + limit])
 
     async def resolve(
         self, _caller: Caller, name: str, options: Given
@@ -199,16 +200,17 @@ class StateInterface:
         require_objects(len(objects))
         if len(fields) > _MAX_COLUMNS or not all(map(split, fields)):
             raise InvalidArgs(f"fields must be names of fields, at most {_MAX_COLUMNS}")
-        things = [*map(thing_at, objects)]
+        things = await each(thing_at, objects)
         rows = await matching.values(self._memory, things, fields)
-        is_observed = self._memory.catalogue.is_observed
-        wishes = [thing for thing in things if is_marked and not is_observed(thing)]
+        is_observed = await each(self._memory.catalogue.is_observed, things if is_marked else ())
+        wishes = [thing for thing, is_one in zip(things, is_observed, strict=False) if not is_one]
         marks = dict.fromkeys(wishes, "declared")
         marks |= dict.fromkeys(await listed.absent(self._memory, wishes), "declared absent")
-        return [
-            [_cell(row.get(name, []), marks.get(thing, "")) for name in fields]
-            for row, thing in zip(rows, things, strict=True)
-        ]
+
+        def cells(row: tuple[Mapping[str, Sequence[Json]], Thing]) -> list[str]:
+            return [_cell(row[0].get(name, ()), marks.get(row[1], "")) for name in fields]
+
+        return await each(cells, [*zip(rows, things, strict=True)])
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Give an object as JSON."""
@@ -244,7 +246,8 @@ class StateInterface:
     async def withdraw(self, caller: Caller, objects: Sequence[str], options: Given) -> int:
         """Remove what the caller published."""
         Options(options, {})
-        return await self._memory.withdraw(map(thing_at, objects), caller.uid, caller.cause)
+        things = await each(thing_at, objects)
+        return await self._memory.withdraw(things, caller.uid, caller.cause)
 
     async def drift_report(self, _caller: Caller, wanted: Given) -> list[WireDrift]:
         """List what is other than declared, the worst first."""
@@ -263,7 +266,7 @@ class StateInterface:
         )
         if question := checked.get("about", ""):
             rows = await asyncio.to_thread(ranking.by_question, rows, question)
-        found = [self._drift(*row) for row in rows[offset : offset + limit]]
+        found = await each(lambda row: self._drift(*row), rows[offset : offset + limit])
         if "limit" not in wanted:
             require_small(found, "ask for a part of them with offset and limit")
         return found

@@ -12,6 +12,8 @@ from opdbus.bus.transport.message_socket import Frame
 from opdbus.bus.transport.values import Plain, from_wire
 from opdbus.errors import InvalidArgs
 
+# Calls of more bytes are decoded in steps, on a thread: the library stops all threads meanwhile.
+LARGE: Final = 64 << 10
 # The body of most calls: a dict of options that is empty, and the padding before its first entry.
 _NO_OPTIONS: Final = "a{sv}", bytes(8)
 
@@ -75,7 +77,12 @@ class Call:
     @cached_property
     def body(self) -> list[Plain]:
         """The arguments, variants taken out; raises InvalidArgs."""
-        return [from_wire(value) for value in self.values]
+        if self.size <= LARGE:
+            return [from_wire(value) for value in self.values]
+        try:
+            return frames.body(self.data)
+        except ValueError as error:
+            raise InvalidArgs(f"the arguments of {self.member} cannot be read: {error}") from None
 
     def close(self) -> None:
         """Close the files that came with the call."""

@@ -230,6 +230,12 @@ class Connection:
         """Answer a call with values; raises ValueError or TypeError if they do not fit."""
         self.send(self.written(call, signature, body))
 
+    async def written_apart(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
+        """Encode a large reply on a thread; raises ValueError or TypeError."""
+        outgoing = await asyncio.to_thread(new_reply, call, signature, body)
+        outgoing.message.serial = self._next_serial()
+        return await asyncio.to_thread(_written, outgoing)
+
     def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode the reply to a call; raises ValueError or TypeError if the values do not fit."""
         if body and isinstance(body[0], Entries):
@@ -253,9 +259,8 @@ class Connection:
 
     def encoded(self, outgoing: Outgoing) -> Written:
         """Encode a message with the next serial; raises whatever the library raises."""
-        message, files = outgoing
-        message.serial = self._next_serial()
-        return Written(encode(message), files, message.destination or "")
+        outgoing.message.serial = self._next_serial()
+        return _written(outgoing)
 
     def _next_serial(self) -> int:
         """Give a serial that no outstanding call has; they begin again at 1, since 0 is invalid."""
@@ -297,6 +302,11 @@ class Connection:
     def _lost(self) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
+
+
+def _written(outgoing: Outgoing) -> Written:
+    message, files = outgoing
+    return Written(encode(message), files, message.destination or "")
 
 
 async def _read(frame: Frame, sender: str) -> list[Plain]:

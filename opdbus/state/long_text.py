@@ -1,0 +1,58 @@
+"""Patterns that look through long texts in steps: no other thread runs during a step."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+# Characters among which a match begins in one step, and as many in which it usually ends.
+STEP: Final = 1 << 14
+# A match that ends so near to the end of its step may be another one in the whole text.
+_NEAR: Final = 256
+
+
+def search(pattern: re.Pattern[str], text: str, at: int = 0) -> re.Match[str] | None:
+    """Find what `pattern.search` finds, unless only text beyond a step makes it match."""
+    while (end := at + 2 * STEP) < len(text):
+        found = pattern.search(text, at, end)
+        if found is None or found.start() >= at + STEP:
+            at += STEP
+        elif found.end() < end - _NEAR:
+            return found
+        elif whole := pattern.match(text, found.start()):
+            return whole
+        else:
+            at = found.start() + 1
+    return pattern.search(text, at)
+
+
+def finditer(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield the matches of a pattern that does not match nothing."""
+    at = 0
+    while found := search(pattern, text, at):
+        yield found
+        at = found.end()
+
+
+def sub(pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str) -> str:
+    """Replace all matches of a pattern that does not match nothing."""
+    if len(text) <= 2 * STEP:
+        return pattern.sub(by, text)
+    parts, done = [], 0
+    for found in finditer(pattern, text):
+        parts += [
+            text[done : found.start()],
+            found.expand(by) if isinstance(by, str) else by(found),
+        ]
+        done = found.end()
+    return "".join([*parts, text[done:]])
+
+
+def end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
+    """Return where a value ends of which each part matches the pattern, too."""
+    end = start
+    while found := pattern.match(text, end, end + STEP):
+        is_last = found.end() < end + STEP - _NEAR
+        end = found.end()
+        if is_last:
+            break
+    return end

@@ -1,0 +1,28 @@
+"""Much is worked on in parts, between which others run."""
+
+import asyncio
+
+import pytest
+
+from opdbus.slices import each
+
+
+@pytest.mark.parametrize(("count", "turns"), [(0, 0), (100, 0), (101, 1), (1000, 9)])
+def test_others_run_while_many_items_are_worked_on(count: int, turns: int) -> None:
+    """Give what is made of all items, in order, and let others run between a hundred each."""
+    taken = 0
+
+    async def others() -> None:
+        nonlocal taken
+        while True:
+            await asyncio.sleep(0)
+            taken += 1
+
+    async def work() -> list[int]:
+        beside = asyncio.create_task(others())
+        found = await each(abs, [-n for n in range(count)])
+        beside.cancel()
+        return found
+
+    assert asyncio.run(work()) == [*range(count)]
+    assert max(0, taken) <= turns <= taken + 1
