@@ -161,13 +161,13 @@ def _answer(
     best, shown, more = ask(found)
     if form.is_json:
         output.as_json(shown)
-    elif best:
+    elif shown:
         form.print(shown, partial(hits.show, is_explained=options.get("explain", False)))
     else:
         tell_unknown(fields_of(options["where"]))
     if form.is_for_people:
         _tell_of(best, more, offset + limit)
-    return bool(best)
+    return bool(shown)
 
 
 def _sides(details: dict[str, Any]) -> dict[str, Any]:
@@ -224,18 +224,12 @@ def list_(
     async def found(client: Client) -> tuple[int, Sequence[Row]]:
         total, page = await client.pages(chosen(**wanted), offset, limit)
         listed: list[Row] = [dict(zip(_KEYS, row, strict=True)) for row in page]
-        shown = await form.fill(client, listed)
-        absent = set() if form.is_quiet else await _absent(client, listed)
-        mark: Row = {rows.DECLARED: "absent"}
-        return total, [{**row, **mark} if at in absent else row for at, row in enumerate(shown)]
+        return total, await form.fill(client, listed)
 
     total, shown = ask(found)
     if form.is_json:
         output.as_json({"total": total, "objects": shown})
     elif shown:
-        if form.columns and any(rows.DECLARED in row for row in shown):
-            form = form._replace(columns=tuple(dict.fromkeys((*form.columns, rows.DECLARED))))
-            shown = [{name: row.get(name) for name in form.columns} for row in shown]
         form.print(shown)
     elif form.is_for_people:
         past = f"{total:,} such objects, and none of them is on this page"
@@ -247,13 +241,6 @@ def list_(
     more = total - offset - len(shown)
     if form.is_for_people and shown and more:
         rows.tell_more(f"{more:,}", offset + len(shown))
-
-
-async def _absent(client: Client, listed: Sequence[Row]) -> set[int]:
-    """Return the places of the objects that are only declared, and that as absent."""
-    paths = [row["path"] for row in listed]
-    values = await client.values(paths, ["name"], marked=True) if paths else []
-    return {i for i, (name,) in enumerate(values) if isinstance(name, dict) and rows.ABSENT in name}
 
 
 def _columns(where: str) -> tuple[str, ...]:

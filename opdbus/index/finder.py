@@ -197,9 +197,14 @@ class Finder:
         return await self._worked(self._memory.catalogue.among, page.wanted or {}, met)
 
     async def _list(self, page: Page, query: Query) -> list[Hit]:
-        """Return a page of things in listing order."""
+        """Return a page of things in listing order, those that nothing observes last."""
         catalogue = self._memory.catalogue
-        things = await asyncio.to_thread(catalogue.things, {}, query.within)
+
+        def listed() -> list[Thing]:
+            found = catalogue.things({}, query.within)
+            return sorted(found, key=lambda thing: not catalogue.is_observed(thing))
+
+        things = await asyncio.to_thread(listed)
         part = things[page.offset : page.offset + page.limit]
         rows = [(catalogue.first(thing), _UNRANKED) for thing in part if catalogue.has(thing)]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
@@ -395,10 +400,12 @@ class Finder:
     def _absent_last(
         self, found: Found, judged: list[Judged], contents: Mapping[int, Content]
     ) -> tuple[Found, list[Judged]]:
-        """Put what is only declared absent below all that is observed and answers, and no surer."""
+        """Put what is declared, and absent or missing, below all that answers, and no surer."""
         declarations, rows = self._memory.declarations, [*zip(found, judged, strict=False)]
 
         def is_absent(entry: Entry) -> bool:
+            if entry.identity.source == FILE and declarations.is_missing(thing_of(entry)):
+                return True
             content = contents.get(entry.id)
             return content is not None and bool(absence_of(declarations, entry, content))
 

@@ -22,7 +22,7 @@ from opdbus.errors import InvalidArgs
 from opdbus.index import connected, matching, past, short_names
 from opdbus.index.search import MODES
 from opdbus.state import publish
-from opdbus.state.fields import split
+from opdbus.state.fields import Members, split
 from opdbus.state.object import Json, StateObject, Thing
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ class StateInterface:
         rows = await matching.values(self._memory, things, fields)
         is_observed = self._memory.catalogue.is_observed
         wishes = [thing for thing in things if is_marked and not is_observed(thing)]
-        marks = dict.fromkeys(wishes, "declared")
+        is_missing = self._memory.declarations.is_missing
+        marks = {one: "declared missing" if is_missing(one) else "declared" for one in wishes}
         marks |= dict.fromkeys(await listed.absent(self._memory, wishes), "declared absent")
         return [
             [_cell(row.get(name, []), marks.get(thing, "")) for name in fields]
@@ -312,10 +313,12 @@ def _json(value: Json) -> str:
 
 
 def _cell(values: Sequence[Json], mark: str) -> str:
-    """Give the values of a field as JSON, one alone without a list, below a mark if it has one."""
+    """Give the values of a field as JSON, a list of any length as one, below a mark if any."""
     if not values:
         return ""
     value = values if len(values) > 1 else values[0]
+    if isinstance(values, Members):
+        value = [one for one in values if one is not None]
     return _json({mark: value} if mark else value)
 
 
