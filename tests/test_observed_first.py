@@ -247,7 +247,10 @@ def test_the_map_has_the_observed_words(daemons: Callable[..., Running], tmp_pat
     """The map draws each object once, by what is observed, and says `declared` of a wish."""
     daemon = _filled(daemons(STATE_FILE=_file(tmp_path))).vectorized()
     page = tmp_path / "map.html"
-    assert daemon.cli("map", "-o", str(page)).returncode == 0
+    drifts = json.loads(daemon.cli("drift", "--json").stdout)["drifts"]
+    told = json.loads(daemon.cli("map", "-o", str(page), "--json").stdout)
+    counts = {json.loads(daemon.cli("status", "--json").stdout)["Drifted"], told["drifted"]}
+    assert counts == {len(drifts)}
     data = re.search(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL
     )
@@ -261,6 +264,11 @@ def test_the_map_has_the_observed_words(daemons: Callable[..., Running], tmp_pat
             strict=True,
         )
     )
+    # also what is declared under another name is marked
+    marked = {
+        scene["name"][int(row)] for row, mark in scene["marks"].items() if mark[0] == "drifted"
+    }
+    assert {"nginx", "alice", "memcached.service"} <= marked
     assert rows["nginx"][1] == "installed"
     assert rows["memcached.service"][1] == "failed"
     assert rows["telnetd"][1] == "declared installed"
