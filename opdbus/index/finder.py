@@ -8,6 +8,8 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
+import numpy as np
+
 from opdbus import vocabulary
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
@@ -15,6 +17,7 @@ from opdbus.index import (
     calibration,
     common_words,
     explaining,
+    forms,
     joins,
     lexical,
     matching,
@@ -30,7 +33,7 @@ from opdbus.index.catalogue import first, thing_of
 from opdbus.index.declarations import DECLARED, NOTHING_DECLARED, Declaration, absence_of, marked
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
-from opdbus.index.matches import raise_by, read
+from opdbus.index.matches import having_all, raise_by, read
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import Score, rank
@@ -116,6 +119,8 @@ class Finder:
         async with begun(first, asked.words) as ask:
             corrected = questions.corrected(self._vectors, asked)
             asked, within = await asyncio.gather(corrected, self._within(page))
+            if forms.of(asked.words).values:
+                within = await asyncio.to_thread(self._having_all, asked.words, within)
             query = await self._query(asked, within)
             if level or not cascade or mode == "lexical":
                 order = partial(self._reranked, asked.words, level, priority) if level else None
@@ -195,6 +200,22 @@ class Finder:
             return None
         met = await matching.found(self._memory, page.where) if page.where else None
         return await self._worked(self._memory.catalogue.among, page.wanted or {}, met)
+
+    def _having_all(self, question: str, within: Met | None) -> Met | None:
+        """Return what has all values of a question that asks for such, within some entries.
+
+        What is declared of an observed object is no value of it. May be called on a thread.
+        """
+        view, declarations = self._memory.catalogue.view, self._memory.declarations
+        met = having_all(forms.of(question), view)
+        if met is None:
+            return within
+        is_kept = np.isin(met.ids, met.ids if within is None else within.ids)
+        for at, entry in enumerate(map(view.at, met.places.tolist())):
+            is_wish = entry is not None and entry.identity.source == FILE
+            if entry is None or (is_wish and declarations.observed(thing_of(entry))):
+                is_kept[at] = False
+        return Met(met.places[is_kept], met.ids[is_kept])
 
     async def _list(self, page: Page, query: Query) -> list[Hit]:
         """Return a page of things in listing order, those that nothing observes last."""
