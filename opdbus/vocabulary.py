@@ -118,12 +118,13 @@ def asked(question: str) -> Mapping[Traits, str]:
 
     def is_form(at: int) -> bool:
         """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
-        is_end = _AFTER_CLAUSES.issuperset(words[at + 1 : at + 2])
+        after = words[at + 1 : at + 2]
         if at and words[at - 1] in _RELATIVE:
-            return is_end
+            return _AFTER_CLAUSES.issuperset(after)
         # `what runs but`, and `which services run but`
         is_clause = words[at - 1 : at] == ["what"] or words[at - 2 : at - 1] == ["which"]
-        return words[at].endswith(_PARTICIPLES) or asking < at or (is_clause and is_end)
+        goes_on = bool(after) and after[0] in _AFTER_CLAUSES
+        return words[at].endswith(_PARTICIPLES) or asking < at or (is_clause and goes_on)
 
     # what is denied and has no opposite is not asked for
     return {
