@@ -26,6 +26,9 @@ def served(shared_daemons: Callable[..., Running]) -> Running:
     """Run a daemon of the example, one of whose units is other than declared."""
     daemon = shared_daemons(STATE_FILE=EXAMPLE).start().vectorized()
     asyncio.run(_publish(daemon, "sshd.service", active_state="failed"))
+    well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
+    asyncio.run(_publish(daemon, "redis-server.service", **well))
+    asyncio.run(_publish(daemon, "stranger.service", **well))
     return daemon
 
 
@@ -92,6 +95,52 @@ def test_drift_begins_with_what_a_question_names(served: Running) -> None:
     about = as_json(served, "drift", "--about", f"{last['kind']} {last['name']}")["drifts"]
     assert about[0] == last
     assert sorted(row["path"] for row in about) == sorted(row["path"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "drifting"),
+    [
+        (
+            "is redis-server as declared?",
+            "yes: systemd/unit/redis-server.service is as declared",
+            0,
+        ),
+        ("does redis-server.service match the state file", "yes: ", 0),
+        ("has the service redis-server drifted?", "yes: ", 0),
+        ("is sshd as declared?", "no: systemd/unit/sshd.service is other than declared", 1),
+        ("is the unit sshd.service as it should be", "no: ", 1),
+        ("is stranger as declared?", "nothing is declared of stranger: systemd/unit/stranger", 0),
+        (
+            "is postgresql@15-main as declared?",
+            "systemd/unit/postgresql@15-main.service is decl",
+            0,
+        ),
+    ],
+)
+def test_whether_one_object_is_as_declared(
+    served: Running, question: str, answer: str, drifting: int
+) -> None:
+    """Answer yes or no for the object that a question names, and list no drift of others."""
+    rest = run(served, "ask", question).stdout.splitlines()[1:]
+    assert rest[0].startswith(answer)
+    assert bool(rest[1:]) == bool(drifting)
+    assert all("sshd.service" in line for line in rest[1:])
+    found = as_json(served, "ask", question)["answer"]
+    assert found["answers"][0] == rest[0]
+    assert len(found["drifts"]) == drifting
+    shown = (
+        as_json(served, "show", "redis-server")["Drift"],
+        as_json(served, "show", "sshd")["Drift"],
+    )
+    assert shown == ("none", "error")
+
+
+def test_everything_is_no_object(served: Running) -> None:
+    """List what drifts where a question asks for all, or for what there is no object of."""
+    for question in ("is everything as declared?", "are all services as declared"):
+        assert "answers" not in as_json(served, "ask", question)["answer"]
+    done = run(served, "ask", "is frobnicator as declared?")
+    assert "no object is called frobnicator" in done.stderr
 
 
 def ask(daemon: Running, question: str, limit: int = 10) -> list[Any]:

@@ -14,7 +14,8 @@ from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, page
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import UnknownObject
-from opdbus.index.declarations import marked
+from opdbus.index.catalogue import thing_of
+from opdbus.index.declarations import ABSENT_AS_DECLARED, marked
 from opdbus.insight import alike
 from opdbus.state.object import Json, Thing, canonical
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from opdbus.index.hits import Hit, Why
     from opdbus.index.memory import Memory
     from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.index.store import Entry
     from opdbus.insight.alike import Alike
 
     # A hit, and a vector, as they are on the bus.
@@ -111,6 +113,7 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
     index = vectors.current
     content = contents[entry.id]
     has_vector = index is not None and entry.text_digest in index
+    text = marked(vectors.memory.declarations, entry, content, content.text)
     return {
         "Plugin": thing.plugin,
         "Kind": thing.kind,
@@ -118,12 +121,21 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
         "Source": entry.identity.source,
         "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
         "Declared": contents[declared.id].properties if declared else "",
-        "Text": marked(vectors.memory.declarations, entry, content, content.text),
+        "Text": text,
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
         "Distance": vectors.distance(declared, next(iter(observed), None)),
+        "Drift": _drift(drifts, declared, text, is_observed=bool(observed)),
         "UpdatedAt": entry.updated_at,
     }
+
+
+def _drift(drifts: Tracker, declared: Entry | None, text: str, *, is_observed: bool) -> str:
+    if declared is None:
+        return ""
+    if counted := drifts.counted.get(thing_of(declared)):
+        return counted.severity.word
+    return "none" if is_observed or text.startswith(ABSENT_AS_DECLARED) else ""
 
 
 def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large: bool) -> str:
