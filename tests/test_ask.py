@@ -11,6 +11,7 @@ from conftest import EXAMPLE
 from running import STATE, STATE_PATH, Caller, Running, calling
 
 from opdbus import routes
+from opdbus.bus.transport.connection import Connection
 
 # A question for each route, and the command that answers it.
 QUESTIONS = {
@@ -183,3 +184,34 @@ def test_the_command_takes_the_time_of_an_event(served: Running) -> None:
     assert run(served, "changes", "--before", "the unit failed", *times).stdout == ""
     refused = run(served, "changes", "--before", "yesterday", "--until", "today")
     assert "--until goes with --before EVENT" in refused.stderr
+
+
+def test_the_answer_so_far(daemons: Callable[..., Running], system_bus: str) -> None:
+    """Until every observer has read the host, answers and the status say so, and none is sure."""
+    daemon = daemons(OBSERVE="org.example.Slow", VECTOR_LEVEL="none", STATE_FILE=EXAMPLE)
+    note = "the host is still being read (org.example.Slow): that is the answer so far"
+
+    async def work() -> None:
+        async with Connection(system_bus) as silent, calling(daemon.bus) as caller:
+            await silent.own("org.example.Slow")
+            daemon.start()
+            await caller.ready()
+            # the observer waits for ten seconds
+            (hits,) = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "sshd", 10, {})
+            assert [details["so_far"] for _, _, details in hits] == [True] * len(hits)
+            assert max(score for _, score, _ in hits) <= 0.5
+            shown = await asyncio.to_thread(run_cli, "status")
+            assert "so far" in shown.stdout.splitlines()[0]
+            question = "which operating system is this?"
+            assert note in (await asyncio.to_thread(run_cli, "ask", question)).stderr
+
+    def run_cli(*words: str) -> Any:
+        return daemon.cli(*words)
+
+    asyncio.run(work())
+    daemon.wait_for_log("name=org.example.Slow .*state=(failed|absent)")
+    assert note not in daemon.cli("search", "sshd").stderr
+    hits = json.loads(daemon.cli("search", "sshd", "--json").stdout)
+    assert hits[0]["score"] > 0.5
+    assert "so_far" not in hits[0]
+    assert "so far" not in daemon.cli("status").stdout.splitlines()[0]

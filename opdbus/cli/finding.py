@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from opdbus import routes
+from opdbus import listing, routes
 from opdbus.cli import completing, hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
 from opdbus.cli.questions import route_of
 from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root, where_of
+from opdbus.cli.status import STARTING
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 NOTHING: Final = 12
 # so many more hits are counted, as far as the daemon gives them
 _AHEAD: Final = 100
+# observers that are named
+_MOST_NAMES: Final = 3
 _KEYS: Final = ("path", "plugin", "kind", "name")
 
 limit = click.option(
@@ -91,6 +94,7 @@ def search(
         weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
         hint = "; --all lists what comes nearest" if weak else ""
         output.note(f"nothing here is about that{hint}")
+        _tell_so_far()
     return NOTHING
 
 
@@ -127,6 +131,14 @@ def similar(
         tell_unmet(options["where"])
         output.note("nothing here is like that")
     return NOTHING
+
+
+def _tell_so_far() -> None:
+    """Say on stderr if observers have not read the host yet, and which."""
+    observers = ask(lambda client: client.state())["Observers"]
+    if names := [name for name, state, *_ in observers if state == STARTING]:
+        read = listing.first(names, _MOST_NAMES)
+        output.note(f"the host is still being read ({read}): that is the answer so far")
 
 
 def _is_past_the_last(found: Callable[..., Awaitable[Hits]], offset: int) -> bool:
@@ -183,6 +195,8 @@ def _tell_of(best: Sequence[Row], more: int, offset: int) -> None:
     by_static = sum(hit["stage"] == "static" for hit in best)
     if 0 < by_static < len(best):
         output.note(f"the last {by_static} have no vectors of the level yet")
+    if any(hit.get("so_far") for hit in best):
+        _tell_so_far()
     if more:
         rows.tell_more(f"{more}" if more < _AHEAD else f"at least {more}", offset)
 

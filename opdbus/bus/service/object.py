@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 # The options of every method that finds objects.
 FILTERS: Final = {"plugin": str, "kind": str, "where": str, "offset": int}
 
+# While the host is still being read, the right answer may yet come.
+MOST_SO_FAR: Final = 0.5
+
 
 class ObjectInterface:
     """org.opdbus.Object1: one state object, made for each call."""
@@ -147,8 +150,8 @@ def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large
     return found
 
 
-def wire(hit: Hit) -> WireHit:
-    """Give a hit as it goes over the bus."""
+def wire(hit: Hit, *, is_so_far: bool = False) -> WireHit:
+    """Give a hit as it goes over the bus; `is_so_far` while the host is still being read."""
     details: dict[str, Plain] = {
         **hit.thing._asdict(),
         "source": hit.source,
@@ -163,7 +166,10 @@ def wire(hit: Hit) -> WireHit:
         details[side] = Typed("a{ss}", {name: canonical(value) for name, value in values.items()})
     if hit.why:
         details["why"] = Typed("a{sv}", _why(hit.why))
-    return paths.of(*hit.thing), hit.judged.chance, details
+    if is_so_far:
+        details["so_far"] = True
+    chance = min(hit.judged.chance, MOST_SO_FAR) if is_so_far else hit.judged.chance
+    return paths.of(*hit.thing), chance, details
 
 
 def _why(why: Why) -> dict[str, Plain]:

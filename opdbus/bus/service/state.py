@@ -69,6 +69,10 @@ class Observed(Protocol):
     def statuses(self) -> Sequence[tuple[str, str, int, str]]:
         """One row for each."""
 
+    @property
+    def starting(self) -> Sequence[str]:
+        """The names of those that have not read what there is yet."""
+
     def awaited(self, plugins: Collection[str], unlisted: Collection[str]) -> Sequence[str]:
         """Return the names of those of some plugins that have not listed anything yet, or all."""
 
@@ -120,7 +124,10 @@ class StateInterface:
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
         )
-        return [wire(hit) for hit in found if has_weak or not hit.judged.is_weak]
+        is_so_far = bool(self._observers.starting)
+        return [
+            wire(hit, is_so_far=is_so_far) for hit in found if has_weak or not hit.judged.is_weak
+        ]
 
     async def ask(
         self, caller: Caller, question: str, limit: int, options: Given
