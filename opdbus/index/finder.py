@@ -359,7 +359,7 @@ class Finder:
         view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}
         ids = view.ids if within is None else within.ids
-        is_left_out = mismatches.own_left_out(query.question)
+        is_left_out = mismatches.left_out(query.question)
         for number, score in rank(query.likeness, shares, query.raising, ids):
             entry = view.entries[number if within is None else within.places.item(number)]
             # its place may be another's by now

@@ -165,6 +165,11 @@ def _together(question: str, subject: Kinds) -> Sequence[vocabulary.Traits]:
     return found if len(found) > 1 else ()
 
 
+def is_yes_or_no(question: str) -> bool:
+    """Return whether a question is answered by yes or no: `is the printer out of paper`."""
+    return next(iter(_WORD.findall(question.lower())), "") in _WHETHER
+
+
 def states(question: str) -> set[str]:
     """Return the words by which a question names states."""
     said = vocabulary.asked(question).values()
