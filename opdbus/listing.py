@@ -9,6 +9,17 @@ from typing import Final
 # So much of what two long texts have in common is shown before they differ.
 _BEFORE: Final = 12
 _MAX_COMPARED: Final = 2000
+# Letters and signs that look like one of ASCII, and these: of confusables.txt of UTS #39, which has
+# far more, those of scripts that people write beside Latin.
+_LOOKS: Final = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0501\u04bb"
+    "\u051b\u051d\u04cf\u0475\u0433\u0410\u0412\u0415\u041a\u041c\u041d\u041e"
+    "\u0420\u0421\u0422\u0425\u0405\u0406\u0408\u04ae\u051a\u051c\u03bf\u03bd"
+    "\u03b1\u03c1\u03b9\u03c5\u03b3\u0391\u0392\u0395\u0396\u0397\u0399\u039a"
+    "\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u0585\u057d\u0570\u0578\u0131"
+    "\u2010\u2012\u2013\u2014\u2212\u2018\u2019\u201c\u201d\u2215\u2044",
+    "aeopcyxsijdhqwlvrABEKMHOPCTXSIJYQWovapiuyABEZHIKMNOPTYXouhni-----''\"\"//",
+)
 
 
 def first(names: Sequence[str], most: int, between: str = ", ") -> str:
@@ -25,8 +36,8 @@ def shortened(text: str, most: int) -> str:
 def distinct(one: str, other: str, most: int) -> tuple[str, str]:
     """Write two texts of at most `most` characters so that a reader sees where they differ.
 
-    Those that look alike are quoted, and their blanks, invisible and foreign characters escaped;
-    of long ones the parts that differ are given.
+    Those that look alike are quoted, and their characters beyond ASCII escaped; of long ones the
+    parts that differ are given.
     """
     if one != other and _look_alike(one, other):
         sides = json.dumps(one), json.dumps(other)
@@ -48,16 +59,16 @@ def cut_to_difference(one: str, other: str, most: int) -> tuple[str, str]:
 
 
 def _look_alike(one: str, other: str) -> bool:
-    """Return whether two texts differ in blanks, in what is invisible, or in foreign letters."""
-    first, second = _seen(one), _seen(other)
-    return len(first) == len(second) and all(
-        a == b or not (a.isascii() and b.isascii()) for a, b in zip(first, second, strict=True)
-    )
+    """Return whether two texts differ in blanks, in what is invisible, or in letters that look so.
+
+    A letter of another script does; `Müller` and `Möller` are seen to differ.
+    """
+    return _seen(one) == _seen(other)
 
 
 def _seen(text: str) -> str:
     # of longer ones the parts that differ are shown in any case
-    plain = unicodedata.normalize("NFC", text[:_MAX_COMPARED])
+    plain = unicodedata.normalize("NFKC", text[:_MAX_COMPARED]).translate(_LOOKS)
     invisible = {"Cf", "Cc"}
     kept = (c for c in plain if c in "\t\n" or unicodedata.category(c) not in invisible)
     return " ".join("".join(kept).split())

@@ -125,6 +125,28 @@ def read(question: str, now: datetime) -> Route:
     return _of_changes(plain(question), now) if name == "changes" else Route(name)
 
 
+# Drift: one object that is asked about.
+
+_AS_DECLARED: Final = re.compile(
+    r"^(?:is|does|has) (?:(?:the|my|our|this|that) )*(?!(?:all|every|each|any) )(?P<name>.+?)"
+    r" (?:(?:really|still|quite|exactly|just|actually|running|set up|configured|installed) )*"
+    r"(?:as|like|the way|how|what|where|other than|unlike|compliant|match\w*|drift\w*|conform\w*"
+    r"|differ\w*|deviat\w*|correspond\w*|in the state|in line)\b"
+)
+
+
+def subject_of(question: str) -> list[str]:
+    """Return what may be the name of the object of which it is asked whether it is as declared.
+
+    The longest first; empty if that is asked of everything, or nothing is asked so.
+    """
+    match = _AS_DECLARED.search(plain(question))
+    words = match["name"].split() if match else []
+    if len(words) > 1:
+        words = [" ".join(words), *reversed(words)]
+    return [word for word in words if word not in _NAMELESS]
+
+
 # Changes: times, and what is left of a question without them.
 
 _EVENT: Final = re.compile(

@@ -29,9 +29,8 @@ _PARTICIPLES: Final = ("ing", "ed")
 _ASKING: Final = frozenset("do does did".split())
 # So does one that ends a clause after these: `services that run but are disabled`.
 _RELATIVE: Final = frozenset("that which who".split())
-_AFTER_CLAUSES: Final = frozenset(
-    "but and or though although now still yet right nevertheless anyway regardless".split()
-)
+CONTRASTS: Final = frozenset("but though although while yet nevertheless anyway regardless".split())
+_AFTER_CLAUSES: Final = CONTRASTS | frozenset("and or now still right".split())
 _SUFFIXES: Final = ("ing", "ed", "es", "s")
 _SHORTEST: Final = 3
 # What may stand between `not` and what it denies.
@@ -119,9 +118,13 @@ def asked(question: str) -> Mapping[Traits, str]:
 
     def is_form(at: int) -> bool:
         """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
+        after = words[at + 1 : at + 2]
         if at and words[at - 1] in _RELATIVE:
-            return _AFTER_CLAUSES.issuperset(words[at + 1 : at + 2])
-        return words[at].endswith(_PARTICIPLES) or asking < at
+            return _AFTER_CLAUSES.issuperset(after)
+        # `what runs but`, and `which services run but`
+        is_clause = words[at - 1 : at] == ["what"] or words[at - 2 : at - 1] == ["which"]
+        goes_on = bool(after) and after[0] in _AFTER_CLAUSES
+        return words[at].endswith(_PARTICIPLES) or asking < at or (is_clause and goes_on)
 
     # what is denied and has no opposite is not asked for
     return {

@@ -247,10 +247,17 @@ def patterns() -> list[Used]:
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the functions of a module, but for those that read a table once."""
+    """Yield the functions of a module, but for those that make its constants."""
+    makers = {
+        node.func.id
+        for statement in (tree.body if isinstance(tree, ast.Module) else ())
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            if _is_table(child):
+            if _is_table(child) or child.name in makers:
                 continue
             yield child
         yield from _functions(child)

@@ -11,6 +11,7 @@ from conftest import EXAMPLE
 from running import STATE, STATE_PATH, Caller, Running, calling
 
 from opdbus import routes
+from opdbus.bus.transport.connection import Connection
 
 # A question for each route, and the command that answers it.
 QUESTIONS = {
@@ -26,6 +27,9 @@ def served(shared_daemons: Callable[..., Running]) -> Running:
     """Run a daemon of the example, one of whose units is other than declared."""
     daemon = shared_daemons(STATE_FILE=EXAMPLE).start().vectorized()
     asyncio.run(_publish(daemon, "sshd.service", active_state="failed"))
+    well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
+    asyncio.run(_publish(daemon, "redis-server.service", **well))
+    asyncio.run(_publish(daemon, "stranger.service", **well))
     return daemon
 
 
@@ -94,6 +98,52 @@ def test_drift_begins_with_what_a_question_names(served: Running) -> None:
     assert sorted(row["path"] for row in about) == sorted(row["path"] for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("question", "answer", "drifting"),
+    [
+        (
+            "is redis-server as declared?",
+            "yes: systemd/unit/redis-server.service is as declared",
+            0,
+        ),
+        ("does redis-server.service match the state file", "yes: ", 0),
+        ("has the service redis-server drifted?", "yes: ", 0),
+        ("is sshd as declared?", "no: systemd/unit/sshd.service is other than declared", 1),
+        ("is the unit sshd.service as it should be", "no: ", 1),
+        ("is stranger as declared?", "nothing is declared of stranger: systemd/unit/stranger", 0),
+        (
+            "is postgresql@15-main as declared?",
+            "systemd/unit/postgresql@15-main.service is decl",
+            0,
+        ),
+    ],
+)
+def test_whether_one_object_is_as_declared(
+    served: Running, question: str, answer: str, drifting: int
+) -> None:
+    """Answer yes or no for the object that a question names, and list no drift of others."""
+    rest = run(served, "ask", question).stdout.splitlines()[1:]
+    assert rest[0].startswith(answer)
+    assert bool(rest[1:]) == bool(drifting)
+    assert all("sshd.service" in line for line in rest[1:])
+    found = as_json(served, "ask", question)["answer"]
+    assert found["answers"][0] == rest[0]
+    assert len(found["drifts"]) == drifting
+    shown = (
+        as_json(served, "show", "redis-server")["Drift"],
+        as_json(served, "show", "sshd")["Drift"],
+    )
+    assert shown == ("none", "error")
+
+
+def test_everything_is_no_object(served: Running) -> None:
+    """List what drifts where a question asks for all, or for what there is no object of."""
+    for question in ("is everything as declared?", "are all services as declared"):
+        assert "answers" not in as_json(served, "ask", question)["answer"]
+    done = run(served, "ask", "is frobnicator as declared?")
+    assert "no object is called frobnicator" in done.stderr
+
+
 def ask(daemon: Running, question: str, limit: int = 10) -> list[Any]:
     """Call State1.Ask."""
 
@@ -134,3 +184,34 @@ def test_the_command_takes_the_time_of_an_event(served: Running) -> None:
     assert run(served, "changes", "--before", "the unit failed", *times).stdout == ""
     refused = run(served, "changes", "--before", "yesterday", "--until", "today")
     assert "--until goes with --before EVENT" in refused.stderr
+
+
+def test_the_answer_so_far(daemons: Callable[..., Running], system_bus: str) -> None:
+    """Until every observer has read the host, answers and the status say so, and none is sure."""
+    daemon = daemons(OBSERVE="org.example.Slow", VECTOR_LEVEL="none", STATE_FILE=EXAMPLE)
+    note = "the host is still being read (org.example.Slow): that is the answer so far"
+
+    async def work() -> None:
+        async with Connection(system_bus) as silent, calling(daemon.bus) as caller:
+            await silent.own("org.example.Slow")
+            daemon.start()
+            await caller.ready()
+            # the observer waits for ten seconds
+            (hits,) = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "sshd", 10, {})
+            assert [details["so_far"] for _, _, details in hits] == [True] * len(hits)
+            assert max(score for _, score, _ in hits) <= 0.5
+            shown = await asyncio.to_thread(run_cli, "status")
+            assert "so far" in shown.stdout.splitlines()[0]
+            question = "which operating system is this?"
+            assert note in (await asyncio.to_thread(run_cli, "ask", question)).stderr
+
+    def run_cli(*words: str) -> Any:
+        return daemon.cli(*words)
+
+    asyncio.run(work())
+    daemon.wait_for_log("name=org.example.Slow .*state=(failed|absent)")
+    assert note not in daemon.cli("search", "sshd").stderr
+    hits = json.loads(daemon.cli("search", "sshd", "--json").stdout)
+    assert hits[0]["score"] > 0.5
+    assert "so_far" not in hits[0]
+    assert "so far" not in daemon.cli("status").stdout.splitlines()[0]

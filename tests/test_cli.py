@@ -5,6 +5,7 @@ import json
 import math
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,16 @@ import pytest
 from click.testing import CliRunner
 from commands import as_json, fails, ok, run
 from conftest import EXAMPLE
-from running import PATIENCE_SECONDS, Running, calling, environment, read_lines, state_file
+from running import (
+    PATIENCE_SECONDS,
+    Caller,
+    Running,
+    ask,
+    calling,
+    environment,
+    read_lines,
+    state_file,
+)
 from tiny import write_tiny_model
 
 from opdbus.cli import drifting, hits, modules
@@ -552,6 +562,18 @@ def test_no_daemon(daemons: Callable[..., Running]) -> None:
     nobody = daemons()
     for command in (["status"], ["search", "x"], ["list"], ["show", SSHD], ["reload"]):
         assert "op-dbus is not running" in fails(nobody, 4, *command)
+
+
+def test_a_stopped_daemon(daemons: Callable[..., Running]) -> None:
+    """Say soon that the daemon's process is stopped, and how it goes on; then it does."""
+    stopped = daemons(VECTOR_LEVEL="none").start()
+    ask(stopped, Caller.ready)
+    status = ok(stopped, "status")
+    stopped.send(signal.SIGSTOP)
+    for command in (["status"], ["search", "x"], ["reload"]):
+        assert f"`kill -CONT {stopped.pid}` lets" in fails(stopped, 4, *command)
+    stopped.send(signal.SIGCONT)
+    assert ok(stopped, "status").splitlines()[0] == status.splitlines()[0]
 
 
 def test_bad_settings(served: Running) -> None:

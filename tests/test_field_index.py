@@ -51,7 +51,10 @@ ASKED = (
     *("0.1", "none", "0", "10000000000000000", "publish", "file", "u1", "unit"),
 )
 KEYS = ("state", "active_state", "ActiveState", "net.state", "", "kind", "name", "used%", "état")
-FIELDS = ("state", "active_state", "net", "kind", "name", "source", "used", "état", "missing")
+FIELDS = (
+    *("state", "active_state", "net", "kind", ".kind", "name", ".name", "source", "used", "état"),
+    "missing",
+)
 
 
 def properties(chance: random.Random) -> dict[str, Any]:

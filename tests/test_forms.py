@@ -127,3 +127,49 @@ def test_a_state_that_is_asked_about_counts_little(
     others = [unit(f"other{n}.service") for n in range(20)]
     objects = [stork("black", "inactive"), stork("white", "running"), *others]
     assert run(tmp_path, objects, look) == first
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("which services run but are not enabled", {"walker.service"}),
+        ("which services are running and not enabled?", {"walker.service"}),
+        ("what runs but is not enabled", {"walker.service"}),
+        ("which timers are enabled but not active", {"nightly.timer"}),
+        ("units that are enabled but failed", {"web.service", "dump.timer"}),
+        ("sockets not enabled but listening", {"call.socket"}),
+        ("which services are enabled yet not running", set()),
+        ("which timers are disabled but active", set()),
+        ("which services are failed or enabled", {"web.service", "mail.service"}),
+        ("enabled and running services", {"mail.service"}),
+    ],
+)
+def test_all_values_of_a_question_must_be_met(
+    tmp_path: Path, question: str, names: set[str]
+) -> None:
+    """Answer with what has both states that a question joins, and with nothing if nothing has."""
+    states = {
+        "walker.service": ("active", "running", "disabled"),
+        "mail.service": ("active", "running", "enabled"),
+        "dead.service": ("inactive", "dead", "disabled"),
+        "web.service": ("failed", "failed", "enabled"),
+        "nightly.timer": ("inactive", "dead", "enabled"),
+        "hourly.timer": ("active", "waiting", "enabled"),
+        "dump.timer": ("failed", "failed", "enabled"),
+        "call.socket": ("active", "listening", "disabled"),
+        "bus.socket": ("active", "listening", "enabled"),
+    }
+    objects = [
+        unit(name, active_state=active, sub_state=sub, unit_file_state=file)
+        for name, (active, sub, file) in states.items()
+    ]
+    objects += [unit(f"other{n}.service", active_state="inactive") for n in range(150)]
+
+    async def look(memory: Memory) -> set[str]:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        found = await finder.search(question, Page(10), "lexical")
+        return {hit.thing.name for hit in found if not hit.judged.is_weak}
+
+    found = run(tmp_path, objects, look)
+    assert found >= names
+    assert " or " in question or found == names

@@ -16,6 +16,10 @@ ALIKE = [
     ("1", "1\N{ZERO WIDTH SPACE}"),
     ("pass", "p\N{CYRILLIC SMALL LETTER A}ss"),
     ("1", "\N{FULLWIDTH DIGIT ONE}"),
+    ("paca", "\u0440\u0430\u0441\u0430"),
+    ("TAXI.service", "\u03a4\u0391\u03a7\u0399.service"),
+    ("M\u00fcller", "\u041c\u00fcller"),
+    ("a-b", "a\N{EN DASH}b"),
     ("abc", "abc\x1b"),
     ("abc", "a\N{RIGHT-TO-LEFT OVERRIDE}bc"),
     ("caf\u00e9", "cafe\u0301"),
@@ -32,7 +36,15 @@ def test_what_looks_alike_is_quoted_and_escaped(one: str, other: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("a", "b"), ("a", ""), ("gr\u00fcn", "blau"), ("/srv/a", "/srv/A"), ("", "x y")],
+    [
+        *(("a", "b"), ("a", ""), ("gr\u00fcn", "blau"), ("/srv/a", "/srv/A"), ("", "x y")),
+        *(("M\u00fcller", "M\u00f6ller"), ("caf\u00e9", "cafe"), ("\u0434\u0430", "\u043d\u0435")),
+        *(
+            ("\u65e5\u672c", "\u4e2d\u672c"),
+            ("na\u00efve", "na\u00efVe"),
+            ("\u03b1\u03b2", "\u03b1\u03b3"),
+        ),
+    ],
 )
 def test_what_differs_visibly_is_shown_as_it_is(one: str, other: str) -> None:
     """Leave two values alone whose difference everybody sees."""

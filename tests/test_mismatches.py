@@ -38,6 +38,8 @@ def _host() -> list[StateObject]:
         unit("zookeeper.service", description="Apache ZooKeeper server", **runs),
         unit("mariadb.service", description="MariaDB database", aliases=["mysql.service"], **runs),
         unit("nginx.service", description="web server", **failed),
+        unit("printer.target", description="Printer Support", active_state="active"),
+        unit("bluetooth.target", description="Bluetooth Support", active_state="active"),
         unit("systemd-poweroff.service", description="shuts a server down", **stopped),
         package("nginx", description="web server", status="installed"),
         package("kubectl", description="Kubernetes command line client", status="installed"),
@@ -75,6 +77,25 @@ def test_our_own_units_answer_for_no_other(
 ) -> None:
     """List a unit of ours only where a question names us, or names nothing but values."""
     assert (OWN in [name for name, _ in _search(tmp_path, question)]) == is_found
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "is_found"),
+    [
+        ("is the printer out of paper?", "printer.target", False),
+        ("does the printer have toner", "printer.target", False),
+        ("is a bluetooth headset connected?", "bluetooth.target", False),
+        ("has bluetooth failed?", "bluetooth.target", False),
+        ("is printer.target active?", "printer.target", True),
+        ("is the bluetooth target active?", "bluetooth.target", True),
+        ("printer support", "printer.target", True),
+    ],
+)
+def test_a_target_answers_for_no_device(
+    tmp_path: Path, question: str, name: str, *, is_found: bool
+) -> None:
+    """List a target for a question of yes or no only where it is asked for."""
+    assert (name in [hit for hit, _ in _search(tmp_path, question)]) == is_found
 
 
 def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """The observer of cron's jobs, on a folder like /etc."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from observing import Host, in_loop, observed
+from observing import PATIENCE, Host, in_loop, observed
 
+from opdbus.accounts import user_name
 from opdbus.observe import crontab
 from opdbus.observe.cron import Cron
 from opdbus.observe.report import Observer
@@ -49,7 +52,7 @@ async def watched(etc: Path, content: str = "", called: str = "cron") -> AsyncIt
     program = etc.parent / called
     program.write_text(content)
     program.chmod(0o755)
-    source = Cron(etc, str(etc.parent))
+    source = Cron(etc, str(etc.parent), os.getuid())
     async with observed(etc.parent, Observer("cron", "cron", source.observe)) as host:
         yield host
 
@@ -187,6 +190,8 @@ async def test_what_debians_cron_ignores(etc: Path) -> None:
     (etc / "cron.d" / "open").write_text("0 3 * * * root /opt/a\n# end")
     (etc / "cron.d" / "sane").write_text("MAILTO=''\n0 3 * * * root /opt/a\n")
     (etc / "crontab").unlink()
+    for file in (etc / "cron.d").iterdir():
+        file.chmod(0o644)
     async with watched(etc, DEBIAN) as host:
         why = "line 2 is not understood"
         typo = await host.until_shown(f"cron/job/{etc}/cron.d/typo a", ignored=why)
@@ -199,6 +204,49 @@ async def test_what_debians_cron_ignores(etc: Path) -> None:
     async with watched(etc, CRONIE) as host:
         await host.until_shown(f"cron/job/{etc}/cron.d/typo a", description=runs)
         assert f"1 line not understood: {etc}/cron.d/typo:3" in host.status.detail
+
+
+@in_loop
+async def test_files_and_users_that_cron_refuses(etc: Path) -> None:
+    """A job has the reason why cron refuses its file or its user, until that is mended."""
+    job = "0 3 * * * {} /opt/a\n"
+    for name, mode, text in (
+        ("sane", 0o644, job.format("root")),
+        ("open", 0o664, job.format("root")),
+        ("program", 0o755, job.format("root")),
+        ("nobodys", 0o600, f"{job.format('root')}0 4 * * * no-such-user /opt/b\n"),
+        ("long", 0o644, "#\n" * 10_003 + job.format("root")),
+        ("linked", 0o644, job.format("root")),
+    ):
+        (etc / "cron.d" / name).write_text(text)
+        (etc / "cron.d" / name).chmod(mode)
+    (etc / "other-link").hardlink_to(etc / "cron.d" / "linked")
+    missing = "there is no user no-such-user"
+
+    def of(name: str) -> str:
+        return f"cron/job/{etc}/cron.d/{name}"
+
+    async with watched(etc, DEBIAN) as host:
+        await host.until_shown(of("open a"), ignored="its mode is 0664")
+        await host.until_shown(of("long a"), ignored="it has more than 10,000 lines")
+        await host.until_shown(of("linked a"), ignored="it has other hard links")
+        for program in "ab":
+            await host.until_shown(of(f"nobodys {program}"), ignored=f"line 2: {missing}")
+        for name in ("sane", "program"):
+            assert "ignored" not in await host.properties(of(f"{name} a"))
+        (etc / "cron.d" / "open").chmod(0o644)
+        async with asyncio.timeout(PATIENCE):
+            while "ignored" in await host.properties(of("open a")):  # noqa: ASYNC110 -- as until_shown
+                await asyncio.sleep(0.01)
+    async with watched(etc, CRONIE) as host:
+        await host.until_shown(of("nobodys b"), ignored=missing)
+        await host.until_shown(of("program a"), ignored="its mode is 0755")
+        for name in ("sane", "open", "long", "linked", "nobodys"):
+            assert "ignored" not in await host.properties(of(f"{name} a"))
+    (etc.parent / "cron").write_text(DEBIAN)
+    source = Cron(etc, str(etc.parent), os.getuid() + 1)
+    async with observed(etc.parent, Observer("cron", "cron", source.observe)) as host:
+        await host.until_shown(of("sane a"), ignored=f"it belongs to {user_name(os.getuid())}")
 
 
 LINES = [

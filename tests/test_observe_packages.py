@@ -25,6 +25,7 @@ from opdbus.observe.documents import Documents, Owner, Places
 from opdbus.observe.dpkg import MAX_STATUS_BYTES, StatusFile
 from opdbus.observe.packages import Packages
 from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer
+from opdbus.observe.skipped import Skipped
 from opdbus.serving.serving import Serving
 
 PARAGRAPH = """\
@@ -308,13 +309,16 @@ async def test_packages_of_rpm(places: Places) -> None:
         ["kernel", "1", "6.2", "1", "x86_64", "0", "kernel.src.rpm", "Unspecified"],
     ]
     lines = [quoted([*row, "https://example.org", f"the {row[0]}'s"]) for row in rows]
-    answer.write_text("\n".join([*lines, "no package is called so"]) + "\n")
+    broken = "'lost'\t'0'\tno field"
+    answer.write_text("\n".join([*lines, "no package is called so", broken]) + "\n")
     fake_rpm(places, f"sys.stdout.write(open({str(answer)!r}).read())")
     async with watched(places) as host:
         shown = await host.until_shown("packages/package/bash", version="5.2-1.fc40")
         assert shown["installed_size_mb"] == 7.6
         assert shown["source"] == "bash-5.2.src"
         assert "packages/package/kernel-1:6.2-1:x86_64" in host.names
+        places_of = f"4 of {places.rpm} -qa, 5 of {places.rpm} -qa"
+        assert f"2 rows not understood: {places_of}" in host.status.detail
         answer.write_text(lines[1] + "\n")
         (places.rpm_databases[0] / "rpmdb.sqlite").write_text("changed")
         await host.until(lambda: host.names == {"packages/package/kernel"})
@@ -332,7 +336,7 @@ async def test_separators_in_the_summary_of_an_rpm(places: Places, summary: str)
     answer = places.root / "answer"
     answer.write_text(f"{quoted(row)}\n{quoted(plain)}\n", newline="")
     fake_rpm(places, f"sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())")
-    first, second = await rpm.listed(places.rpm)
+    first, second = await rpm.listed(places.rpm, Skipped())
     assert first["summary"] == summary
     assert (second["name"], second["summary"], second["homepage"]) == ("even", "plain", "(none)")
     async with watched(places) as host:
@@ -345,7 +349,7 @@ async def test_rows_that_are_cut(places: Places) -> None:
     """A row with too few fields is a fault that is told, not a missing package."""
     fake_rpm(places, "print(\"'odd'\\t'0'\")")
     with pytest.raises(LostSource, match="no list of packages"):
-        await rpm.listed(places.rpm)
+        await rpm.listed(places.rpm, Skipped())
 
 
 SPEC = """\
@@ -381,7 +385,7 @@ def test_a_real_rpm_with_separators(tmp_path: Path) -> None:
     program = tmp_path / "rpm"
     program.write_text(f'#!/bin/sh\nexec rpm --dbpath {tmp_path}/db "$@"\n')
     program.chmod(0o755)
-    (row,) = asyncio.run(rpm.listed(str(program)))
+    (row,) = asyncio.run(rpm.listed(str(program), Skipped()))
     assert row["summary"] == "A\ttab and its 'quotes'"
     places = Places(tmp_path, tmp_path / "dpkg", tmp_path, str(program), (tmp_path / "db",))
     path = "/usr/share/odd/it"
@@ -394,7 +398,7 @@ async def test_an_rpm_that_hangs(places: Places) -> None:
     """An rpm that does not end is ended, and that is the reason."""
     fake_rpm(places, "import time; time.sleep(1000)")
     with pytest.raises(LostSource, match=r"took more than 0\.2 s"):
-        await rpm.listed(places.rpm, seconds=0.2)
+        await rpm.listed(places.rpm, Skipped(), seconds=0.2)
 
 
 @pytest.mark.parametrize(

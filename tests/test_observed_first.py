@@ -247,7 +247,10 @@ def test_the_map_has_the_observed_words(daemons: Callable[..., Running], tmp_pat
     """The map draws each object once, by what is observed, and says `declared` of a wish."""
     daemon = _filled(daemons(STATE_FILE=_file(tmp_path))).vectorized()
     page = tmp_path / "map.html"
-    assert daemon.cli("map", "-o", str(page)).returncode == 0
+    drifts = json.loads(daemon.cli("drift", "--json").stdout)["drifts"]
+    told = json.loads(daemon.cli("map", "-o", str(page), "--json").stdout)
+    counts = {json.loads(daemon.cli("status", "--json").stdout)["Drifted"], told["drifted"]}
+    assert counts == {len(drifts)}
     data = re.search(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL
     )
@@ -261,6 +264,11 @@ def test_the_map_has_the_observed_words(daemons: Callable[..., Running], tmp_pat
             strict=True,
         )
     )
+    # also what is declared under another name is marked
+    marked = {
+        scene["name"][int(row)] for row, mark in scene["marks"].items() if mark[0] == "drifted"
+    }
+    assert {"nginx", "alice", "memcached.service"} <= marked
     assert rows["nginx"][1] == "installed"
     assert rows["memcached.service"][1] == "failed"
     assert rows["telnetd"][1] == "declared installed"
@@ -301,7 +309,15 @@ def test_real_accounts_are_told_as_they_are(
     assert "declared shell: /opt/wish/fish" in line
     assert daemon.cli("search", "fish", "--all", "-q").stdout == ""
     assert "/opt/wish" not in daemon.cli("list", "--columns", "name,shell").stdout
-    # it was looked for, and is not there
+    # it was looked for, and is not there: marked wherever it is listed
+    for asked in (("list",), ("list", "--columns", "name,uid"), ("search", "kind:account")):
+        rows = json.loads(daemon.cli(*asked, "--where", "name~no-such", "--json").stdout)
+        row = (rows["objects"] if asked[0] == "list" else rows)[0]
+        said = row["declared"] if asked[0] == "list" else row["snippet"]
+        assert "missing" in said, asked
+        assert daemon.cli(*asked[:1], *asked[1:2], "-q", "--where", "name~no-such").stdout == ""
+    hits = json.loads(daemon.cli("search", "kind:account", "-n", "1000", "--json").stdout)
+    assert [hit["source"] for hit in hits].index("file") == len(hits) - 1
     line = daemon.cli("search", "no-such-wish", "-n", "1").stdout.splitlines()[1]
     assert "declared, missing: user account no-such-wish" in line
 
@@ -344,3 +360,51 @@ def test_a_list_marks_what_is_declared_absent(absent: Running) -> None:
     assert marked == {"telnetd", "rsh", "toor", "old.example"}
     rows = json.loads(absent.cli("list", "--json").stdout)["objects"]
     assert {row["name"] for row in rows if row.get("declared") == "absent"} == marked
+
+
+def test_names_alone_are_of_what_is_there(absent: Running) -> None:
+    """`-q` leaves out what is declared absent, and conditions alone put it behind the others."""
+    names = absent.cli("list", "-q").stdout.splitlines()
+    listed = absent.cli("list").stdout.splitlines()[1:]
+    assert len(names) == len([line for line in listed if line.split()[-1] != "absent"]) > 5
+    assert "apt/package/telnetd" not in names
+    asked = ("search", "telnetd", "--all", "-n", "100")
+    assert "apt/package/telnetd" not in absent.cli(*asked, "-q").stdout.splitlines()
+    columns = absent.cli(*asked, "--columns", "name,kind").stdout.splitlines()
+    assert [line.split() for line in columns if "telnetd" in line] == [
+        ["telnetd", "package", "absent"]
+    ]
+    sources = [hit["source"] for hit in _answers(absent, "name~a kind:package name:n")]
+    assert sources == sorted(sources, key="file".__eq__)
+    sources = [hit["source"] for hit in _answers(absent, "kind:package", "-n", "100")]
+    assert sources == ["publish:t", *["file"] * 3]
+
+
+def test_source_is_who_tells_of_an_object(host: Running) -> None:
+    """A column or condition of an identity's word is that alone; a field so called has a dot."""
+    rows = json.loads(
+        host.cli("list", "--kind", "mount", "--columns", "name,source,.source", "--json").stdout
+    )["objects"]
+    assert {row["name"]: (row["source"], row[".source"]) for row in rows} == {
+        "/": ("publish:t", "/dev/sda1"),
+        "/srv": ("publish:t", "/dev/sdb1"),
+        "/wish": ({"declared": "file"}, None),
+    }
+    for where, names in (
+        ("source=/dev/sda1", []),
+        (".source=/dev/sda1", ["mounts/mount//"]),
+        ("source=publish:t, kind=mount", ["mounts/mount//", "mounts/mount//srv"]),
+    ):
+        assert host.cli("list", "-q", "--where", where).stdout.splitlines() == names, where
+    assert ".source" in host.cli("fields", "--kind", "mount").stdout
+
+
+def test_a_list_is_a_list_in_json(host: Running) -> None:
+    """A column has one type: of a list with one member as of one with several, or with none."""
+    rows = json.loads(
+        host.cli(
+            "list", "--where", "plugin=users", "--columns", "name,groups,members", "--json"
+        ).stdout
+    )["objects"]
+    assert [row["groups"] for row in rows if row["name"] == "alice"] == [["sudo"]]
+    assert [row["members"] for row in rows if row["name"] == "sudo"] == [["alice", "bob"]]

@@ -47,8 +47,8 @@ def test_objects_are_counted_by_where_they_are_from() -> None:
     """The host's lines count all objects, and those of each observer, file and publisher."""
     lines = host(VALUES)
     assert list(lines)[:3] == ["Objects", "Observed", "Not observed"]
-    assert lines["Objects"] == "1,322, all with vectors"
-    assert lines["Observed"] == "1,219: systemd 642, packages 577"
+    assert lines["Objects"] == "1,322 so far, all with vectors"
+    assert lines["Observed"] == "1,219 so far: systemd 642, packages 577"
     assert lines["Declared"] == "100 in /etc/op-dbus/state.json"
     gone = host(VALUES | {"StateFileError": "it is gone; put it back"})["Declared"]
     assert gone == "100, the last that /etc/op-dbus/state.json declared: it cannot be read now"
@@ -90,12 +90,15 @@ def test_no_observer_is_no_fault() -> None:
     assert host(VALUES | without)["Observed"] == "nothing: OP_DBUS_OBSERVE is none"
     starting = without | {"Observers": [["network", "starting", 0, ""]]}
     assert host(VALUES | starting)["Observed"] == "nothing yet"
+    read = {"Observers": [["network", "up", 0, ""]]}
+    assert host(VALUES | read)["Objects"] == "1,322, all with vectors"
+    assert host(VALUES | read)["Observed"] == "1,219: systemd 642, packages 577"
 
 
 def test_objects_that_wait_are_counted() -> None:
     """Objects without vectors are counted, and those that an update has still to render."""
     waiting = VALUES | {"Pending": 40, "Vectorized": 1282}
-    assert host(waiting)["Objects"] == "1,322, 40 of which wait for their vectors"
+    assert host(waiting)["Objects"] == "1,322 so far, 40 of which wait for their vectors"
     updated = {"Pending": 900, "Vectorized": 1282}
     for level in ({}, {"Level": "none", "Vectorized": 0, "Pending": 1322}):
         line = host(VALUES | updated | level)["Objects"]
@@ -104,7 +107,7 @@ def test_objects_that_wait_are_counted() -> None:
     assert host(waiting)["Second stage"] == stage
     assert "Second stage" not in host(waiting | {"FirstStage": 0})
     assert "Second stage" not in host(VALUES)
-    assert host(VALUES | {"Vectorized": 0})["Objects"] == "1,322"
+    assert host(VALUES | {"Vectorized": 0})["Objects"] == "1,322 so far"
 
 
 def test_many_publishers_are_cut() -> None:

@@ -94,7 +94,7 @@ def test_the_first_page_says_what_matters() -> None:
         "serves    medium on cpu:onnxruntime in fp32: AMD EPYC",
         "proven    3 min ago: 73 nodes on CPU, vectors off by 3e-07 (limit 1e-05)",
         "work      12 texts wait, 431 a second, 3.1 ms to a vector, 300 MiB of memory",
-        "objects   1,322, all with vectors",
+        "objects   1,322 so far, all with vectors",
         "observers 2 up: systemd 642, packages 577",
         "! failed  users: reading took more than 10 s",
         "starting  network",
@@ -164,7 +164,7 @@ def test_what_is_wrong_comes_with_how_old_the_rest_is() -> None:
         ({"Proof": {}, "QueueDepth": 0}, "work      idle, 431 a second, 3.1 ms to a"),
         (
             {"Pending": 862, "Vectorized": 460},
-            "objects   1,322, 862 of which wait for their vectors, about 2 s",
+            "objects   1,322 so far, 862 of which wait for their vectors, about 2 s",
         ),
         ({"Fallbacks": [["cuda", "no driver"]]}, "! fault   cuda: no driver"),
         ({"LastError": "it is full"}, "! fault   it is full"),

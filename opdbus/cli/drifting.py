@@ -7,14 +7,15 @@ import math
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from opdbus import listing
+from opdbus import listing, routes
 from opdbus.bus import paths
 from opdbus.cli import output, telling
-from opdbus.cli.asking import ask, chosen, named
+from opdbus.cli.asking import ask, chosen, name_of, named
 from opdbus.cli.field_values import NOT_DECLARED, least_of
 from opdbus.cli.printing import stamp
 from opdbus.cli.root import as_json, kind, plugin, root
@@ -85,19 +86,60 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         _follow(chosen(**wanted), _as_lines if json_ else _printed)
         return 0
     rows, waits, fault, unobserved = ask(lambda client: _listed(client, chosen(**wanted)))
+    names = routes.subject_of(wanted["about"] or "")
+    answers = ask(partial(_answers, names)) if names else {}
+    if answers:
+        rows = _of_those(rows, answers)
+    elif names:
+        output.note(f"no object is called {output.visible(names[0])}")
     unknown = f"not all is known yet; still waiting for {' and '.join(waits)}" if waits else ""
     for note in filter(None, (fault, unknown)):
         output.note(f"op-dbus: {note}")
     if json_:
         found = {"drifts": list(map(_value, rows)), "not_observed": [*map(_unseen, unobserved)]}
-        output.as_json({"format_version": FORMAT_VERSION, **found})
+        said = {"answers": [*answers.values()]} if answers else {}
+        output.as_json({"format_version": FORMAT_VERSION, **said, **found})
     else:
-        _print_all(rows, unobserved)
-        if not (rows or waits or fault):
+        for answer in answers.values():
+            print(output.visible(answer))
+        _print_all(rows, [] if answers else unobserved)
+        if not (rows or waits or fault or answers):
             output.note(_nothing(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
     return DRIFTED if rows else UNKNOWN if waits else 0
+
+
+async def _answers(names: Sequence[str], client: Client) -> dict[str, str]:
+    """Say by its path of each object of the first name that there is whether it is as declared."""
+    for name in names:
+        found, _ = await client.resolve(name)
+        shown = {path: await client.show(path) for path, *_ in found}
+        if declared := {path: one for path, one in shown.items() if one["Declared"]}:
+            return {path: _answer(name_of(path), one) for path, one in declared.items()}
+        if shown:
+            listed = listing.first([*map(name_of, shown)], _MOST_NAMES)
+            return dict.fromkeys([*shown][:1], f"nothing is declared of {name}: {listed}")
+    return {}
+
+
+def _answer(name: str, shown: Mapping[str, Any]) -> str:
+    """Say whether an object is as declared; a daemon of another version does not say that."""
+    drift = shown.get("Drift", "")
+    if drift == "none":
+        return f"yes: {name} is as declared"
+    if drift:
+        return f"no: {name} is other than declared"
+    return f"{name} is declared, and nothing observes it: it is not compared"
+
+
+def _of_those(rows: Sequence[Row], answers: Mapping[str, str]) -> list[Row]:
+    """Return the rows of objects that answers are about, which may be declared by other names."""
+    if not any(answer.startswith("no:") for answer in answers.values()):
+        return []
+    names = {named(path)["name"] for path in answers}
+    names |= {name.rpartition(".")[0] for name in names}
+    return [row for row in rows if named(row[0])["name"] in names] or [*rows]
 
 
 def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:

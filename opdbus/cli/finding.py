@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from opdbus import routes
+from opdbus import listing, routes
 from opdbus.cli import completing, hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
 from opdbus.cli.questions import route_of
 from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root, where_of
+from opdbus.cli.status import STARTING
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 NOTHING: Final = 12
 # so many more hits are counted, as far as the daemon gives them
 _AHEAD: Final = 100
+# observers that are named
+_MOST_NAMES: Final = 3
 _KEYS: Final = ("path", "plugin", "kind", "name")
 
 limit = click.option(
@@ -91,6 +94,7 @@ def search(
         weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
         hint = "; --all lists what comes nearest" if weak else ""
         output.note(f"nothing here is about that{hint}")
+        _tell_so_far()
     return NOTHING
 
 
@@ -129,6 +133,14 @@ def similar(
     return NOTHING
 
 
+def _tell_so_far() -> None:
+    """Say on stderr if observers have not read the host yet, and which."""
+    observers = ask(lambda client: client.state())["Observers"]
+    if names := [name for name, state, *_ in observers if state == STARTING]:
+        read = listing.first(names, _MOST_NAMES)
+        output.note(f"the host is still being read ({read}): that is the answer so far")
+
+
 def _is_past_the_last(found: Callable[..., Awaitable[Hits]], offset: int) -> bool:
     """Tell whether a page is empty because it begins past the last hit, and say so on stderr."""
     is_past = offset > 0 and bool(ask(lambda client: found(client, 1, 0)))
@@ -161,13 +173,13 @@ def _answer(
     best, shown, more = ask(found)
     if form.is_json:
         output.as_json(shown)
-    elif best:
+    elif shown:
         form.print(shown, partial(hits.show, is_explained=options.get("explain", False)))
     else:
         tell_unknown(fields_of(options["where"]))
     if form.is_for_people:
         _tell_of(best, more, offset + limit)
-    return bool(best)
+    return bool(shown)
 
 
 def _sides(details: dict[str, Any]) -> dict[str, Any]:
@@ -183,6 +195,8 @@ def _tell_of(best: Sequence[Row], more: int, offset: int) -> None:
     by_static = sum(hit["stage"] == "static" for hit in best)
     if 0 < by_static < len(best):
         output.note(f"the last {by_static} have no vectors of the level yet")
+    if any(hit.get("so_far") for hit in best):
+        _tell_so_far()
     if more:
         rows.tell_more(f"{more}" if more < _AHEAD else f"at least {more}", offset)
 
@@ -224,18 +238,12 @@ def list_(
     async def found(client: Client) -> tuple[int, Sequence[Row]]:
         total, page = await client.pages(chosen(**wanted), offset, limit)
         listed: list[Row] = [dict(zip(_KEYS, row, strict=True)) for row in page]
-        shown = await form.fill(client, listed)
-        absent = set() if form.is_quiet else await _absent(client, listed)
-        mark: Row = {rows.DECLARED: "absent"}
-        return total, [{**row, **mark} if at in absent else row for at, row in enumerate(shown)]
+        return total, await form.fill(client, listed)
 
     total, shown = ask(found)
     if form.is_json:
         output.as_json({"total": total, "objects": shown})
     elif shown:
-        if form.columns and any(rows.DECLARED in row for row in shown):
-            form = form._replace(columns=tuple(dict.fromkeys((*form.columns, rows.DECLARED))))
-            shown = [{name: row.get(name) for name in form.columns} for row in shown]
         form.print(shown)
     elif form.is_for_people:
         past = f"{total:,} such objects, and none of them is on this page"
@@ -247,13 +255,6 @@ def list_(
     more = total - offset - len(shown)
     if form.is_for_people and shown and more:
         rows.tell_more(f"{more:,}", offset + len(shown))
-
-
-async def _absent(client: Client, listed: Sequence[Row]) -> set[int]:
-    """Return the places of the objects that are only declared, and that as absent."""
-    paths = [row["path"] for row in listed]
-    values = await client.values(paths, ["name"], marked=True) if paths else []
-    return {i for i, (name,) in enumerate(values) if isinstance(name, dict) and rows.ABSENT in name}
 
 
 def _columns(where: str) -> tuple[str, ...]:

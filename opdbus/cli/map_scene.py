@@ -51,7 +51,10 @@ class Known(NamedTuple):
 
 def scene(known: Known, table: Table) -> Scene:
     """Find a place for each object, and say what it is."""
-    number_of: Numbers = {row[:3]: number for number, row in enumerate(table.rows)}
+    number_of: dict[tuple[str, ...], int] = {row[:3]: n for n, row in enumerate(table.rows)}
+    for declared, observed in table.renamed.items():
+        if (number := number_of.get(paths.parse(observed))) is not None:
+            number_of[paths.parse(declared)] = number
     return Scene(
         title=f"Map of {_shown(platform.node())}",
         about=_about(table, known.since),
@@ -109,7 +112,9 @@ def _marks(known: Known, number_of: Numbers) -> dict[int, Mark]:
         row = number_of.get(tuple(paths.parse(drift[0])))
         if row is not None:
             said = "; ".join(f"{severity}, {text}" for severity, text in drifting.told(drift))
-            found[row] = Mark(DRIFTED, _shown(said))
+            # an object may be declared under two names
+            known_why = found[row].why if row in found and found[row].what == DRIFTED else ""
+            found[row] = Mark(DRIFTED, _shown("; ".join(filter(None, (known_why, said)))))
     return found
 
 

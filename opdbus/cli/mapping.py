@@ -87,7 +87,9 @@ def map_(
         scene = map_scene.scene(known, found)
     content = drawers[target.suffix](scene).encode(errors="replace")
     _write(target, content)
-    _tell(target, scene, found, len(content), json_=json_)
+    # where conditions chose the objects, the daemon counts others
+    drifted = None if "where" in asked else len(known.drifts)
+    _tell(target, scene, found, len(content), drifted, json_=json_)
 
 
 async def _ask(client: Client, wanted: dict[str, Any], limit: int, since: int) -> Known:
@@ -114,12 +116,14 @@ def _write(target: Path, content: bytes) -> None:
         raise InvalidArgs(f"cannot write {target}: {error.strerror}") from None
 
 
-def _tell(target: Path, scene: Scene, table: Table, size: int, *, json_: bool) -> None:
+def _tell(
+    target: Path, scene: Scene, table: Table, size: int, drifted: int | None, *, json_: bool
+) -> None:
     marked = {sign.key: sign.many for sign in scene.legend()}
     counts = {
         "objects": len(scene.rows),
         "labels": len(scene.labels()),
-        "drifted": marked.get("drifted", 0),
+        "drifted": marked.get("drifted", 0) if drifted is None else drifted,
         "changed": marked.get("changed", 0),
     }
     if json_:

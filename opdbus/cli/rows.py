@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from functools import wraps
-from itertools import starmap
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import click
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     # of an object: its path, plugin, kind and name at least
     Row: TypeAlias = dict[str, Any]
 
-# what the value of an object stands below that nothing observes
+# what the value of an object stands below that nothing observes, and if it is not there
 DECLARED: Final = "declared"
-# the same of one that is declared absent
-ABSENT: Final = "declared absent"
+_MARKS: Final = frozenset({DECLARED, "declared absent", "declared missing"})
 # in click's context: the arguments of the command that `op-dbus ask` took
 ASKED: Final = "opdbus.asked"
 # never shortened, to be copied
@@ -58,16 +57,25 @@ class Form(NamedTuple):
         return not (self.is_quiet or self.is_json)
 
     async def fill(self, client: Client, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the columns of rows: what a row has itself, or else a field of its object."""
+        """Return the columns of rows: what a row has itself, or else a field of its object.
+
+        What is declared, and not there, is marked; it is no row of names alone. Hits say that
+        themselves.
+        """
+        is_listed = self.is_quiet or self.columns or "snippet" not in next(iter(rows), {})
+        marks = await _marks(client, rows) if is_listed else [""] * len(rows)
+        if self.is_quiet:
+            return [row for row, mark in zip(rows, marks, strict=True) if not mark]
         if not self.columns:
-            return rows
+            return [_marked(row, mark) for row, mark in zip(rows, marks, strict=True)]
         known = [{**row, "object": name_of(row), **_text(row)} for row in rows]
         fields = [name for name in self.columns if known and name not in known[0]]
         paths = [row["path"] for row in rows]
         found = await client.values(paths, fields, marked=True) if fields else [[]] * len(rows)
         for row, values in zip(known, found, strict=True):
             row.update(zip(fields, values, strict=True))
-        return [{name: row[name] for name in self.columns} for row in known]
+        shown = ({name: row[name] for name in self.columns} for row in known)
+        return [_marked(row, mark) for row, mark in zip(shown, marks, strict=True)]
 
     def print(
         self, rows: Sequence[Row], usual: Callable[[Sequence[Row]], None] | None = None
@@ -78,9 +86,11 @@ class Form(NamedTuple):
                 print(output.visible(name_of(row)))
         elif self.columns:
             empty = [name for name in self.columns if all(row[name] is None for row in rows)]
+            names = dict.fromkeys((*self.columns, *chain.from_iterable(rows)))
             # lines of nothing would say less than why they are empty
             if not rows or len(empty) < len(self.columns):
-                output.table(self.columns, [list(starmap(_cell, row.items())) for row in rows])
+                cells = [[_cell(name, row.get(name)) for name in names] for row in rows]
+                output.table([*names], cells)
             tell_unknown(empty if rows else [])
         elif usual:
             usual(rows)
@@ -106,6 +116,18 @@ def _form(*, quiet: bool, columns: str | None, json_: bool) -> Form:
     return Form(quiet, names, json_)
 
 
+async def _marks(client: Client, rows: Sequence[Row]) -> list[str]:
+    """Return of each object that is declared and not there `absent` or `missing`, else nothing."""
+    paths = [row["path"] for row in rows]
+    values = await client.values(paths, ["name"], marked=True) if paths else []
+    keys = (next(iter(name)) if isinstance(name, dict) else "" for (name,) in values)
+    return [key.removeprefix(DECLARED).strip() for key in keys]
+
+
+def _marked(row: Row, mark: str) -> Row:
+    return {**row, DECLARED: mark} if mark else row
+
+
 def _text(row: Row) -> dict[str, Any]:
     # of objects in a list it is a field, if anything
     return {"text": row["snippet"]} if "snippet" in row else {}
@@ -113,7 +135,7 @@ def _text(row: Row) -> dict[str, Any]:
 
 def _cell(name: str, value: Any) -> str:  # noqa: ANN401 -- any JSON
     # as hits are listed: so many digits of a score say something
-    if isinstance(value, dict) and value.keys() in ({DECLARED}, {ABSENT}):
+    if isinstance(value, dict) and value and value.keys() <= _MARKS:
         return " ".join(f"{mark} {_cell(name, inner)}" for mark, inner in value.items())
     said = f"{value:.3f}" if name == "score" and isinstance(value, float) else output.said(value)
     return said if name in _NAMES else output.short_hashes(said)

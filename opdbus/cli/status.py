@@ -22,7 +22,9 @@ _OF_HOST = set(
 _INTERNAL = {"Accuracy", "Generation"}
 # ends the names that ONNX Runtime has for what runs nodes
 _RUNTIME = "ExecutionProvider"
-_WELL = {"up", "starting"}
+# of an observer that has not read what there is yet
+STARTING = "starting"
+_WELL = {"up", STARTING}
 _NONE = "nothing: OP_DBUS_OBSERVE is none"
 # of observers and publishers that are named
 _MOST = 20
@@ -47,10 +49,12 @@ def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
 def host(values: Mapping[str, Any]) -> dict[str, str]:
     """Say how many objects there are and where they are from, and what could not be observed."""
     observers = values["Observers"]
+    so_far = " so far" if any(row[1] == STARTING for row in observers) else ""
     lines = {
-        "Objects": f"{values['Count']:,}{_waiting(values)}",
+        "Objects": f"{values['Count']:,}{so_far}{_waiting(values)}",
         "Second stage": _staged(values),
-        "Observed": _counted(_of("live:", values)) or ("nothing yet" if observers else _NONE),
+        "Observed": _counted(_of("live:", values), so_far)
+        or ("nothing yet" if observers else _NONE),
         "Not observed": "\n".join(_missing(observers)),
         "Note": "\n".join(f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL),
         "Declared": _declared(values),
@@ -96,11 +100,11 @@ def _staged(values: Mapping[str, Any]) -> str:
     return f"{share}% ready; searches find {values['FirstStage']:,} objects by static vectors"
 
 
-def _counted(rows: Sequence[tuple[str, int]]) -> str:
+def _counted(rows: Sequence[tuple[str, int]], so_far: str = "") -> str:
     shown = [f"{name} {count:,}" for name, count in rows[:_MOST]]
     more = [f"{len(rows) - _MOST} more"] if len(rows) > _MOST else []
     total = sum(count for _, count in rows)
-    return f"{total:,}: {', '.join([*shown, *more])}" if rows else ""
+    return f"{total:,}{so_far}: {', '.join([*shown, *more])}" if rows else ""
 
 
 def _missing(observers: Sequence[Sequence[Any]]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 from opdbus import errors
@@ -10,6 +12,8 @@ from opdbus.bus.transport.connection import Connection, RemoteError
 
 # Computing vectors may take longer than D-Bus libraries usually wait.
 PATIENCE_SECONDS: Final = 120.0
+# After so long, whether its process runs at all is looked at.
+_SILENCE_SECONDS: Final = 3.0
 _NOT_THERE: Final = (
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
@@ -81,13 +85,34 @@ class Remote:
         return Interface(self, path, interface)
 
     async def call(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
-        """Call `interface.method`, and wait for its reply as long as it takes."""
-        try:
-            return await self._connection.call(
+        """Call `interface.method`, and wait for its reply as long as it takes.
+
+        Raises BusError at once where the process is stopped: it would never answer.
+        """
+        reply = asyncio.ensure_future(
+            self._connection.call(
                 BUS_NAME, path, member, signature, *body, is_interactive=self.may_ask_user
             )
+        )
+        try:
+            await asyncio.wait({reply}, timeout=_SILENCE_SECONDS)
+            if not reply.done():
+                await self._refuse_if_stopped()
+            return await reply
         except RemoteError as error:
             raise self._translated(error) from None
+        finally:
+            reply.cancel()
+
+    async def _refuse_if_stopped(self) -> None:
+        """Raise BusError if the process of the daemon is stopped, as by SIGSTOP or a debugger."""
+        with suppress(RemoteError):
+            (pid,) = await self._connection.ask_bus("GetConnectionUnixProcessID", "s", BUS_NAME)
+            if _is_stopped(int(pid)):
+                raise errors.BusError(
+                    f"op-dbus is stopped and cannot answer: `kill -CONT {pid}` lets its process go"
+                    " on, unless a debugger holds it"
+                )
 
     def _translated(self, error: RemoteError) -> errors.OpDbusError:
         if error.name.startswith(_NOT_THERE):
@@ -126,9 +151,19 @@ class Interface:
                 return await self.ask_patiently(method, signature, *body)
         except TimeoutError:
             raise errors.BusError(
-                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log"
+                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log; if it does"
+                " nothing, `systemctl restart op-dbus` starts it again"
             ) from None
 
     async def ask_patiently(self, method: str, signature: str, *body: Json) -> list[Json]:
         """Call a method, and wait for its reply as long as it takes."""
         return await self._remote.call(self._path, f"{self._name}.{method}", signature, *body)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped: see proc_pid_stat(5)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[:1] in (["T"], ["t"])

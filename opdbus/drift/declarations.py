@@ -10,7 +10,7 @@ import structlog
 from opdbus.drift import compare, look, table
 from opdbus.drift.look import Plan
 from opdbus.drift.pairs import Pairs, is_one
-from opdbus.index.declarations import NOTHING_DECLARED, Declaration
+from opdbus.index.declarations import ABSENT_AS_DECLARED, NOTHING_DECLARED, Declaration
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry
 from opdbus.state.object import Json, Thing
@@ -58,7 +58,7 @@ class PairedDeclarations:
             return ""
         # of a sort without a row for what is missing, few are listed
         is_known = self._covers(thing) and table.of_declared(thing[:2]).missing is not None
-        return "declared absent, and not there" if is_known else "declared absent"
+        return ABSENT_AS_DECLARED if is_known else "declared absent"
 
     def declares(self, thing: Thing) -> Entry | None:
         """Return the entry that declares an observed object."""

@@ -21,6 +21,8 @@ class Declaration(NamedTuple):
 
 
 NOTHING_DECLARED: Final = Declaration({}, {})
+# What begins the text of what is declared absent, and was looked for in vain.
+ABSENT_AS_DECLARED: Final = "declared absent, and not there"
 # Below this, the fields of an observed object have what is declared of it.
 DECLARED: Final = "declared"
 

@@ -225,14 +225,13 @@ class FieldIndex:
 
     def _having(self, condition: Condition, end: int) -> tuple["_Fields", "_Fields"]:
         """Return the fields that have the name of a condition, and those that end in it."""
+        if always := self._identity.get(condition.field.lower()):
+            return _Fields(condition, [always], end), _Fields(condition, [], end)
         wanted = fields.split(condition.field)
         found: dict[int, list[FieldColumn]] = {1: [], 2: []}
         for (path, lists), column in self._by_word.get(wanted[-1], {}).copy().items():
             if fit := fields.fit(wanted, path, lists):
                 found[fit].append(column)
-        if always := self._identity.get(condition.field.lower()):
-            # all rows have it: what ends in the name does not count
-            return _Fields(condition, [always, *found[2]], end), _Fields(condition, [], end)
         return _Fields(condition, found[2], end), _Fields(condition, found[1], end)
 
 

@@ -8,6 +8,8 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
+import numpy as np
+
 from opdbus import vocabulary
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
@@ -15,6 +17,7 @@ from opdbus.index import (
     calibration,
     common_words,
     explaining,
+    forms,
     joins,
     lexical,
     matching,
@@ -30,7 +33,7 @@ from opdbus.index.catalogue import first, thing_of
 from opdbus.index.declarations import DECLARED, NOTHING_DECLARED, Declaration, absence_of, marked
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
-from opdbus.index.matches import raise_by, read
+from opdbus.index.matches import having_all, raise_by, read
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import Score, rank
@@ -119,6 +122,8 @@ class Finder:
         async with begun(first, asked.words) as ask:
             corrected = questions.corrected(self._vectors, asked)
             asked, within = await asyncio.gather(corrected, self._within(page))
+            if forms.of(asked.words).values:
+                within = await asyncio.to_thread(self._having_all, asked.words, within)
             query = await self._query(asked, within)
             if level or not cascade or mode == "lexical":
                 order = partial(self._reranked, asked.words, level, priority) if level else None
@@ -199,10 +204,31 @@ class Finder:
         met = await matching.found(self._memory, page.where) if page.where else None
         return await self._worked(self._memory.catalogue.among, page.wanted or {}, met)
 
+    def _having_all(self, question: str, within: Met | None) -> Met | None:
+        """Return what has all values of a question that asks for such, within some entries.
+
+        What is declared of an observed object is no value of it. May be called on a thread.
+        """
+        view, declarations = self._memory.catalogue.view, self._memory.declarations
+        met = having_all(forms.of(question), view)
+        if met is None:
+            return within
+        is_kept = np.isin(met.ids, met.ids if within is None else within.ids)
+        for at, entry in enumerate(map(view.at, met.places.tolist())):
+            is_wish = entry is not None and entry.identity.source == FILE
+            if entry is None or (is_wish and declarations.observed(thing_of(entry))):
+                is_kept[at] = False
+        return Met(met.places[is_kept], met.ids[is_kept])
+
     async def _list(self, page: Page, query: Query) -> list[Hit]:
-        """Return a page of things in listing order."""
+        """Return a page of things in listing order, those that nothing observes last."""
         catalogue = self._memory.catalogue
-        things = await asyncio.to_thread(catalogue.things, {}, query.within)
+
+        def listed() -> list[Thing]:
+            found = catalogue.things({}, query.within)
+            return sorted(found, key=lambda thing: not catalogue.is_observed(thing))
+
+        things = await asyncio.to_thread(listed)
         part = things[page.offset : page.offset + page.limit]
         rows = [(catalogue.first(thing), _UNRANKED) for thing in part if catalogue.has(thing)]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
@@ -341,7 +367,7 @@ class Finder:
         view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}
         ids = view.ids if within is None else within.ids
-        is_left_out = mismatches.own_left_out(query.question)
+        is_left_out = mismatches.left_out(query.question)
         ranking = batches(rank(query.likeness, shares, query.raising, ids), min(enough, _FEW))
         # what is declared of what changes on the event loop, and is looked up there
         while len(found) < enough and (part := await self._worked(next, ranking, ())):
@@ -410,10 +436,12 @@ class Finder:
     def _absent_last(
         self, found: Found, judged: list[Judged], contents: Mapping[int, Content]
     ) -> tuple[Found, list[Judged]]:
-        """Put what is only declared absent below all that is observed and answers, and no surer."""
+        """Put what is declared, and absent or missing, below all that answers, and no surer."""
         declarations, rows = self._memory.declarations, [*zip(found, judged, strict=False)]
 
         def is_absent(entry: Entry) -> bool:
+            if entry.identity.source == FILE and declarations.is_missing(thing_of(entry)):
+                return True
             content = contents.get(entry.id)
             return content is not None and bool(absence_of(declarations, entry, content))
 

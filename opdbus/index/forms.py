@@ -88,6 +88,18 @@ _HAVING: Final[Mapping[str, Sequence[str]]] = {
     "session": ["locked"],
 }
 
+# Units of any type have the states of services.
+_UNITS: Final = (
+    "service",
+    "timer",
+    "socket unit",
+    "mount unit",
+    "path unit",
+    "target",
+    "slice",
+    "unit",
+)
+
 
 class Form(NamedTuple):
     """What a question is like, and what follows.
@@ -95,7 +107,8 @@ class Form(NamedTuple):
     It asks for some sorts; from things of some `less` is taken than else, or more; a value counts
     less for what is of the `damped` sorts. `is_whether` if it names a thing and ends in a state
     that it asks of it, `is_pure` if it names nothing but values and sorts: what has the values is
-    the answer.
+    the answer. Of a pure one all `values` must be met together by one of the sorts `holders`, such
+    as of `enabled but not active`; if it is `strict`, also where nothing does.
     """
 
     asked: Asked
@@ -103,6 +116,9 @@ class Form(NamedTuple):
     damped: Kinds = 0
     is_whether: bool = False
     is_pure: bool = False
+    values: Sequence[vocabulary.Traits] = ()
+    holders: Kinds = 0
+    is_strict: bool = False
 
 
 @lru_cache(maxsize=_QUESTIONS)
@@ -121,7 +137,7 @@ def of(question: str) -> Form:
         passive = reduce(or_, map(_sorts, _PASSIVE))
         acting = Asked(asked.named & ~passive, asked.subject & ~passive)
         return Form(acting, _less(tuple(_PASSIVE.items())), passive)
-    asked = _narrowed(question, asked)
+    holders, asked = asked.subject, _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
     is_of_state = is_whether or is_statement(question)
     is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and _ends_in_state(question, words)
@@ -130,7 +146,28 @@ def of(question: str) -> Form:
         # a nightly run is one of a service
         states = having & ~(_sorts("timer") | _sorts("cron job"))
         asked = _with(asked, states) if is_of_state else Asked(having, asked.subject)
-    return Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
+    found = Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
+    if not found.is_pure or "or" in words:
+        return found
+    is_strict = not {"not", *vocabulary.CONTRASTS}.isdisjoint(vocabulary.plain(question))
+    values = _together(question, holders)
+    return found._replace(values=values, holders=holders, is_strict=is_strict)
+
+
+def _together(question: str, subject: Kinds) -> Sequence[vocabulary.Traits]:
+    """Return the values that a question names, if there are several that its subject may have."""
+    units = reduce(or_, map(_sorts, _UNITS))
+    found = []
+    for bits in vocabulary.asked(question):
+        having = reduce(or_, (sorts for bit, sorts in _of_rows().items() if bits & bit), 0)
+        having |= units if having & units else 0
+        found += [bits] if not subject or having & subject else []
+    return found if len(found) > 1 else ()
+
+
+def is_yes_or_no(question: str) -> bool:
+    """Return whether a question is answered by yes or no: `is the printer out of paper`."""
+    return next(iter(_WORD.findall(question.lower())), "") in _WHETHER
 
 
 def states(question: str) -> set[str]:
@@ -168,7 +205,7 @@ def _is_pure(question: str) -> bool:
     """Return whether a question names values, and besides at most the sort of what has them."""
     asked = vocabulary.asked(question)
     said = {word for phrase in asked.values() for word in phrase.split()}
-    passed = said | kinds.words(question) | _FILLERS | STOP_WORDS
+    passed = said | kinds.words(question) | _FILLERS | STOP_WORDS | vocabulary.CONTRASTS
     return bool(asked) and passed.issuperset(vocabulary.plain(question))
 
 

@@ -31,7 +31,7 @@ from opdbus.index.raising import (
 from opdbus.index.scoring import Scored, scored
 from opdbus.index.search import ceiling, idf
 from opdbus.index.store import Store
-from opdbus.index.view import View
+from opdbus.index.view import Found, View
 from opdbus.index.word_index import Lookup
 from opdbus.kinds import Asked, Kinds
 from opdbus.slices import parts
@@ -150,6 +150,20 @@ def _sorts_of(compared: Sequence[Compared], view: View) -> Kinds:
     """Return the sorts that meet comparisons: what they are about."""
     met = [view.kinds[view.there(one.entries)] for one in compared]
     return int(np.bitwise_or.reduce(np.concatenate(met)))
+
+
+def having_all(form: forms.Form, view: View) -> Found | None:
+    """Return the entries that have all values of a question, and are of the sorts that it asks for.
+
+    None where it has not several, or where nothing has them all, unless the question is strict.
+    """
+    if not form.values:
+        return None
+    masks = [_having_any(bits, view.traits[: view.end]) for bits in form.values]
+    if form.holders:
+        masks.append(view.kinds[: view.end] & form.holders != 0)
+    places = np.flatnonzero(reduce(np.logical_and, masks) & (view.ids[: view.end] != 0))
+    return Found(places, view.ids[places]) if len(places) or form.is_strict else None
 
 
 def _of_subject(

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
+from opdbus.index.catalogue import first
 from opdbus.index.field_reader import Unread
 from opdbus.index.field_rows import Rows
 from opdbus.index.memory import Memory
@@ -116,7 +117,7 @@ async def values(
     wanted = fields.Names(names)
 
     def read(entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, list[Json]]:
-        return wanted.values(entries[0].identity, known)
+        return wanted.values(first(entries).identity, known)
 
     found = dict(await _each(memory, things, read))
     return [found.get(thing, {}) for thing in things]
@@ -145,11 +146,11 @@ async def _each(
 
 
 async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]:
-    """Count the entries of a plugin or kind that have each field, by its dotted path."""
+    """Count the entries of a plugin or kind that have each field, as conditions name it."""
     clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
 
     def paths(_identity: Identity, properties: Mapping[str, Json]) -> set[str]:
-        return fields.paths(properties)
+        return {f".{p}" if p.lower() in fields.IDENTITY else p for p in fields.paths(properties)}
 
     found: Counter[str] = Counter()
     async for part in parts(memory, clause, memory.volatile, paths):
@@ -199,7 +200,6 @@ def _clause(wanted: AllOf) -> Clause:
 
 def _clause_of(condition: Condition) -> tuple[list[str], list[str]]:
     if (column := condition.field.lower()) in fields.IDENTITY:
-        part = pattern(condition.part)
-        return [f"({column} LIKE ? ESCAPE '\\' OR properties LIKE ?)"], [part, f"%{column}%"]
+        return [f"{column} LIKE ? ESCAPE '\\'"], [pattern(condition.part)]
     patterns = condition.patterns
     return ["properties LIKE ? ESCAPE '\\'"] * len(patterns), patterns

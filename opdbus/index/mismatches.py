@@ -37,19 +37,26 @@ _SHORTEST: Final = 3
 _COMMON: Final = 0.5
 
 
-def own_left_out(question: str) -> Callable[[Thing, Score], bool]:
-    """Return a test for our own units, unless a question names them, or names nothing but values.
+def left_out(question: str) -> Callable[[Thing, Score], bool]:
+    """Return a test for units that only speak of what others are.
 
-    What they say is about what they watch: they answer for no other.
+    That are our own, which watch others, unless a question names them, or nothing but values; and
+    targets, if a question that is answered by yes or no does not name them: `printer.target` says
+    nothing of a printer.
     """
-    if _NAMES_US.search(question):
-        return lambda _thing, _score: False
-    is_pure = forms.of(question).is_pure
-    return lambda thing, score: _is_own(thing) and not (is_pure and score.values > 0)
+    form, names_us = forms.of(question), bool(_NAMES_US.search(question))
+    is_strict = forms.is_yes_or_no(question) and not form.is_pure
 
+    def is_left_out(thing: Thing, score: Score) -> bool:
+        if thing[:2] != UNIT:
+            return False
+        if thing.name.startswith(OWN):
+            return not names_us and not (form.is_pure and score.values > 0)
+        is_unasked = not form.asked.subject & kinds.of_thing(thing)[0]
+        is_target = thing.name.endswith(".target") and thing.name not in question
+        return is_strict and is_target and is_unasked
 
-def _is_own(thing: Thing) -> bool:
-    return thing[:2] == UNIT and thing.name.startswith(OWN)
+    return is_left_out
 
 
 def has_asked_kind(question: str, view: View) -> bool:

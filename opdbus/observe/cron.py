@@ -1,8 +1,10 @@
 """Jobs of cron and anacron: what runs when, as whom."""
 
 import os
+import pwd
 import re
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.accounts import user_name
 from opdbus.observe import crontab
 from opdbus.observe.crontab import Job
 from opdbus.observe.reading import changed_at, files_in, in_thread, read_at_most, text_of
@@ -47,10 +50,20 @@ _CLOSED: Final = Job("", "", "", "")
 
 
 class _Dialect(NamedTuple):
-    """What the installed cron takes: which names of files, and whether it is surely Debian's."""
+    """What the installed cron takes: names and modes of files, and whether it is surely Debian's.
+
+    Of the bits of a mode that are in `mask` a file has those of `mode`, if it is known which.
+    """
 
     names: re.Pattern[str]
     is_debian: bool = False
+    mask: int = 0
+    mode: int = 0
+
+
+# As cron(8) of both have it: others may not write, and for cronie it is no program besides.
+_OF_DEBIANS: Final = _Dialect(_DEBIAN, is_debian=True, mask=0o022)
+_OF_CRONIES: Final = _Dialect(_CRONIE, mask=0o7533, mode=0o400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +72,13 @@ class Cron:
 
     etc: Path = Path("/etc")
     path: str = _PATH
+    # of the files
+    owner: int = 0
 
     async def observe(self, report: Report) -> None:
         """List all jobs whenever a file has changed; raises Absent."""
-        files = [str(self.etc / name) for name in ("crontab", "anacrontab")]
+        # accounts: cron refuses jobs of users that there are not
+        files = [str(self.etc / name) for name in ("crontab", "anacrontab", "passwd")]
         folders = [str(self.etc / name) for name in ("cron.d", *_FOLDERS)]
         async for _ in edits(files, folders, _SETTLE_SECONDS):
             changed = await in_thread(self._changed_at)
@@ -98,8 +114,7 @@ class Cron:
             with suppress(OSError):
                 content, _ = read_at_most(Path(program), _MAX_PROGRAM_BYTES)
                 if _OF_CRONIE in content or _OF_DEBIAN in content:
-                    is_debian = _OF_CRONIE not in content
-                    return _Dialect(_DEBIAN if is_debian else _CRONIE, is_debian)
+                    return _OF_CRONIES if _OF_CRONIE in content else _OF_DEBIANS
         # elsewhere it is called crond
         is_debian = any(Path(program).name == "cron" for program in programs)
         return _Dialect(_DEBIAN if is_debian else _CRONIE)
@@ -129,9 +144,11 @@ class Cron:
                 yield str(file), file, _CLOSED
                 continue
             text = text_of(file, _MAX_BYTES, skipped)
-            jobs = crontab.jobs(text, file, skipped, is_debian=dialect.is_debian)
+            jobs = crontab.jobs(text, file, skipped, is_debian=dialect.is_debian, is_user=_is_user)
+            refused = self._refused(file, dialect)
             for job in jobs[:_MAX_LINES]:
-                yield f"{file} {job.program}".rstrip(" "), file, job
+                told = job._replace(ignored=refused or job.ignored)
+                yield f"{file} {job.program}".rstrip(" "), file, told
         file = self.etc / "anacrontab"
         text = text_of(file, _MAX_BYTES, skipped)
         for name, job in [*crontab.anacron_jobs(text, file, skipped)][:_MAX_LINES]:
@@ -142,6 +159,26 @@ class Cron:
                 is_left = _LEFT_BESIDE.fullmatch(file.name)
                 if not is_left and file.is_file() and os.access(file, os.X_OK):
                     yield str(file), file, Job("", schedule, "root", str(file))
+
+    def _refused(self, file: Path, dialect: _Dialect) -> str:
+        """Say why cron takes nothing of a file, whatever is in it; empty if it takes it."""
+        try:
+            link, status = file.lstat(), file.stat()
+        except OSError:
+            return ""
+        if dialect.mask and (other := {link.st_uid, status.st_uid} - {self.owner}):
+            return f"it belongs to {user_name(other.pop())}"
+        if status.st_mode & dialect.mask != dialect.mode:
+            return f"its mode is {stat.S_IMODE(status.st_mode):04o}"
+        return "it has other hard links" if dialect.is_debian and status.st_nlink > 1 else ""
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _properties(file: Path, job: Job) -> dict[str, Json]:

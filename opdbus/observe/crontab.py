@@ -1,7 +1,7 @@
 """Reads crontabs, see crontab(5) and anacrontab(5): when a command runs, in words."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,6 +46,8 @@ _ASSIGNED = re.compile(r"\w+=.*", re.DOTALL)
 _INPUT: Final = re.compile(r"(?<!\\)%")
 # More commands of one line than anybody writes.
 _MAX_STEPS: Final = 50
+# Debian's cron counts to 10,000 behind the lines that crontab(1) once wrote at the beginning.
+_MOST_OF_DEBIAN: Final = 10_003
 
 
 class Job(NamedTuple):
@@ -67,11 +69,19 @@ class Job(NamedTuple):
         return program(_INPUT.split(self.command, maxsplit=1)[0])
 
 
-def jobs(text: str, path: Path, skipped: Skipped, *, is_debian: bool = False) -> list[Job]:
+def jobs(
+    text: str,
+    path: Path,
+    skipped: Skipped,
+    *,
+    is_debian: bool = False,
+    is_user: Callable[[str], bool] = bool,
+) -> list[Job]:
     """Return the jobs of a system's crontab, where each line names a user.
 
     `is_debian` follows Debian's cron: it ignores a whole file for a line that it does not
-    understand, and knows no empty values, no time zones and no dash that keeps cron from logging.
+    understand or that names no user, or for too many lines, and knows no empty values, no time
+    zones and no dash that keeps cron from logging.
     """
     found: list[Job] = []
     zone = bad = ""
@@ -85,10 +95,15 @@ def jobs(text: str, path: Path, skipped: Skipped, *, is_debian: bool = False) ->
             zone = variable[1] if variable[0] == "CRON_TZ" and not is_debian else zone
         elif job := _job(line, is_debian=is_debian):
             ignored = end if number == len(lines) else ""
+            if not is_user(job.user):
+                ignored = f"there is no user {job.user}"
+                bad = bad or f"line {number}: {ignored}"
             found.append(job._replace(zone=zone, ignored=ignored))
         else:
             skipped.line(path, number)
             bad = bad or f"line {number} is not understood"
+    if is_debian and text.count("\n") > _MOST_OF_DEBIAN:
+        bad = bad or "it has more than 10,000 lines"
     if is_debian and (why := bad or end):
         return [job._replace(ignored=why) for job in found]
     return found

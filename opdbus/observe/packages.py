@@ -17,6 +17,7 @@ from opdbus.observe.pace import Allowance
 from opdbus.observe.package_runs import ByTime, Runs
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
+from opdbus.observe.skipped import Skipped
 from opdbus.parsing import decimal
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
@@ -77,7 +78,9 @@ class Packages:
         runs = ByTime("rpm")
         async for _ in changes(*rpm.files(self.places.rpm_databases), settle=_SETTLE_SECONDS):
             started = time.monotonic()
-            rows = await rpm.listed(self.places.rpm)
+            skipped = Skipped()
+            rows = await rpm.listed(self.places.rpm, skipped)
+            report.skip("package", skipped)
             cause = runs.cause() if report.has_listed("package") else ""
             report.replace("package", _by_name(map(_of_rpm, rows)), cause)
             await sleep(allowance.rest(time.monotonic() - started))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from opdbus.observe.report import LostSource
+from opdbus.observe.skipped import Skipped
 
 _SECONDS: Final = 60.0
 # 10,000 packages have 2 MB.
@@ -28,7 +29,7 @@ def files(databases: Iterable[Path]) -> list[Path]:
     return [folder / name for folder in databases for name in _FILES]
 
 
-async def listed(program: str, seconds: float = _SECONDS) -> list[dict[str, str]]:
+async def listed(program: str, skipped: Skipped, seconds: float = _SECONDS) -> list[dict[str, str]]:
     """Return the fields of each package; raises LostSource."""
     try:
         async with asyncio.timeout(seconds):
@@ -37,7 +38,12 @@ async def listed(program: str, seconds: float = _SECONDS) -> list[dict[str, str]
         raise LostSource(f"{program} -qa took more than {seconds:g} s") from None
     except OSError as error:
         raise LostSource(f"cannot run {program}: {error.strerror}") from None
-    found = list(filter(None, rows(text)))
+    found = []
+    for number, row in enumerate(rows(text), 1):
+        if row:
+            found.append(row)
+        else:
+            skipped.row(f"{number} of {program} -qa")
     if any(len(row) != len(_TAGS) for row in found):
         raise LostSource(f"{program} -qa said what is no list of packages")
     return [dict(zip(_TAGS, row, strict=True)) for row in found]

@@ -145,6 +145,11 @@ class Supervisor:
             for w in self._watched
         ]
 
+    @property
+    def starting(self) -> list[str]:
+        """The names of the observers that have not read what there is yet."""
+        return [w.observer.name for w in self._watched if w.state == STARTING]
+
     def awaited(self, plugins: Collection[str], unlisted: Collection[str] = ()) -> list[str]:
         """Return the names of the observers of some plugins that have not listed anything yet.
 

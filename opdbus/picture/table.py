@@ -17,11 +17,15 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The objects of a file, how many matched in all, and how many of those asked for wait."""
+    """The objects of a file, how many matched in all, and how many of those asked for wait.
+
+    `renamed` has the paths of declared objects that are observed under other names, and these.
+    """
 
     rows: list[Row]
     total: int
     waiting: int
+    renamed: dict[str, str]
 
 
 def header_of(content: Any) -> tuple[dict[str, Any], int]:  # noqa: ANN401 -- bytes of any kind
@@ -42,6 +46,7 @@ def read(file: BinaryIO) -> Table:
     first, last = header["objects"]["data_offsets"]
     file.seek(begin + first)
     lines = file.read(last - first).splitlines()
-    counts = header["__metadata__"]
+    about = header["__metadata__"]
     rows = [Row(*json.loads(line)) for line in lines]
-    return Table(rows, int(counts["total"]), int(counts["waiting"]))
+    renamed = json.loads(about.get("renamed", "{}"))
+    return Table(rows, int(about["total"]), int(about["waiting"]), renamed)

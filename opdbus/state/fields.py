@@ -14,7 +14,8 @@ _Found: TypeAlias = tuple[dict[str, list[Json]], dict[str, list[Json]]]
 # The dotted path of a value, those of the lists of objects that it is in, and the value itself.
 Leaf: TypeAlias = tuple[str, tuple[str, ...], Json]
 
-# What an object's identity says counts as fields of it.
+# What an object's identity says counts as fields of it; a field of its own that is called so is
+# named with a dot before it: `source` is who tells of a mount, `.source` its device.
 IDENTITY: Final = ("source", "plugin", "kind", "name")
 
 # Of more places the names are found out again: an object may have any number of keys.
@@ -30,6 +31,10 @@ def split(name: str) -> tuple[str, ...]:
         # most keys, and all the rest takes ten times as long
         return (name,) if name.isalnum() else tuple(_WORD.findall(name))
     return tuple(word.lower() for word in _WORD.findall(_CAMEL.sub(" ", name)))
+
+
+class Members(list[Json]):
+    """The values of a field that is a list, or is in one; None for an empty list."""
 
 
 @dataclass(slots=True)
@@ -49,22 +54,22 @@ class Names:
 
     Where an object has no field of exactly that name, the fields whose path ends in its words
     count: `state` finds `active_state`. Of a list that has the name, all that is in it counts.
+    A name of IDENTITY means that alone.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._wanted = {name: split(name) for name in names}
+        wanted = {name: split(name) for name in names}
         # with the place of each in an identity
         self._of_identity = [
-            (name, IDENTITY.index(name.lower()))
-            for name in self._wanted
-            if name.lower() in IDENTITY
+            (name, IDENTITY.index(name.lower())) for name in wanted if name.lower() in IDENTITY
         ]
+        self._wanted = {name: wanted[name] for name in wanted if name.lower() not in IDENTITY}
         # kept as long as the names only: the keys of objects that are gone are not remembered
         self._top = _Place("", ())
         self._places = 0
 
     def values(self, identity: Identity, properties: Mapping[str, Json]) -> dict[str, list[Json]]:
-        """Return the values that an object has under each name, members of lists one by one."""
+        """Return the values that an object has under each name, members of lists as Members."""
         exact: dict[str, list[Json]] = {name: [identity[at]] for name, at in self._of_identity}
         ending: dict[str, list[Json]] = {}
         if self._places > _MAX_PLACES:
@@ -91,7 +96,7 @@ class Names:
             elif kind is list:
                 self._take_members(value, place, found)
             elif place.fits:
-                _add(value, place, found)
+                _add(value, place, found, Members if place.lists else list)
 
     def _take_members(self, members: Sequence[Json], place: _Place, found: _Found) -> None:
         for member in members or (None,):
@@ -102,7 +107,7 @@ class Names:
             elif isinstance(member, list):
                 self._take_members(member, place, found)
             elif place.fits:
-                _add(member, place, found)
+                _add(member, place, found, Members)
 
     def _below(self, at: _Place, key: str) -> _Place:
         """Return the place of a key; its names are found out once, unless there are too many."""
@@ -119,9 +124,9 @@ class Names:
         return tuple((name, fit) for name, fit in fits if fit)
 
 
-def _add(value: Json, place: _Place, found: _Found) -> None:
+def _add(value: Json, place: _Place, found: _Found, new: type[list[Json]]) -> None:
     for name, fit in place.fits:
-        found[fit - 1].setdefault(name, []).append(value)
+        found[fit - 1].setdefault(name, new()).append(value)
 
 
 def leaves(properties: Mapping[str, Json], path: str = "") -> Iterator[Leaf]:

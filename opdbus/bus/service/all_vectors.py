@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from opdbus.bus import paths
 from opdbus.bus.service import listed
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, require_range
@@ -75,11 +76,21 @@ async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given
         ]
         said, count = b"".join(lines), len(rows.about)
         counts = {"total": len(things), "waiting": len(rows.waiting)}
-        head = _header(wanted, count, len(said), counts)
+        about = {**counts, "renamed": json.dumps(await _renamed(vectors.memory))}
+        head = _header(wanted, count, len(said), about)
         with bulk.files.create(caller, wanted, count, besides=len(head) + len(said)) as file:
             for content in (head, *rows.vectors, said):
                 await threads.run(file.append, content)
             return await threads.run(file.sealed)
+
+
+async def _renamed(memory: Memory) -> dict[str, str]:
+    """Return the paths of declared objects that are observed under other names, and of these."""
+    one, found = memory.declarations.one, dict[str, str]()
+    for part in slices([*memory.declarations.renamed()], _AT_A_TIME):
+        found |= {paths.of(*each): paths.of(*one(each)) for each in part}
+        await asyncio.sleep(_REST_SECONDS)
+    return found
 
 
 def _part(things: Sequence[Thing], checked: Options) -> Sequence[Thing]:
@@ -146,12 +157,12 @@ def _word(value: Json) -> str:
     return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""
 
 
-def _header(wanted: Format, rows: int, said: int, counts: Mapping[str, int]) -> bytes:
+def _header(wanted: Format, rows: int, said: int, about: Mapping[str, object]) -> bytes:
     """Give the beginning of a safetensors file of so many vectors, and bytes that say whose."""
     size = rows * wanted.row_bytes
     width = wanted.row_bytes if wanted.dtype == "ubinary" else wanted.dimensions
     tensors = {
-        "__metadata__": {key: str(value) for key, value in counts.items()},
+        "__metadata__": {key: str(value) for key, value in about.items()},
         "vectors": _tensor(_TYPES[wanted.dtype], [rows, width], 0, size),
         "objects": _tensor("U8", [said], size, size + said),
     }

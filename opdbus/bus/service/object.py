@@ -14,7 +14,8 @@ from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, page
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import UnknownObject
-from opdbus.index.declarations import marked
+from opdbus.index.catalogue import thing_of
+from opdbus.index.declarations import ABSENT_AS_DECLARED, marked
 from opdbus.insight import alike
 from opdbus.slices import each
 from opdbus.state.object import Json, Thing, canonical
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from opdbus.index.hits import Hit, Why
     from opdbus.index.memory import Memory
     from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.index.store import Entry
     from opdbus.insight.alike import Alike
 
     # A hit, and a vector, as they are on the bus.
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 # The options of every method that finds objects.
 FILTERS: Final = {"plugin": str, "kind": str, "where": str, "offset": int}
+
+# While the host is still being read, the right answer may yet come.
+MOST_SO_FAR: Final = 0.5
 
 
 class ObjectInterface:
@@ -112,6 +117,7 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
     index = vectors.current
     content = contents[entry.id]
     has_vector = index is not None and entry.text_digest in index
+    text = marked(vectors.memory.declarations, entry, content, content.text)
     return {
         "Plugin": thing.plugin,
         "Kind": thing.kind,
@@ -119,12 +125,21 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
         "Source": entry.identity.source,
         "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
         "Declared": contents[declared.id].properties if declared else "",
-        "Text": marked(vectors.memory.declarations, entry, content, content.text),
+        "Text": text,
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
         "Distance": vectors.distance(declared, next(iter(observed), None)),
+        "Drift": _drift(drifts, declared, text, is_observed=bool(observed)),
         "UpdatedAt": entry.updated_at,
     }
+
+
+def _drift(drifts: Tracker, declared: Entry | None, text: str, *, is_observed: bool) -> str:
+    if declared is None:
+        return ""
+    if counted := drifts.counted.get(thing_of(declared)):
+        return counted.severity.word
+    return "none" if is_observed or text.startswith(ABSENT_AS_DECLARED) else ""
 
 
 def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large: bool) -> str:
@@ -136,8 +151,8 @@ def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large
     return found
 
 
-def wire(hit: Hit) -> WireHit:
-    """Give a hit as it goes over the bus."""
+def wire(hit: Hit, *, is_so_far: bool = False) -> WireHit:
+    """Give a hit as it goes over the bus; `is_so_far` while the host is still being read."""
     details: dict[str, Plain] = {
         **hit.thing._asdict(),
         "source": hit.source,
@@ -152,7 +167,10 @@ def wire(hit: Hit) -> WireHit:
         details[side] = Typed("a{ss}", {name: canonical(value) for name, value in values.items()})
     if hit.why:
         details["why"] = Typed("a{sv}", _why(hit.why))
-    return paths.of(*hit.thing), hit.judged.chance, details
+    if is_so_far:
+        details["so_far"] = True
+    chance = min(hit.judged.chance, MOST_SO_FAR) if is_so_far else hit.judged.chance
+    return paths.of(*hit.thing), chance, details
 
 
 def _why(why: Why) -> dict[str, Plain]:

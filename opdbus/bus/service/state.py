@@ -23,7 +23,7 @@ from opdbus.index import connected, matching, past, short_names
 from opdbus.index.search import MODES
 from opdbus.slices import each
 from opdbus.state import publish
-from opdbus.state.fields import split
+from opdbus.state.fields import Members, split
 from opdbus.state.object import Json, StateObject, Thing
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ class Observed(Protocol):
     @property
     def statuses(self) -> Sequence[tuple[str, str, int, str]]:
         """One row for each."""
+
+    @property
+    def starting(self) -> Sequence[str]:
+        """The names of those that have not read what there is yet."""
 
     def awaited(self, plugins: Collection[str], unlisted: Collection[str]) -> Sequence[str]:
         """Return the names of those of some plugins that have not listed anything yet, or all."""
@@ -121,7 +125,9 @@ class StateInterface:
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
         )
-        return await each(wire, [hit for hit in found if has_weak or not hit.judged.is_weak])
+        is_so_far = bool(self._observers.starting)
+        shown = [hit for hit in found if has_weak or not hit.judged.is_weak]
+        return await each(lambda hit: wire(hit, is_so_far=is_so_far), shown)
 
     async def ask(
         self, caller: Caller, question: str, limit: int, options: Given
@@ -204,7 +210,12 @@ class StateInterface:
         rows = await matching.values(self._memory, things, fields)
         is_observed = await each(self._memory.catalogue.is_observed, things if is_marked else ())
         wishes = [thing for thing, is_one in zip(things, is_observed, strict=False) if not is_one]
-        marks = dict.fromkeys(wishes, "declared")
+        is_missing = self._memory.declarations.is_missing
+        missing = await each(is_missing, wishes)
+        marks = {
+            thing: "declared missing" if is_one else "declared"
+            for thing, is_one in zip(wishes, missing, strict=True)
+        }
         marks |= dict.fromkeys(await listed.absent(self._memory, wishes), "declared absent")
 
         def cells(row: tuple[Mapping[str, Sequence[Json]], Thing]) -> list[str]:
@@ -315,10 +326,12 @@ def _json(value: Json) -> str:
 
 
 def _cell(values: Sequence[Json], mark: str) -> str:
-    """Give the values of a field as JSON, one alone without a list, below a mark if it has one."""
+    """Give the values of a field as JSON, a list of any length as one, below a mark if any."""
     if not values:
         return ""
     value = values if len(values) > 1 else values[0]
+    if isinstance(values, Members):
+        value = [one for one in values if one is not None]
     return _json({mark: value} if mark else value)
 
 
