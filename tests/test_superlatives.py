@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from opdbus.config import load
+from opdbus.index import superlatives
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
@@ -74,6 +75,19 @@ def test_the_most_of_what_is_asked_for_comes_first(
     """Compare the things of the sort that a question asks for by the field that it means."""
     found = asyncio.run(names(tmp_path, OBJECTS, question))
     assert found[: len(first)] == first
+
+
+def test_a_bound_is_no_superlative(tmp_path: Path) -> None:
+    """Read `at least` as a bound, not as asking for the least."""
+
+    async def work() -> list[bool]:
+        async with Memory(tmp_path / "db") as memory:
+            stored = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
+            await memory.observe(stored, set(), {})
+            asked = "the least level of a vat", "a vat whose level is at least okay"
+            return [bool(await superlatives.find(memory, each, None)) for each in asked]
+
+    assert asyncio.run(work()) == [True, False]
 
 
 def test_values_of_two_types_are_compared_apart(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ _ASKED: Final[Mapping[str, _Wanted]] = {
     for phrase in phrases.split("|")
 }
 _WORDS: Final = re.compile(
-    rf"\b(?:{'|'.join(sorted(_ASKED, key=len, reverse=True))})\b", re.IGNORECASE
+    rf"(?<!\bat )\b(?:{'|'.join(sorted(_ASKED, key=len, reverse=True))})\b", re.IGNORECASE
 )
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d")
 # Of more things the values would take too long to read.
