@@ -86,7 +86,7 @@ class Curve:
 
     def is_weak(self, features: Features, few: float) -> bool:
         """Return whether there is hardly an answer; `few` as of Background."""
-        return self.answerable(features) < self.least or self.chance(features) < _OF_FEW * few
+        return self.answerable(features) < self.least or self.chance(features) < _OF_FEW * few**2
 
 
 @dataclass(frozen=True, slots=True)
