@@ -29,6 +29,8 @@ from opdbus.state.object import Thing
         ("which version of it", ("packages", "package", "libc6:amd64"), True),
         ("how much memory", ("system", "fact", "hardware"), True),
         ("how much memory", ("system", "fact", "time"), False),
+        ("did it run out of memory", ("system", "fact", "hardware"), False),
+        ("who may manage the printers", ("users", "group", "lpadmin"), True),
         ("keeps the clock right", ("printers", "printer", "office"), False),
         ("which containers stopped", ("podman", "container", "shop"), True),
         ("a drive that ails", ("storage", "disk", "bay-1"), True),

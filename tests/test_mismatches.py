@@ -204,3 +204,39 @@ def test_a_question_of_values_names_nothing_else(question: str, *, is_pure: bool
 def test_the_subject_of_a_state_is_what_is_left(question: str, words: list[str]) -> None:
     """Name what a question asks the state of, without the state and the sort."""
     assert forms.subject(question) == words
+
+
+SLIDES: dict[str, dict[str, Json]] = {
+    "blue": {"open": False, "reason": "inspection"},
+    "red": {"open": True, "lit": "on"},
+    "green": {"open": True, "lit": "off"},
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("which slide is open?", {"red", "green"}),
+        ("which slide is not open?", {"blue"}),
+        ("which slides aren't lit", {"green"}),
+        ("a slide without light, not lit", {"green"}),
+        ("which slide is lit?", {"red"}),
+        # either is an answer
+        ("is the blue slide open?", {"blue"}),
+    ],
+)
+def test_what_says_the_reverse_of_a_question_comes_later(
+    tmp_path: Path, question: str, first: set[str]
+) -> None:
+    """Rank by what fields that a question names say yes or no to, whoever publishes them."""
+
+    async def work(memory: Memory) -> list[str]:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        hits = await finder.search(question, Page(10), "lexical")
+        return [hit.thing.name for hit in hits if hit.thing.kind == "slide"]
+
+    objects = [
+        StateObject(Identity("publish:pool", "pool", "slide", name), fields)
+        for name, fields in SLIDES.items()
+    ]
+    assert {*run(tmp_path, objects, work)[: len(first)]} == first

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from opdbus.config import load
+from opdbus.index import superlatives
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
@@ -24,6 +25,14 @@ OBJECTS: dict[tuple[str, str, str], dict[str, Json]] = {
     ("users", "group", "family"): {"member_count": 5},
     ("files", "file", "/etc/a"): {"modified_at": "2026-11-22T10:00:00Z"},
     ("files", "file", "/etc/b"): {"modified_at": "2026-11-23T09:00:00Z"},
+    ("net", "interface", "lan0"): {"mtu": 9000, "state": "up"},
+    ("net", "interface", "wan0"): {"mtu": 1500, "state": "up"},
+    ("tls", "certificate", "shop"): {"expires": "2026-12-03", "issued": "2026-09-03"},
+    ("tls", "certificate", "club"): {"expires": "2027-02-14", "issued": "2026-08-01"},
+    ("dairy", "vat", "curd"): {"temperature_c": 31.5, "stirring_hours": 2, "level_percent": 80},
+    ("dairy", "vat", "whey"): {"temperature_c": 12, "stirring_hours": 9, "level_percent": 15},
+    ("dairy", "scale", "north"): {"load_kg": 4, "calibrated": "2025-03-11"},
+    ("dairy", "scale", "south"): {"load_kg": 7, "calibrated": "2026-09-30"},
 }
 
 
@@ -37,6 +46,18 @@ QUESTIONS = [
     ("which group has the most members?", ["family"]),
     ("newest configuration file", ["/etc/b"]),
     ("oldest configuration file", ["/etc/a"]),
+    # of fields that words of the question name, or that the adjective is about
+    ("which interface has the biggest MTU?", ["lan0"]),
+    ("which vat is warmest", ["curd"]),
+    ("which vat has been stirring for the most hours?", ["whey"]),
+    ("vat with the lowest level", ["whey"]),
+    ("the coldest of the dairy", ["whey"]),
+    ("what has the highest load?", ["south"]),
+    # what was long ago is an early time
+    ("which scale was calibrated longest ago?", ["north"]),
+    ("most recently calibrated scale", ["south"]),
+    ("which certificate expires first", ["shop"]),
+    ("newest certificate by when it was issued", ["shop"]),
     # several, in order
     ("largest file systems", ["/srv", "/", "/run"]),
     ("which packages are the smallest?", ["git", "gcc"]),
@@ -54,6 +75,19 @@ def test_the_most_of_what_is_asked_for_comes_first(
     """Compare the things of the sort that a question asks for by the field that it means."""
     found = asyncio.run(names(tmp_path, OBJECTS, question))
     assert found[: len(first)] == first
+
+
+def test_a_bound_is_no_superlative(tmp_path: Path) -> None:
+    """Read `at least` as a bound, not as asking for the least."""
+
+    async def work() -> list[bool]:
+        async with Memory(tmp_path / "db") as memory:
+            stored = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
+            await memory.observe(stored, set(), {})
+            asked = "the least level of a vat", "a vat whose level is at least okay"
+            return [bool(await superlatives.find(memory, each, None)) for each in asked]
+
+    assert asyncio.run(work()) == [True, False]
 
 
 def test_values_of_two_types_are_compared_apart(tmp_path: Path) -> None:

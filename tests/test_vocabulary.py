@@ -69,6 +69,10 @@ def test_what_is_denied_is_not_looked_for(question: str, words: set[str]) -> Non
         ("which disk is completely full?", {"used_percent": 100}),
         ("file systems more than half full", {"used_percent": 70}),
         ("what restarts all the time?", {"sub_state": "auto-restart"}),
+        ("which washer is defective?", {"state": "out of order"}),
+        ("inverters that have a fault", {"state": "isolation fault"}),
+        ("which disk can be pulled out?", {"removable": True}),
+        ("what is on another server", {"network": True, "kind": "mount"}),
         ("jobs on working days", {"schedule": "at 07:00, Monday to Friday"}),
     ],
 )

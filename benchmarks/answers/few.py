@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections import defaultdict
@@ -102,7 +103,9 @@ async def report(level: str, half: str, count: int) -> dict[str, Any]:
     found: dict[str, list[Found]] = {"12 to 20 objects": [], "25 to 60 objects": []}
     with tempfile.TemporaryDirectory() as folder:
         environ = {"OP_DBUS_STATE_DIR": folder, "OP_DBUS_VECTOR_LEVEL": level}
-        async with Serving(config.load({"OP_DBUS_PRECISION": "fp32", **environ})) as serving:
+        async with Serving(
+            config.load({"OP_DBUS_PRECISION": "fp32", **os.environ, **environ})
+        ) as serving:
             await serving.embedder()
             for exam in EXAMS:
                 for objects, rows in hosts(exam, half, count):

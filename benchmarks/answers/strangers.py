@@ -4,6 +4,11 @@
 question of these sets is ever shown, and nothing is fitted to them. Their authors had read the
 README and some pages of docs/, no code and no other questions, and corrected nothing afterwards.
 
+`--set trades` asks ours instead, which the program was mended by: five questions about each of 60
+hosts, written before any was asked, two of them about what the host lacks. On the last twenty most
+objects are of kinds that only publishers tell of. `--set trades_held` has twelve more, which were
+written after the program had been mended, and by which nothing was.
+
 A question for `ask` is right if its route is, and, where it is about objects of the school's host,
 if its first hit is, too. `--level` and `--before` (a checkout without routes: objects only) serve
 comparisons.
@@ -14,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -37,6 +43,7 @@ from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject
 
 _MODE: Final = "hybrid"
+_STRANGERS: Final = "strangers"
 # A score that says that an answer is right.
 _SURE: Final = 0.9
 
@@ -125,24 +132,30 @@ def routed(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {route: f"{right[route]} of {n}" for route, n in every.items()}
 
 
-async def report(level: str, *, before: bool) -> dict[str, Any]:
-    """Ask both sets."""
+async def report(level: str, name: str, *, before: bool) -> dict[str, Any]:
+    """Ask a set about hosts, and with that of strangers the one for `ask`."""
     school = json.loads((ROOT / "tests/data/school.json").read_text(encoding="utf-8"))["first"]
-    of_ask = load("ask")
+    of_ask = load("ask") if name == _STRANGERS else []
     of_objects = [row for row in of_ask if "answers" in row]
+    rows, found = load(name), list[Found]()
     with tempfile.TemporaryDirectory() as folder:
         environ = {"OP_DBUS_STATE_DIR": folder, "OP_DBUS_VECTOR_LEVEL": level}
-        async with Serving(config.load({"OP_DBUS_PRECISION": "fp32", **environ})) as serving:
+        async with Serving(
+            config.load({"OP_DBUS_PRECISION": "fp32", **os.environ, **environ})
+        ) as serving:
             await serving.embedder()
-            each = [(await asked(row["objects"], [row], serving))[0] for row in load("strangers")]
-            about = await asked(school, of_objects, serving)
-    return {
+            for row in rows:
+                found += await asked(row["objects"], row.get("questions", [row]), serving)
+            about = await asked(school, of_objects, serving) if of_ask else []
+    figures = {
         "machine": machine.describe().line,
         "level": level,
-        "60 hosts": totals(each),
-        "objects for ask": totals(about),
-        "routes for ask": {} if before else routed(of_ask),
+        f"{len(rows)} hosts": totals(found),
     }
+    if not of_ask:
+        return figures
+    routes = {} if before else routed(of_ask)
+    return {**figures, "objects for ask": totals(about), "routes for ask": routes}
 
 
 def main() -> None:
@@ -150,9 +163,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--level", default="medium")
     parser.add_argument("--before", action="store_true")
+    parser.add_argument("--set", default=_STRANGERS)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    text = json.dumps(asyncio.run(report(given.level, before=given.before)), indent=1)
+    text = json.dumps(asyncio.run(report(given.level, given.set, before=given.before)), indent=1)
     if given.json:
         given.json.write_text(f"{text}\n")
     sys.stdout.write(f"{text}\n")

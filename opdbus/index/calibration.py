@@ -21,9 +21,11 @@ _WORDS: Final = "none", "lexical"
 _LEAST: Final = 0.005
 # So many of the best say how much better a hit is than others.
 COMPARED: Final = 10
-# So many times as likely must an answer be on a host of few objects: that its best hit has words
-# which all others lack tells little there. Measured by benchmarks/answers/few.py.
-_OF_FEW: Final = 4.0
+# On a host of few objects an answer must be so many times as likely, and its best hit right at least
+# so often: that it has words which all others lack means little there. Measured by few.py and
+# strangers.py of benchmarks/answers.
+_ODDS_OF_FEW: Final = 4.0
+_LEAST_OF_FEW: Final = 0.15
 # Cosines that hardly spread tell nothing.
 _LEAST_SPREAD: Final = 0.02
 _MOST_ODDS: Final = 30.0
@@ -86,8 +88,9 @@ class Curve:
 
     def is_weak(self, features: Features, few: float) -> bool:
         """Return whether there is hardly an answer; `few` as of Background."""
-        odds: float = self.least / (1 - self.least) * _OF_FEW**few
-        return self.answerable(features) < odds / (1 + odds)
+        odds: float = self.least / (1 - self.least) * _ODDS_OF_FEW**few
+        is_unlikely = self.answerable(features) < odds / (1 + odds)
+        return is_unlikely or self.chance(features) < _LEAST_OF_FEW * few**2
 
 
 @dataclass(frozen=True, slots=True)

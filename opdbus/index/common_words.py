@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Final
 
 from opdbus import everyday
+from opdbus.index import mismatches
 from opdbus.index.evidence import Missing
 from opdbus.index.first_stage import STATIC
 from opdbus.index.lexical import STOP_WORDS
@@ -23,7 +24,10 @@ def order(question: str, missing: Missing, found: Found, contents: Mapping[int, 
     best = [row for row in found[:COMPARED] if row[0].id in contents]
     said = shares(question, [contents[entry.id].text for entry, _ in best])
     rows = [
-        (entry, score.saying(share, missing))
+        (
+            entry,
+            score.saying(share + mismatches.agreement(question, contents[entry.id]), missing),
+        )
         for (entry, score), share in zip(best, said, strict=True)
     ]
     # what lacks its vector of the level comes after what has it: see SecondStage

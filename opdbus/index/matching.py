@@ -123,6 +123,16 @@ async def values(
     return [found.get(thing, {}) for thing in things]
 
 
+async def leaves(memory: Memory, things: Sequence[Thing]) -> list[dict[str, Json]]:
+    """Return the scalar fields of each thing by their last keys; of one that is gone, nothing."""
+
+    def read(_entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, Json]:
+        return {path.rpartition(".")[2]: value for path, _, value in fields.leaves(known)}
+
+    found = dict(await _each(memory, things, read))
+    return [found.get(thing, {}) for thing in things]
+
+
 async def _each(
     memory: Memory,
     things: Sequence[Thing],

@@ -20,7 +20,7 @@ from opdbus.index.search import Score
 from opdbus.index.store import Content, Entry
 from opdbus.index.view import View
 from opdbus.state.fields import split
-from opdbus.state.object import Thing
+from opdbus.state.object import Json, Thing
 from opdbus.vocabulary import stem
 
 OWN: Final = "op-dbus"
@@ -33,6 +33,12 @@ _OTHER: Final = 0.5
 STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
 # A word of fewer letters is no beginning of another one.
 _SHORTEST: Final = 3
+# Words that deny, and so many words after them that they may be about.
+_NO: Final = frozenset("not no without lack lacks lost missing".split())
+_NEAR: Final = 3
+_SAID: Final = dict.fromkeys("yes on true ok".split(), True) | dict.fromkeys(
+    "no off false none missing never".split(), False
+)
 # What a name counts that no program has.
 _COMMON: Final = 0.5
 
@@ -84,6 +90,35 @@ def find(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mi
         only_names = is_other and thing[:2] in STATELESS
         name = 1.0 if only_names else _strayed(forms.subject(question), entry, content)
     return Mismatch(kind, lacking, name)
+
+
+def agreement(question: str, content: Content) -> int:
+    """Return -1 if a field that a question names says no where it says yes, or the reverse.
+
+    `which slide is not open` means none that is, and `which amplifier is muted` none that is not. 1
+    if the question denies what a field denies, too, and 0 if no such field is named.
+    """
+    if forms.of(question).damped == forms.EVERY:
+        # `is the printer enabled` is answered by one that is not, too
+        return 0
+    words = list(vocabulary.plain(question))
+    says = {
+        stem(word): _NO.isdisjoint(words[max(0, at - _NEAR) : at]) for at, word in enumerate(words)
+    }
+    is_no = False
+    for name, value in json.loads(content.properties).items():
+        own, is_so = {stem(word) for word in split(name)}, _yes_or_no(value)
+        if is_so is not None and own and says.keys() >= own:
+            if is_so != all(says[word] for word in own):
+                return -1
+            is_no |= not is_so
+    return int(is_no)
+
+
+def _yes_or_no(value: Json) -> bool | None:
+    if isinstance(value, str):
+        return _SAID.get(value.lower())
+    return value if isinstance(value, bool) else None
 
 
 def _strayed(asked: list[str], entry: Entry, content: Content) -> float:

@@ -343,7 +343,7 @@ COMMANDS: Final = _rows(
 SHAPES: Final = _rows(
     (
         "bearer ",
-        r"(?i)(\bbearer[\s:=]+(?:token\s+)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}",
+        r"(?i)(\bbearer[\s:=]++(?:token\s++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+",
     ),
     ("xox", r"(?<![A-Za-z0-9])xox[abeoprs]-[\w.-]{12,}+"),
     ("sk-", r"(?<![A-Za-z0-9])sk-(?=[\w-]{0,99}\d)[\w.-]{12,}+"),
