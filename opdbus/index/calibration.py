@@ -21,9 +21,9 @@ _WORDS: Final = "none", "lexical"
 _LEAST: Final = 0.005
 # So many of the best say how much better a hit is than others.
 COMPARED: Final = 10
-# On a host of few objects an answer must be so many times as likely, and its best hit right at least
-# so often: that it has words which all others lack means little there. Measured by few.py and
-# strangers.py of benchmarks/answers.
+# On a host of few objects an answer must be so many times as likely, and its best hit right at
+# least so often: that it has words which all others lack means little there. Measured by few.py
+# and strangers.py of benchmarks/answers.
 _ODDS_OF_FEW: Final = 4.0
 _LEAST_OF_FEW: Final = 0.15
 # Cosines that hardly spread tell nothing.
