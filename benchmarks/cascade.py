@@ -33,13 +33,13 @@ from opdbus.bench import machine
 from opdbus.bench.figures import percentiles
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
-from opdbus.index.cascade import Cascade
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.tasks import cancel
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.platform.tasks import cancel
 
 if TYPE_CHECKING:
-    from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.index.vectors.object_vectors import ObjectVectors
 
     Question = dict[str, Any]
     # reciprocal ranks, and seconds

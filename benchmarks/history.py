@@ -24,10 +24,10 @@ from typing import Any, Final
 from opdbus.bench.machine import describe
 from opdbus.history import prune
 from opdbus.history.change import Change, Why, differences
-from opdbus.history.question import Filter
-from opdbus.history.sentence import of_change
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.history.change_sentence import of_change
+from opdbus.history.row_filter import Filter
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Identity, StateObject
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -31,8 +31,8 @@ _AT_A_TIME: Final = 20_000
 def ours(vectors: NDArray[np.float32], folder: Path) -> tuple[Find, str]:
     """Hold vectors as the daemon does, with the ranking that it has."""
     from opdbus import __version__
-    from opdbus.index.bit_rows import BitRows
-    from opdbus.index.search import Likeness, rank
+    from opdbus.index.ranking.scores import Likeness, rank
+    from opdbus.index.vectors.quantized_rows import BitRows
 
     path, dimension = folder / "vectors.rows", vectors.shape[1]
     rows = BitRows(path, dimension)

@@ -31,16 +31,16 @@ from fuzz.health import memory_mib
 
 from opdbus.bench.machine import describe
 from opdbus.config import load
-from opdbus.index.events import Event, Vectorized
-from opdbus.index.hits import Page
-from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.quota import Quota, Usage
+from opdbus.index.database.quota import Quota, Usage
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.events import Event, Vectorized
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight import topics
 from opdbus.insight.insight import Insight
 from opdbus.insight.naming import words
-from opdbus.insight.odd import outliers
+from opdbus.insight.oddities import outliers
 from opdbus.insight.survey import Survey
 from opdbus.serving.serving import Serving
 from opdbus.state import publish

@@ -35,9 +35,9 @@ from opdbus.bench.machine import describe
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.errors import OpDbusError
 from opdbus.history.verify import verify
-from opdbus.index.database import connect_to_read
-from opdbus.index.migration import WRITTEN
-from opdbus.index.records import WRITTEN_BY
+from opdbus.index.database.database import connect_to_read
+from opdbus.index.database.records import WRITTEN_BY
+from opdbus.index.storage.migration import WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,8 +50,8 @@ SEED: Final = 34
 _STORE: Final = """
 import asyncio, itertools, json, sys
 from pathlib import Path
-from opdbus.index.memory import Memory
-from opdbus.index.quota import Quota, Usage
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.database.quota import Quota, Usage
 from opdbus.state.object import Identity, StateObject
 
 def objects():

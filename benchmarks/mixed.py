@@ -14,9 +14,9 @@ import sizes
 from insight import packages
 
 from opdbus.config import load
-from opdbus.index.store import Store
-from opdbus.index.texts import Texts
-from opdbus.index.vector_index import VectorIndex
+from opdbus.index.catalogue.text_table import Texts
+from opdbus.index.database.store import Store
+from opdbus.index.vectors.vector_index import VectorIndex
 from opdbus.serving.serving import Serving
 
 if TYPE_CHECKING:

@@ -22,22 +22,22 @@ import structlog
 
 from opdbus import config
 from opdbus.engine.opening import open_embedder
-from opdbus.index import search
-from opdbus.index.events import Vectorized
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
-from opdbus.index.rerank import Reranker
+from opdbus.index.database.identity_set import Present
+from opdbus.index.ranking import scores
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.search.rerank import Reranker
+from opdbus.index.state_store.events import Vectorized
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.language.object_text import render
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
 from opdbus.state.file import StateFile
 from opdbus.state.leaves import leaves
 from opdbus.state.object import FILE
-from opdbus.text import render
 
 if TYPE_CHECKING:
     from opdbus.state.object import StateObject
@@ -119,11 +119,11 @@ async def _figures(finder: Finder, questions: list[dict[str, Any]]) -> dict[str,
     figures: dict[str, Any] = {"questions": len(questions)}
     for mode in ("lexical", "vector"):
         figures[mode] = round(await _mrr(finder, questions, mode), 4)
-    chosen, by_weight = search.LEXICAL_WEIGHT, {}
+    chosen, by_weight = scores.LEXICAL_WEIGHT, {}
     for weight in WEIGHTS:
-        search.LEXICAL_WEIGHT = weight  # type: ignore[misc] -- what is measured here
+        scores.LEXICAL_WEIGHT = weight  # type: ignore[misc] -- what is measured here
         by_weight[str(weight)] = round(await _mrr(finder, questions, "hybrid"), 4)
-    search.LEXICAL_WEIGHT = chosen  # type: ignore[misc]
+    scores.LEXICAL_WEIGHT = chosen  # type: ignore[misc]
     figures["hybrid"] = round(await _mrr(finder, questions, "hybrid"), 4)
     figures["hybrid, no shared word"] = round(
         await _mrr(finder, [q for q in questions if not q.get("shared")], "hybrid"), 4

@@ -23,7 +23,7 @@ from insight import packages
 
 from opdbus.bench.machine import describe
 from opdbus.config import load
-from opdbus.index.bit_rows import BitRows
+from opdbus.index.vectors.quantized_rows import BitRows
 from opdbus.serving.serving import Serving
 
 if TYPE_CHECKING:

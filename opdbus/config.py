@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from opdbus import parsing
 from opdbus.errors import ConfigError, InvalidArgs
-from opdbus.parsing import AUTO
-from opdbus.regular import read_regular
+from opdbus.platform.regular_files import read_regular
+from opdbus.settings import parsing
+from opdbus.settings.parsing import AUTO
 
 PREFIX: Final = "OP_DBUS_"
 # The variable that names the TOML file; it is not a setting itself.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from opdbus import __version__, config, gc_tuning, log, systemd
+from opdbus import __version__, config, log
 from opdbus.bus import paths
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_CALL_BYTES
@@ -31,41 +31,43 @@ from opdbus.bus.service.state import StateInterface
 from opdbus.bus.service.tree import Tree
 from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.connection import Connection
+from opdbus.drift.announcements import announce
 from opdbus.drift.field import Severity
-from opdbus.drift.tell import announce
 from opdbus.drift.tracker import Tracker
 from opdbus.engine import opening
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
 from opdbus.history.prune import Limits
-from opdbus.index.cascade import Cascade
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.declared import Declared
-from opdbus.index.events import Recorded, Vectorized
-from opdbus.index.finder import Finder
+from opdbus.index.changes.change_finder import ChangeFinder
+from opdbus.index.database.quota import Quota, Usage
 from opdbus.index.health import Health
-from opdbus.index.indexer import Indexer
-from opdbus.index.keeper import Keeper
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.quota import Quota, Usage
-from opdbus.index.rerank import Reranker
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.rerank import Reranker
+from opdbus.index.state_store.events import Recorded, Vectorized
+from opdbus.index.state_store.history_retention import Keeper
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.two_stage_search import Cascade
 from opdbus.insight.insight import Insight
 from opdbus.observe import table
 from opdbus.observe.supervisor import Supervisor
-from opdbus.observe.unit_mentions import mentioned
-from opdbus.reload import Reloader
+from opdbus.observe.systemd.unit_mentions import mentioned
+from opdbus.platform import gc_tuning
+from opdbus.platform.tasks import cancel, signals, start, until_first_ends
 from opdbus.serving.serving import Serving
-from opdbus.tasks import cancel, signals, start, until_first_ends
+from opdbus.systemd import notify
+from opdbus.systemd.reload import Reloader
 
 if TYPE_CHECKING:
     from opdbus.bus.transport.library import Message
     from opdbus.config import Config
     from opdbus.engine.embedder import Embedder
-    from opdbus.index.events import Event
+    from opdbus.index.state_store.events import Event
     from opdbus.log import Log
-    from opdbus.observe.report import Observer
-    from opdbus.systemd import Systemd
+    from opdbus.observe.core.report import Observer
+    from opdbus.systemd.notify import Systemd
 
 logger = structlog.get_logger()
 
@@ -83,7 +85,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     """
     load = partial(config.load, environ, flags)
     try:
-        passed = systemd.passed(environ, os.getpid())
+        passed = notify.passed(environ, os.getpid())
         settings = load()
     except OpDbusError as error:
         return _failed(error, environ)
@@ -95,7 +97,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
             # a service that cannot work is not to start: `systemctl start` fails, and says why
             wanted = table.chosen(settings.observe, passed)
             observers = table.with_volatile(wanted, settings.volatile)
-            service = systemd.connect(environ, os.getpid())
+            service = notify.connect(environ, os.getpid())
             daemon = Daemon(settings, load, lines, service, observers)
             # never closed: that would wait for those threads
             asyncio.Runner().run(daemon.run())
@@ -110,7 +112,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
 
 def _failed(error: OpDbusError, environ: Mapping[str, str], *, is_told: bool = False) -> int:
     """Say to the operator what ended the daemon, unless that is done, and give the exit code."""
-    systemd.leave(environ, os.getpid(), error)
+    notify.leave(environ, os.getpid(), error)
     if not is_told:
         print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
     return error.exit_code

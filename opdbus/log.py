@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn, TextIO
 
 import structlog
 
-from opdbus import journal
 from opdbus.config import Config
 from opdbus.errors import InvalidArgs
-from opdbus.journal import Journal
+from opdbus.platform import journal
+from opdbus.platform.journal import Journal
 
 JOURNAL: Final = "journal"
 CONSOLE: Final = "console"

@@ -23,7 +23,7 @@ from opdbus.engine import cpus
 from opdbus.errors import ModelError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
-from opdbus.parsing import ProviderRequest
+from opdbus.settings.parsing import ProviderRequest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from house import House, house

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdbus.observe.documents import Places
+from opdbus.observe.packages.documents import Places
 
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="there is no dpkg")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from observing import Clock
 
-from opdbus.drift.crossings import Crossing
 from opdbus.drift.tracker import Tracker
+from opdbus.drift.transition_filter import Crossing
 from opdbus.history.change import Why
-from opdbus.index.events import Claimed, Listed
-from opdbus.index.memory import Memory
-from opdbus.index.present import Present
+from opdbus.index.database.identity_set import Present
+from opdbus.index.state_store.events import Claimed, Listed
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject
 

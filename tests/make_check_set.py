@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from opdbus.language.object_text import render
 from opdbus.state.file import StateFile
-from opdbus.text import render
 
 ROOT = Path(__file__).parent.parent
 CHECK_SET = ROOT / "opdbus" / "engine" / "check_set.json"

@@ -75,10 +75,10 @@ PARTS = {
     "limits": limits.limit_rows,
     "rooms": modules.rooms,
     "modules": modules.modules,
-    "example_of_lifetimes": partial(quoted, "opdbus/tasks.py", "until_first_ends"),
+    "example_of_lifetimes": partial(quoted, "opdbus/platform/tasks.py", "until_first_ends"),
     "example_of_observers": observers.example,
     "volatile": observers.volatile,
-    "example_of_rules": partial(quoted, "opdbus/index/lexical.py", "terms"),
+    "example_of_rules": partial(quoted, "opdbus/index/query/query_terms.py", "terms"),
 }
 
 

@@ -14,12 +14,12 @@ from running import PATIENCE_SECONDS
 
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
-from opdbus.index.memory import Memory
-from opdbus.observe.changes_per_hour import ChangesPerHour
-from opdbus.observe.report import Observer, Report
+from opdbus.index.state_store.state_store import Memory
+from opdbus.observe.core.changes_per_hour import ChangesPerHour
+from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.supervisor import Status, Supervisor
+from opdbus.platform.tasks import cancel
 from opdbus.state.object import Identity
-from opdbus.tasks import cancel
 
 PATIENCE = PATIENCE_SECONDS
 # Fast: a test does not wait for a source that was lost.

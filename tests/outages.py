@@ -14,13 +14,13 @@ from typing import Any
 
 from opdbus.config import Config
 from opdbus.history.change import FIRST, Why
-from opdbus.history.question import Filter
-from opdbus.index import connected, past
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.observe.unit_mentions import mentioned
+from opdbus.history.row_filter import Filter
+from opdbus.index.changes import connections, history_reader
+from opdbus.index.changes.change_finder import ChangeFinder
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.observe.systemd.unit_mentions import mentioned
 from opdbus.serving.serving import Serving
 from opdbus.state import conditions
 from opdbus.state.object import Identity, StateObject, Thing
@@ -326,11 +326,11 @@ async def measure(
         finder = ChangeFinder(vectors, look)
         found = await finder.before(outage["asks"], Filter(), 3)
         unit = Thing("systemd", "unit", outage["unit"])
-        near = await connected.around(memory, unit, look)
-        things = near.among({*memory.catalogue.known(), *await past.things(memory)})
-        things |= await connected.earlier(memory, unit)
+        near = await connections.around(memory, unit, look)
+        things = near.among({*memory.catalogue.known(), *await history_reader.things(memory)})
+        things |= await connections.earlier(memory, unit)
         failed = (
-            await past.first(
+            await history_reader.first(
                 memory, Filter(where=conditions.parse("active_state=failed"), things=[unit]), 1
             )
         )[0]
@@ -341,7 +341,7 @@ async def measure(
             is_oldest_first=True,
             has_first=False,
         )
-        rows = await past.first(memory, window, 1000)
+        rows = await history_reader.first(memory, window, 1000)
         named = ["/".join(row.identity[1:]) for row in rows]
         best = ["/".join(each.row.identity[1:]) for each in found]
         return {
@@ -351,7 +351,7 @@ async def measure(
             "total": sum(getattr(each, "others", 0) + each.total for each in found[:1]),
             "rows": named,
             "event": "/".join(
-                found and (await past.numbered(memory, [found[0].event]))[0].identity[1:]
+                found and (await history_reader.numbered(memory, [found[0].event]))[0].identity[1:]
             ),
         }
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.raising import Raised, Raising
+from opdbus.index.ranking.boosts import Raised, Raising
 
 
 def raising(values: NDArray[np.float32] | None, kinds: NDArray[np.float32]) -> Raising:

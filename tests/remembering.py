@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from opdbus.index.memory import Memory
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Identity, StateObject
 
 OWNER = 1000

@@ -1,6 +1,6 @@
 """Names of users and groups."""
 
-from opdbus.accounts import group_name, user_name
+from opdbus.platform.accounts import group_name, user_name
 
 
 def test_names() -> None:

@@ -3,8 +3,8 @@
 import pytest
 from remembering import OWNER, run, unit
 
-from opdbus.index.memory import Memory
-from opdbus.insight.alike import Alike, explain
+from opdbus.index.state_store.state_store import Memory
+from opdbus.insight.similarities import Alike, explain
 from opdbus.state.object import Thing
 
 

@@ -2,7 +2,7 @@
 
 from observing import Clock
 
-from opdbus.observe.pace import Allowance, Seldom
+from opdbus.observe.core.pace import Allowance, Seldom
 
 
 def test_a_change_after_a_quiet_time_is_written_at_once() -> None:

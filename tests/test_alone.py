@@ -5,10 +5,10 @@ from pathlib import Path
 from drifting import checking
 from observing import in_loop
 
-from opdbus.drift.alone import Alone
 from opdbus.drift.coverage import Coverage
-from opdbus.drift.crossings import Crossings
 from opdbus.drift.pairs import Pairs
+from opdbus.drift.transition_filter import Crossings
+from opdbus.drift.unobserved_kinds import Alone
 from opdbus.state.object import Thing
 
 PLUGINS = {

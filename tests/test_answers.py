@@ -11,16 +11,16 @@ import pytest
 from running import PATIENCE_SECONDS
 
 from opdbus.config import load
-from opdbus.index import spelling
-from opdbus.index.calibration import Curve, Features, curves, judge
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Hit, Page, Why
-from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
-from opdbus.index.search import Background, Score
-from opdbus.index.store import Store
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.store import Store
+from opdbus.index.query import spelling
+from opdbus.index.ranking.confidence import Curve, Features, curves, judge
+from opdbus.index.ranking.scores import Background, Score
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, Page, Why
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, Json, StateObject

@@ -10,8 +10,8 @@ from commands import as_json, fails, run
 from conftest import EXAMPLE
 from running import STATE, STATE_PATH, Caller, Running, calling
 
-from opdbus import routes
 from opdbus.bus.transport.connection import Connection
+from opdbus.language import routes
 
 # A question for each route, and the command that answers it.
 QUESTIONS = {

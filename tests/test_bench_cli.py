@@ -13,7 +13,7 @@ import pytest
 from docs_parts import engine as engine_part
 from running import environment, is_alive
 
-from opdbus import config, parsing
+from opdbus import config
 from opdbus.bench import ceiling, measures, profile, report
 from opdbus.bench.decode import decode
 from opdbus.bench.engine import Task, arithmetic, figures
@@ -22,6 +22,7 @@ from opdbus.bench.run import QUICK, Options, models
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
+from opdbus.settings import parsing
 
 TINY = Arithmetic(layers=2, hidden=32, wide=64)
 

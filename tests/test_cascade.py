@@ -26,15 +26,15 @@ from sessions import Wrapped
 from opdbus.config import Config
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
-from opdbus.index.asked import Asked
-from opdbus.index.cascade import Cascade
-from opdbus.index.events import Vectorized
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Hit, Page
-from opdbus.index.indexer import Indexer
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.search import SAID_WEIGHT
-from opdbus.index.second_stage import COMPARED, COMPUTED
+from opdbus.index.ranking.scores import SAID_WEIGHT
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, Page
+from opdbus.index.state_store.events import Vectorized
+from opdbus.index.vectors.embed_priority import Asked
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.second_stage import COMPARED, COMPUTED
+from opdbus.index.vectors.two_stage_search import Cascade
 from opdbus.models.folder import Model
 from opdbus.state.object import StateObject, Thing
 
@@ -200,7 +200,7 @@ def test_very_many_have_static_vectors_only_while_they_lack_their_own(
     live: Callable[..., Any], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Give up the memory of static vectors when all have their own, also when one more comes."""
-    monkeypatch.setattr("opdbus.index.cascade.MANY", 10)
+    monkeypatch.setattr("opdbus.index.vectors.two_stage_search.MANY", 10)
 
     async def work(made: House) -> None:
         gate.shut()
@@ -225,7 +225,7 @@ def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
     live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wait for the model where very many vectors were left, and make static ones if it has none."""
-    monkeypatch.setattr("opdbus.index.cascade.MANY", 10)
+    monkeypatch.setattr("opdbus.index.vectors.two_stage_search.MANY", 10)
 
     async def work(made: House) -> None:
         await made.declare(*units(100))

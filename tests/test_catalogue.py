@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdbus.index.catalogue import Catalogue, made, thing_of
-from opdbus.index.quota import Usage
-from opdbus.index.short_names import find, find_in
-from opdbus.index.store import Entry
-from opdbus.index.texts import NO_TEXT, Texts, as_rows
-from opdbus.slices import slices
+from opdbus.index.catalogue.catalogue import Catalogue, made, thing_of
+from opdbus.index.catalogue.short_names import find, find_in
+from opdbus.index.catalogue.text_table import NO_TEXT, Texts, as_rows
+from opdbus.index.database.quota import Usage
+from opdbus.index.database.store import Entry
+from opdbus.language.vocabulary import TRAIT_BYTES
+from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, Identity, digest, matches
-from opdbus.vocabulary import TRAIT_BYTES
 
 SOURCES = (FILE, "publish:one", "publish:two", "live:three")
 

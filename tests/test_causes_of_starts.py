@@ -7,10 +7,10 @@ from pathlib import Path
 
 from observing import RETRIES, Host, Source, in_loop, rows
 
-from opdbus.index.memory import Memory
-from opdbus.observe.report import Absent, LostSource
+from opdbus.index.state_store.state_store import Memory
+from opdbus.observe.core.report import Absent, LostSource
 from opdbus.observe.supervisor import Supervisor
-from opdbus.tasks import cancel
+from opdbus.platform.tasks import cancel
 
 RED, BLUE = {"colour": "red"}, {"colour": "blue"}
 

@@ -21,7 +21,7 @@ from opdbus.engine.session import Placement, Ran
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
-from opdbus.parsing import ProviderRequest
+from opdbus.settings.parsing import ProviderRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

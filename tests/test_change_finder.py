@@ -11,17 +11,17 @@ import pytest
 from opdbus.config import Config
 from opdbus.errors import CallerError, NotKept
 from opdbus.history.change import FIRST, STATE_FILE, Why
-from opdbus.history.question import Filter
-from opdbus.history.sentences import Said
-from opdbus.index import connected
-from opdbus.index.change_finder import ChangeFinder, Found
-from opdbus.index.change_ranking import Candidate, Near, about
-from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory
-from opdbus.index.mentions import Mentions
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.search import Background
-from opdbus.index.sentence_vectors import SentenceVectors
+from opdbus.history.row_filter import Filter
+from opdbus.history.sentence_table import Said
+from opdbus.index.changes import connections
+from opdbus.index.changes.change_finder import ChangeFinder, Found
+from opdbus.index.changes.change_ranking import Candidate, Near, about
+from opdbus.index.query.config_mentions import Mentions
+from opdbus.index.ranking.scores import Background
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.sentence_vectors import SentenceVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, Json, StateObject, Thing
 
@@ -45,7 +45,7 @@ class Day:
     def __init__(self, memory: Memory, vectors: ObjectVectors, clock: list[float]) -> None:
         self.memory = memory
         self.vectors = vectors
-        self.finder = ChangeFinder(vectors, connected.nothing_more)
+        self.finder = ChangeFinder(vectors, connections.nothing_more)
         self._clock = clock
         self._pause = MINUTE
 
@@ -315,7 +315,7 @@ def test_what_people_call_themselves_connects_nothing(settings: Config) -> None:
         (found,) = await day.finder.nearest("account added", Filter(), 1)
         assert [row.identity.name for row in found.rows] == ["audio"]
         account = Thing("users", "account", "bob")
-        around = await connected.around(day.memory, account)
+        around = await connections.around(day.memory, account)
         assert around.things == {account, Thing("users", "group", "audio")}
 
     run(settings, work)

@@ -448,10 +448,10 @@ def test_config_says_that_the_service_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Show this shell's settings, and say where the service's are, to every user."""
-    monkeypatch.setattr("opdbus.unit.SETTINGS", str(tmp_path / "op-dbus.env"))
+    monkeypatch.setattr("opdbus.systemd.unit.SETTINGS", str(tmp_path / "op-dbus.env"))
     done = CliRunner().invoke(root, ["config"])
     assert f"settings of its own in {tmp_path}/op-dbus.env, which are not shown" in done.output
-    monkeypatch.setattr("opdbus.unit.SETTINGS", str(tmp_path / "none" / "op-dbus.env"))
+    monkeypatch.setattr("opdbus.systemd.unit.SETTINGS", str(tmp_path / "none" / "op-dbus.env"))
     assert "of its own" not in CliRunner().invoke(root, ["config"]).output
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opdbus.index.comparisons import find
+from opdbus.index.query.comparisons import find
 from opdbus.state.conditions import Condition
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from opdbus.config import ARGUMENT, SETTINGS, Config, load
 from opdbus.errors import ConfigError, InvalidArgs
-from opdbus.parsing import AUTO_CHAIN, ProviderRequest
+from opdbus.settings.parsing import AUTO_CHAIN, ProviderRequest
 
 HOME = {"HOME": "/home/bob"}
 

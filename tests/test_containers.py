@@ -14,9 +14,9 @@ from observing import in_loop
 from running import PATIENCE_SECONDS, Caller, Running, calling, read_lines, state_file
 
 from opdbus.bus.transport.connection import RemoteError
+from opdbus.platform.tasks import cancel
 from opdbus.publishers.containers import main
 from opdbus.publishers.engines import ENGINES
-from opdbus.tasks import cancel
 
 WEB = {
     "Id": "0123456789abcdef",

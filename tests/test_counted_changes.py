@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from observing import in_loop, rows
 
 from opdbus.history.change import Why
-from opdbus.index.memory import Memory
-from opdbus.observe.changes_per_hour import FOLD_RUNS_SECONDS, PER_HOUR, ChangesPerHour
-from opdbus.observe.report import Observer, Report
-from opdbus.observe.writer import Writer
+from opdbus.index.state_store.state_store import Memory
+from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, PER_HOUR, ChangesPerHour
+from opdbus.observe.core.report import Observer, Report
+from opdbus.observe.core.writer import Writer
 
 FOLD_SECONDS = 10.0
 TICKS = 200

@@ -1,14 +1,14 @@
 """When a difference counts as drift, heals, and is signalled: rules without a clock."""
 
-from opdbus.drift import table
+from opdbus.drift import rule_table
+from opdbus.drift.announcements import MAX_FIELD, MAX_FIELDS, signalled
 from opdbus.drift.compare import compare
-from opdbus.drift.crossings import Crossing, Crossings, Drifted
 from opdbus.drift.field import Field, Severity
-from opdbus.drift.tell import MAX_FIELD, MAX_FIELDS, signalled
-from opdbus.index.events import Drift
+from opdbus.drift.transition_filter import Crossing, Crossings, Drifted
+from opdbus.index.state_store.events import Drift
 from opdbus.state.object import Thing
 
-ANY = table.of_declared(("test", "thing"))
+ANY = rule_table.of_declared(("test", "thing"))
 A, B = Thing("test", "thing", "a"), Thing("test", "thing", "b")
 
 

@@ -17,13 +17,13 @@ import pytest
 
 from opdbus import config
 from opdbus.history.change import FIRST, Change, FieldChange, Why
-from opdbus.history.question import Filter
-from opdbus.history.sentence import of_change
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.connected import nothing_more
-from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
+from opdbus.history.change_sentence import of_change
+from opdbus.history.row_filter import Filter
+from opdbus.index.changes.change_finder import ChangeFinder
+from opdbus.index.changes.connections import nothing_more
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.models import folder
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject

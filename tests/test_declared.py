@@ -14,11 +14,11 @@ from running import PATIENCE_SECONDS, replace, state_file
 
 from opdbus.cli.grouping import lines
 from opdbus.errors import StateFileError, StoreError
-from opdbus.history.question import Filter, Row
-from opdbus.index.declared import Declared
-from opdbus.index.events import Changed, Claimed
-from opdbus.index.memory import Memory
-from opdbus.index.past import first
+from opdbus.history.row_filter import Filter, Row
+from opdbus.index.changes.history_reader import first
+from opdbus.index.state_store.events import Changed, Claimed
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_store import Memory
 
 BAD = "{ not json"
 

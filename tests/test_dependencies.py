@@ -12,7 +12,7 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from running import Running
 
-from opdbus import pip
+from opdbus.platform import pip
 
 BLOCKER = ROOT / "tests" / "without_runtime"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -21,7 +21,7 @@ from opdbus.distil.recipe import RECIPES, Recipe, Request
 from opdbus.engine import check_set
 from opdbus.errors import ConfigError
 from opdbus.models import formats
-from opdbus.observe.documents import Places
+from opdbus.observe.packages.documents import Places
 
 needs_torch = pytest.mark.skipif(
     find_spec("sentence_transformers") is None, reason="the extra `train` is not installed"

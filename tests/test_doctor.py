@@ -22,7 +22,7 @@ from opdbus.doctor.daemon import _drift, _observer, _served
 from opdbus.doctor.examine import _seen, _state_folder, examine
 from opdbus.doctor.verdict import Verdict
 from opdbus.engine.providers import cpu_engines
-from opdbus.parsing import ProviderRequest
+from opdbus.settings.parsing import ProviderRequest
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus.observe import dpkg
-from opdbus.observe.documents import Documents, Owner, Places, Port, ports
-from opdbus.observe.manual_page import MAX_DESCRIPTION, described
-from opdbus.observe.reading import read_at_most, text_of
+from opdbus.observe.core.file_reading import read_at_most, text_of
+from opdbus.observe.packages import dpkg
+from opdbus.observe.packages.documents import Documents, Owner, Places, Port, ports
+from opdbus.observe.packages.manual_page import MAX_DESCRIPTION, described
 
 STATUS = """\
 Package: openssh-server

@@ -18,24 +18,24 @@ from opdbus.bus.service.options import MAX_LIMIT
 from opdbus.bus.service.state import StateInterface
 from opdbus.config import load
 from opdbus.drift import ranking
-from opdbus.drift.crossings import Drifted
+from opdbus.drift.announcements import announce
 from opdbus.drift.field import Field, Severity
-from opdbus.drift.tell import announce
 from opdbus.drift.tracker import Tracker
+from opdbus.drift.transition_filter import Drifted
 from opdbus.errors import InvalidArgs, StateFileError
 from opdbus.history.change import Why
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.declared import Declared
-from opdbus.index.events import Claimed, Listed
-from opdbus.index.finder import Finder
+from opdbus.index.changes.change_finder import ChangeFinder
+from opdbus.index.database.identity_set import Present
 from opdbus.index.health import Health
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
+from opdbus.index.search.finder import Finder
+from opdbus.index.state_store.events import Claimed, Listed
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight.insight import Insight
 from opdbus.observe.supervisor import Supervisor
+from opdbus.observe.systemd.unit_requirements import required_by
 from opdbus.observe.table import chosen
-from opdbus.observe.unit_requirements import required_by
 from opdbus.serving.serving import Serving
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject, Thing

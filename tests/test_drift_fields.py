@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.drift import table, versions
+from opdbus.drift import rule_table, versions
 from opdbus.drift.compare import compare, unseen
 from opdbus.state.leaves import leaves
 from opdbus.state.object import SETTINGS
 
-ANY = table.of_declared(("test", "thing"))
+ANY = rule_table.of_declared(("test", "thing"))
 
 
 def names(declared: dict[str, Any], observed: dict[str, Any]) -> list[str]:
@@ -166,7 +166,7 @@ def test_fields_for_spans_of_time(
 )
 def test_modes_of_files(declared: Any, observed: str, *, is_same: bool) -> None:
     """Take a file's mode as one, however it is written: with a zero or not, or in letters."""
-    row = table.of_declared(("files", "file"))
+    row = rule_table.of_declared(("files", "file"))
     fields = compare(row, {"mode": declared}, {"mode": observed})
     assert [field.name for field in fields] == ([] if is_same else ["mode"])
 
@@ -196,7 +196,7 @@ def test_modes_of_files(declared: Any, observed: str, *, is_same: bool) -> None:
 def test_settings_of_the_kernel(sort: str, declared: Any, observed: str, *, is_same: bool) -> None:
     """Compare declared settings by the rule by which sysctl.d's are compared: the kernel's."""
     plugin, _, kind = sort.partition("/")
-    row = table.of_declared((plugin, SETTINGS if kind == "settings" else kind))
+    row = rule_table.of_declared((plugin, SETTINGS if kind == "settings" else kind))
     name = "vm.probe" if row.each else "value"
     fields = compare(row, {name: declared}, {name: observed})
     assert bool(fields) is not is_same
@@ -216,13 +216,13 @@ def test_settings_of_the_kernel(sort: str, declared: Any, observed: str, *, is_s
 )
 def test_names_of_one_device(declared: str, observed: str, *, is_same: bool) -> None:
     """Take a logical volume as one under both of its names."""
-    row = table.of_declared(("mounts", "mount"))
+    row = rule_table.of_declared(("mounts", "mount"))
     assert bool(compare(row, {"source": declared}, {"source": observed})) is not is_same
 
 
 def test_long_values_are_cut_where_they_differ() -> None:
     """Show of two long values that begin alike the part in which they differ."""
-    row = table.of_declared(("any", "thing"))
+    row = rule_table.of_declared(("any", "thing"))
     declared, observed = "a" * 5000 + "b" + "c" * 5000, "a" * 5000 + "d" + "c" * 5000
     (field,) = compare(row, {"x": declared}, {"x": observed})
     assert field.declared != field.observed
@@ -256,9 +256,9 @@ def test_leaves_are_named_with_dots() -> None:
             max_leaves=8,
         ),
     ),
-    st.sampled_from([ANY, *table.ROWS]),
+    st.sampled_from([ANY, *rule_table.ROWS]),
 )
-def test_nothing_drifts_from_itself(properties: dict[str, Any], row: table.Row) -> None:
+def test_nothing_drifts_from_itself(properties: dict[str, Any], row: rule_table.Row) -> None:
     """Find no drift between equal properties, whatever they are, and fail on none."""
     assert compare(ANY, properties, properties) == []
     compare(row, properties, properties)
@@ -314,12 +314,12 @@ def test_versions_are_as_wanted_or_not() -> None:
 )
 def test_packages_are_named_with_more_than_their_names(name: str, key: str) -> None:
     """Leave architecture and version out of the name that observers give a package."""
-    assert table.of_observed(("packages", "package")).observed_key(name) == key
+    assert rule_table.of_observed(("packages", "package")).observed_key(name) == key
 
 
 def test_a_word_that_means_nothing_is_no_drift() -> None:
     """What cannot be compared is told once: as that, and not as drift as well."""
-    row = table.of_declared(("systemd", "unit"))
+    row = rule_table.of_declared(("systemd", "unit"))
     declared, observed = {"enabled": "tru"}, {"enabled": "disabled"}
     assert compare(row, declared, observed) == []
     assert list(unseen(row, "a.service", declared, observed)) == ["enabled"]
@@ -342,7 +342,7 @@ def test_the_comment_of_an_account_is_its_full_name(
     """Compare the comment of an account with the name of passwd, not only with our own words."""
     words_of_ours = "Alice Moreau, user account, administrator"
     seen = {"full_name": "Alice Moreau", "description": words_of_ours}
-    fields = compare(table.of_declared(("users", "account")), {key: declared}, seen)
+    fields = compare(rule_table.of_declared(("users", "account")), {key: declared}, seen)
     assert [field.observed for field in fields] == ([] if is_same else ["Alice Moreau"])
 
 
@@ -359,7 +359,7 @@ def test_the_comment_of_an_account_is_its_full_name(
 @pytest.mark.parametrize("key", ["os", "distribution"])
 def test_a_distribution_has_two_names(key: str, declared: str, *, is_same: bool) -> None:
     """Compare a declared distribution with its identifier and with its full name."""
-    row = table.of_declared(("system", SETTINGS))
+    row = rule_table.of_declared(("system", SETTINGS))
     fact = {"id": "debian", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
     seen = {"os": fact, **fact, "pretty_name": "Fedora"}
     assert bool(compare(row, {key: declared}, seen)) is not is_same

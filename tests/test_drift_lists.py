@@ -13,19 +13,32 @@ from observing import history, in_loop, observed
 from test_observe_users import GROUP, PASSWD, Files
 
 from opdbus.cli import drifting, field_values, telling
-from opdbus.drift import network, table, words
+from opdbus.drift import network_values, rule_table, word_values
 from opdbus.drift.compare import compare
-from opdbus.drift.crossings import Crossing, Drifted
-from opdbus.drift.table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
+from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
 from opdbus.drift.tracker import Tracker
-from opdbus.index.declared import Declared
-from opdbus.tasks import cancel, start
+from opdbus.drift.transition_filter import Crossing, Drifted
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.platform.tasks import cancel, start
 
 # What one word says of an object, such as whether it runs: no lists.
 ONE_WORD = {
-    *(words.state, words.enabled, words.masked, words.program, words.installed, words.version),
-    *(words.source, words.filesystem, words.schedule, words.spelled, network.kind),
-    network.controller,
+    *(
+        word_values.state,
+        word_values.enabled,
+        word_values.masked,
+        word_values.program,
+        word_values.installed,
+        word_values.version,
+    ),
+    *(
+        word_values.source,
+        word_values.filesystem,
+        word_values.schedule,
+        word_values.spelled,
+        network_values.kind,
+    ),
+    network_values.controller,
 }
 LISTS = [
     (row, rule)
@@ -33,7 +46,7 @@ LISTS = [
     for rule in dict.fromkeys(row.rules.values())
     if rule.observed and rule.means not in ONE_WORD
 ]
-GENERIC = Rule("things", "things", words.equal)
+GENERIC = Rule("things", "things", word_values.equal)
 
 
 def _named(case: tuple[Row, Rule]) -> str:
@@ -49,7 +62,9 @@ def _differs(row: Row, rule: Rule, declared: list[Any], seen: list[Any]) -> bool
     return bool(compare(row, wanted, {rule.observed.split()[0]: seen, "group": "x"}))
 
 
-@pytest.mark.parametrize("case", [*LISTS, (table.of_declared(("a", "b")), GENERIC)], ids=_named)
+@pytest.mark.parametrize(
+    "case", [*LISTS, (rule_table.of_declared(("a", "b")), GENERIC)], ids=_named
+)
 def test_one_element_more_or_less_is_drift(case: tuple[Row, Rule]) -> None:
     """A list differs by an element more and by one less, unless its row says `at least these`."""
     row, rule = case
@@ -63,7 +78,7 @@ def test_one_element_more_or_less_is_drift(case: tuple[Row, Rule]) -> None:
 
 def test_lists_of_an_interface_are_whole() -> None:
     """Addresses, routers and ports of an interface differ by one more as by one less."""
-    row = table.of_declared(("net", "interface"))
+    row = rule_table.of_declared(("net", "interface"))
     route = {"family": "ipv4", "gateway": "192.0.2.1"}
     more = {"family": "ipv4", "gateway": "192.0.2.2"}
     cases: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
@@ -102,7 +117,7 @@ def test_the_documentation_lists_what_is_not_compared_whole() -> None:
 
 def test_an_account_may_declare_its_first_group() -> None:
     """An account is as declared with its first group among the others and without it."""
-    row = table.of_declared(("users", "account"))
+    row = rule_table.of_declared(("users", "account"))
     seen = {"group": "mira", "groups": ["adm", "sudo"]}
     assert not compare(row, {"groups": ["sudo", "adm"]}, seen)
     assert not compare(row, {"groups": "mira,sudo,adm"}, seen)

@@ -21,7 +21,7 @@ from opdbus.engine.runtimes import open_session
 from opdbus.errors import LimitsExceeded, ModelError, ProviderError, ShuttingDown, Truncated
 from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
-from opdbus.parsing import ProviderRequest
+from opdbus.settings.parsing import ProviderRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from house import House, unit
 
-from opdbus import everyday, tables
-from opdbus.index.common_words import shares
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.search.term_overlap import shares
+from opdbus.language import everyday, tables
 
 
 def test_phrases_stand_for_single_words() -> None:

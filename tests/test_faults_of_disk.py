@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from opdbus import config
 from opdbus.doctor.examine import examine
 from opdbus.errors import StoreError
-from opdbus.index.declared import Declared
-from opdbus.index.memory import Memory
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Identity, StateObject
 
 OWNER = 1000
@@ -324,7 +324,7 @@ def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[st
         "import asyncio, os, sys\n"
         "from pathlib import Path\n"
         "from opdbus.errors import StoreError\n"
-        "from opdbus.index.memory import Memory\n"
+        "from opdbus.index.state_store.state_store import Memory\n"
         "from opdbus.state.object import Identity, StateObject\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "async def main():\n"

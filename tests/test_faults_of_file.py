@@ -13,8 +13,8 @@ import pytest
 from running import PATIENCE_SECONDS, replace, state_file
 
 from opdbus.errors import StateFileError
-from opdbus.index.declared import Declared
-from opdbus.index.memory import Memory
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_store import Memory
 
 
 def _in_place_of(make: Callable[[Path], object]) -> Callable[[Path], object]:

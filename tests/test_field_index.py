@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 from house import beside
 
-from opdbus.index import field_index, field_reader, matching
-from opdbus.index.field_column import FieldColumn
-from opdbus.index.field_index import FieldIndex
-from opdbus.index.field_reader import FieldReader
-from opdbus.index.hash_table import HashTable
-from opdbus.index.memory import Memory
-from opdbus.index.names import Names
-from opdbus.index.present import Present
-from opdbus.index.texts import Texts
-from opdbus.index.values import Values, decoded, encoded
-from opdbus.index.view import View
+from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.hash_table import HashTable
+from opdbus.index.catalogue.name_array import Names
+from opdbus.index.catalogue.text_table import Texts
+from opdbus.index.catalogue.value_array import Values, decoded, encoded
+from opdbus.index.database.identity_set import Present
+from opdbus.index.fields import field_index, field_reader
+from opdbus.index.fields.field_column import FieldColumn
+from opdbus.index.fields.field_index import FieldIndex
+from opdbus.index.fields.field_reader import FieldReader
+from opdbus.index.query import condition_matching
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.conditions import IS, OPERATORS, AllOf, Condition, number
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
@@ -96,7 +97,7 @@ async def compare(memory: Memory, chance: random.Random) -> None:
         met = {
             t for t, all_ in about.items() if any(wanted.hold(e.identity, known[t]) for e in all_)
         }
-        assert await matching.things(memory, asked) == met, asked
+        assert await condition_matching.things(memory, asked) == met, asked
 
 
 async def change(memory: Memory, chance: random.Random) -> None:
@@ -174,7 +175,7 @@ def test_a_change_while_it_is_read_is_read_again(
                 await memory.observe([StateObject(name, {"state": state}), *others], set(), {})
                 asked = [Condition("state", "=", str(state))]
                 for _ in range(9):
-                    assert await matching.things(memory, asked) == {Thing(*name[1:])}
+                    assert await condition_matching.things(memory, asked) == {Thing(*name[1:])}
                     await asyncio.sleep(0.0003)
 
     asyncio.run(look())
@@ -199,7 +200,7 @@ def test_what_is_to_be_read_anew_meanwhile_is(
                 monkeypatch.setattr(FieldReader, "_take", take)
                 await memory.observe([StateObject(one, {"a": state}) for one in units], set(), {})
                 await memory.fields.catch_up()
-                found = await matching.things(memory, [Condition("a", "=", str(state))])
+                found = await condition_matching.things(memory, [Condition("a", "=", str(state))])
                 assert len(found) == len(units)
 
     asyncio.run(look())

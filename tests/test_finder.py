@@ -18,14 +18,14 @@ from opdbus.errors import (
     ProviderError,
     UnknownObject,
 )
-from opdbus.index.declarations import Unpaired
-from opdbus.index.events import Vectorized
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Hit, Page
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
-from opdbus.index.store import Entry
-from opdbus.parsing import ProviderRequest
+from opdbus.index.catalogue.declarations import Unpaired
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.store import Entry
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, Page
+from opdbus.index.state_store.events import Vectorized
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.settings.parsing import ProviderRequest
 from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 

@@ -22,10 +22,10 @@ from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.forget import Forgotten, Target
 from opdbus.history.ledger import UNCHECKED
 from opdbus.history.verify import Report, verify
-from opdbus.index import cleaning
-from opdbus.index.database import connect_to_read
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.index.database.database import connect_to_read
+from opdbus.index.database.store import Store
+from opdbus.index.state_store import erasure
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Thing
 
 # as JSON writes it, it is another text
@@ -300,7 +300,7 @@ def test_others_publish_while_much_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that begins after a forget ends before it: the forget gives way after each step."""
-    monkeypatch.setattr(cleaning, "_AT_A_TIME", 2)
+    monkeypatch.setattr(erasure, "_AT_A_TIME", 2)
 
     async def work(memory: Memory) -> None:
         await filled(3000)(memory)
@@ -323,9 +323,9 @@ _KILLED = """
 import asyncio, os, sys
 from pathlib import Path
 from opdbus.history.forget import Target
-from opdbus.index import cleaning
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.index.state_store import erasure as cleaning
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.database.store import Store
 
 steps = int(sys.argv[2])
 cleaning._AT_A_TIME = 100

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from test_matching import run, unit
 
-from opdbus import kinds
 from opdbus.config import load
-from opdbus.index import forms
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.query import question_patterns
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.language import kinds
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject, Thing
 
@@ -42,21 +42,21 @@ def test_a_question_about_a_state_asks_for_what_has_states(
     question: str, thing: Thing, *, is_asked: bool
 ) -> None:
     """Raise services if it is asked whether something runs, and no sort where one is named."""
-    assert bool(kinds.of_thing(thing)[0] & forms.of(question).asked.subject) == is_asked
+    assert bool(kinds.of_thing(thing)[0] & question_patterns.of(question).asked.subject) == is_asked
 
 
 def test_only_what_can_have_a_value_is_asked_for_with_it() -> None:
     """Let a `network card` be a device, and an interface alone where it is down."""
     card, interface = Thing("devices", "pci", "0000:00:03.0"), Thing("net", "interface", "eth0")
     for question, is_device in (("network card", True), ("network card that is down", False)):
-        subject = forms.of(question).asked.subject
+        subject = question_patterns.of(question).asked.subject
         assert bool(kinds.of_thing(card)[0] & subject) == is_device
         assert kinds.of_thing(interface)[0] & subject
 
 
 def test_what_is_scheduled_is_named_by_its_schedule() -> None:
     """Let `what runs every night` name timers, without raising all of them."""
-    asked, of_timer = forms.of("what runs every night").asked, kinds.of_thing(TIMER)[0]
+    asked, of_timer = question_patterns.of("what runs every night").asked, kinds.of_thing(TIMER)[0]
     assert of_timer & asked.named
     assert not of_timer & asked.subject
 
@@ -79,7 +79,7 @@ def test_a_question_for_what_acts_asks_for_no_passive_thing(
     question: str, *, is_deed: bool
 ) -> None:
     """Take more from mounts, ports and the like, and never raise them, if a verb begins."""
-    form, of_mount = forms.of(question), kinds.of_thing(MOUNT)[0]
+    form, of_mount = question_patterns.of(question), kinds.of_thing(MOUNT)[0]
     assert bool(of_mount & form.damped) == is_deed
     assert any(of_mount & sorts for sorts, _ in form.less) == is_deed
     assert not (is_deed and of_mount & form.asked.named)
@@ -87,7 +87,7 @@ def test_a_question_for_what_acts_asks_for_no_passive_thing(
 
 def test_a_question_for_a_place_finds_places_first() -> None:
     """Take nothing from files, and less than nothing from mounts, after `where`."""
-    less = forms.of("where are the backups").less
+    less = question_patterns.of("where are the backups").less
     taken = {thing: [a for sorts, a in less if kinds.of_thing(thing)[0] & sorts] for thing in
              (MOUNT, FILE, ACCOUNT, UNIT)}  # fmt: skip
     assert taken == {MOUNT: [-0.1], FILE: [0.0], ACCOUNT: [0.1], UNIT: []}
@@ -95,7 +95,7 @@ def test_a_question_for_a_place_finds_places_first() -> None:
 
 def test_where_something_is_configured_asks_for_files_alone() -> None:
     """Raise files, and no accounts, where it is asked where accounts are configured."""
-    asked = forms.of("where are the users configured").asked
+    asked = question_patterns.of("where are the users configured").asked
     assert kinds.of_thing(FILE)[0] & asked.subject
     assert not kinds.of_thing(ACCOUNT)[0] & asked.named
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from opdbus.gc_tuning import Heap, keep_searches_short
+from opdbus.platform.gc_tuning import Heap, keep_searches_short
 
 
 class Thing:
@@ -86,7 +86,7 @@ def test_memory_is_given_back_when_most_objects_are_gone() -> None:
 MAPPED = """
 import ctypes
 import numpy as np
-from opdbus.gc_tuning import Heap, limit_fragmentation
+from opdbus.platform.gc_tuning import Heap, limit_fragmentation
 
 NAMES = "arena free small blocks mapped used_small free_small used unused kept".split()
 

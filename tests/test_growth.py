@@ -15,36 +15,39 @@ import pytest
 from growth import MOST, Text, Used, growth, longest_seconds, patterns, slow_texts
 from remembering import unit
 
-from opdbus import env_file, everyday, glossary, kinds, routes, vocabulary, when
 from opdbus.bus import paths
 from opdbus.cli import causes, output, widths
-from opdbus.drift import compare, table, values, versions
+from opdbus.drift import compare, rule_table, values, versions
 from opdbus.errors import OpDbusError
-from opdbus.history import checkpoint, jobs, sentence, wording
+from opdbus.history import change_sentence, checkpoint, event_questions, jobs
 from opdbus.history.change import Change, FieldChange, Why
-from opdbus.index import (
-    change_ranking,
+from opdbus.index.catalogue.catalogue import Catalogue
+from opdbus.index.changes import change_ranking, change_relations
+from opdbus.index.database.quota import Usage
+from opdbus.index.database.store import Entry
+from opdbus.index.query import (
+    clock_times,
     comparisons,
-    dates,
-    forms,
-    lexical,
-    relations,
+    query_terms,
+    question_patterns,
+    relative_dates,
     spelling,
-    times,
-    word_vectors,
 )
-from opdbus.index.catalogue import Catalogue
-from opdbus.index.questions import MAX_CHARACTERS
-from opdbus.index.quota import Usage
-from opdbus.index.store import Entry
-from opdbus.observe import crontab, documents, dpkg, manual_page, mounts, unit_files
-from opdbus.observe.kernel import modules, parameters
-from opdbus.observe.skipped import Skipped
-from opdbus.observe.sysctls import Sysctls
-from opdbus.slices import slices
+from opdbus.index.query.query_parser import MAX_CHARACTERS
+from opdbus.index.search import word_similarity
+from opdbus.language import everyday, glossary, kinds, routes, timestamps, vocabulary
+from opdbus.language.object_text import render
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.host import crontab
+from opdbus.observe.kernel import mounts
+from opdbus.observe.kernel.kernel import modules, parameters
+from opdbus.observe.kernel.sysctls import Sysctls
+from opdbus.observe.packages import documents, dpkg, manual_page
+from opdbus.observe.systemd import unit_files
+from opdbus.platform.slices import slices
+from opdbus.settings import env_file
 from opdbus.state import conditions, document, fields, flatten, publish, redact
 from opdbus.state.object import Identity, Thing
-from opdbus.text import render
 
 PATTERNS: Final = patterns()
 # What texts are made of: words that somebody reads, separators, brackets, quotes, blanks.
@@ -68,7 +71,7 @@ def _object(text: str) -> dict[str, Any]:
 def _change(text: str) -> None:
     whole = Identity("live:lab", *THING)
     changed = [FieldChange((key,), [text + "x"], [text]) for key in ("version", "state", text)]
-    sentence.of_change(Change(whole, "changed", Why("exit"), changed), text)
+    change_sentence.of_change(Change(whole, "changed", Why("exit"), changed), text)
 
 
 def _document(text: str) -> None:
@@ -85,11 +88,11 @@ def _compared(text: str) -> None:
 
 
 # every rule that there is, each for a field of its own
-MEANINGS: Final = {rule.means: rule for row in table.ROWS for rule in row.rules.values()}
+MEANINGS: Final = {rule.means: rule for row in rule_table.ROWS for rule in row.rules.values()}
 RULES: Final = {
     f"k{n}": replace(rule, observed=f"k{n}") for n, rule in enumerate(MEANINGS.values())
 }
-ROW: Final = replace(table.ROWS[0], rules=RULES)
+ROW: Final = replace(rule_table.ROWS[0], rules=RULES)
 
 
 def _jobs(text: str) -> list[crontab.Job]:
@@ -126,7 +129,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "flatten": lambda text: [*flatten.flatten({text: _object(text), "b": {text: {"a": {}}}})],
         "glossary": glossary.gloss,
         "happening": _change,
-        "lexical terms": lambda text: (lexical.terms(text), lexical.names(text)),
+        "lexical terms": lambda text: (query_terms.terms(text), query_terms.names(text)),
         "manual page": lambda text: manual_page.described(f".SH NAME\nx \\- {text}"),
         "modules": lambda text: (modules(text), modules(f"a 1 2 {text} Live")),
         "mountinfo": lambda text: (mounts.parsed(text), mounts.parsed(f"1 2 3 / {text} a - b c")),
@@ -139,11 +142,11 @@ def _readers(folder: Path) -> dict[str, Work]:
         "redaction": lambda text: (redact.redact_text(text), redact.redact(_object(text))),
         "rendering": lambda text: render(unit(text, description=text, note=text)),
         "services": documents.ports,
-        "short name": lambda text: relations.called(Thing("a", "b", text)),
+        "short name": lambda text: change_relations.called(Thing("a", "b", text)),
         "state file": _document,
         "sysctl": _file(root, "sysctl.conf", lambda: Sysctls(folder).read()),
         "terminal": lambda text: (widths.fold(text, 40), widths.width(text)),
-        "time": lambda text: when.moment(text, 1e9, 1e9),
+        "time": lambda text: timestamps.moment(text, 1e9, 1e9),
         "unit file": _file(
             folder, service.name, lambda: unit_files.described([service.name], [str(folder)])
         ),
@@ -155,23 +158,26 @@ def _readers(folder: Path) -> dict[str, Work]:
         ),
         "vocabulary": lambda text: vocabulary.Reader().traits(Identity("a", *THING), {"a": text}),
         "words": vocabulary.plain,
-        "wording": lambda text: (wording.is_alike(text, text + "x"), wording.share([1], text)),
+        "wording": lambda text: (
+            event_questions.is_alike(text, text + "x"),
+            event_questions.share([1], text),
+        ),
     }
 
 
 QUESTIONS: Final[dict[str, Work]] = {
-    "changes asked for": wording.asked,
-    "changes besides": lambda text: (wording.besides(text), wording.saying(text)),
+    "changes asked for": event_questions.asked,
+    "changes besides": lambda text: (event_questions.besides(text), event_questions.saying(text)),
     "comparisons": comparisons.find,
-    "dates": lambda text: dates.find(text, datetime.now(UTC)),
+    "dates": lambda text: relative_dates.find(text, datetime.now(UTC)),
     "everyday words": everyday.said,
-    "form": forms.of,
+    "form": question_patterns.of,
     "joined words": lambda text: spelling.joined(text, lambda _: ()),
-    "kinds": lambda text: (kinds.asked(text, lexical.STOP_WORDS), kinds.names(text)),
+    "kinds": lambda text: (kinds.asked(text, query_terms.STOP_WORDS), kinds.names(text)),
     "subject": change_ranking.subject,
-    "times": times.find,
+    "times": clock_times.find,
     "vocabulary": vocabulary.denied,
-    "word vectors": word_vectors.words_of,
+    "word vectors": word_similarity.words_of,
 }
 
 
@@ -179,7 +185,7 @@ def _forgetful(work: Work) -> Work:
     """Work without what is remembered of the same text."""
 
     def anew(text: str) -> None:
-        for cached in (vocabulary.asked, everyday.said, forms.of):
+        for cached in (vocabulary.asked, everyday.said, question_patterns.of):
             cached.cache_clear()
         with suppress(OpDbusError, ValueError):
             work(text)
@@ -197,7 +203,7 @@ def _faults(work: Work, sizes: tuple[int, ...]) -> Iterator[str]:
 @pytest.mark.parametrize("used", PATTERNS, ids=lambda used: used.where)
 def test_pattern_is_linear(used: Used) -> None:
     """No pattern takes more than four times as long for a text of its own parts, as it is used."""
-    if used.where.startswith(("opdbus.routes.", "opdbus.past_spans.")):
+    if used.where.startswith(("opdbus.language.routes.", "opdbus.language.past_spans.")):
         # no more of a question is read for its route
         assert longest_seconds(used, routes.MOST_CHARACTERS) < 0.05
     else:
@@ -207,8 +213,8 @@ def test_pattern_is_linear(used: Used) -> None:
 def test_patterns_are_found() -> None:
     """Patterns of modules, of tables in them and in functions are all tested."""
     found = {used.where for used in PATTERNS}
-    assert {"opdbus.drift.values._ADDRESS", "opdbus.drift.table.JOINED"} < found
-    assert any(where.startswith("opdbus.index.spelling:") for where in found)
+    assert {"opdbus.drift.values._ADDRESS", "opdbus.drift.rule_table.JOINED"} < found
+    assert any(where.startswith("opdbus.index.query.spelling:") for where in found)
     assert len(found) > 150
 
 

@@ -14,8 +14,8 @@ from remembering import OWNER, SOURCE, run, unit
 from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.change import FieldChange, Why, differences, from_json, to_json, undone
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Identity, Thing
 
 

@@ -16,13 +16,13 @@ from opdbus.drift.tracker import Tracker
 from opdbus.errors import NotKept
 from opdbus.history.change import Change, FieldChange, What, Why
 from opdbus.history.ledger import UNCHECKED
-from opdbus.index import past
-from opdbus.index.catalogue import Catalogue
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.connected import nothing_more
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.store import Store
+from opdbus.index.catalogue.catalogue import Catalogue
+from opdbus.index.changes import history_reader
+from opdbus.index.changes.change_finder import ChangeFinder
+from opdbus.index.changes.connections import nothing_more
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject, Thing
 
@@ -72,7 +72,7 @@ def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
 
     async def work(memory: Memory, history: HistoryInterface) -> list[bool]:
         await history.forget(ROOT, {"object": PACKAGE})
-        kept = await past.numbered(memory, range(1, len(told) + 1))
+        kept = await history_reader.numbered(memory, range(1, len(told) + 1))
         return [row.fields[0].path == [] for row in kept]
 
     assert run(tmp_path, list(told), work) == list(told.values())

@@ -41,13 +41,13 @@ from attacks.kernel import (
 )
 from observing import Host, in_loop, less_than, observed
 
-from opdbus.observe.control_groups import ControlGroups
-from opdbus.observe.netlink import MAX_MESSAGES, Channel
-from opdbus.observe.netlink import ROUTE as PROTOCOL
-from opdbus.observe.network import Network
-from opdbus.observe.ports import ServiceNames
-from opdbus.observe.report import Observer
-from opdbus.observe.sockets import Sockets
+from opdbus.observe.core.netlink import MAX_MESSAGES, Channel
+from opdbus.observe.core.netlink import ROUTE as PROTOCOL
+from opdbus.observe.core.report import Observer
+from opdbus.observe.network.network import Network
+from opdbus.observe.network.sockets import Sockets
+from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.systemd.control_groups import ControlGroups
 
 ETH0, ITS_ADDRESS, ITS_ROUTE = link(2, "eth0"), address(2, 2), route(2)
 SANE = {

@@ -19,9 +19,9 @@ from fuzz.serving import wait_until_vectorized
 from observing import PATIENCE, Source, in_loop, observed
 from running import Bus, Running, state_file
 
-from opdbus.observe.dpkg import StatusFile
-from opdbus.observe.reading import in_thread, read_at_most
-from opdbus.observe.report import LostSource
+from opdbus.observe.core.file_reading import in_thread, read_at_most
+from opdbus.observe.core.report import LostSource
+from opdbus.observe.packages.dpkg import StatusFile
 
 OBSERVED = ("systemd", "login1", "machined", MIRRORED)
 SOURCES = [name for name in BUSES if name not in {SANE, SECRETS}]

@@ -14,14 +14,14 @@ from sessions import Wrapped
 from structlog.testing import capture_logs
 from tiny import write_tiny_model
 
-from opdbus import text
 from opdbus.config import Config
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
-from opdbus.index.catalogue import thing_of
-from opdbus.index.events import Changed, Vectorized
-from opdbus.index.memory import Memory
-from opdbus.index.present import Present
+from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.database.identity_set import Present
+from opdbus.index.state_store.events import Changed, Vectorized
+from opdbus.index.state_store.state_store import Memory
+from opdbus.language import object_text
 from opdbus.state.object import FILE, Thing
 
 
@@ -184,7 +184,7 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
         contents = await made.memory.content(entries)
         for entry, item in zip(entries, items, strict=True):
             assert thing_of(entry).name == item.name
-            assert contents[entry.id].text == text.render(item).text
+            assert contents[entry.id].text == object_text.render(item).text
 
     live(work, engine=False)
 

@@ -11,12 +11,15 @@ import pytest
 from conftest import ROOT
 from setting_up import files_in, setup
 
-from opdbus import config, errors, privacy, unit
+from opdbus import config, errors
 from opdbus.bus import names
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.service import contract
-from opdbus.observe import netlink, uevents
+from opdbus.observe.core import netlink
+from opdbus.observe.kernel import uevents
 from opdbus.publishers import containers
+from opdbus.settings import privacy
+from opdbus.systemd import unit
 
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"

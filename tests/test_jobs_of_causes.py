@@ -5,7 +5,7 @@ import pytest
 from opdbus.cli import causes, grouping
 from opdbus.history import jobs
 from opdbus.history.change import Why
-from opdbus.observe.batch import Key, Merged
+from opdbus.observe.core.batch import Key, Merged
 
 UP, DOWN = {"active_state": "active"}, {"active_state": "inactive"}
 STARTING = {"active_state": "activating"}

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import PATIENCE_SECONDS
 
-from opdbus import config, journal, log
-from opdbus.journal import MESSAGE_IDS, Journal, encode
+from opdbus import config, log
+from opdbus.platform import journal
+from opdbus.platform.journal import MESSAGE_IDS, Journal, encode
 
 CATALOG = ROOT / "systemd" / "op-dbus.catalog"
 

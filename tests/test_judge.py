@@ -11,7 +11,7 @@ from commands import run
 from conftest import EXAMPLE
 from running import Running
 
-from opdbus.drift import known
+from opdbus.drift import observed_kinds
 from opdbus.state.file import StateFile
 from opdbus.state.judge import Judgement, judge
 from opdbus.state.object import MAX_NAME
@@ -86,7 +86,7 @@ def test_words_that_mean_nothing() -> None:
     packages = [{"name": f"p{n}", "ensure": value} for n, value in enumerate(ensured)]
     content = {"version": 1, "plugins": {"systemd": {"units": units}, "apt": {"package": packages}}}
     states = "a and 1 more: active_state: 'activ' is not a known value; did you mean active?"
-    assert judge(content, known.puzzles).warnings == [
+    assert judge(content, observed_kinds.puzzles).warnings == [
         f"systemd/unit/{states}",
         "systemd/unit/a: enabled: 'maybe' is not a known value",
         "apt/package/p0: ensure: 'absnt' is not a known value; did you mean absent?",
@@ -97,7 +97,7 @@ def test_fields_that_are_misspelled() -> None:
     """Name what is declared of a field that is much like one that is compared."""
     accounts = {"a": {"group": "x", "groups": ["x"], "shel": "/bin/sh"}}
     plugins = {"system": {"hostnme": "a", "timezone": "UTC"}, "users": {"accounts": accounts}}
-    assert judge({"version": 1, "plugins": plugins}, known.puzzles).warnings == [
+    assert judge({"version": 1, "plugins": plugins}, observed_kinds.puzzles).warnings == [
         "system/settings/system: hostnme: did you mean hostname?",
         "users/account/a: shel: did you mean shell?",
     ]
@@ -105,7 +105,7 @@ def test_fields_that_are_misspelled() -> None:
 
 def test_a_good_file_has_no_warning() -> None:
     """The example, in which all is meant, is not warned of."""
-    assert judge(json.loads(EXAMPLE.read_text()), known.puzzles).warnings == []
+    assert judge(json.loads(EXAMPLE.read_text()), observed_kinds.puzzles).warnings == []
 
 
 def test_an_ordinal_of_the_files_own_is_a_name() -> None:

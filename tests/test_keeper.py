@@ -20,12 +20,12 @@ from opdbus.history import checkpoint, prune, witness
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.prune import Limits
 from opdbus.history.verify import Report, verify
-from opdbus.index.database import connect_to_read
-from opdbus.index.events import Event, Recorded
-from opdbus.index.keeper import Keeper
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
-from opdbus.journal import MESSAGE_IDS
+from opdbus.index.database.database import connect_to_read
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.events import Event, Recorded
+from opdbus.index.state_store.history_retention import Keeper
+from opdbus.index.state_store.state_store import Memory
+from opdbus.platform.journal import MESSAGE_IDS
 
 PATIENCE_SECONDS = 20
 ALL = Limits()

@@ -19,7 +19,7 @@ from opdbus import config
 from opdbus.engine.opening import open_embedder
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
-from opdbus.tasks import cancel
+from opdbus.platform.tasks import cancel
 
 OBJECTS, ROUNDS, BATCH_TOKENS = 1500, 20, 48
 WORDS = "network mail disk user time login backup service host rule".split()

@@ -22,7 +22,7 @@ from test_kill import _vectors_left
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.history.change import from_json, undone
 from opdbus.history.verify import verify
-from opdbus.index.database import connect_to_read
+from opdbus.index.database.database import connect_to_read
 
 KILLS = int(os.environ.get("OP_DBUS_TEST_KILLS", "4"))
 NAMES = [f"u{number}.service" for number in range(40)]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from raising import raising
 
-from opdbus import kinds
-from opdbus.index.lexical import STOP_WORDS
-from opdbus.index.raising import KIND_WEIGHT, named_kinds
-from opdbus.index.search import Likeness, rank
-from opdbus.kinds import Asked
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.ranking.boosts import KIND_WEIGHT, named_kinds
+from opdbus.index.ranking.scores import Likeness, rank
+from opdbus.language import kinds
+from opdbus.language.kinds import Asked
 from opdbus.state.object import Thing
 
 

@@ -12,19 +12,24 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from opdbus import lines
+from opdbus.platform import lines
 
 PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
-    "errors when parsing slices regular pip lines config env_file unit accounts privacy gc_tuning"
-    " journal log tasks listing state tables past_spans routes glossary vocabulary everyday kinds"
-    " text history"
+    "errors platform settings state config language log history"
     " models engine arguments api serving index insight drift bus observe http bench distil"
-    " picture systemd reload daemon doctor client publishers cli"
+    " picture systemd daemon doctor client publishers cli"
 ).split()
 # The same inside a room that has parts.
-PARTS = {"bus": "names paths async_cache transport admission authorization service".split()}
+PARTS = {
+    "bus": "names paths async_cache transport admission authorization service".split(),
+    "index": (
+        "ranking database catalogue snapshot storage fields fulltext state_store vectors query"
+        " changes search health"
+    ).split(),
+    "observe": "core packages systemd kernel network dbus host table supervisor".split(),
+}
 # These two are clients of the daemon, and import little of it.
 MAY_IMPORT = {
     "client": {
@@ -38,32 +43,32 @@ MAY_IMPORT = {
     "publishers": {
         "opdbus.publishers",
         "opdbus.errors",
-        "opdbus.tasks",
+        "opdbus.platform.tasks",
         "opdbus.bus.paths",
         "opdbus.client",
     },
     "cli": {
         "opdbus.cli",
         "opdbus.client",
-        "opdbus.unit",
-        "opdbus.when",
-        "opdbus.routes",
+        "opdbus.systemd.unit",
+        "opdbus.language.timestamps",
+        "opdbus.language.routes",
         "opdbus.errors",
         "opdbus.config",
-        "opdbus.parsing",
-        "opdbus.pip",
+        "opdbus.settings.parsing",
+        "opdbus.platform.pip",
         "opdbus.models.catalogue",
         "opdbus.models.folder",
         "opdbus.models.record",
         "opdbus.bus.paths",
         "opdbus.drift.versions",
         "opdbus.history.jobs",
-        "opdbus.lines",
-        "opdbus.listing",
+        "opdbus.platform.lines",
+        "opdbus.platform.name_lists",
         "opdbus.picture.scene",
         "opdbus.state.conditions",
         "opdbus.state.object",
-        "opdbus.tasks",
+        "opdbus.platform.tasks",
     },
 }
 # ... but for what one command needs, imported when that command runs, or to name its types.
@@ -71,7 +76,7 @@ IN_FUNCTIONS = {
     "cli": {
         "opdbus.daemon",
         "opdbus.doctor",
-        "opdbus.drift.known",
+        "opdbus.drift.observed_kinds",
         "opdbus.bench",
         "opdbus.distil",
         "opdbus.state.file",
@@ -79,10 +84,10 @@ IN_FUNCTIONS = {
         "opdbus.engine.devices",
         "opdbus.engine.survey",
         "opdbus.history.checkpoint",
-        "opdbus.history.moment",
+        "opdbus.history.row_times",
         "opdbus.history.verify",
         "opdbus.history.witness",
-        "opdbus.index.database",
+        "opdbus.index.database.database",
         "opdbus.models.fetch",
         "opdbus.models.model_store",
         "opdbus.models.packages",
@@ -398,19 +403,25 @@ def test_engine_needs_neither_bus_nor_runtime(missing: Sequence[str]) -> None:
 
 
 # Methods of texts that know a dozen characters besides blank, tab and newline, which names of
-# files, units and packages may have: `opdbus/lines.py` has others.
+# files, units and packages may have: `opdbus/platform/lines.py` has others.
 OF_ALL_SPACES = {"split", "rsplit", "splitlines", "strip", "lstrip", "rstrip"}
 OF_STR = {f"str.{method}" for method in OF_ALL_SPACES}
 # Rooms that read what others wrote on the host: files, programs, the kernel, the bus.
-READING = ("observe/", "env_file.py", "unit.py", "engine/cpus.py", "history/witness.py")
+READING = (
+    "observe/",
+    "settings/env_file.py",
+    "systemd/unit.py",
+    "engine/cpus.py",
+    "history/witness.py",
+)
 # These have the syntax of systemd, with lines of its own.
-APART = ("observe/unit_files.py", "observe/unit_syntax.py")
+APART = ("observe/systemd/unit_files.py", "observe/systemd/unit_syntax.py")
 # What of these is our own text, or a format that takes them all for blanks.
 EXCUSED = {
     # five fields of a schedule, joined by blanks
-    "observe/crontab.py: when.split()",
+    "observe/host/crontab.py: when.split()",
     # names in a table of ours
-    "observe/mirror_table.py: names.split()",
+    "observe/dbus/mirror_table.py: names.split()",
     # lines of our own tables and texts, of what we print, or of which one is shown to a person
     "bench/process.py: text.strip().splitlines()",
     "cli/bench.py: captured.get().splitlines()",
@@ -418,18 +429,18 @@ EXCUSED = {
     "cli/map_scene.py: done.stderr.decode(errors='replace').strip().splitlines()",
     "cli/top/lines.py: text.splitlines()",
     "engine/session.py: str(error).strip().splitlines()",
-    "history/sentence.py: text.splitlines()",
+    "history/change_sentence.py: text.splitlines()",
     "models/child.py: stderr.decode(errors='replace').strip().splitlines()",
     "models/fetch.py: (str(error).strip() or type(error).__name__).splitlines()",
     "models/packages.py: said.splitlines()",
     "picture/table.py: file.read(last - first).splitlines()",
-    "tables.py: _file(name).read_text('utf-8').splitlines()",
+    "language/tables.py: _file(name).read_text('utf-8').splitlines()",
 }
 # Patterns may have such a class where it stands for what the format itself takes for blanks.
 EXCUSED_PATTERNS = {
-    "observe/manual_page.py",  # roff
-    "observe/documents.py",  # roff, too
-    "observe/introspection.py",  # XML
+    "observe/packages/manual_page.py",  # roff
+    "observe/packages/documents.py",  # roff, too
+    "observe/dbus/introspection.py",  # XML
 }
 
 

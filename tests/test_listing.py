@@ -6,7 +6,7 @@ import pytest
 
 from opdbus.cli import field_values
 from opdbus.cli.drifting import told
-from opdbus.listing import distinct
+from opdbus.platform.name_lists import distinct
 
 ALIKE = [
     ("a ", "a"),

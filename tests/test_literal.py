@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from opdbus.config import Config
-from opdbus.index import lexical, literal
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.store import Store
+from opdbus.index.database.store import Store
+from opdbus.index.query import literal_values, query_terms
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
 
@@ -42,9 +42,9 @@ def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[s
             names = {entry.id: entry.identity.name for entry in memory.catalogue}
             return {names[number] for one in found for number in one.entries}
 
-    def read(store: Store) -> Sequence[literal.Literal]:
-        terms = lexical.terms(question)
-        return literal.read(
+    def read(store: Store) -> Sequence[literal_values.Literal]:
+        terms = query_terms.terms(question)
+        return literal_values.read(
             store, question, {term: store.words.count_matches(term) for term in terms}
         )
 

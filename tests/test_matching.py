@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from opdbus.config import load
-from opdbus.index import matching, questions
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
-from opdbus.index.raising import NAME_WEIGHT
-from opdbus.index.search import SAID_WEIGHT
+from opdbus.index.database.identity_set import Present
+from opdbus.index.query import condition_matching, query_parser
+from opdbus.index.ranking.boosts import NAME_WEIGHT
+from opdbus.index.ranking.scores import SAID_WEIGHT
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.conditions import OPERATORS, AllOf, Condition, parse
 from opdbus.state.object import FILE, Identity, StateObject, Thing
@@ -102,7 +102,7 @@ def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
 
     async def compare(memory: Memory) -> None:
         for condition in asked:
-            found = await matching.things(memory, [condition])
+            found = await condition_matching.things(memory, [condition])
             met = {
                 item.identity.name
                 for item in objects
@@ -126,7 +126,7 @@ def test_what_is_observed_of_a_thing_counts(tmp_path: Path) -> None:
             *("enabled=yes", "active_state=failed", "enabled=yes, active_state=failed"),
             *("active_state=active", "source=file, active_state=failed"),
         )
-        return [names(await matching.things(memory, parse(text))) for text in asked]
+        return [names(await condition_matching.things(memory, parse(text))) for text in asked]
 
     assert run(tmp_path, objects, look) == [["b"], ["a"], [], [], ["a"]]
 
@@ -140,7 +140,7 @@ def test_what_op_dbus_saw_counts_before_what_was_published(tmp_path: Path) -> No
 
     async def look(memory: Memory) -> list[list[str]]:
         asked = ("active_state=active", "active_state=failed", "note=odd")
-        return [names(await matching.things(memory, parse(text))) for text in asked]
+        return [names(await condition_matching.things(memory, parse(text))) for text in asked]
 
     assert run(tmp_path, objects, look) == [["a"], [], ["a"]]
 
@@ -153,7 +153,7 @@ def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:
         values = {"restarts": 7}, {"idle": True}
         memory.volatile.put(dict(zip((o.identity for o in objects), values, strict=True)))
         asked = ("restarts>5", "restarts=1", "idle=yes", "name=b, idle=yes")
-        return [names(await matching.things(memory, parse(text))) for text in asked]
+        return [names(await condition_matching.things(memory, parse(text))) for text in asked]
 
     assert run(tmp_path, objects, look) == [["a"], [], ["b"], ["b"]]
 
@@ -161,9 +161,13 @@ def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:
 def test_fields_are_counted(tmp_path: Path) -> None:
     """Name the fields that objects have, those of lists without positions, by plugin and kind."""
     objects = [unit("a", state="x", at=[{"ip": "::1"}, {"ip": "::2"}]), unit("b", state="y")]
-    counted = run(tmp_path, objects, lambda memory: matching.field_names(memory, {"kind": "unit"}))
+    counted = run(
+        tmp_path, objects, lambda memory: condition_matching.field_names(memory, {"kind": "unit"})
+    )
     assert counted == {"state": 2, "at": 1, "at.ip": 1}
-    assert not run(tmp_path, objects, lambda memory: matching.field_names(memory, {"kind": "x"}))
+    assert not run(
+        tmp_path, objects, lambda memory: condition_matching.field_names(memory, {"kind": "x"})
+    )
 
 
 def test_many_objects_leave_the_loop_free(tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_many_objects_leave_the_loop_free(tmp_path: Path) -> None:
 
         ticking = asyncio.create_task(tick())
         began = time.process_time()
-        found = await matching.things(memory, parse("used_percent>98"))
+        found = await condition_matching.things(memory, parse("used_percent>98"))
         assert time.process_time() - began < 4
         ticking.cancel()
         assert turns > 20 or not memory.fields.unread().ids
@@ -196,9 +200,11 @@ QUESTION = [
 ]
 
 
-def read(folder: Path, text: str) -> questions.Question:
+def read(folder: Path, text: str) -> query_parser.Question:
     """Read a question to the two units of this file."""
-    found: questions.Question = run(folder, QUESTION, lambda memory: questions.read(memory, text))
+    found: query_parser.Question = run(
+        folder, QUESTION, lambda memory: query_parser.read(memory, text)
+    )
     return found
 
 
@@ -250,13 +256,13 @@ def test_conditions_are_taken_out_of_questions(
 )
 def test_what_only_looks_like_a_condition_stays(tmp_path: Path, text: str) -> None:
     """Leave URLs, times, addresses, paths, credentials and unknown fields in the question."""
-    assert read(tmp_path, text) == questions.Question(text)
+    assert read(tmp_path, text) == query_parser.Question(text)
 
 
 def test_a_document_is_no_list_of_conditions(tmp_path: Path) -> None:
     """Take nothing out of a text that is full of colons."""
     text = "state:failed " * 9
-    assert read(tmp_path, text) == questions.Question(text)
+    assert read(tmp_path, text) == query_parser.Question(text)
 
 
 def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
@@ -264,8 +270,8 @@ def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
 
     async def look(memory: Memory) -> list[list[str]]:
         asked = ("description:resolution", "state:active", "state:act")
-        taken = [(await questions.read(memory, text)).conditions for text in asked]
-        return [names(await matching.things(memory, conditions)) for conditions in taken]
+        taken = [(await query_parser.read(memory, text)).conditions for text in asked]
+        return [names(await condition_matching.things(memory, conditions)) for conditions in taken]
 
     assert run(tmp_path, QUESTION, look) == [["cups.service"], ["cups.service"], []]
 

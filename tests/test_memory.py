@@ -18,10 +18,10 @@ from opdbus.errors import (
     StoreError,
     UnknownObject,
 )
-from opdbus.index.events import Changed
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.present import Present
+from opdbus.index.database.identity_set import Present
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.events import Changed
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import FILE, StateObject, Thing
 
 
@@ -68,7 +68,7 @@ def test_a_large_state_file_is_written_in_parts(
 
     Two parts are read before one is written, and one more while each is.
     """
-    monkeypatch.setattr("opdbus.index.memory._PART", 2)
+    monkeypatch.setattr("opdbus.index.state_store.state_store._PART", 2)
 
     async def work(made: House) -> None:
         await made.declare(unit("old", "old"))
@@ -97,7 +97,7 @@ def test_what_can_wait_for_a_large_state_file_waits_for_it(
 
     A file that fails halfway keeps nobody waiting.
     """
-    monkeypatch.setattr("opdbus.index.memory._PART", 2)
+    monkeypatch.setattr("opdbus.index.state_store.state_store._PART", 2)
 
     async def work(made: House) -> None:
         memory, seen = made.memory, list[bool]()

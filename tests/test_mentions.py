@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from opdbus.index import mentions
-from opdbus.index.mentions import Mentions
-from opdbus.observe import unit_mentions
+from opdbus.index.query import config_mentions
+from opdbus.index.query.config_mentions import Mentions
+from opdbus.observe.systemd import unit_mentions
 from opdbus.state.object import Thing
 
 
@@ -32,7 +32,7 @@ from opdbus.state.object import Thing
 )  # fmt: skip
 def test_paths_of_a_line(line: str, paths: str) -> None:
     """Absolute paths are named, up to what is open, and neither comments nor parts of URLs."""
-    assert mentions.in_text(line).paths == set(paths.split())
+    assert config_mentions.in_text(line).paths == set(paths.split())
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_paths_of_a_line(line: str, paths: str) -> None:
 )
 def test_ports_of_a_line(line: str, ports: set[int]) -> None:
     """Numbers are ports where a line is about ports or addresses."""
-    assert mentions.in_text(line).ports == ports
+    assert config_mentions.in_text(line).ports == ports
 
 
 def test_users_and_addresses_of_lines() -> None:
     """Names are users where a line is about users or groups; addresses are found as such."""
     text = "user www-data;\nSLAPD_USER='openldap'\nOPTIONS=-u bind\nlog mail\nlisten 192.0.2.7:80\n"
-    found = mentions.in_text(text)
+    found = config_mentions.in_text(text)
     assert found.users == {"www-data", "openldap", "bind"}
     assert found.addresses == {"192.0.2.7"}
     assert found.has(Thing("net", "address", "192.0.2.7/24 on lan0"))
@@ -91,14 +91,14 @@ def test_what_a_unit_names(thing: str, *, is_named: bool) -> None:
     text = (
         "user www-data;\nlisten 80;\nroot /srv/www/shop;\nssl_certificate /etc/tls/shop/cert.pem;"
     )
-    found = mentions.in_text(text) | mentions.of_names("nginx.service")
+    found = config_mentions.in_text(text) | config_mentions.of_names("nginx.service")
     assert found.has(Thing(*thing.split("/", 2))) is is_named
 
 
 def test_programs_that_run_others_name_nothing() -> None:
     """A unit has no part in all that is called python because an interpreter runs it."""
-    found = mentions.of_names("shop.service", "python3", "sh")
-    assert found == mentions.of_names("shop.service")
+    found = config_mentions.of_names("shop.service", "python3", "sh")
+    assert found == config_mentions.of_names("shop.service")
 
 
 def test_files_are_read_within_bounds(tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
 from opdbus.errors import StoreError
 from opdbus.history.forget import Target
-from opdbus.history.question import Filter
+from opdbus.history.row_filter import Filter
 from opdbus.history.verify import verify
-from opdbus.index import migration, past
-from opdbus.index.archive import Archive
-from opdbus.index.database import connect_to_read
-from opdbus.index.memory import Memory
-from opdbus.index.migration import Migration
-from opdbus.index.records import WRITTEN_BY
-from opdbus.index.store import Store
+from opdbus.index.changes import history_reader
+from opdbus.index.database.database import connect_to_read
+from opdbus.index.database.records import WRITTEN_BY
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.storage import migration
+from opdbus.index.storage.archive import Archive
+from opdbus.index.storage.migration import Migration
 from opdbus.state.object import Identity, StateObject, Thing
 
 SECRET = "hunter2-PLANTED"
@@ -281,7 +282,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         assert not any(SECRET in str(content) for content in contents.values())
         assert await memory.archive.read(lambda store: store.words.match(["hunter2"], 9)) == []
         await until(lambda: memory.migrator.rows > 0)
-        rows = await past.first(memory, Filter(), 10_000)
+        rows = await history_reader.first(memory, Filter(), 10_000)
         assert {row.what for row in rows} <= {"forgot"}
         thing = Thing("systemd", "unit", "gone")
         assert await memory.archive.read(lambda store: store.history.newest(thing, 9)) == []
@@ -290,7 +291,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         assert len(memory.catalogue) == len(entries)
         go.set()
         await finished(memory)
-        rows = await past.first(memory, Filter(), 10_000)
+        rows = await history_reader.first(memory, Filter(), 10_000)
         assert {"appeared", "changed", "forgot"} <= {row.what for row in rows}
         assert SECRET not in str(rows)
         await memory.forget(Target(row=1), "")

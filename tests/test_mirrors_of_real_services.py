@@ -11,7 +11,7 @@ import pytest
 from observing import in_loop, observed
 from running import Bus
 
-from opdbus.observe.mirror import Mirror
+from opdbus.observe.dbus.mirror import Mirror
 
 UDISKS = "/usr/libexec/udisks2/udisksd"
 KEY = "hunter2secret"

@@ -6,13 +6,14 @@ import pytest
 from test_matching import run
 
 from opdbus.config import load
-from opdbus.index import forms, mismatches
-from opdbus.index.catalogue import thing_of
-from opdbus.index.evidence import Mismatch
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.query import question_patterns
+from opdbus.index.ranking.confidence_features import Mismatch
+from opdbus.index.search import mismatches
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, Json, StateObject
 
@@ -189,7 +190,7 @@ def test_a_hit_is_compared_with_what_is_asked(
 )
 def test_a_question_of_values_names_nothing_else(question: str, *, is_pure: bool) -> None:
     """Tell questions for all that has a value from those for one thing."""
-    assert forms.of(question).is_pure == is_pure
+    assert question_patterns.of(question).is_pure == is_pure
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_a_question_of_values_names_nothing_else(question: str, *, is_pure: bool
 )
 def test_the_subject_of_a_state_is_what_is_left(question: str, words: list[str]) -> None:
     """Name what a question asks the state of, without the state and the sort."""
-    assert forms.subject(question) == words
+    assert question_patterns.subject(question) == words
 
 
 SLIDES: dict[str, dict[str, Json]] = {

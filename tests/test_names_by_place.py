@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdbus.index.names import Names
+from opdbus.index.catalogue.name_array import Names
 
 STAYS = "a name that stays"
 

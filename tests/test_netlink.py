@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from observing import in_loop
 from own_network import own_network
 
-from opdbus.observe import netlink, rtnetlink, sockets
-from opdbus.observe.netlink import Channel, Message, Refused
-from opdbus.observe.report import Absent
-from opdbus.observe.routes import read_routes
-from opdbus.observe.skipped import Skipped
+from opdbus.observe.core import netlink
+from opdbus.observe.core.netlink import Channel, Message, Refused
+from opdbus.observe.core.report import Absent
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.network import rtnetlink, sockets
+from opdbus.observe.network.ip_routes import read_routes
 
 # Taken from Linux 6.18 on x86-64.
 CAPTURED = json.loads((ROOT / "tests/data/netlink.json").read_text())

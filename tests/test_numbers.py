@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from opdbus.drift import compare, table, values, versions
-from opdbus.history import happening, jobs
+from opdbus.drift import compare, rule_table, values, versions
+from opdbus.history import event_words, jobs
 from opdbus.history.change import Change, FieldChange, Why
-from opdbus.parsing import decimal, whole
+from opdbus.settings.parsing import decimal, whole
 from opdbus.state.conditions import number
 from opdbus.state.object import Identity
 
 # Python reads 4,300 digits.
 LONG = "9" * 5000
-PACKAGE = table.of_declared(("packages", "package"))
+PACKAGE = rule_table.of_declared(("packages", "package"))
 
 
 @pytest.mark.parametrize("tail", ["", ".1", "-1", ":1", "~rc1", "a" * 9])
@@ -32,7 +32,7 @@ def test_a_long_version_hides_no_drift() -> None:
     assert [field.name for field in found] == ["version", "architecture"]
     change = [FieldChange(("version",), [LONG], ["1" + LONG])]
     whole_name = Identity("live:packages", "packages", "package", "x")
-    assert "upgraded" in happening.of(Change(whole_name, "changed", Why(), change))
+    assert "upgraded" in event_words.of(Change(whole_name, "changed", Why(), change))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from observing import PATIENCE, Host, in_loop, observed
 
-from opdbus.accounts import user_name
-from opdbus.observe import crontab
-from opdbus.observe.cron import Cron
-from opdbus.observe.report import Observer
-from opdbus.observe.skipped import Skipped
+from opdbus.observe.core.report import Observer
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.host import crontab
+from opdbus.observe.host.cron import Cron
+from opdbus.platform.accounts import user_name
 
 CRONTAB = """\
 SHELL=/bin/sh

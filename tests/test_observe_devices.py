@@ -11,11 +11,11 @@ from attacks.kernel import FakeKernel, sent
 from hardware import database, device, uevent
 from observing import Host, history, in_loop, observed
 
-from opdbus.observe import device_classes
-from opdbus.observe.devices import Devices
-from opdbus.observe.hwdb import Database
-from opdbus.observe.report import Observer
-from opdbus.observe.uevents import Uevents
+from opdbus.observe.core.report import Observer
+from opdbus.observe.kernel import device_classes
+from opdbus.observe.kernel.devices import Devices
+from opdbus.observe.kernel.hwdb import Database
+from opdbus.observe.kernel.uevents import Uevents
 
 CARD, STICK = "pci0000:00/0000:00:02.0", "pci0000:00/0000:00:14.0/usb1/1-2"
 SSD = f"{CARD}/nvme0n1"

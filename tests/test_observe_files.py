@@ -11,10 +11,10 @@ import pytest
 from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, observed
 
-from opdbus.observe import conffiles
-from opdbus.observe.conffiles import Conffiles, Sources
-from opdbus.observe.files import OBSERVER, Examiner, Files
-from opdbus.observe.report import Observer
+from opdbus.observe.core.report import Observer
+from opdbus.observe.host import conffiles
+from opdbus.observe.host.conffiles import Conffiles, Sources
+from opdbus.observe.host.files import OBSERVER, Examiner, Files
 from opdbus.state.watch import Watch
 
 SECRET = "hunter2correct"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from observing import PATIENCE, FakeService, Host, fake_service, in_loop, observed
 
-from opdbus.observe.filesystems import FileSystems
-from opdbus.observe.mounts import Mount, parsed
-from opdbus.observe.report import Observer
-from opdbus.observe.skipped import Skipped
-from opdbus.observe.space import Gauge, Hidden, Space
+from opdbus.observe.core.report import Observer
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.kernel.filesystems import FileSystems
+from opdbus.observe.kernel.mounts import Mount, parsed
+from opdbus.observe.kernel.space import Gauge, Hidden, Space
 
 MANAGER = "org.freedesktop.systemd1.Manager"
 MOUNT = "org.freedesktop.systemd1.Mount"
@@ -328,9 +328,9 @@ import asyncio, json, subprocess, sys, tempfile
 sys.path.insert(0, "tests")
 from pathlib import Path
 from observing import observed
-from opdbus.observe.filesystems import FileSystems
-from opdbus.observe.report import Observer
-from opdbus.observe.skipped import Skipped
+from opdbus.observe.kernel.filesystems import FileSystems
+from opdbus.observe.core.report import Observer
+from opdbus.observe.core.skipped import Skipped
 
 async def main():
     folder = Path(sys.argv[1])

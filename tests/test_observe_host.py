@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from observing import FakeService, Host, fake_service, in_loop, observed
 
-from opdbus.observe import host_facts, machine_facts
-from opdbus.observe.host import HostItself
-from opdbus.observe.report import Observer
-from opdbus.observe.skipped import Skipped
+from opdbus.observe.core.report import Observer
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.host import host_facts, machine_facts
+from opdbus.observe.host.host import HostItself
 
 MANAGER = "org.freedesktop.systemd1.Manager"
 PATH = "/org/freedesktop/systemd1"

@@ -10,13 +10,13 @@ from hardware import uevent
 from observing import Host, in_loop, observed, rows
 from own_network import own_network
 
-from opdbus.index.present import Present
-from opdbus.observe import kernel
-from opdbus.observe.kernel import Kernel
-from opdbus.observe.netlink import UEVENT
-from opdbus.observe.report import Observer
-from opdbus.observe.sysctls import Sysctls
-from opdbus.observe.uevents import GROUP, Uevents
+from opdbus.index.database.identity_set import Present
+from opdbus.observe.core.netlink import UEVENT
+from opdbus.observe.core.report import Observer
+from opdbus.observe.kernel import kernel
+from opdbus.observe.kernel.kernel import Kernel
+from opdbus.observe.kernel.sysctls import Sysctls
+from opdbus.observe.kernel.uevents import GROUP, Uevents
 from opdbus.state.object import FILE, SETTINGS, Identity, StateObject
 
 MODULES = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from observing import FakeService, fake_service, in_loop, observed
 
-from opdbus.observe import login1
+from opdbus.observe.dbus import login1
 
 MANAGER = "org.freedesktop.login1.Manager"
 PATH = "/org/freedesktop/login1"

@@ -7,7 +7,7 @@ from typing import Any
 
 from observing import FakeService, fake_service, in_loop, observed
 
-from opdbus.observe import machined
+from opdbus.observe.dbus import machined
 
 NAME = "org.freedesktop.machine1"
 PATH = "/org/freedesktop/machine1"

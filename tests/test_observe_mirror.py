@@ -12,9 +12,9 @@ from attacks.crowd import Crowd
 from observing import FakeService, Host, fake_service, history, in_loop, observed
 
 from opdbus.bus.transport.values import Typed
-from opdbus.observe.changes_per_hour import ChangesPerHour
-from opdbus.observe.mirror import Mirror
-from opdbus.observe.report import MAX_OBJECTS
+from opdbus.observe.core.changes_per_hour import ChangesPerHour
+from opdbus.observe.core.report import MAX_OBJECTS
+from opdbus.observe.dbus.mirror import Mirror
 
 MANAGER = "org.freedesktop.DBus.ObjectManager"
 CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"

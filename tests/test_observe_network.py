@@ -7,9 +7,9 @@ from pathlib import Path
 from observing import Host, in_loop, observed
 from own_network import Network, own_network
 
-from opdbus.observe import network
-from opdbus.observe.netlink import ROUTE, ROUTE_GROUPS
-from opdbus.observe.report import Observer
+from opdbus.observe.core.netlink import ROUTE, ROUTE_GROUPS
+from opdbus.observe.core.report import Observer
+from opdbus.observe.network import network
 
 
 @asynccontextmanager

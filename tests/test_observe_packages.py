@@ -13,19 +13,19 @@ import pytest
 from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, less_than, observed
 
-from opdbus import routes
 from opdbus.config import load
-from opdbus.history.question import Filter
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.connected import nothing_more
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.lines import join_words
-from opdbus.observe import rpm
-from opdbus.observe.documents import Documents, Owner, Places
-from opdbus.observe.dpkg import MAX_STATUS_BYTES, StatusFile
-from opdbus.observe.packages import Packages
-from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer
-from opdbus.observe.skipped import Skipped
+from opdbus.history.row_filter import Filter
+from opdbus.index.changes.change_finder import ChangeFinder
+from opdbus.index.changes.connections import nothing_more
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.language import routes
+from opdbus.observe.core.report import MAX_OBJECTS, LostSource, Observer
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.packages import rpm
+from opdbus.observe.packages.documents import Documents, Owner, Places
+from opdbus.observe.packages.dpkg import MAX_STATUS_BYTES, StatusFile
+from opdbus.observe.packages.packages import Packages
+from opdbus.platform.lines import join_words
 from opdbus.serving.serving import Serving
 
 PARAGRAPH = """\

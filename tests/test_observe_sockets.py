@@ -12,13 +12,13 @@ from observing import FakeService, Host, fake_service, history, in_loop, observe
 from own_network import Network, own_network
 
 from opdbus.bus.transport.values import Typed
-from opdbus.observe import sockets
-from opdbus.observe.control_groups import ControlGroups
-from opdbus.observe.known import Known
-from opdbus.observe.netlink import DIAG
-from opdbus.observe.ports import ServiceNames
-from opdbus.observe.report import Observer, Report
-from opdbus.observe.socket_units import socket_units
+from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.core.netlink import DIAG
+from opdbus.observe.core.report import Observer, Report
+from opdbus.observe.network import sockets
+from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.systemd.control_groups import ControlGroups
+from opdbus.observe.systemd.socket_units import socket_units
 
 PATH = "/org/freedesktop/systemd1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- in a network without neighbours

@@ -13,9 +13,9 @@ import pytest
 from observing import Host, history, in_loop, observed, rows
 from units import NAME, PATH, FakePid1, fake_pid1, install_tidy, path_of
 
-from opdbus.observe import systemd, unit_files
-from opdbus.observe.documents import Places
-from opdbus.observe.systemd import Options
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.systemd import unit_files, unit_observer
+from opdbus.observe.systemd.unit_observer import Options
 
 NEVER = 1e6
 
@@ -36,7 +36,9 @@ async def watched(
     """Observe it; unit files are listed after some seconds, and once."""
     places = Places(tmp_path, tmp_path / "dpkg", tmp_path / "man", "rpm", ())
     options = Options(files_after, NEVER, 0.0, most_units, places)
-    observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, options=options))
+    observer = replace(
+        unit_observer.OBSERVER, observe=partial(unit_observer.observe, options=options)
+    )
     async with observed(tmp_path, observer) as host:
         await host.until(lambda: host.status.state == "up")
         yield host
@@ -337,7 +339,7 @@ async def test_a_pid1_that_begins_anew(tmp_path: Path, system_bus: str) -> None:
 @asynccontextmanager
 async def watched_without_waiting(tmp_path: Path) -> AsyncIterator[Host]:
     """Observe a PID 1 that is not there yet."""
-    async with observed(tmp_path, systemd.OBSERVER) as host:
+    async with observed(tmp_path, unit_observer.OBSERVER) as host:
         yield host
 
 

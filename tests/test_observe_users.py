@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from observing import history, in_loop, observed
 
-from opdbus.observe.report import Observer
-from opdbus.observe.users import Users
+from opdbus.observe.core.report import Observer
+from opdbus.observe.host.users import Users
 
 PASSWD = """\
 root:x:0:0:root:/root:/bin/bash

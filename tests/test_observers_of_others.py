@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from opdbus.observe import login1, table
+from opdbus.observe import table
+from opdbus.observe.dbus import login1
 
 SOURCE = """
-from opdbus.observe.report import Observer
+from opdbus.observe.core.report import Observer
 
 async def observe(report):
     report.replace("lamp", {"desk": {}})
@@ -93,7 +94,7 @@ def test_it_runs_when_it_is_named(site: Path) -> None:
     ("name", "said"),
     [
         ("broken", "OP_DBUS_OBSERVE: cannot load 'broken': No module named 'lamps.missing'"),
-        ("other", "OP_DBUS_OBSERVE: lamps:NOT_ONE is no opdbus.observe.report.Observer"),
+        ("other", "OP_DBUS_OBSERVE: lamps:NOT_ONE is no opdbus.observe.core.report.Observer"),
         ("lamp", "OP_DBUS_OBSERVE: there is no observer 'lamp': did you mean lamps?"),
         ("org.example.Lamps:path", "OP_DBUS_OBSERVE: 'org.example.Lamps:path' is no service: give"),
         ("introspect:Lamps", "OP_DBUS_OBSERVE: 'introspect:Lamps' is no service: give"),

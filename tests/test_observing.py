@@ -9,7 +9,7 @@ from observing import Source, in_loop, observed, rows
 from opdbus.errors import ConfigError
 from opdbus.history.change import Why
 from opdbus.observe import table
-from opdbus.observe.report import Absent, LostSource, Observer, Report
+from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.state.object import Identity
 
 

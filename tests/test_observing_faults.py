@@ -9,12 +9,12 @@ from observing import PATIENCE, Source, in_loop, observed
 
 from opdbus.bus.transport import connection
 from opdbus.errors import StoreError
-from opdbus.index.memory import Memory
-from opdbus.observe import sightings
-from opdbus.observe.report import MAX_OBJECTS, Absent, LostSource, Observer, Report
+from opdbus.index.state_store.state_store import Memory
+from opdbus.observe.core import observation_diff
+from opdbus.observe.core.report import MAX_OBJECTS, Absent, LostSource, Observer, Report
+from opdbus.observe.core.system_bus import Service
 from opdbus.observe.supervisor import Supervisor
-from opdbus.observe.system_bus import Service
-from opdbus.tasks import cancel
+from opdbus.platform.tasks import cancel
 
 
 @in_loop
@@ -56,7 +56,7 @@ async def test_all_objects_together_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Objects of one listing that are too large together are left out, those of others not."""
-    monkeypatch.setattr(sightings, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(observation_diff, "_MAX_BYTES", 1 << 20)
     source = Source()
     source.lamps = {f"lamp {n}": {"text": "x" * 10_000} for n in range(200)}
     async with observed(tmp_path, source.observer) as host:

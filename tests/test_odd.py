@@ -12,13 +12,13 @@ from house import House, observed, unit
 from opdbus.bus.service.outliers import outliers as on_bus
 from opdbus.cli.oddities import sentence
 from opdbus.errors import InvalidArgs
-from opdbus.index.events import Vectorized
-from opdbus.index.hits import Page
-from opdbus.insight import reading
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.events import Vectorized
+from opdbus.insight import field_reading
 from opdbus.insight.clustering import normalized
-from opdbus.insight.lonely import Lonely, lonely
-from opdbus.insight.odd import LEAST, Odd, outliers
+from opdbus.insight.oddities import LEAST, Odd, outliers
 from opdbus.insight.survey import Survey
+from opdbus.insight.text_outliers import Lonely, lonely
 from opdbus.state.object import Identity, StateObject, Thing
 from opdbus.state.secret_text import REDACTED
 
@@ -155,7 +155,7 @@ def test_an_account_of_the_system_is_no_person(
         identity = Identity("publish:test", "users", "account", "postgres")
         await made.publish(*of_ports, StateObject(identity, account))
         wanted = {"plugin": "net"}
-        (survey,) = await reading.surveys(made.memory, wanted, _at_once)
+        (survey,) = await field_reading.surveys(made.memory, wanted, _at_once)
         assert bool(survey.faults()) is is_odd
 
     live(work, engine=False)

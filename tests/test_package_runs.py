@@ -13,10 +13,10 @@ from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, observed, rows
 from test_observe_packages import paragraph
 
-from opdbus.observe import package_runs
-from opdbus.observe.documents import Places
-from opdbus.observe.packages import Packages
-from opdbus.observe.report import Observer, Report
+from opdbus.observe.core.report import Observer, Report
+from opdbus.observe.packages import package_runs
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.packages.packages import Packages
 
 BEGUN = "2026-11-22 07:01:02 startup archives unpack\n"
 APT = "\nStart-Date: 2026-11-22  07:01:02\nCommandline: apt-get install tool\n"

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from observing import in_loop
 
 from opdbus.errors import NotKept, UnknownObject
-from opdbus.history.backwards import Backwards
 from opdbus.history.change import FIRST, FieldChange, Why, differences
-from opdbus.history.question import Row
-from opdbus.index import past
-from opdbus.index.memory import Memory
+from opdbus.history.row_filter import Row
+from opdbus.history.state_rewinder import Backwards
+from opdbus.index.changes import history_reader
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Identity, StateObject, Thing
 
 LAMP = Thing("house", "lamp", "hall")
@@ -86,17 +86,17 @@ async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> No
         now = 300.0
         gone = {Identity("live:a", *Thing("house", "lamp", "new"))}
         await memory.observe([], gone, {})
-        found = await past.object_at(memory, LAMP, 200_000_000)
+        found = await history_reader.object_at(memory, LAMP, 200_000_000)
         assert found == {"live:a": {"on": True}}
         with pytest.raises(NotKept, match="op-dbus first saw it at 1970-01-01 00:03:20Z"):
-            await past.object_at(memory, LAMP, 199_999_999)
+            await history_reader.object_at(memory, LAMP, 199_999_999)
         new = Thing("house", "lamp", "new")
         with pytest.raises(UnknownObject, match="it appeared at 1970-01-01 00:03:20Z"):
-            await past.object_at(memory, new, 150_000_000)
+            await history_reader.object_at(memory, new, 150_000_000)
         with pytest.raises(UnknownObject, match="it left at 1970-01-01 00:05:00Z"):
-            await past.object_at(memory, new, 300_000_000)
+            await history_reader.object_at(memory, new, 300_000_000)
         with pytest.raises(NotKept, match="history begins at 1970-01-01 00:01:40Z"):
-            await past.object_at(memory, LAMP, 99_999_999)
+            await history_reader.object_at(memory, LAMP, 99_999_999)
 
 
 @in_loop
@@ -104,4 +104,4 @@ async def test_an_empty_history_says_so(tmp_path: Path) -> None:
     """Claim nothing about the past where nothing was written down."""
     async with Memory(tmp_path / "memory.db") as memory:
         with pytest.raises(NotKept, match="history has no rows yet"):
-            await past.object_at(memory, LAMP, 5)
+            await history_reader.object_at(memory, LAMP, 5)

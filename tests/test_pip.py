@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from opdbus import pip
+from opdbus.platform import pip
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opdbus.privacy import Rule
+from opdbus.settings.privacy import Rule
 
 
 def rule(folder: Path, group: str = "") -> Rule:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from opdbus import config, parsing, pip
+from opdbus import config
 from opdbus.engine.gpus import openvino_accelerators
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.onnx_library import Adapter, adapter, gpus
@@ -18,6 +18,8 @@ from opdbus.engine.providers import PROVIDERS, candidates, cpu_engines
 from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
 from opdbus.models.dialects import DIALECTS
+from opdbus.platform import pip
+from opdbus.settings import parsing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,10 +12,10 @@ from opdbus.errors import InvalidArgs
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import BLOCK, Ledger
 from opdbus.history.prune import prune
-from opdbus.history.question import Filter, Reader, parts
-from opdbus.index import past
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.history.row_filter import Filter, Reader, parts
+from opdbus.index.changes import history_reader
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state import conditions
 from opdbus.state.object import Identity, Thing
 
@@ -34,7 +34,7 @@ def asked(folder: Path, changes: Sequence[Change], *filters: Filter, limit: int 
     async def work() -> list[list[int]]:
         async with Memory(folder / "memory.db", boot="b1") as memory:
             await memory.archive.write(lambda store: write(store, changes))
-            found = [await past.first(memory, wanted, limit) for wanted in filters]
+            found = [await history_reader.first(memory, wanted, limit) for wanted in filters]
             return [[row.seq for row in rows] for rows in found]
 
     return asyncio.run(work())
@@ -70,7 +70,7 @@ def test_what_is_kept_is_in_the_order_of_its_numbers(tmp_path: Path) -> None:
         async with Memory(tmp_path / "memory.db") as memory:
             for at in (50, 10, 20, 60):
                 await memory.archive.write(lambda store, at=at: one(store, at))
-            return [row.seq for row in await past.first(memory, Filter(since=15), 9)]
+            return [row.seq for row in await history_reader.first(memory, Filter(since=15), 9)]
 
     def one(store: Store, at: int) -> None:
         with store.transaction():

@@ -10,9 +10,9 @@ from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import AccessDenied, LimitsExceeded
-from opdbus.index.memory import Memory
-from opdbus.index.present import Present
-from opdbus.index.quota import Quota, Usage
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.quota import Quota, Usage
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 ONE, OTHER, ROOT = 1000, 1001, 0

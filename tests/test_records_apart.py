@@ -14,17 +14,17 @@ from running import STATE, STATE_PATH, Running, calling, replace
 from test_child import _child, _children, _ends, _watched
 
 from opdbus.errors import StateFileError
-from opdbus.index import records_apart
-from opdbus.index.declared import Declared
-from opdbus.index.events import Changed
-from opdbus.index.memory import Memory
-from opdbus.index.present import Present
-from opdbus.index.records import Recorder
+from opdbus.index.database import record_process
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.records import Recorder
+from opdbus.index.state_store.events import Changed
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_store import Memory
 from opdbus.models.child import ChildFailed
 from opdbus.state.file import StateFile, signature
 from opdbus.state.object import Identity
 
-MODULE = "opdbus.index.records_apart"
+MODULE = "opdbus.index.database.record_process"
 # More than the pipe from the child holds.
 MANY = 6_000
 NEVER = 1 << 40
@@ -85,7 +85,7 @@ def test_records_are_those_of_the_same_objects(tmp_path: Path) -> None:
     """Receive every field of every record as this process makes it."""
     path = _written(tmp_path / "state.json", _content())
     file, own, recorder = StateFile(path), StateFile(path), Recorder()
-    present, found = records_apart.stream(file)
+    present, found = record_process.stream(file)
     received = list(found)
     identities, objects = own.stream()
     assert received == [recorder.record(one, 0, 0, transient=False) for one in objects]
@@ -104,7 +104,7 @@ def test_only_what_has_changed_is_received(tmp_path: Path) -> None:
     content["plugins"]["systemd"]["units"]["job-7.service"]["description"] = "another"
     del content["plugins"]["firewall"]
     _written(path, content)
-    present, found = records_apart.stream(file)
+    present, found = record_process.stream(file)
     assert [one.identity.name for one in found] == ["job-7.service"]
     assert _are(present, {one for one in identities if one.plugin == "systemd"})
     assert file.read()[1] == []
@@ -114,11 +114,11 @@ def test_a_file_that_is_known_is_read_to_be_compared(tmp_path: Path) -> None:
     """Receive no object of a file that an earlier run has read, and those that change after it."""
     path = _written(tmp_path / "state.json", content := _content())
     file = StateFile(path)
-    present, found = records_apart.stream(file, signature(path))
+    present, found = record_process.stream(file, signature(path))
     assert [*found] == []
     assert len(present) == 53
     content["plugins"]["systemd"]["units"]["job-7.service"]["description"] = "another"
-    _, found = records_apart.stream(StateFile(_written(path, content)), "another")
+    _, found = record_process.stream(StateFile(_written(path, content)), "another")
     assert len([*found]) == 53
     assert [one.identity.name for one in file.read()[1]] == ["job-7.service"]
 
@@ -127,7 +127,7 @@ def test_a_child_that_ends_before_is_no_loss(tmp_path: Path) -> None:
     """Read in this process what a child that is killed has not sent."""
     path = _written(tmp_path / "state.json", _content(MANY))
     file = StateFile(path)
-    present, found = records_apart.stream(file)
+    present, found = record_process.stream(file)
     first = next(found)
     (pid,) = (pid for pid, module in _children(os.getpid()).items() if module == MODULE)
     os.kill(pid, signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_a_child_that_ends_before_is_no_loss(tmp_path: Path) -> None:
 
 def test_it_ends_when_nobody_reads_on(tmp_path: Path) -> None:
     """End the child when what it sends is not wanted any more."""
-    _, found = records_apart.stream(StateFile(_written(tmp_path / "s.json", _content(MANY))))
+    _, found = record_process.stream(StateFile(_written(tmp_path / "s.json", _content(MANY))))
     next(found)
     (pid,) = (pid for pid, module in _children(os.getpid()).items() if module == MODULE)
     with _watched(pid) as pidfd:
@@ -152,7 +152,7 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text('{"version": 1,\n "plugins": {"a": [}}')
     with pytest.raises(ChildFailed, match="ended with code 1"):
-        records_apart.stream(StateFile(path))
+        record_process.stream(StateFile(path))
 
     async def work() -> None:
         async with Memory(tmp_path / "memory.db") as memory:

@@ -16,12 +16,12 @@ from remembering import run
 from running import STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.errors import StoreError
-from opdbus.history.question import NEVER, Filter, Reader
+from opdbus.history.row_filter import NEVER, Filter, Reader
 from opdbus.history.verify import Report, verify
-from opdbus.index import recovery
-from opdbus.index.database import Damaged, NewerStore, connect_to_read
-from opdbus.index.memory import Memory
-from opdbus.index.present import Present
+from opdbus.index.database.database import Damaged, NewerStore, connect_to_read
+from opdbus.index.database.identity_set import Present
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.storage import recovery
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, StateObject
 

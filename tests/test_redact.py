@@ -10,6 +10,7 @@ from conftest import EXAMPLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opdbus.language.object_text import render
 from opdbus.state import secret_patterns
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
@@ -17,7 +18,6 @@ from opdbus.state.redact import redact, redact_identity, redact_object, redact_t
 from opdbus.state.secret_formats import FORMATS, SHAPED, STARTS
 from opdbus.state.secret_names import is_plural, is_secret_name, plain
 from opdbus.state.secret_text import CLEAN, REDACTED, suspects
-from opdbus.text import render
 
 # Every secret in these strings contains SECRET, and no other part of them does.
 HIDDEN = """

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from running import PATIENCE_SECONDS, Make, Running, state_file
 
-from opdbus.index import sealed_file
-from opdbus.index.bit_rows import BitRows
-from opdbus.regular import open_regular, read_regular, set_aside
+from opdbus.index.snapshot import snapshot_file
+from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.platform.regular_files import open_regular, read_regular, set_aside
 
 
 def _link(path: Path) -> None:
@@ -68,9 +68,9 @@ def test_arrays_are_written_again(tmp_path: Path, kind: str, name: str) -> None:
     """Read no arrays from what is no file, and write them there again."""
     path = tmp_path / "entries.sealed"
     put(tmp_path / name, kind)
-    assert sealed_file.read(path, "token") is None
-    sealed_file.write(path, "token", "about", {})
-    read = sealed_file.read(path, "token")
+    assert snapshot_file.read(path, "token") is None
+    snapshot_file.write(path, "token", "about", {})
+    read = snapshot_file.read(path, "token")
     assert read
     assert read.about == "about"
 

@@ -15,15 +15,15 @@ from tiny import write_tiny_model
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding
 from opdbus.errors import InvalidArgs, ModelError
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
-from opdbus.index.rerank import RERANKED, Reranker
-from opdbus.index.search import LEXICAL_WEIGHT, Score
-from opdbus.index.store import Content, Entry
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.store import Content, Entry
+from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Score
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.search.rerank import RERANKED, Reranker
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject

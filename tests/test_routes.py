@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from conftest import ROOT
 
-from opdbus import past_spans, routes, when
+from opdbus.language import past_spans, routes, timestamps
 
 # a Thursday
 NOW = datetime(2026, 11, 26, 14, 0)  # noqa: DTZ001 -- local time, as routes.read takes it
@@ -138,7 +138,7 @@ def test_spans_become_options_that_are_read(
     given, rest = past_spans.find(f"what changed {words}", NOW)
     assert (given.get("since"), given.get("before"), rest) == (since, before, "what changed")
     for text in given.values():
-        assert when.moment(text, NOW.timestamp(), NOW.timestamp() - 1000) > 0
+        assert timestamps.moment(text, NOW.timestamp(), NOW.timestamp() - 1000) > 0
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from opdbus.history.forget import Target
-from opdbus.index import columns, matching, postings, sealed_entries
-from opdbus.index.field_index import FieldIndex, Item
-from opdbus.index.memory import Memory
-from opdbus.index.present import Present
-from opdbus.index.sealed_entries import SEALED
+from opdbus.index.catalogue import entry_columns
+from opdbus.index.database.identity_set import Present
+from opdbus.index.fields.field_index import FieldIndex, Item
+from opdbus.index.query import condition_matching
+from opdbus.index.snapshot import entry_snapshot, postings
+from opdbus.index.snapshot.entry_snapshot import SEALED
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
@@ -27,7 +29,7 @@ SOURCES = ("publish:one", "publish:two")
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opdbus.index.sealer.MANY", 10)
+    monkeypatch.setattr("opdbus.index.state_store.snapshot_writer.MANY", 10)
 
 
 def item(source: str, number: int, value: object) -> StateObject:
@@ -90,9 +92,9 @@ async def meeting(memory: Memory) -> list[frozenset[Thing]]:
     asked = [("value", "=", "1"), ("value", ">", "1"), ("value", "~", "ass"), ("kind", "!=", "a")]
     asked += [("extra", "~", "2"), ("name", "=", "n7"), ("value", "!=", "3")]
     conditions = [[Condition(*one)] for one in asked]
-    before = [await matching.things(memory, each) for each in conditions]
+    before = [await condition_matching.things(memory, each) for each in conditions]
     await memory.fields.catch_up()
-    assert [await matching.things(memory, each) for each in conditions] == before
+    assert [await condition_matching.things(memory, each) for each in conditions] == before
     return before
 
 
@@ -170,14 +172,14 @@ def sealed(run: Run, count: int = 200) -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Give how many entries each reading of the database gave."""
     counts: list[int] = []
-    original = columns.read
+    original = entry_columns.read
 
     def counting(*given: Any, **named: Any) -> Any:
         found = original(*given, **named)
         counts.append(len(found.ids))
         return found
 
-    monkeypatch.setattr(columns, "read", counting)
+    monkeypatch.setattr(entry_columns, "read", counting)
     return counts
 
 
@@ -218,7 +220,7 @@ def test_a_file_that_was_not_confirmed_is_not_read(tmp_path: Path, read: list[in
 
     async def killed(memory: Memory) -> None:
         await memory.publish([item("publish:one", 5, "another")], OWNER)
-        await memory.archive.read_apart(lambda store: sealed_entries.write(store, 0))
+        await memory.archive.read_apart(lambda store: entry_snapshot.write(store, 0))
 
     run.of(killed)
     expected = without_file(run, tmp_path / "copy")
@@ -233,7 +235,7 @@ def test_what_made_a_file_before_an_update_is_made_anew(
     """A file of another version of op-dbus is not read."""
     run = Run(tmp_path)
     sealed(run)
-    monkeypatch.setattr("opdbus.index.sealed_file.__version__", "another")
+    monkeypatch.setattr("opdbus.index.snapshot.snapshot_file.__version__", "another")
     read.clear()
     run.of(known)
     assert read == [200]
@@ -245,7 +247,7 @@ def test_what_is_redacted_anew_is_in_no_file(
     """Where objects are written anew, the file goes before, and nothing is noted for it."""
     run = Run(tmp_path)
     sealed(run)
-    monkeypatch.setattr("opdbus.index.migration.WRITTEN_BY", "another redaction")
+    monkeypatch.setattr("opdbus.index.storage.migration.WRITTEN_BY", "another redaction")
     read.clear()
 
     async def noted(memory: Memory) -> list[int]:

@@ -11,9 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from raising import raising
 
-from opdbus.index import common_words, lexical
-from opdbus.index.raising import Raised, Raising
-from opdbus.index.search import LEXICAL_WEIGHT, Likeness, ceiling, rank
+from opdbus.index.query import query_terms
+from opdbus.index.ranking.boosts import Raised, Raising
+from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Likeness, ceiling, rank
+from opdbus.index.search import term_overlap
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
@@ -122,14 +123,14 @@ def test_the_ceiling_is_always_a_positive_number(objects: int, matches: int) -> 
 
 def test_questions_lose_what_every_question_has() -> None:
     """Look for the words that tell objects apart, each once, and for not too many."""
-    assert lexical.terms("What is the DNS of the dns server?") == ["dns", "server"]
-    assert lexical.terms("") == []
-    assert len(lexical.terms(" ".join(f"word{n}" for n in range(999)))) == lexical.MAX_TERMS
+    assert query_terms.terms("What is the DNS of the dns server?") == ["dns", "server"]
+    assert query_terms.terms("") == []
+    assert len(query_terms.terms(" ".join(f"word{n}" for n in range(999)))) == query_terms.MAX_TERMS
 
 
 def test_the_words_of_a_question_that_may_be_names() -> None:
     """Punctuation around a word is no part of it, inside a name it is."""
-    assert lexical.names("is 'wg0' up, and who uses ssh-agent?") == ["wg0", "uses", "ssh-agent"]
+    assert query_terms.names("is 'wg0' up, and who uses ssh-agent?") == ["wg0", "uses", "ssh-agent"]
 
 
 @pytest.mark.parametrize(
@@ -140,22 +141,22 @@ def test_a_word_of_a_long_question_is_rarely_a_name(
     name: str, terms: int, certainty: float
 ) -> None:
     """A word of letters only is less surely a name the more a question says."""
-    assert lexical.certainty(name, terms) == certainty
+    assert query_terms.certainty(name, terms) == certainty
 
 
 def test_of_the_same_words_the_rare_ones_count_and_others_are_against_it() -> None:
     """Tell how much of each text a question says, in any form of its words."""
     texts = ["software package: sass compiler", "software package: sass compiler modules for pike"]
-    whole, part = common_words.shares("which software compiles sass?", texts)
+    whole, part = term_overlap.shares("which software compiles sass?", texts)
     assert 0 < part < whole < 1
-    assert common_words.shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
-    assert common_words.shares("sass", []) == []
+    assert term_overlap.shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
+    assert term_overlap.shares("sass", []) == []
 
 
 def test_shares_are_the_same_in_each_process() -> None:
     """Give the very same shares, whatever the order of the words is in memory."""
     code = """if 1:
-        from opdbus.index import common_words
+        from opdbus.index.search import term_overlap as common_words
         texts = [" ".join(f"{n:05}" for n in range(part, 60)) for part in range(40)]
         print(common_words.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
     """
@@ -174,5 +175,5 @@ def test_shares_are_the_same_in_each_process() -> None:
 def test_words_with_digits_name_things_in_short_questions() -> None:
     """Take `mp3` in a long question for any word, and addresses and paths literally in each."""
     terms = ("mp3", "tcp/ip", "192.168.88.5", "etc/ssh/sshd_config", "music")
-    assert [term for term in terms if lexical.is_exact(term, 9)] == [*terms[2:4]]
-    assert [term for term in terms if lexical.is_exact(term, 4)] == [*terms[:4]]
+    assert [term for term in terms if query_terms.is_exact(term, 9)] == [*terms[2:4]]
+    assert [term for term in terms if query_terms.is_exact(term, 4)] == [*terms[:4]]

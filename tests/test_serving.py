@@ -26,8 +26,8 @@ from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement, Session
 from opdbus.errors import Internal, NoModel, ProviderError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
-from opdbus.parsing import ProviderRequest
 from opdbus.serving.serving import Serving
+from opdbus.settings.parsing import ProviderRequest
 
 CPU, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
 CHAIN = ProviderRequest((OPENVINO, CPU))

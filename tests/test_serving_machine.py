@@ -39,12 +39,12 @@ from opdbus.errors import (
     ShuttingDown,
     UnknownObject,
 )
-from opdbus.index import indexer as indexer_module
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.rerank import Reranker
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.search.rerank import Reranker
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors import indexer as indexer_module
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving import level as level_module
 from opdbus.serving import serving as serving_module
 from opdbus.serving.states import State

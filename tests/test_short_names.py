@@ -2,7 +2,7 @@
 
 import pytest
 
-from opdbus.index.short_names import MOST, find
+from opdbus.index.catalogue.short_names import MOST, find
 from opdbus.state.object import Thing
 
 NAMES = (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from opdbus.bus import names, paths
 from opdbus.bus.service.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
 from opdbus.bus.transport.values import Typed
-from opdbus.index.catalogue import Change
-from opdbus.index.events import Changed, Drift, Event, Listed, Vectorized
+from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.state_store.events import Changed, Drift, Event, Listed, Vectorized
 from opdbus.state.object import Thing
 
 A, B, C = (Thing("systemd", "unit", name) for name in "abc")

@@ -6,8 +6,8 @@ from observing import Source, in_loop, observed
 from test_status import VALUES
 
 from opdbus.cli.status import host as shown
-from opdbus.observe.reading import text_of
-from opdbus.observe.skipped import Skipped
+from opdbus.observe.core.file_reading import text_of
+from opdbus.observe.core.skipped import Skipped
 
 
 def test_the_first_places_are_named() -> None:

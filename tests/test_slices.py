@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from opdbus.slices import each
+from opdbus.platform.slices import each
 
 
 @pytest.mark.parametrize(("count", "turns"), [(0, 0), (100, 0), (101, 1), (1000, 9)])

@@ -18,10 +18,10 @@ from running import STATE, STATE_PATH, Running, calling, replace, state_file
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import StoreError
-from opdbus.index import recovery
-from opdbus.index.archive import Archive
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.storage import recovery
+from opdbus.index.storage.archive import Archive
 from opdbus.state.object import Identity, StateObject
 
 COUNT = 20_000

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from opdbus.errors import StoreError
 from opdbus.history.change import Change, Why
-from opdbus.history.question import Filter
-from opdbus.index import lexical
-from opdbus.index.database import Damaged, NewerStore
-from opdbus.index.records import begin
-from opdbus.index.store import Record, Store
+from opdbus.history.row_filter import Filter
+from opdbus.index.database.database import Damaged, NewerStore
+from opdbus.index.database.records import begin
+from opdbus.index.database.store import Record, Store
+from opdbus.index.query import query_terms
 from opdbus.state.object import Identity
 
 # the questions only read, so that one database serves them all
@@ -221,7 +221,7 @@ def test_a_committed_vector_survives_a_kill(tmp_path: Path) -> None:
     """Find every vector that was committed before kill -9, bit by bit."""
     program = (
         "import os, sys, numpy as np; from pathlib import Path\n"
-        "from opdbus.index.store import Store\n"
+        "from opdbus.index.database.store import Store\n"
         "store = Store(Path(sys.argv[1]))\n"
         "store.put_vectors([b'k'], [b'd'], np.arange(4, dtype=np.float32)[None])\n"
         "os.kill(os.getpid(), 9)\n"
@@ -289,7 +289,8 @@ def test_shadow_tables_of_fts5_hold_the_lengths(store: Store, count: int) -> Non
     # one word of its name, those of its text, and one more
     reason = (
         f"SQLite {sqlite3.sqlite_version} keeps other numbers in lexicon_data or lexicon_docsize,"
-        " the shadow tables of FTS5 that opdbus/index/words.py reads: change that module"
+        " the shadow tables of FTS5 that opdbus/index/database/fulltext_table.py reads: change"
+        " that module"
     )
     assert set(lengths.values()) <= {133}, reason
     assert store.words.mean_length() == pytest.approx(mean), reason
@@ -311,7 +312,7 @@ def test_what_was_deleted_leaves_no_byte(store: Store) -> None:
 @given(terms=st.lists(st.text(max_size=30), max_size=5))
 def test_no_question_breaks_the_lexicon(store: Store, terms: list[str]) -> None:
     """Answer any words, also those that mean something to FTS5."""
-    found = lexical.terms(" ".join(terms))
+    found = query_terms.terms(" ".join(terms))
     if found:
         store.words.match(found, 10)
         store.words.count_matches(found[0])

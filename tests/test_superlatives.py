@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from opdbus.config import load
-from opdbus.index import superlatives
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
+from opdbus.index.database.identity_set import Present
+from opdbus.index.query import extremes
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
@@ -85,7 +85,7 @@ def test_a_bound_is_no_superlative(tmp_path: Path) -> None:
             stored = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
             await memory.observe(stored, set(), {})
             asked = "the least level of a vat", "a vat whose level is at least okay"
-            return [bool(await superlatives.find(memory, each, None)) for each in asked]
+            return [bool(await extremes.find(memory, each, None)) for each in asked]
 
     assert asyncio.run(work()) == [True, False]
 

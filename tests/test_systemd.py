@@ -14,9 +14,9 @@ import pytest
 from old_databases import old
 from running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Bus, Running, calling, replace
 
-from opdbus import systemd
 from opdbus.errors import ConfigError
-from opdbus.systemd import Systemd
+from opdbus.systemd import notify
+from opdbus.systemd.notify import Systemd
 
 Make = Callable[..., Running]
 
@@ -275,7 +275,7 @@ def test_no_child_inherits_systemds_ear(tmp_path: Path) -> None:
 
 def test_nobody_listens() -> None:
     """Tell nobody where systemd did not start us."""
-    deaf = systemd.connect({}, 1)
+    deaf = notify.connect({}, 1)
     deaf.ready()
     deaf.stopping()
 
@@ -292,19 +292,19 @@ def test_nobody_listens() -> None:
 )
 def test_watchdog_is_for_one_process(environ: dict[str, str], seconds: float) -> None:
     """Ping only where there is a time, and the process is meant."""
-    assert systemd._watchdog_seconds(environ, 7) == seconds
+    assert notify._watchdog_seconds(environ, 7) == seconds
 
 
 @pytest.mark.parametrize("given", ["soon", "-1", "1.5", "٣", ""])
 def test_bad_watchdog_is_a_sentence(given: str) -> None:
     """Refuse a time that is no number, as a bad setting."""
     with pytest.raises(ConfigError, match="WATCHDOG_USEC"):
-        systemd._watchdog_seconds({"WATCHDOG_USEC": given}, 7)
+        notify._watchdog_seconds({"WATCHDOG_USEC": given}, 7)
 
 
 TAKE_PASSED = """
 import os, sys
-from opdbus import systemd
+from opdbus.systemd import notify as systemd
 os.environ["LISTEN_PID"] = os.environ["LISTEN_PID"] or str(os.getpid())
 for name, one in systemd.passed(os.environ, os.getpid()).items():
     print(name, one.fileno(), one.get_inheritable())
@@ -359,7 +359,7 @@ def test_systemd_gets_whole_messages(
     monkeypatch.setenv("NOTIFY_SOCKET", path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(path.replace("@", "\0"))
-        connected = systemd.connect(os.environ, os.getpid())
+        connected = notify.connect(os.environ, os.getpid())
         connected.describe = lambda: "Ready: ünits"
         connected.ready()
         assert listening.recv(4096).decode() == "READY=1\nSTATUS=Ready: ünits"
@@ -368,7 +368,7 @@ def test_systemd_gets_whole_messages(
 def test_a_systemd_that_is_gone_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Go on where nobody listens at the socket any more."""
     monkeypatch.setitem(sys.modules, "systemd.daemon", None)
-    systemd.connect({"NOTIFY_SOCKET": "/nowhere/notify"}, os.getpid()).ready()
+    notify.connect({"NOTIFY_SOCKET": "/nowhere/notify"}, os.getpid()).ready()
 
 
 def told(status_seconds: float) -> tuple[Systemd, list[str]]:

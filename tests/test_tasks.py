@@ -6,7 +6,7 @@ import math
 import pytest
 from observing import in_loop
 
-from opdbus.tasks import at_most, cancel, until_first_ends
+from opdbus.platform.tasks import at_most, cancel, until_first_ends
 
 
 async def end_slowly(started: asyncio.Event, may_end: asyncio.Event) -> None:

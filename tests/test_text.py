@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from opdbus.glossary import gloss
+from opdbus.language.glossary import gloss
+from opdbus.language.object_text import first_line, render
 from opdbus.state.flatten import Reader
 from opdbus.state.object import FILE, Identity, StateObject
-from opdbus.text import first_line, render
 
 
 def item(plugin: str, kind: str, name: str, **properties: Any) -> StateObject:

@@ -9,8 +9,8 @@ from house import House, observed, unit, units
 
 from opdbus.bus.service.clusters import clusters
 from opdbus.errors import InvalidArgs, NoModel, NoVector
-from opdbus.index.events import Vectorized
-from opdbus.index.hits import Page
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.events import Vectorized
 from opdbus.insight import clustering
 from opdbus.insight.naming import Vocabulary
 from opdbus.insight.topics import MOST, count_for

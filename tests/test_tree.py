@@ -13,9 +13,9 @@ from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.tree import Tree
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker
-from opdbus.index.finder import Finder
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.search.finder import Finder
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
 

@@ -10,9 +10,9 @@ import pytest
 from conftest import EXAMPLE
 from running import Bus, Running
 
-from opdbus import unit
 from opdbus.doctor import examine
 from opdbus.errors import ConfigError
+from opdbus.systemd import unit
 
 Make = Callable[..., Running]
 SHOWN = {

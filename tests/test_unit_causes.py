@@ -13,12 +13,12 @@ from observing import Host, history, in_loop, observed, rows
 from running import PATIENCE_SECONDS
 from units import NAME, FakePid1, fake_pid1, install_tidy, path_of
 
-from opdbus.observe import systemd, unit_documents
-from opdbus.observe.documents import Places
-from opdbus.observe.filesystems import FileSystems
-from opdbus.observe.report import Observer
-from opdbus.observe.space import Space
-from opdbus.observe.systemd import Options
+from opdbus.observe.core.report import Observer
+from opdbus.observe.kernel.filesystems import FileSystems
+from opdbus.observe.kernel.space import Space
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.systemd import unit_documents, unit_observer
+from opdbus.observe.systemd.unit_observer import Options
 
 ONE, TIMER = "one.service", "two.timer"
 UP, DOWN = ("active", "running"), ("inactive", "dead")
@@ -34,7 +34,9 @@ async def watched(
     """Observe a service that runs and the timer that starts it."""
     places = Places(folder, folder / "dpkg", folder / "man", "rpm", ())
     options = Options(NEVER, NEVER, 0.0, places=places)
-    observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, options=options))
+    observer = replace(
+        unit_observer.OBSERVER, observe=partial(unit_observer.observe, options=options)
+    )
     async with fake_pid1(bus, folder) as fake:
         fake.load(ONE, ActiveState="active", SubState="running", is_up=True, TriggeredBy=[TIMER])
         fake.units[ONE]["StateChangeTimestampMonotonic"] = 1
@@ -110,7 +112,7 @@ async def test_a_reload_is_one_row_unless_it_lasts(
 ) -> None:
     """That a unit reloads is told only where it does not end soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(systemd, "_RELOAD_SECONDS", seconds)
+        patch.setattr(unit_observer, "_RELOAD_SECONDS", seconds)
         async with watched(system_bus, tmp_path) as (fake, host):
             read = len(fake.asked("GetAll"))
             fake.work(ONE, 7, ("reloading", "reload"))

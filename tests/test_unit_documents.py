@@ -5,8 +5,8 @@ from pathlib import Path
 
 from observing import in_loop
 
-from opdbus.observe.documents import Places
-from opdbus.observe.unit_documents import UnitDocuments
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.systemd.unit_documents import UnitDocuments
 
 NAME = "tidy.service"
 TOLD = {"documentation": ["man:tidyd(8)"]}

@@ -11,7 +11,7 @@ import make_unit_files
 import pytest
 from make_unit_files import FOLDERS, RECORD, Case
 
-from opdbus.observe import unit_files, unit_syntax
+from opdbus.observe.systemd import unit_files, unit_syntax
 
 CASES = {f"{case.unit}: {case.about}": case for case in make_unit_files.cases()}
 SAYS: dict[str, Any] = json.loads(RECORD.read_text())["units"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus.observe.unit_jobs import UnitJobs, Work
+from opdbus.observe.systemd.unit_jobs import UnitJobs, Work
 
 UNIT = "web.service"
 NEVER, EARLY, NOW, LATER = 0, 100, 200, 300

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.observe.unit_loops import UnitLoops
+from opdbus.observe.systemd.unit_loops import UnitLoops
 
 UNIT = "web.service"
 RUNS = {"active_state": "active", "sub_state": "running"}

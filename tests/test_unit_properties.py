@@ -2,7 +2,7 @@
 
 import pytest
 
-from opdbus.observe.unit_properties import VOLATILE, of_file_state, of_unit, unloaded
+from opdbus.observe.systemd.unit_properties import VOLATILE, of_file_state, of_unit, unloaded
 
 SERVICE = {
     "Id": "a.service",

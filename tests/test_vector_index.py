@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import PATIENCE_SECONDS
 
-from opdbus.index.bit_rows import BitRows
-from opdbus.index.rows import PlainRows, RoundedRows, Rows
-from opdbus.index.sealed_signs import BLOCK
-from opdbus.index.search import USUAL_BACKGROUND, Background
-from opdbus.index.texts import Texts
-from opdbus.index.vector_index import MANY, VectorIndex
+from opdbus.index.catalogue.arrays import PlainRows, RoundedRows, Rows
+from opdbus.index.catalogue.text_table import Texts
+from opdbus.index.ranking.scores import USUAL_BACKGROUND, Background
+from opdbus.index.snapshot.sign_snapshot import BLOCK
+from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.vectors.vector_index import MANY, VectorIndex
 from opdbus.state.object import Thing
 
 # How far vectors and cosines may be off, of 8 dimensions.
@@ -352,7 +352,8 @@ def test_vectors_are_as_they_were_stored(
     rows = BitRows(tmp_path / "e.rows", 8)
     rows.append([bytes(16)] * len(made), made)
     monkeypatch.setattr(
-        "opdbus.index.bit_rows._waits", lambda work: work() is None or not is_in_memory
+        "opdbus.index.vectors.quantized_rows._waits",
+        lambda work: work() is None or not is_in_memory,
     )
     length = np.sqrt(np.einsum("ij,ij->i", made, made))[:, None]
     for at in (np.arange(len(made)), np.arange(40)[::-1], np.array([3]), np.empty(0, np.intp)):

@@ -20,7 +20,7 @@ from opdbus.history.change import Why
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.ledger import Ledger, State
 from opdbus.history.verify import Report, verify
-from opdbus.index.memory import Memory
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Identity, StateObject, Thing
 
 OWNER, COUNT = 1000, 40

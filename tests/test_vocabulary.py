@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from raising import raising
 from value_host import objects
 
-from opdbus.index.raising import VALUE_WEIGHT, named_values
-from opdbus.index.search import Likeness, rank
+from opdbus.index.ranking.boosts import VALUE_WEIGHT, named_values
+from opdbus.index.ranking.scores import Likeness, rank
+from opdbus.language.vocabulary import TRAIT_BYTES, Reader, asked, denied, rows
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
-from opdbus.vocabulary import TRAIT_BYTES, Reader, asked, denied, rows
 
 QUESTIONS = Path(__file__).parent / "data" / "value_questions.json"
 

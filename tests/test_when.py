@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from make_times import RECORD
 
-from opdbus import when
 from opdbus.errors import InvalidArgs
+from opdbus.language import timestamps
 
 # a Sunday in Berlin, 10:00 local time; daylight saving ended at 03:00 that day
 NOW = datetime(2026, 10, 25, 9, tzinfo=UTC).timestamp()
@@ -54,7 +54,7 @@ def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_times_are_local(text: str, meant: str) -> None:
     """Read a time in the zone that it names, or in that of this host."""
     expected = datetime.fromisoformat(meant).replace(tzinfo=UTC).timestamp()
-    assert when.moment(text, NOW, BOOT) == pytest.approx(expected * 1e6)
+    assert timestamps.moment(text, NOW, BOOT) == pytest.approx(expected * 1e6)
 
 
 BAD = ["", " ", "25:00", "2026-13-01", "2026-10-25 3", "-", "5", "1e9", "9" * 400 + "d"]
@@ -74,7 +74,7 @@ BAD += [
 def test_what_is_no_time_is_refused(text: str) -> None:
     """Say what is accepted, whatever was given."""
     with pytest.raises(InvalidArgs, match="is no time: a time is now, today, yesterday, boot"):
-        when.moment(text, NOW, BOOT)
+        timestamps.moment(text, NOW, BOOT)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 )
 def test_spans_add_up(text: str, seconds: int) -> None:
     """Read each number with its unit."""
-    assert when.span(text) == seconds * 1_000_000
+    assert timestamps.span(text) == seconds * 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_spans_add_up(text: str, seconds: int) -> None:
 def test_what_is_no_span_is_refused(text: str) -> None:
     """Say what is accepted."""
     with pytest.raises(InvalidArgs, match="is no span of time: a span is a number and a unit"):
-        when.span(text)
+        timestamps.span(text)
 
 
 KNOWN = json.loads(RECORD.read_text())
@@ -130,9 +130,9 @@ def test_spans_are_read_as_systemd_reads_them(text: str) -> None:
     meant = KNOWN["spans"][text]
     if text in REFUSED or (meant is None and text not in MORE):
         with pytest.raises(InvalidArgs, match="is no span of time"):
-            when.span(text)
+            timestamps.span(text)
     else:
-        assert when.span(text) == (when.span(text.lower()) if meant is None else meant)
+        assert timestamps.span(text) == (timestamps.span(text.lower()) if meant is None else meant)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ def test_times_are_read_as_systemd_reads_them(
     meant = KNOWN["times"][zone][text]
     if text in REFUSED or (meant is None and text not in MORE):
         with pytest.raises(InvalidArgs, match="is no time"):
-            when.moment(text, now, now)
+            timestamps.moment(text, now, now)
         return
-    found = when.moment(text, now, now)
+    found = timestamps.moment(text, now, now)
     if meant is None or text in TWICE | LATEST:
         return
     if isinstance(meant, dict):
-        start = when.moment("today" if "after_midnight" in meant else "now", now, now)
+        start = timestamps.moment("today" if "after_midnight" in meant else "now", now, now)
         (meant,) = (start + after for after in meant.values())
     # a day may have 23 hours
     assert found == meant
@@ -208,14 +208,14 @@ def test_times_are_read_as_systemd_reads_them(
 def test_times_that_are_pasted(text: str, meant: str) -> None:
     """Read what programs print of times, each to the same moment."""
     expected = datetime.fromisoformat(meant).replace(tzinfo=UTC).timestamp()
-    assert when.moment(text, NOW, BOOT) == round(expected * 1e6)
-    assert not when.is_said(text)
+    assert timestamps.moment(text, NOW, BOOT) == round(expected * 1e6)
+    assert not timestamps.is_said(text)
 
 
 @pytest.mark.parametrize("text", ["nginx failed", "the disk was full", "2 services failed", "a b"])
 def test_events_are_no_times(text: str) -> None:
     """Take words that are no time as an event."""
-    assert when.is_said(text)
+    assert timestamps.is_said(text)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_reading_a_time_is_linear(token: str) -> None:
     def spent(count: int) -> float:
         text = f"{token * count}!"
         began = time.thread_time()
-        when.is_said(text)
+        timestamps.is_said(text)
         with pytest.raises(InvalidArgs):
-            when.moment(text, NOW, BOOT)
+            timestamps.moment(text, NOW, BOOT)
         return time.thread_time() - began
 
     small, large = min(spent(5_000) for _ in range(3)), min(spent(20_000) for _ in range(3))

@@ -3,7 +3,7 @@
 import pytest
 
 from opdbus.cli.widths import fold, pad, width
-from opdbus.when import ago
+from opdbus.language.timestamps import ago
 
 
 @pytest.mark.parametrize(

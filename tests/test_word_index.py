@@ -9,12 +9,14 @@ import pytest
 from remembering import OWNER, run, unit
 
 from opdbus.errors import StoreError
-from opdbus.index import postings, word_index, words
-from opdbus.index.catalogue import thing_of
-from opdbus.index.memory import Memory
-from opdbus.index.postings import Vocabulary, sums
-from opdbus.index.scoring import InDatabase, InMemory
-from opdbus.index.store import Store
+from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.database import fulltext_table
+from opdbus.index.database.store import Store
+from opdbus.index.fulltext import word_index
+from opdbus.index.fulltext.bm25 import InDatabase, InMemory
+from opdbus.index.snapshot import postings
+from opdbus.index.snapshot.postings import Vocabulary, sums
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import StateObject
 
 TERMS = ["mail", "server", "servers", "10.0.0.7", "wien", "rack", "nothing", "name3"]
@@ -56,7 +58,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_index, "_PAUSES", 0)
     # what is read in parts is so of a hundred objects
     monkeypatch.setattr(postings, "_AT_A_TIME", 32)
-    monkeypatch.setattr(words, "_PARSED", 32)
+    monkeypatch.setattr(fulltext_table, "_PARSED", 32)
 
 
 def test_the_words_in_memory_are_those_of_the_database(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from opdbus.index import word_vectors
-from opdbus.index.evidence import Evidence
-from opdbus.index.store import Content
+from opdbus.index.database.store import Content
+from opdbus.index.ranking.confidence_features import Evidence
+from opdbus.index.search import word_similarity
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
 
@@ -14,7 +14,7 @@ MAIL = Content('{"exec": "/usr/sbin/postfix"}', "systemd service mta: sends and 
 
 def evidence(question: str, *contents: Content) -> list[Evidence]:
     """Compare a question with objects."""
-    return word_vectors.ours().evidence(question, contents)
+    return word_similarity.ours().evidence(question, contents)
 
 
 def test_what_an_object_lacks_is_the_word_that_tells_most() -> None:
@@ -64,8 +64,8 @@ def test_a_question_without_words_is_compared() -> None:
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find the same however many words came before."""
-    monkeypatch.setattr(word_vectors, "_KEPT", 64)
-    made = word_vectors.WordVectors(StaticTable.read(OURS, max_tokens=512))
+    monkeypatch.setattr(word_similarity, "_KEPT", 64)
+    made = word_similarity.WordVectors(StaticTable.read(OURS, max_tokens=512))
     before = made.evidence("reverse proxy of mail", [WEB, MAIL])
     for number in range(100):
         made.evidence(f"word{number}", [])

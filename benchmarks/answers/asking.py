@@ -21,17 +21,17 @@ from value_host import objects as of_the_value_host
 from opdbus import config
 from opdbus.drift.declarations import PairedDeclarations
 from opdbus.drift.pairs import Pairs
-from opdbus.index import dates
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.matching import things
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
-from opdbus.index.search import MODES, Score
+from opdbus.index.database.identity_set import Present
+from opdbus.index.query import relative_dates
+from opdbus.index.query.condition_matching import things
+from opdbus.index.ranking.scores import MODES, Score
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.observe.table import chosen
-from opdbus.parsing import AUTO
 from opdbus.serving.serving import Serving
+from opdbus.settings.parsing import AUTO
 from opdbus.state.conditions import parse
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, Json, StateObject
@@ -215,7 +215,7 @@ async def answers(
     host: str, level: str, scratch: Path, modes: Sequence[str] = MODES
 ) -> list[Answer]:
     """Ask all questions about a host in some modes."""
-    dates.now = lambda: _OBSERVED
+    relative_dates.now = lambda: _OBSERVED
     async with opened(host, level, scratch) as vectors:
         memory = vectors.memory
         memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))

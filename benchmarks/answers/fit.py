@@ -1,8 +1,8 @@
 """Fits the weights by which scores are calibrated, on one half of the check sets of answers.
 
-`OP_DBUS_MODEL_DIR=... python benchmarks/answers/fit.py` writes opdbus/calibration.tsv. Each host
-counts for as much as it has different things: a hundred objects of any sort more than a thousand
-packages.
+`OP_DBUS_MODEL_DIR=... python benchmarks/answers/fit.py` writes opdbus/tables/calibration.tsv.
+Each host counts for as much as it has different things: a hundred objects of any sort more than a
+thousand packages.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import structlog
 from asking import EXAMS, HOSTS, STATES, Answer, answers
 from numpy.typing import NDArray
 
-from opdbus.index.calibration import Curve, Features, Weights, featured
-from opdbus.index.search import MODES
+from opdbus.index.ranking.confidence import Curve, Features, Weights, featured
+from opdbus.index.ranking.scores import MODES
 
-TABLE: Final = Path(__file__).parents[2] / "opdbus" / "calibration.tsv"
+TABLE: Final = Path(__file__).parents[2] / "opdbus" / "tables" / "calibration.tsv"
 LEVELS: Final = ("static", "low", "medium", "high")
 _HOST_WEIGHTS: Final = {
     "example": 3.0, "packages": 1.0, "values": 4.0, **dict.fromkeys(EXAMS, 4.0), STATES: 1.0
@@ -46,8 +46,8 @@ _FOREIGN_REFUSED: Final = {"hybrid": 0.96, "vector": 0.95, "lexical": 0.97}
 _WRITTEN_BY_HAND: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
 # and the mode. Level, mode, the chance that a question has an answer here, below which what was
-# found is weak; the weights of the features in index/calibration.py for that chance, and for the
-# chance that a hit is right, the constant ones first.
+# found is weak; the weights of the features in index/ranking/confidence.py for that chance, and
+# for the chance that a hit is right, the constant ones first.
 # Written by benchmarks/answers/fit.py.
 """
 

@@ -22,8 +22,8 @@ from asking import DESCRIBED, HOSTS, Answer, answers
 from fit import LEVELS
 
 from opdbus.bench import machine
-from opdbus.index.calibration import judge
-from opdbus.index.search import MODES
+from opdbus.index.ranking.confidence import judge
+from opdbus.index.ranking.scores import MODES
 
 _TENTHS: Final = np.linspace(0, 1, 11)
 _HITS: Final = 5

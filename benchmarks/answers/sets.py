@@ -7,7 +7,7 @@ was made of: one is fitted on, the other reported.
 
 Two sets were written by hand: states.json asks the hosts of all exams whether programs run or are
 installed, and for what no host is observed to have; routes.json has questions of every command, of
-which half were not looked at when the forms of opdbus/routes.tsv were written.
+which half were not looked at when the forms of opdbus/tables/routes.tsv were written.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from corpus import packages, questions
 
 from opdbus import config
 from opdbus.engine.opening import open_embedder
+from opdbus.language.object_text import render
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.file import StateFile
-from opdbus.text import render
 
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = Path(__file__).parent / "data"

@@ -33,12 +33,12 @@ from asking import ROOT, load
 
 from opdbus import config
 from opdbus.bench import machine
-from opdbus.index.calibration import judge
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.present import Present
+from opdbus.index.database.identity_set import Present
+from opdbus.index.ranking.confidence import judge
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Page
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject
 
@@ -121,7 +121,7 @@ def totals(found: Sequence[Found]) -> dict[str, Any]:
 
 def routed(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Count the questions whose route is right, by their route."""
-    from opdbus import routes
+    from opdbus.language import routes
 
     now = datetime(2026, 11, 26, 12)  # noqa: DTZ001 -- local, as people mean it
     right, every = Counter[str](), Counter[str]()

@@ -20,9 +20,9 @@ from typing import Final
 
 from opdbus.bench.texts import objects, shorts
 from opdbus.distil import host_texts
+from opdbus.language.object_text import render
 from opdbus.state.file import StateFile
 from opdbus.state.object import Identity, StateObject
-from opdbus.text import render
 
 ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 14

@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus import pip
 from opdbus.bench.contenders import OURS
 from opdbus.bench.table import headline
 from opdbus.errors import ConfigError
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from opdbus.bench.report import Comparison, Report

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.bench.figures import Latency, Rate, Stream, percentiles
 from opdbus.bench.peers.child import rss
-from opdbus.slices import slices
+from opdbus.platform.slices import slices
 
 if TYPE_CHECKING:
     from opdbus.api import Embedder

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from opdbus.glossary import entries
+from opdbus.language.glossary import entries
+from opdbus.language.object_text import render
 from opdbus.state.object import FILE, Identity, StateObject
-from opdbus.text import render
 
 if TYPE_CHECKING:
     from opdbus.state.object import Json

@@ -19,7 +19,7 @@ from opdbus.errors import BusError, InvalidArgs, ShuttingDown, UnknownObject
 if TYPE_CHECKING:
     from opdbus.client import Client
     from opdbus.state.conditions import Condition
-    from opdbus.unit import Unit
+    from opdbus.systemd.unit import Unit
 
     T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def ask(question: Callable[[Client], Awaitable[T]]) -> T:
 
 def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
     """Raise BusError that says why the service of systemd ended or is off, if it is."""
-    from opdbus import unit
+    from opdbus.systemd import unit
 
     service = unit.find()
     if service and service.shown["LoadState"] == "masked" and not service.is_running:

@@ -13,7 +13,7 @@ from opdbus.cli.asking import ask, name_of, path_of
 from opdbus.cli.root import as_json, root
 from opdbus.cli.telling import plural
 from opdbus.errors import InvalidArgs
-from opdbus.parsing import PROVIDERS
+from opdbus.settings.parsing import PROVIDERS
 
 if TYPE_CHECKING:
     from opdbus.client import Client

@@ -34,12 +34,12 @@ def check(file: str, json_: bool) -> int:  # noqa: FBT001 -- click passes flags 
     which fields are hidden as secrets, and what looks wrong. The exit code is 1 if the daemon
     would refuse it.
     """
-    from opdbus.drift import known
+    from opdbus.drift import observed_kinds
     from opdbus.state import judge
 
     name = "standard input" if file == "-" else file
     try:
-        found = judge.judge(_content(file, Path(name)), known.puzzles)
+        found = judge.judge(_content(file, Path(name)), observed_kinds.puzzles)
     except StateFileError as error:
         if not json_:
             raise
@@ -102,10 +102,10 @@ def _print(name: str, found: Judgement) -> None:
 
 def _unobserved(found: Judgement) -> list[str]:
     """Say of which kinds no observer of op-dbus itself tells, so that nothing of them can drift."""
-    from opdbus.drift import known
+    from opdbus.drift import observed_kinds
 
-    sorts = (sort for sort in found.objects if not known.is_observed(sort))
-    return ["{}/{}: {}".format(*sort, known.why_not(sort)) for sort in sorts]
+    sorts = (sort for sort in found.objects if not observed_kinds.is_observed(sort))
+    return ["{}/{}: {}".format(*sort, observed_kinds.why_not(sort)) for sort in sorts]
 
 
 def _listed(things: Sequence[Thing], why: str) -> str:

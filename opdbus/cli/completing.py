@@ -32,16 +32,16 @@ def words(known: Iterable[str]) -> Offer:
 
 def plugins(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Offer the plugins of which op-dbus itself tells."""
-    from opdbus.drift import known
+    from opdbus.drift import observed_kinds
 
-    return _begin({name.split("/")[0] for name in known.sorts()}, begun)
+    return _begin({name.split("/")[0] for name in observed_kinds.sorts()}, begun)
 
 
 def kinds(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Offer the kinds of which op-dbus itself tells, those of a plugin that is given."""
-    from opdbus.drift import known
+    from opdbus.drift import observed_kinds
 
-    sorts = (name.split("/") for name in known.sorts())
+    sorts = (name.split("/") for name in observed_kinds.sorts())
     plugin = context.params.get("plugin")
     return _begin({kind for its, kind in sorts if plugin in {None, its}}, begun)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from opdbus import listing, routes
 from opdbus.bus import paths
 from opdbus.cli import output, telling
 from opdbus.cli.asking import ask, chosen, name_of, named
@@ -20,6 +19,8 @@ from opdbus.cli.field_values import NOT_DECLARED, least_of
 from opdbus.cli.printing import stamp
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
+from opdbus.language import routes
+from opdbus.platform import name_lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ async def _answers(names: Sequence[str], client: Client) -> dict[str, str]:
         if declared := {path: one for path, one in shown.items() if one["Declared"]}:
             return {path: _answer(name_of(path), one) for path, one in declared.items()}
         if shown:
-            listed = listing.first([*map(name_of, shown)], _MOST_NAMES)
+            listed = name_lists.first([*map(name_of, shown)], _MOST_NAMES)
             return dict.fromkeys([*shown][:1], f"nothing is declared of {name}: {listed}")
     return {}
 
@@ -265,10 +266,10 @@ def _not_observed(rows: Sequence[Row]) -> Iterator[str]:
     """Say what is declared and not observed, what is so for one reason together."""
     whys: dict[str, list[str]] = {}
     for *sort, count, names, why in rows:
-        said = listing.first([*names, *[""] * (count - len(names))], _MOST_NAMES)
+        said = name_lists.first([*names, *[""] * (count - len(names))], _MOST_NAMES)
         whys.setdefault(why, []).append(f"{'/'.join(sort)} {said}")
     for why, sorts in whys.items():
-        yield f"{listing.first(sorts, _MOST_SORTS, '; ')}: {why}"
+        yield f"{name_lists.first(sorts, _MOST_SORTS, '; ')}: {why}"
 
 
 def _unseen(row: Row) -> dict[str, Any]:
@@ -302,7 +303,7 @@ def told(row: Row) -> Iterator[tuple[str, str]]:
         sides = _said(declared), _said(observed)
         # of one text as a number and in quotes, for example, the JSON shows the difference
         sides = (declared, observed) if sides[0] == sides[1] else sides
-        sides = listing.distinct(*sides, _MAX_VALUE)
+        sides = name_lists.distinct(*sides, _MAX_VALUE)
         values = f"declared {least_of(paths.parse(path)[:2], name)}{sides[0]}, observed {sides[1]}"
         if _said(declared) == NOT_DECLARED:
             field, values = "", "is there, and not declared"

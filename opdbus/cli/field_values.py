@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from opdbus import listing
+from opdbus.platform import name_lists
 
 # What says of an object whether it is there, and of one that the file would have to declare.
 PRESENCE: Final = "presence"
@@ -53,14 +53,14 @@ def read(fields: Iterable[tuple[str, str, str]]) -> Values:
 def in_words(values: Mapping[str, Value]) -> str:
     """Tell the first fields of a change; names alone where values are not kept."""
     rest = {path: value for path, value in values.items() if path not in _REPEATING} or values
-    return listing.first([f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS)
+    return name_lists.first([f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS)
 
 
 def compared(what: str, values: Mapping[str, Value], sort: tuple[str, str]) -> str:
     """Tell fields of an object of a sort that are other than declared, or are so no longer."""
     sides = _sides(values)
     told = [_compared(what, path, v, least_of(sort, path), declared) for path, v, declared in sides]
-    return listing.first([text for text in told if text], MAX_FIELDS, "; ")
+    return name_lists.first([text for text in told if text], MAX_FIELDS, "; ")
 
 
 def _sides(values: Mapping[str, Value]) -> Iterator[tuple[str, Value, str]]:
@@ -116,7 +116,7 @@ def _value(old: str, new: str) -> Value:
     if had is not None and has is not None and set(had) != set(has):
         left, came = ([v for v in a if v not in b] for a, b in ((had, has), (has, had)))
         if len(left) == len(came) == 1:
-            left, came = ([side] for side in listing.distinct(left[0], came[0], MAX_VALUE))
+            left, came = ([side] for side in name_lists.distinct(left[0], came[0], MAX_VALUE))
         told = " ".join([*(f"-{_short(v)}" for v in left), *(f"+{_short(v)}" for v in came)])
     return Value(*sides, told)
 
@@ -135,7 +135,7 @@ def _beside(before: object, after: object) -> tuple[str, str]:
     texts = _text(before), _text(after)
     if before != after and texts[0] == texts[1]:
         texts = json.dumps(before), json.dumps(after)
-    first, second = listing.distinct(*texts, MAX_VALUE)
+    first, second = name_lists.distinct(*texts, MAX_VALUE)
     return first or '""', second or '""'
 
 
@@ -155,4 +155,4 @@ def _text(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return listing.shortened(" ".join(text.split()) or '""', MAX_VALUE)
+    return name_lists.shortened(" ".join(text.split()) or '""', MAX_VALUE)

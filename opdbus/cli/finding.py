@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from opdbus import listing, routes
 from opdbus.cli import completing, hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
 from opdbus.cli.questions import route_of
 from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root, where_of
 from opdbus.cli.status import STARTING
 from opdbus.errors import InvalidArgs
+from opdbus.language import routes
+from opdbus.platform import name_lists
 
 if TYPE_CHECKING:
     from opdbus.cli.rows import Form, Row
@@ -137,7 +138,7 @@ def _tell_so_far() -> None:
     """Say on stderr if observers have not read the host yet, and which."""
     observers = ask(lambda client: client.state())["Observers"]
     if names := [name for name, state, *_ in observers if state == STARTING]:
-        read = listing.first(names, _MOST_NAMES)
+        read = name_lists.first(names, _MOST_NAMES)
         output.note(f"the host is still being read ({read}): that is the answer so far")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus import listing
 from opdbus.cli import field_values
 from opdbus.cli.telling import STATE_FILE, Change, Told, is_declaration, noun, plural, tell
 from opdbus.history import jobs
+from opdbus.platform import name_lists
 
 MAX_NAMES: Final = 3
 # More changes of one sort and cause, one after the other, are one line.
@@ -194,5 +194,5 @@ def _counted(alike: Sequence[_Item], least: str) -> Line:
         verb = re.sub("^is ", "are ", told.verb)
         called = plural(noun((change["plugin"], change["kind"])))
         of = "declarations of " if told.subject.startswith("declaration of ") else ""
-        text = f"{of}{least}{len(names):,} {called} {verb}: {listing.first(names, MAX_NAMES)}"
+        text = f"{of}{least}{len(names):,} {called} {verb}: {name_lists.first(names, MAX_NAMES)}"
     return Line(change["at"], text, _why(change), [change for change, _ in alike])

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from opdbus import when
 from opdbus.cli import completing, meaning, output
 from opdbus.cli.asking import ask, chosen, path_of
 from opdbus.cli.printing import Printer
 from opdbus.cli.root import as_json, count, count_or_none, kind, plugin, root, where_of
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
+from opdbus.language import timestamps
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -239,19 +239,19 @@ async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: 
 def _times(
     since: str | None, before: str | None, within: str | None, until: str | None
 ) -> dict[str, int]:
-    if before and when.is_said(before):
+    if before and timestamps.is_said(before):
         first, last = moment_of(since), moment_of(until, may_come=True)
-        return {"since": first, "before": last, "within": when.span(within) if within else 0}
+        return {"since": first, "before": last, "within": timestamps.span(within) if within else 0}
     if until:
         raise InvalidArgs("--until goes with --before EVENT: of a time --before is enough")
     first, last = moment_of(since), moment_of(before, may_come=True)
     if before and since and last < first:
         raise InvalidArgs(f"--before {before} is earlier than --since {since}")
     if within and since and not before:
-        last = first + when.span(within)
+        last = first + timestamps.span(within)
     elif within:
         # of two limits that are given the later one holds
-        first = max(first, (last or _now()) - when.span(within))
+        first = max(first, (last or _now()) - timestamps.span(within))
     return {"since": first, "before": last}
 
 
@@ -263,7 +263,7 @@ def moment_of(text: str | None, *, may_come: bool = False) -> int:
     if text is None:
         return 0
     now = time.time()
-    found = when.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
+    found = timestamps.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
     # `now` itself is rounded to a microsecond
     if found > now * 1e6 + 1 and not may_come:
         raise InvalidArgs(f"{text} is yet to come: give a time that is past")

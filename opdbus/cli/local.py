@@ -63,7 +63,7 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     Where systemd has the service op-dbus, root sees what that runs with, from
     /etc/op-dbus/op-dbus.env; others see the settings of their own shell's commands.
     """
-    from opdbus import unit
+    from opdbus.systemd import unit
 
     found = settings(context.obj)
     service = unit.find() if found.bus == "system" and os.geteuid() == 0 else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from opdbus import when
 from opdbus.cli import output
 from opdbus.cli.asking import fields_of, path_of, unknown
 from opdbus.cli.printing import Printer, print_lines
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
-from opdbus.parsing import decimal
+from opdbus.language import timestamps
+from opdbus.settings.parsing import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Meaning(NamedTuple):
 
 def read(about: str | None, before: str | None, like: str | None) -> Meaning | None:
     """Return what was asked for, None where it is not by meaning; raises InvalidArgs."""
-    event = before if before and when.is_said(before) else None
+    event = before if before and timestamps.is_said(before) else None
     given = {"--about": about, "--before EVENT": event, "--like": like}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:

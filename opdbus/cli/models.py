@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opdbus import pip
 from opdbus.cli import output
 from opdbus.cli.root import as_json, level_names, root, settings
 from opdbus.errors import ConfigError, OpDbusError
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from opdbus.config import Config

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from opdbus import listing
 from opdbus.bus import paths
 from opdbus.cli import output
+from opdbus.platform import name_lists
 
 # The details of an outlier as State1.Outliers gives them.
 Details: TypeAlias = Mapping[str, Any]
@@ -126,7 +126,7 @@ def value_of(text: str) -> str:
     if isinstance(value, str) and value in _AMBIGUOUS:
         return text
     shown = ", ".join(map(output.said, value)) if isinstance(value, list) else output.said(value)
-    return listing.shortened(shown, _LONGEST)
+    return name_lists.shortened(shown, _LONGEST)
 
 
 def words_of(name: str) -> str:

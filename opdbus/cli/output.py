@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Final
 
-from opdbus import when
 from opdbus.cli.widths import fold, pad, width
-from opdbus.lines import join_words
+from opdbus.language import timestamps
+from opdbus.platform.lines import join_words
 
 # columns that are the first to be broken into lines
 _PROSE: Final = frozenset({"text", "fields", "value", "device"})
@@ -163,7 +163,7 @@ def moment(seconds: float) -> str:
 def since(seconds: float) -> str:
     """Say how long ago a time was, in seconds since 1970; into a pipe, when that was."""
     age = time.time() - seconds
-    return when.ago(age) if sys.stdout.isatty() and age >= 0 else moment(seconds)
+    return timestamps.ago(age) if sys.stdout.isatty() and age >= 0 else moment(seconds)
 
 
 def in_words(name: str) -> str:

@@ -18,7 +18,7 @@ from opdbus.cli.history import history, moment_of
 from opdbus.cli.root import as_json
 from opdbus.cli.telling import plural
 from opdbus.errors import InvalidArgs, StoreError
-from opdbus.parsing import decimal
+from opdbus.settings.parsing import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +146,7 @@ def _checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:
 
 def _service_database(context: click.Context) -> Path:
     """Return the database of the service, or else of this user; raises StoreError."""
-    from opdbus import unit
+    from opdbus.systemd import unit
 
     service = unit.find()
     try:
@@ -183,7 +183,7 @@ def _unreadable(path: Path, reason: str | None) -> str:
 
 def _report(path: Path, checkpoints: list[Checkpoint]) -> Report:
     from opdbus.history.verify import verify as verified
-    from opdbus.index import database
+    from opdbus.index.database import database
 
     if not os.access(path, os.R_OK):
         raise StoreError(_unreadable(path, "Permission denied"))
@@ -206,7 +206,7 @@ def _values(path: Path, report: Report, reason: str) -> dict[str, Any]:
 
 
 def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
-    from opdbus.history.moment import said
+    from opdbus.history.row_times import said
 
     yield f"{path}: {report.rows:,} rows of history, {report.first:,} to {report.last:,}"
     if report.first > 1:

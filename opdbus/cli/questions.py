@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from opdbus import routes
 from opdbus.cli import output, rows
 from opdbus.cli.root import as_json, root
 from opdbus.errors import InvalidArgs
-from opdbus.lines import split_lines
+from opdbus.language import routes
+from opdbus.platform.lines import split_lines
 
 
 @root.command()

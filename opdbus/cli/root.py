@@ -9,7 +9,7 @@ import click
 from opdbus import __version__, config
 from opdbus.cli import completing
 from opdbus.errors import InvalidArgs
-from opdbus.parsing import decimal
+from opdbus.settings.parsing import decimal
 
 T = TypeVar("T", bound=Callable[..., Any])
 

@@ -13,11 +13,11 @@ from random import Random
 from typing import Final
 
 from opdbus.bench.texts import objects, shorts
-from opdbus.observe.documents import Places
-from opdbus.observe.dpkg import StatusFile
-from opdbus.observe.manual_page import described
+from opdbus.language.object_text import render
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.packages.dpkg import StatusFile
+from opdbus.observe.packages.manual_page import described
 from opdbus.state.object import Identity, StateObject
-from opdbus.text import render
 
 # Written before any check set was read.
 QUESTIONS: Final = (

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus import pip
 from opdbus.bench import machine
 from opdbus.distil import report, table, teacher
 from opdbus.distil.host_texts import plain
@@ -24,6 +23,7 @@ from opdbus.distil.lesson import Lesson
 from opdbus.engine.host import versions
 from opdbus.errors import ConfigError
 from opdbus.models import files
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from opdbus.bench.measures import Notify

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from opdbus import pip, privacy, unit
 from opdbus.config import Config, Given
 from opdbus.doctor.daemon import ask
 from opdbus.doctor.verdict import RESTART, START, Status, Verdict, objects
@@ -19,8 +18,11 @@ from opdbus.engine.providers import candidates
 from opdbus.errors import ConfigError, OpDbusError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.platform import pip
+from opdbus.settings import privacy
 from opdbus.state.file import StateFile
-from opdbus.unit import Unit
+from opdbus.systemd import unit
+from opdbus.systemd.unit import Unit
 
 Load: TypeAlias = Callable[[Mapping[str, Given]], Config]
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from opdbus.drift import values, words
+from opdbus.drift import values, word_values
 from opdbus.drift.field import (
     ABSENT,
     ENSURE,
@@ -18,10 +18,10 @@ from opdbus.drift.field import (
     Path,
     Severity,
 )
-from opdbus.drift.table import Row, Rule
-from opdbus.drift.words import Difference
-from opdbus.index.declarations import Declaration
-from opdbus.listing import cut_to_difference, shortened
+from opdbus.drift.rule_table import Row, Rule
+from opdbus.drift.word_values import Difference
+from opdbus.index.catalogue.declarations import Declaration
+from opdbus.platform.name_lists import cut_to_difference, shortened
 from opdbus.state.conditions import same_span
 from opdbus.state.fields import split
 from opdbus.state.object import Json
@@ -148,7 +148,7 @@ def _presence(declared: Properties) -> Iterator[tuple[Path, Json]]:
     for key, value in declared.items():
         name = values.words(key)
         if name in {"ensure", "state", "status", "presence"}:
-            if isinstance(value, str) and value.strip().lower() in words.ABSENT:
+            if isinstance(value, str) and value.strip().lower() in word_values.ABSENT:
                 yield (key,), value
         elif name in {"present", "exists", "installed"} and values.is_true(value) is False:
             yield (key,), value
@@ -217,7 +217,7 @@ class _Comparison:
     def _by_rule(self, rule: Rule, path: Path, value: Json) -> Iterator[Field]:
         if values.is_hidden(value):
             return
-        if puzzle := words.puzzle(rule.means, value):
+        if puzzle := word_values.puzzle(rule.means, value):
             self.puzzles[path] = puzzle
             return
         observed: Json = None
@@ -237,10 +237,10 @@ class _Comparison:
     ) -> Iterator[Field]:
         found = [one for part in seen for one in _found(part, path[-1])]
         is_state = name in _STATES and isinstance(value, str | bool)
-        if not found and is_state and words.is_state(value):
+        if not found and is_state and word_values.is_state(value):
             # what is declared as `running` may be observed as `state`
             others = (one for part in seen for key in _STATES for one in _found(part, key))
-            found = list(filter(words.is_state, others))
+            found = list(filter(word_values.is_state, others))
         if not found:
             if not values.is_hidden(value):
                 self.unseen[path] = value
@@ -249,9 +249,11 @@ class _Comparison:
         if is_same_span is not None:
             difference = None if is_same_span else Difference(found[0])
         elif is_state:
-            difference = words.state(value, found[0], seen[0])
+            difference = word_values.state(value, found[0], seen[0])
         else:
-            means = words.in_order if not _ORDERED.isdisjoint(split(name)) else self._row.means
+            means = (
+                word_values.in_order if not _ORDERED.isdisjoint(split(name)) else self._row.means
+            )
             difference = means(value, found[0], seen[0])
         if difference:
             yield _field(path, value, difference, _severity(name))

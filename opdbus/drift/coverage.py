@@ -5,9 +5,9 @@ from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Final
 
-from opdbus.drift import table
+from opdbus.drift import rule_table
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.table import Sort
+from opdbus.drift.rule_table import Sort
 from opdbus.state.object import Thing
 
 _STILL: Final = float("inf")
@@ -57,7 +57,7 @@ class Coverage:
             if not any(True for _ in self._of_sorts({sort})):
                 self._alone.remove(sort)
         self._fewer.clear()
-        alone = {table.of_declared(sort).observed for sort in self._alone}
+        alone = {rule_table.of_declared(sort).observed for sort in self._alone}
         wanted = claimed | alone | {sort for sort, things in self._missing.items() if things}
         return {sort[0] for sort in wanted if not self.lists(sort)}
 
@@ -66,7 +66,7 @@ class Coverage:
 
         They are to be looked at one by one.
         """
-        alone = {one for one in self._alone if table.of_declared(one).observed == sort}
+        alone = {one for one in self._alone if rule_table.of_declared(one).observed == sort}
         self._alone -= alone
         return chain(tuple(self._missing.get(sort, ())), self._of_sorts(alone) if alone else ())
 
@@ -83,14 +83,14 @@ class Coverage:
 
         A program may publish few things of many: of these it would tell only what it told before.
         """
-        sort = table.of_declared(thing[:2]).observed
+        sort = rule_table.of_declared(thing[:2]).observed
         if self.lists(sort):
             return True
         return thing in self._until and self._pairs.is_published(sort)
 
     def note(self, thing: Thing, *, is_missing: bool) -> None:
         """Note whether a declared thing is observed."""
-        missing = self._missing.setdefault(table.of_declared(thing[:2]).observed, set())
+        missing = self._missing.setdefault(rule_table.of_declared(thing[:2]).observed, set())
         is_alone = thing[:2] in self._alone
         if not is_missing:
             if is_alone:
@@ -111,5 +111,5 @@ class Coverage:
     def forget(self, thing: Thing) -> None:
         """Forget a thing that is not declared any more."""
         self._fewer.add(thing[:2])
-        self._missing.get(table.of_declared(thing[:2]).observed, set()).discard(thing)
+        self._missing.get(rule_table.of_declared(thing[:2]).observed, set()).discard(thing)
         self._until.pop(thing, None)

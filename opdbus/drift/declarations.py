@@ -7,12 +7,12 @@ from collections.abc import Set as AbstractSet
 
 import structlog
 
-from opdbus.drift import compare, look, table
-from opdbus.drift.look import Plan
+from opdbus.drift import batch_comparison, compare, rule_table
+from opdbus.drift.batch_comparison import Plan
 from opdbus.drift.pairs import Pairs, is_one
-from opdbus.index.declarations import ABSENT_AS_DECLARED, NOTHING_DECLARED, Declaration
-from opdbus.index.memory import Memory
-from opdbus.index.store import Content, Entry
+from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, NOTHING_DECLARED, Declaration
+from opdbus.index.database.store import Content, Entry
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import Json, Thing
 
 log = structlog.get_logger()
@@ -57,7 +57,7 @@ class PairedDeclarations:
         if compare.is_only_observed(declared) or compare.is_wanted(declared):
             return ""
         # of a sort without a row for what is missing, few are listed
-        is_known = self._covers(thing) and table.of_declared(thing[:2]).missing is not None
+        is_known = self._covers(thing) and rule_table.of_declared(thing[:2]).missing is not None
         return ABSENT_AS_DECLARED if is_known else "declared absent"
 
     def declares(self, thing: Thing) -> Entry | None:
@@ -66,7 +66,7 @@ class PairedDeclarations:
 
     async def read(self, things: Sequence[Thing]) -> Mapping[Thing, Declaration]:
         """Return what is declared of declared objects that are observed; without those gone."""
-        plans = [look.plan(self._pairs, thing) for thing in things]
+        plans = [batch_comparison.plan(self._pairs, thing) for thing in things]
         plans = [plan for plan in plans if plan.declared and plan.observed]
         contents = await self._memory.content([e for plan in plans for e in plan.entries])
         there = [plan for plan in plans if all(e.id in contents for e in plan.entries)]
@@ -80,7 +80,10 @@ class PairedDeclarations:
 def _declaration(plan: Plan, contents: Mapping[int, Content]) -> Declaration:
     declared = json.loads(contents[plan.declared.id].properties) if plan.declared else {}
     try:
-        found = [compare.declaration(plan.row, declared, one) for one in look.views(plan, contents)]
+        found = [
+            compare.declaration(plan.row, declared, one)
+            for one in batch_comparison.views(plan, contents)
+        ]
     except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
         log.warning("not compared", object="/".join(plan.thing), reason=type(error).__name__)
         return Declaration({key: (value, None) for key, value in declared.items()}, {})

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from opdbus.drift.batch_comparison import Plan
 from opdbus.drift.coverage import Coverage
+from opdbus.drift.drift_records import Records
 from opdbus.drift.field import QUIET_SECONDS, Field
-from opdbus.drift.look import Plan
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.record import Records
-from opdbus.history.question import Row
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.history.row_filter import Row
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import FILE, Thing
 
 # What changes in the declaration is intended for so long, unless the host changes, too.

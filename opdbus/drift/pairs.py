@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from opdbus.drift import table
-from opdbus.drift.table import Sort
-from opdbus.index.catalogue import Catalogue
-from opdbus.index.store import Entry
+from opdbus.drift import rule_table
+from opdbus.drift.rule_table import Sort
+from opdbus.index.catalogue.catalogue import Catalogue
+from opdbus.index.database.store import Entry
 from opdbus.state.object import FILE, PUBLISHED, Json, Thing
 
 # An observed sort, and what a declared and an observed name have in common.
@@ -106,7 +106,7 @@ class Pairs:
 
     def declare_each(self, sort: Sort, things: Iterable[Thing]) -> set[Sort]:
         """Take in declared things of one sort, by what is known of their fields: see `declare`."""
-        row = table.of_declared(sort)
+        row = rule_table.of_declared(sort)
         for thing in things:
             for key in self._keys_of(thing):
                 if key != (sort, thing.name):
@@ -134,7 +134,7 @@ class Pairs:
         if properties is not None:
             observed = self.sides(thing).observed
             is_published = any(e.identity.source.startswith(PUBLISHED) for e in observed)
-            related = [properties.get(field) for field in table.of_observed(thing[:2]).related]
+            related = [properties.get(field) for field in rule_table.of_observed(thing[:2]).related]
             keys = _Keys(
                 tuple(_further(thing, properties)),
                 tuple(_owners(thing, properties)),
@@ -150,7 +150,7 @@ class Pairs:
             self._published.setdefault(thing[:2], set()).add(thing)
         else:
             _discard(self._published, thing[:2], thing)
-        return bool(table.of_observed(thing[:2]).related) and before.further != keys.further
+        return bool(rule_table.of_observed(thing[:2]).related) and before.further != keys.further
 
     def observed(self, thing: Thing) -> list[Thing]:
         """Return the observed things that a declared one meets, or else what is called just so."""
@@ -165,14 +165,14 @@ class Pairs:
 
     def declared(self, thing: Thing) -> set[Thing]:
         """Return the declared things that an observed one, or what it belongs to, meets."""
-        row = table.of_observed(thing[:2])
+        row = rule_table.of_observed(thing[:2])
         keys = self._keys.get(thing, _Keys())
         plain = (thing[:2], row.observed_key(thing.name))
         found: set[Thing] = set()
         for key in (plain, (thing[:2], thing.name), *keys.further, *keys.owners):
             found |= self._wanted.get(key, set())
             same = Thing(*key[0], key[1])
-            if same == thing or table.of_declared(key[0]).observed == key[0]:
+            if same == thing or rule_table.of_declared(key[0]).observed == key[0]:
                 found |= {same} if self.sides(same).declared else set()
         return found
 
@@ -200,26 +200,26 @@ class Pairs:
 
 def is_one(declared: Thing) -> bool:
     """Return whether a declared thing meets what is the same thing, and not several parts of it."""
-    row = table.of_declared(declared[:2])
+    row = rule_table.of_declared(declared[:2])
     return not row.parts and not row.each
 
 
 def means(declared: Thing, observed: Thing) -> bool:
     """Return whether a declared thing is another one that is observed, by their names alone."""
-    names = (observed.name, table.of_observed(observed[:2]).observed_key(observed.name))
+    names = (observed.name, rule_table.of_observed(observed[:2]).observed_key(observed.name))
     keys = {*((observed[:2], name) for name in names), *_owners(observed, {})}
     return declared != observed and not keys.isdisjoint(_keys(declared, (declared.name,)))
 
 
 def _keys(thing: Thing, names: Iterable[str]) -> list[Key]:
     """Return the keys of what a declared thing meets, which may be called by several names."""
-    row = table.of_declared(thing[:2])
+    row = rule_table.of_declared(thing[:2])
     keys = row.parts or [row.declared_key(thing.kind, name) for name in names]
     return [(row.observed, key) for key in keys]
 
 
 def _further(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
-    row = table.of_observed(thing[:2])
+    row = rule_table.of_observed(thing[:2])
     if (key := row.observed_key(thing.name)) != thing.name:
         yield row.observed, key
     aliases = properties.get(row.aliases) if row.aliases else ()
@@ -228,11 +228,11 @@ def _further(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
 
 
 def _owners(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
-    if joined := table.JOINED.get(thing[:2]):
+    if joined := rule_table.JOINED.get(thing[:2]):
         row, pattern, _ = joined
         if match := pattern.fullmatch(thing.name):
             yield row.observed, match[1]
-    row = table.of_observed(thing[:2])
+    row = rule_table.of_observed(thing[:2])
     if row.members and isinstance(owner := properties.get(row.members[0]), str):
         yield row.observed, owner
 

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from opdbus import kinds
-from opdbus.drift.crossings import Drifted
 from opdbus.drift.field import Severity
-from opdbus.index.lexical import STOP_WORDS
-from opdbus.index.questions import MAX_CHARACTERS
+from opdbus.drift.transition_filter import Drifted
+from opdbus.index.query.query_parser import MAX_CHARACTERS
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.language import kinds
+from opdbus.language.vocabulary import stem
 from opdbus.state.fields import split
 from opdbus.state.object import Thing, matches
-from opdbus.vocabulary import stem
 
 Ranked = Sequence[tuple[Thing, Drifted]]
 

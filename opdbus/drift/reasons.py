@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from opdbus.drift import look, table
+from opdbus.drift import batch_comparison, rule_table
 from opdbus.drift.compare import is_only_observed, is_wanted
-from opdbus.drift.crossings import Crossing
 from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field, Path
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.table import Sort
+from opdbus.drift.rule_table import Sort
+from opdbus.drift.transition_filter import Crossing
 from opdbus.history.change import FIRST, STATE_FILE
-from opdbus.history.question import Filter, Row
-from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.history.row_filter import Filter, Row
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
 from opdbus.state.object import FILE, Json, Thing
 
 # Rows of a thing that are looked at, and by how much they may be older than what they cause.
@@ -40,7 +40,7 @@ class Reasons:
         found = []
         # one by one: rows may be large
         for one in crossings:
-            joined = table.of_declared(one.thing[:2]).joined
+            joined = rule_table.of_declared(one.thing[:2]).joined
             sorts = [sort for sort, *_ in joined]
             since = int(max(0, one.at * 1e6 - _EARLIER))
             read = partial(_newest, self._pairs.about(one.thing), sorts, since)
@@ -56,8 +56,8 @@ class Reasons:
         """Return what is observed now of the fields that are as declared again."""
         if not one.healed:
             return {}
-        plan = look.plan(self._pairs, one.thing)
-        return await look.observed(self._memory, plan, one.healed)
+        plan = batch_comparison.plan(self._pairs, one.thing)
+        return await batch_comparison.observed(self._memory, plan, one.healed)
 
     async def _declared(self, one: Crossing) -> Mapping[str, Json] | None:
         """Return what is declared of a thing; None if nothing is."""
@@ -83,7 +83,7 @@ class Reasons:
         if not one.ended:
             return []
         if values is None:
-            is_claimed = table.is_claimed(one.thing, claims)
+            is_claimed = rule_table.is_claimed(one.thing, claims)
             return [field for field in one.ended if not (_is_extra(field) and is_claimed)]
         if is_only_observed(values):
             return one.ended
@@ -117,7 +117,7 @@ def _newest(
     for plugin, kind in joined:
         wanted = Filter(since=since, plugin=plugin, kind=kind)
         parts = store.history.rows(wanted, store.history.numbers(wanted)).rows
-        pattern = table.JOINED[plugin, kind][1]
+        pattern = rule_table.JOINED[plugin, kind][1]
         rows += [r for r in parts if (m := pattern.fullmatch(r.identity.name)) and m[1] in names]
     return sorted((row for row in rows if row.what in _OF_OBJECTS), key=lambda row: -row.seq)
 

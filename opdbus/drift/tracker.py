@@ -6,27 +6,27 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from opdbus.drift import look, ranking, table
-from opdbus.drift.alone import Alone
+from opdbus.drift import batch_comparison, ranking, rule_table
+from opdbus.drift.batch_comparison import Plan
 from opdbus.drift.coverage import Coverage
-from opdbus.drift.crossings import MOST_QUIET_SECONDS, Crossing, Crossings, Drifted
 from opdbus.drift.declarations import PairedDeclarations
+from opdbus.drift.drift_records import Records
 from opdbus.drift.field import Field
 from opdbus.drift.intended import Intended
-from opdbus.drift.look import Plan
 from opdbus.drift.pairs import Pairs, Sides
 from opdbus.drift.ranking import Ranked
 from opdbus.drift.reasons import Reasons
-from opdbus.drift.record import Records
-from opdbus.drift.table import Sort
+from opdbus.drift.rule_table import Sort
+from opdbus.drift.transition_filter import MOST_QUIET_SECONDS, Crossing, Crossings, Drifted
 from opdbus.drift.unobserved import Unobserved, unobserved
-from opdbus.drift.waiting import AT_A_TIME, Waiting
-from opdbus.index.events import Changed, Claimed, Event, Listed
-from opdbus.index.memory import Memory
-from opdbus.index.store import Entry
-from opdbus.slices import slices
+from opdbus.drift.unobserved_kinds import Alone
+from opdbus.drift.work_queue import AT_A_TIME, Waiting
+from opdbus.index.database.store import Entry
+from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
+from opdbus.index.state_store.state_store import Memory
+from opdbus.platform.slices import slices
+from opdbus.platform.tasks import at_most
 from opdbus.state.object import FILE, Thing
-from opdbus.tasks import at_most
 
 # Units are being started while a host boots: what differs then counts later.
 BOOT_SECONDS: Final = 90.0
@@ -150,7 +150,7 @@ class Tracker:
         """Take sorts as those of which the file declares all objects."""
         others = claims ^ self._claims
         self._records.claims = claims
-        self._activate({table.of_declared(sort).observed for sort in others})
+        self._activate({rule_table.of_declared(sort).observed for sort in others})
 
     def _activate(self, sorts: set[Sort]) -> None:
         """Look at all observed things of some sorts, which nothing declared met so far."""
@@ -216,7 +216,7 @@ class Tracker:
 
     async def _fields(self, declared: Entry) -> Sequence[str]:
         """Return the fields of a declared thing, if they name what it meets."""
-        if not table.of_declared(declared.identity[1:3]).each:
+        if not rule_table.of_declared(declared.identity[1:3]).each:
             return ()
         content = (await self._memory.content([declared])).get(declared.id)
         return tuple(json.loads(content.properties)) if content else ()
@@ -236,15 +236,15 @@ class Tracker:
     @property
     def _claimed(self) -> set[Sort]:
         """The observed sorts of what the file claims."""
-        return {table.of_declared(sort).observed for sort in self._claims}
+        return {rule_table.of_declared(sort).observed for sort in self._claims}
 
     def _is_claimed(self, thing: Thing) -> bool:
-        return table.is_claimed(thing, self._claims)
+        return rule_table.is_claimed(thing, self._claims)
 
     async def _observe(self, things: Sequence[Thing]) -> dict[Thing, None]:
         """Take in what was observed of things; return the declared ones that this concerns."""
         there = {thing: self._pairs.sides(thing).observed for thing in things}
-        readable = [t for t in things if there[t] and table.is_read(t[:2])]
+        readable = [t for t in things if there[t] and rule_table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
         concerned: dict[Thing, None] = {}
         renamed: set[Sort] = set()
@@ -252,7 +252,7 @@ class Tracker:
             was_published = self._pairs.is_published(thing[:2])
             before = self._pairs.declared(thing)
             entries = [entry for entry in there[thing] if entry.id in contents]
-            properties = look.merged(entries, contents)
+            properties = batch_comparison.merged(entries, contents)
             if self._pairs.observe(thing, properties if there[thing] else None):
                 renamed.add(thing[:2])
             met = {*before, *self._pairs.declared(thing)}
@@ -269,9 +269,9 @@ class Tracker:
 
     async def _compare(self, things: Sequence[Thing]) -> None:
         for part in slices(things, AT_A_TIME):
-            plans = [look.plan(self._pairs, thing) for thing in part]
+            plans = [batch_comparison.plan(self._pairs, thing) for thing in part]
             wanted = [one for one in plans if self._is_wanted(one)]
-            found = await look.look(self._memory, wanted) if wanted else []
+            found = await batch_comparison.look(self._memory, wanted) if wanted else []
             compared = [
                 (plan, fields)
                 for plan, fields in zip(wanted, found, strict=True)

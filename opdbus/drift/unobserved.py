@@ -7,14 +7,14 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple
 
-from opdbus.drift import look, named, table
+from opdbus.drift import batch_comparison, named_objects, rule_table
 from opdbus.drift.compare import is_only_observed, is_wanted
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.table import Sort
-from opdbus.drift.waiting import AT_A_TIME
-from opdbus.index.memory import Memory
-from opdbus.slices import batches, slices
+from opdbus.drift.rule_table import Sort
+from opdbus.drift.work_queue import AT_A_TIME
+from opdbus.index.state_store.state_store import Memory
+from opdbus.platform.slices import batches, slices
 from opdbus.state.object import FILE, Json, Thing
 
 # Names that are given of a sort, each of so many characters, and rows in all.
@@ -50,12 +50,12 @@ async def unobserved(
     whys: dict[Sort, str] = {}
     found: dict[tuple[Sort, str], list[str]] = {}
     for thing in await _meant(memory, pairs, coverage):
-        sort = table.of_declared(thing[:2]).observed
+        sort = rule_table.of_declared(thing[:2]).observed
         if sort not in whys:
             is_listed = coverage.lists(sort)
             whys[sort] = _NO_SUCH.format(*sort) if is_listed else why_not(sort)
         found.setdefault((thing[:2], whys[sort]), []).append(thing.name)
-    for sort in filter(coverage.lists, table.LOOKED_AT):
+    for sort in filter(coverage.lists, rule_table.LOOKED_AT):
         for name, why in await _hidden(memory, pairs, sort):
             found.setdefault((sort, why), []).append(name)
     for thing, field, why in await _fields(memory, pairs):
@@ -91,10 +91,10 @@ async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
     found: list[tuple[Thing, str, str]] = []
     left = _MOST_COMPARED
     for part in slices(things, AT_A_TIME):
-        plans = [look.plan(pairs, thing) for thing in part]
+        plans = [batch_comparison.plan(pairs, thing) for thing in part]
         seen = [plan for plan in plans if plan.observed][:left]
         left -= len(seen)
-        for plan, fields in zip(seen, await look.unseen(memory, seen), strict=True):
+        for plan, fields in zip(seen, await batch_comparison.unseen(memory, seen), strict=True):
             found += [(plan.thing, field, why) for field, why in fields.items()]
         if not left:
             break
@@ -104,21 +104,21 @@ async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
 
 
 def _is_silent(thing: Thing, coverage: Coverage) -> bool:
-    row = table.of_declared(thing[:2])
+    row = rule_table.of_declared(thing[:2])
     if not coverage.lists(row.observed):
         return not coverage.covers(thing)
-    return row.missing is None and row.observed not in table.LOOKED_AT
+    return row.missing is None and row.observed not in rule_table.LOOKED_AT
 
 
 def _is_meant(declared: Mapping[str, Json], thing: Thing, coverage: Coverage) -> bool:
     """Return whether something would have to be observed: what must be absent is as it should."""
-    is_listed = coverage.lists(table.of_declared(thing[:2]).observed)
+    is_listed = coverage.lists(rule_table.of_declared(thing[:2]).observed)
     return not is_only_observed(declared) and (is_wanted(declared) or not is_listed)
 
 
 async def _hidden(memory: Memory, pairs: Pairs, sort: Sort) -> Iterator[tuple[str, str]]:
     """Yield the names of things that were looked at, and could not be seen, and why."""
-    names = await named.names(memory, sort)
+    names = await named_objects.names(memory, sort)
     seen = {name: pairs.sides(Thing(*sort, name)).observed for name in names}
     contents = await memory.content([entry for entries in seen.values() for entry in entries])
     return _unseen(

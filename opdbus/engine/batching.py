@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.tokens import Tokens
-from opdbus.slices import slices
+from opdbus.platform.slices import slices
 
 # Requests of so few texts are those of people, who wait for them.
 FEW: Final = 16

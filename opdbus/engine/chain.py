@@ -21,7 +21,7 @@ from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement, Session
 from opdbus.errors import ProviderError
 from opdbus.models import build
-from opdbus.parsing import AUTO
+from opdbus.settings.parsing import AUTO
 
 if TYPE_CHECKING:
     from opdbus.config import Config

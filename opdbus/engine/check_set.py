@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus import tables
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.engine.tokens import Tokens
+from opdbus.language import tables
 
 FILE: Final = Path(__file__).parent / "check_set.json"
 # Resamples of a bootstrap: the ends of a 95% interval move by 3% of its width at most.

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from opdbus.lines import split_lines, split_words, strip_blanks
+from opdbus.platform.lines import split_lines, split_words, strip_blanks
 
 # The CPU features that make a number format faster than fp32, under Linux's names.
 BF16: Final = frozenset({"amx_bf16", "avx512_bf16"})

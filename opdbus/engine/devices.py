@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from opdbus import pip
 from opdbus.engine import cpus
 from opdbus.engine.gpus import Gpu
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.providers import PROVIDERS
+from opdbus.platform import pip
 
 # Rows of the provider table that number devices differently, and the providers that share each.
 _COUNTS: Final = (

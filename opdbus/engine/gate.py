@@ -16,7 +16,7 @@ from opdbus.engine import check_set
 from opdbus.engine.host import versions
 from opdbus.errors import ProviderError
 from opdbus.models import build, child, files
-from opdbus.regular import read_regular
+from opdbus.platform.regular_files import read_regular
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model

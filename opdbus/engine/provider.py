@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opdbus import pip
 from opdbus.engine.gpus import Gpu
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.libraries import SharedLibrary
 from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
-from opdbus.parsing import ALL_DEVICES
+from opdbus.platform import pip
+from opdbus.settings.parsing import ALL_DEVICES
 
 _SYSTEMS: Final = {"win32": "Windows", "darwin": "macOS"}
 # All of them install one folder `onnxruntime`, so that only the last one installed works.

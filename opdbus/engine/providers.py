@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from opdbus import pip
 from opdbus.engine import gpus, libraries, options
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Provider
+from opdbus.platform import pip
 
 # Only operators of the ONNX standard, for providers that know no others.
 _STANDARD: Final = {"fp16": "standard-half", "fp32": "standard"}

@@ -15,7 +15,7 @@ from opdbus.engine.tokens import Tokens, by_characters
 from opdbus.engine.word_cache import MOST_WORDS, WordCache
 from opdbus.errors import ModelError
 from opdbus.models.word_pieces import WordPieces
-from opdbus.regular import read_regular
+from opdbus.platform.regular_files import read_regular
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model

@@ -10,7 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 from opdbus.history.chain import Head
-from opdbus.parsing import decimal
+from opdbus.settings.parsing import decimal
 
 FIELD: Final = "OPDBUS_CHECKPOINT"
 # The first row that is kept from that moment on: rows before it are pruned, and may be missing.

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import Ledger
-from opdbus.history.question import of_things
-from opdbus.slices import batches
+from opdbus.history.row_filter import of_things
+from opdbus.platform.slices import batches
 from opdbus.state.object import Identity, Thing, canonical
 
 # What rows `forgot` are about.

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from opdbus.slices import batches
+from opdbus.platform.slices import batches
 
 # Some milliseconds' work; SQLite takes 32,766 values with a statement.
 _AT_A_TIME: Final = 128

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from opdbus.parsing import decimal
+from opdbus.settings.parsing import decimal
 
 # the job or the exit; what happened before, how often; and how it went
 _PARTS: Final = re.compile(r"(job:\d+[^,]*|exit(?::[^,]*)?)(?:, after ([^,]*))?(.*)", re.DOTALL)

@@ -14,9 +14,9 @@ from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.change import ERASED, Change, to_json
 from opdbus.history.insertion import insert
-from opdbus.slices import batches
+from opdbus.language.object_text import digest_of
+from opdbus.platform.slices import batches
 from opdbus.state.object import Identity
-from opdbus.text import digest_of
 
 # So many rows have one row of `history_times`: reading them takes a millisecond.
 BLOCK: Final = 1024

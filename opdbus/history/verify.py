@@ -10,9 +10,9 @@ from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.change import ERASED
 from opdbus.history.checkpoint import Checkpoint
-from opdbus.history.erased import Erasures
+from opdbus.history.erasures import Erasures
 from opdbus.history.ledger import read_cut, read_state
-from opdbus.history.moment import said
+from opdbus.history.row_times import said
 from opdbus.state.object import Identity
 
 T = TypeVar("T")

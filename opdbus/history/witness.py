@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from opdbus import journal
 from opdbus.errors import OpDbusError
 from opdbus.history import checkpoint
 from opdbus.history.checkpoint import Checkpoint
-from opdbus.lines import split_lines, strip_blanks
+from opdbus.platform import journal
+from opdbus.platform.lines import split_lines, strip_blanks
 
 _FIELDS: Final = f"{checkpoint.FIELD},{checkpoint.FIRST_FIELD}"
 

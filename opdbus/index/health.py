@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from opdbus.errors import blame
-from opdbus.index.declared import Declared
-from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.states import State
 
 

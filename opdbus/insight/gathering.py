@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from opdbus.index.catalogue import first
+from opdbus.index.catalogue.catalogue import first
 from opdbus.insight.clustering import Vectors, normalized
-from opdbus.insight.lonely import lonely
+from opdbus.insight.text_outliers import lonely
+from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.state.object import matches
-from opdbus.text import UNIT_NOUNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.index.catalogue import Catalogue
-    from opdbus.index.store import Entry
-    from opdbus.index.vector_index import VectorIndex
-    from opdbus.insight.lonely import Lonely
+    from opdbus.index.catalogue.catalogue import Catalogue
+    from opdbus.index.database.store import Entry
+    from opdbus.index.vectors.vector_index import VectorIndex
+    from opdbus.insight.text_outliers import Lonely
     from opdbus.state.object import Thing
 
 # Vectors that are copied at a time.

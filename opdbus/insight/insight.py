@@ -9,21 +9,21 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from opdbus.errors import ModelError, NoVector, ProviderError
-from opdbus.index import matching
-from opdbus.insight import reading, topics
+from opdbus.index.query import condition_matching
+from opdbus.insight import field_reading, topics
 from opdbus.insight.gathering import Rows, far_from_all, gather
-from opdbus.insight.odd import outliers
-from opdbus.slices import slices
+from opdbus.insight.oddities import outliers
+from opdbus.platform.slices import slices
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from opdbus.index.cascade import Cascade
-    from opdbus.index.hits import Page
-    from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.index.vector_index import VectorIndex
-    from opdbus.insight.odd import Odd
+    from opdbus.index.search.hits import Page
+    from opdbus.index.vectors.object_vectors import ObjectVectors
+    from opdbus.index.vectors.two_stage_search import Cascade
+    from opdbus.index.vectors.vector_index import VectorIndex
+    from opdbus.insight.oddities import Odd
     from opdbus.insight.topics import Topic
     from opdbus.state.object import Thing
 
@@ -57,7 +57,7 @@ class Insight:
         Raises NoModel, NoVector.
         """
         index = await self._index()
-        within = await matching.things(self._memory, page.where) if page.where else None
+        within = await condition_matching.things(self._memory, page.where) if page.where else None
         wanted = page.wanted or {}
         async with self._one:
             versions = self._memory.generation, self._renamed(), index.numerics, index.version
@@ -100,14 +100,14 @@ class Insight:
             )
         if not page.where:
             return found
-        within = await matching.things(self._memory, page.where)
+        within = await condition_matching.things(self._memory, page.where)
         return [odd for odd in found if odd.thing in within]
 
     async def _make_odd(
         self, index: VectorIndex | None, wanted: Mapping[str, str]
     ) -> Sequence[Odd]:
         catalogue = self._memory.catalogue
-        surveys = await reading.surveys(self._memory, wanted, self._run)
+        surveys = await field_reading.surveys(self._memory, wanted, self._run)
 
         def work() -> Sequence[Odd]:
             found = (outliers(one, far_from_all(one.things, catalogue, index)) for one in surveys)

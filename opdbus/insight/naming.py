@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.lexical import STOP_WORDS
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.language.vocabulary import stem
 from opdbus.state.secret_text import REDACTED
-from opdbus.vocabulary import stem
 
 # Words of a name.
 WORDS: Final = 3

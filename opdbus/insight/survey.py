@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from opdbus.insight import faults
+from opdbus.insight import fault_rules
+from opdbus.language.object_text import DESCRIBING, DOCUMENTS, VOLATILE
 from opdbus.state import fields
 from opdbus.state.secret_text import REDACTED
-from opdbus.text import DESCRIBING, DOCUMENTS, VOLATILE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,15 +85,15 @@ class Survey:
         # how many values each field has
         self._counts: list[int] = []
         self._rows: list[array[int]] = []
-        self._rules: dict[int, faults.Rule] = {}
+        self._rules: dict[int, fault_rules.Rule] = {}
         # the places of objects that are as the distribution has them
         self._ordinary: set[int] = set()
 
     def add(self, thing: Thing, properties: Mapping[str, Json]) -> None:
         """Take in an object; what moves by itself and texts are left out."""
-        if rule := faults.rule_of(thing, properties, self._services):
+        if rule := fault_rules.rule_of(thing, properties, self._services):
             self._rules[len(self.things)] = rule
-        if faults.is_ordinary(thing, properties):
+        if fault_rules.is_ordinary(thing, properties):
             self._ordinary.add(len(self.things))
         row = array("i")
         for path, value in states(properties, partial(_without_name, thing=thing)).items():
@@ -109,7 +109,7 @@ class Survey:
 
     def may_be_odd(self, place: int, field: str = "") -> bool:
         """Return whether an object may be odd by a field, or by its text."""
-        return place not in self._ordinary or faults.is_state(field)
+        return place not in self._ordinary or fault_rules.is_state(field)
 
     def faults(self) -> Mapping[int, Quirk]:
         """Return the objects that are not as the rule for their kind has it, by their places."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.index.vector_index import VectorIndex
+    from opdbus.index.vectors.vector_index import VectorIndex
     from opdbus.state.object import Thing
 
 # Topics are learnt from so many objects at most; all of them are then assigned.

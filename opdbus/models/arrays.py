@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.regular import open_regular
+from opdbus.platform.regular_files import open_regular
 
 # A header is read as a part of Python's syntax, whose depth Python 3.11 counts for all threads
 # together: where two read at once, one may fail with SystemError (CPython's issue 106905).

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from opdbus.regular import open_regular, set_aside
+from opdbus.platform.regular_files import open_regular, set_aside
 
 
 @contextmanager

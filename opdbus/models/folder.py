@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from opdbus import pip
 from opdbus.errors import ModelError
 from opdbus.models import record, shape
 from opdbus.models.formats import TABLE, TOKENIZER, Format
 from opdbus.models.record import sha256
 from opdbus.models.shape import Shape
+from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from opdbus.config import Config

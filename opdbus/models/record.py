@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models import files
-from opdbus.regular import open_regular, read_regular
+from opdbus.platform.regular_files import open_regular, read_regular
 
 NAME: Final = "op-dbus.json"
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from opdbus.errors import ModelError
 from opdbus.models.families import BUCKETS, FAMILIES
 from opdbus.models.formats import LIMIT
-from opdbus.regular import read_regular
+from opdbus.platform.regular_files import read_regular
 
 # Longer texts are cut to this many tokens unless the folder gives another limit.
 _DEFAULT_MAX_TOKENS: Final = 512

@@ -14,7 +14,7 @@ from opdbus.errors import ModelError
 from opdbus.models import arrays
 from opdbus.models.formats import ROWS, TOKENIZER
 from opdbus.models.word_pieces import WordPieces
-from opdbus.regular import read_regular
+from opdbus.platform.regular_files import read_regular
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, deserialize, safe_open
 
 from opdbus.errors import ModelError
 from opdbus.models.families import FAMILIES
-from opdbus.regular import read_regular
+from opdbus.platform.regular_files import read_regular
 
 Weights = Mapping[str, NDArray[np.float32]]
 

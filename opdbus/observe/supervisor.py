@@ -10,23 +10,23 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from opdbus import lines
 from opdbus.bus.transport.connection import RemoteError
-from opdbus.drift import known, named
-from opdbus.drift.table import Sort
+from opdbus.drift import named_objects, observed_kinds
+from opdbus.drift.rule_table import Sort
 from opdbus.errors import OpDbusError
 from opdbus.history import change
 from opdbus.history.change import Why
-from opdbus.index.events import Changed, Event
-from opdbus.index.memory import Memory
+from opdbus.index.state_store.events import Changed, Event
+from opdbus.index.state_store.state_store import Memory
 from opdbus.observe import table
-from opdbus.observe.causes import Causes
-from opdbus.observe.changes_per_hour import ChangesPerHour
-from opdbus.observe.report import Absent, LostSource, Observer, Report
-from opdbus.observe.writer import Writer
+from opdbus.observe.core.causes import Causes
+from opdbus.observe.core.changes_per_hour import ChangesPerHour
+from opdbus.observe.core.report import Absent, LostSource, Observer, Report
+from opdbus.observe.core.writer import Writer
+from opdbus.platform import lines
+from opdbus.platform.tasks import at_most, pauses, until_first_ends
 from opdbus.state.object import LIVE, SETTINGS, Json
 from opdbus.state.redact import redact_text
-from opdbus.tasks import at_most, pauses, until_first_ends
 
 log = structlog.get_logger()
 
@@ -80,7 +80,7 @@ class _Watched:
             self.observer.volatile,
             self._causes,
             self._stored,
-            named=lambda kind: named.names(self._memory, (self.observer.plugin, kind)),
+            named=lambda kind: named_objects.names(self._memory, (self.observer.plugin, kind)),
             is_first=self.is_first,
             recorded_until=self._memory.recorded_until,
         )
@@ -166,18 +166,18 @@ class Supervisor:
         """Say why no observer lists things of a sort; nothing while one may yet do so."""
         of = [watched for watched in self._watched if watched.observer.plugin == sort[0]]
         if sort[1] == SETTINGS:
-            return known.why_not(sort)
+            return observed_kinds.why_not(sort)
         if not of and (names := table.of_plugin(sort[0])):
             return f"OP_DBUS_OBSERVE leaves out the observer {' and '.join(names)}"
         for watched in of:
             if watched.state in {ABSENT, FAILED}:
                 return f"the observer {watched.observer.name} is {watched.state}: {watched.detail}"
-        return known.why_not(sort) if all(watched.has_listed for watched in of) else ""
+        return observed_kinds.why_not(sort) if all(watched.has_listed for watched in of) else ""
 
     def hear(self, event: Event) -> None:
         """Have observers look whether the file names other things; for each event of the memory."""
         if isinstance(event, Changed):
-            plugins = named.plugins(event.changes)
+            plugins = named_objects.plugins(event.changes)
             for watched in self._watched:
                 if watched.observer.plugin in plugins:
                     watched.report.renamed.set()

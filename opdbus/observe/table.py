@@ -10,25 +10,15 @@ from itertools import chain
 from typing import Final
 
 from opdbus.errors import ConfigError
-from opdbus.observe import (
-    cron,
-    devices,
-    files,
-    filesystems,
-    host,
-    kernel,
-    login1,
-    machined,
-    mirror,
-    network,
-    packages,
-    sockets,
-    systemd,
-    users,
-)
-from opdbus.observe.report import Observer
-from opdbus.observe.uevents import Uevents
-from opdbus.parsing import AUTO
+from opdbus.observe.core.report import Observer
+from opdbus.observe.dbus import login1, machined, mirror
+from opdbus.observe.host import cron, files, host, users
+from opdbus.observe.kernel import devices, filesystems, kernel
+from opdbus.observe.kernel.uevents import Uevents
+from opdbus.observe.network import network, sockets
+from opdbus.observe.packages import packages
+from opdbus.observe.systemd import unit_observer
+from opdbus.settings.parsing import AUTO
 
 # Where other packages name their observers.
 GROUP: Final = "opdbus.observers"
@@ -41,7 +31,7 @@ OURS: Final = (
     login1.OBSERVER,
     machined.OBSERVER,
     packages.OBSERVER,
-    systemd.OBSERVER,
+    unit_observer.OBSERVER,
     users.OBSERVER,
 )
 
@@ -120,6 +110,6 @@ def _loaded(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) 
         raise ConfigError(f"OP_DBUS_OBSERVE: cannot load {name!r}: {error}") from error
     if not isinstance(found, Observer):
         raise ConfigError(
-            f"OP_DBUS_OBSERVE: {others[name].value} is no opdbus.observe.report.Observer"
+            f"OP_DBUS_OBSERVE: {others[name].value} is no opdbus.observe.core.report.Observer"
         )
     return Observer(name, found.plugin, found.observe, found.volatile, derived=found.derived)

@@ -15,8 +15,8 @@ from typing import Final
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
+from opdbus.platform.tasks import pauses
 from opdbus.publishers.engines import ENGINES, Engine, Row
-from opdbus.tasks import pauses
 
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 _ANSWER_SECONDS: Final = 30.0

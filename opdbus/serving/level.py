@@ -14,8 +14,8 @@ from opdbus.config import Config
 from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import Embedder
 from opdbus.errors import Internal, OpDbusError, ShuttingDown
+from opdbus.platform.tasks import at_most, cancel, pauses, start
 from opdbus.serving.states import Event, Phase, State
-from opdbus.tasks import at_most, cancel, pauses, start
 
 # opens the engine of a level; providers that were lost are tried last; see `open_embedder`
 Open: TypeAlias = Callable[..., AbstractAsyncContextManager[Embedder]]

@@ -13,10 +13,10 @@ from opdbus.engine.embedder import Embedder, Embedding
 from opdbus.engine.opening import open_level
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
+from opdbus.platform.tasks import cancel
 from opdbus.serving.lease import Lease
 from opdbus.serving.level import RETRY_SECONDS, Level, Open
 from opdbus.serving.states import Phase, State
-from opdbus.tasks import cancel
 
 log = structlog.get_logger()
 

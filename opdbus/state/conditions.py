@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from opdbus import when
 from opdbus.errors import InvalidArgs
+from opdbus.language import timestamps
 from opdbus.state import fields
 from opdbus.state.object import Identity, Json
 
@@ -240,7 +240,7 @@ def _span(value: Json, unit: str) -> float | None:
     if unit and text.lower() in _FOREVER:
         return math.inf
     try:
-        return when.span(text)
+        return timestamps.span(text)
     except InvalidArgs:
         return None
 

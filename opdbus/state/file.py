@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from opdbus.errors import StateFileError
-from opdbus.regular import open_regular
+from opdbus.platform.regular_files import open_regular
 from opdbus.state import document
 from opdbus.state.flatten import EXCLUSIVE, Reader, claimed, is_table
 from opdbus.state.object import Identity, Json, StateObject

@@ -12,7 +12,7 @@ from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opdbus.slices import batches
+from opdbus.platform.slices import batches
 from opdbus.state.object import (
     FILE,
     MAX_NAME,

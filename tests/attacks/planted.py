@@ -17,25 +17,26 @@ from observing import FakeService
 from attacks import kernel
 from attacks.kernel import FakeKernel, attribute, listing
 from opdbus.bus.transport.values import Typed
-from opdbus.observe import login1, machined, systemd
-from opdbus.observe.conffiles import Sources
-from opdbus.observe.control_groups import ControlGroups
-from opdbus.observe.cron import Cron
-from opdbus.observe.devices import Devices
-from opdbus.observe.documents import Places
-from opdbus.observe.files import Files
-from opdbus.observe.filesystems import FileSystems
-from opdbus.observe.host import HostItself
-from opdbus.observe.kernel import Kernel
-from opdbus.observe.mirror import Mirror
-from opdbus.observe.network import Network
-from opdbus.observe.packages import Packages
-from opdbus.observe.ports import ServiceNames
-from opdbus.observe.report import Observer, Report
-from opdbus.observe.sockets import Sockets
-from opdbus.observe.systemd import Options
-from opdbus.observe.uevents import Uevents
-from opdbus.observe.users import Users
+from opdbus.observe.core.report import Observer, Report
+from opdbus.observe.dbus import login1, machined
+from opdbus.observe.dbus.mirror import Mirror
+from opdbus.observe.host.conffiles import Sources
+from opdbus.observe.host.cron import Cron
+from opdbus.observe.host.files import Files
+from opdbus.observe.host.host import HostItself
+from opdbus.observe.host.users import Users
+from opdbus.observe.kernel.devices import Devices
+from opdbus.observe.kernel.filesystems import FileSystems
+from opdbus.observe.kernel.kernel import Kernel
+from opdbus.observe.kernel.uevents import Uevents
+from opdbus.observe.network.network import Network
+from opdbus.observe.network.sockets import Sockets
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.packages.packages import Packages
+from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.systemd import unit_observer
+from opdbus.observe.systemd.control_groups import ControlGroups
+from opdbus.observe.systemd.unit_observer import Options
 
 # Part of every secret, in any case: it is followed by where the secret is, and in which form.
 MARK = "hunter2"
@@ -281,7 +282,7 @@ def _observers(top: Path) -> list[Observer]:
     options = Options(places=places)
     users = Users(top / "passwd", top / "group", top / "nsswitch.conf")
     observes: dict[str, Callable[[Report], Coroutine[Any, Any, None]]] = {
-        "systemd": partial(systemd.observe, options=options),
+        "systemd": partial(unit_observer.observe, options=options),
         "login1": login1.observe,
         "machined": machined.observe,
         "network": partial(_observe_network, top),
@@ -299,7 +300,7 @@ def _observers(top: Path) -> list[Observer]:
     }
     plugins = {"network": "net", "sockets": "net", "filesystems": "mounts", "host": "system"}
     plugins["mirror"] = "many"
-    volatile = {"systemd": systemd.OBSERVER.volatile, "login1": login1.OBSERVER.volatile}
+    volatile = {"systemd": unit_observer.OBSERVER.volatile, "login1": login1.OBSERVER.volatile}
     return [
         Observer(
             f"planted_{name}",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from docs_parts.tables import table
 from opdbus.bus.admission import limits
-from opdbus.index import quota
+from opdbus.index.database import quota
 
 _MIB = 1 << 20
 

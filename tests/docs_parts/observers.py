@@ -1,10 +1,10 @@
 """The page on observers: the fields that are volatile, and the example."""
 
 from docs_parts.tables import ROOT, table
-from opdbus.observe import mirror_table
+from opdbus.observe.dbus import mirror_table
 from opdbus.observe.table import OURS
 
-_EXAMPLE = "opdbus/observe/login1.py"
+_EXAMPLE = "opdbus/observe/dbus/login1.py"
 
 
 def volatile() -> str:

@@ -12,8 +12,8 @@ from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER
 from fuzz.documents import Document, documents
 from fuzz.drawn import each
 from fuzz.wire import PATIENCE_SECONDS, Wire
-from opdbus import text
 from opdbus.errors import StateFileError
+from opdbus.language import object_text
 from opdbus.state.file import StateFile
 
 # What every refusal of a file's content says.
@@ -66,7 +66,7 @@ class Loader:
             _, changed = self._file.read()
             for item in changed:
                 item.fingerprint()
-                text.render(item)
+                object_text.render(item)
                 json.loads(item.json())
         except StateFileError as error:
             if not _PLACED.search(str(error)):

@@ -28,15 +28,15 @@ from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.history.verify import verify
-from opdbus.index import sealed_entries
-from opdbus.index.bit_rows import BitRows
-from opdbus.index.catalogue import Catalogue
-from opdbus.index.database import connect_to_read
-from opdbus.index.quota import Usage
-from opdbus.index.store import Store
+from opdbus.index.catalogue.catalogue import Catalogue
+from opdbus.index.database.database import connect_to_read
+from opdbus.index.database.quota import Usage
+from opdbus.index.database.store import Store
+from opdbus.index.snapshot import entry_snapshot
+from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.platform.tasks import cancel
 from opdbus.state import publish
 from opdbus.state.object import digest
-from opdbus.tasks import cancel
 from robustness.harness import finish, parser
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -216,7 +216,7 @@ def _vectors(database: Path, file: Path | None) -> dict[bytes, np.ndarray]:
 
 def _same_entries(store: Store) -> int:
     """Compare the entries that a start takes of a file with those in the database."""
-    loaded, catalogue = sealed_entries.load(store), Catalogue(Usage())
+    loaded, catalogue = entry_snapshot.load(store), Catalogue(Usage())
     catalogue.load(loaded.entries, loaded.changed, loaded.since)
     there = {entry.id: entry for entry in store.entries(transient=False)}
     assert {entry.id: entry for entry in catalogue} == there, "the file is not of the database"

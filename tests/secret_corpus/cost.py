@@ -46,7 +46,7 @@ def _least(work: Callable[[], object], before: Callable[[], object], passes: int
 
 def _measure() -> None:
     """Print microseconds an object: of a first reading, of another, and with its record."""
-    from opdbus.index.records import Recorder, draft
+    from opdbus.index.database.records import Recorder, draft
     from opdbus.state import secret_text
     from opdbus.state.redact import redact_object
 

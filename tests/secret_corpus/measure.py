@@ -13,7 +13,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from opdbus.index.records import Recorder, draft
+from opdbus.index.database.records import Recorder, draft
 from opdbus.state.object import Identity
 from opdbus.state.redact import redact_object
 from secret_corpus.kinds import kinds

@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opdbus.index.events import Event, Recorded
-from opdbus.index.memory import Memory
-from opdbus.observe import systemd
-from opdbus.observe.report import Observer
+from opdbus.index.state_store.events import Event, Recorded
+from opdbus.index.state_store.state_store import Memory
+from opdbus.observe.core.report import Observer
 from opdbus.observe.supervisor import STARTING, Supervisor
+from opdbus.observe.systemd import unit_observer
 from opdbus.observe.table import chosen
-from opdbus.parsing import AUTO
+from opdbus.settings.parsing import AUTO
 from system.host import PATIENCE_SECONDS, Host
 from system.watched import command
 
@@ -130,10 +130,10 @@ async def _print_rows() -> None:
 
 def _hasty(observer: Observer) -> Observer:
     """Have unit files listed soon: they are listed later than the rest, and not again."""
-    if observer is not systemd.OBSERVER:
+    if observer is not unit_observer.OBSERVER:
         return observer
-    options = systemd.Options(files_after=1.0)
-    return replace(observer, observe=partial(systemd.observe, options=options))
+    options = unit_observer.Options(files_after=1.0)
+    return replace(observer, observe=partial(unit_observer.observe, options=options))
 
 
 def _print_since(reader: sqlite3.Connection, last: int) -> int:

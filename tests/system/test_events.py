@@ -1,6 +1,6 @@
 """What the journal of a booted host tells of the service, and how it explains it."""
 
-from opdbus.journal import MESSAGE_IDS
+from opdbus.platform.journal import MESSAGE_IDS
 from system.host import Host
 from system.service import STATE, UNIT, Service
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_verify import rewrite
 
-from opdbus.journal import MESSAGE_IDS
+from opdbus.platform.journal import MESSAGE_IDS
 from system.host import PROGRAM, Host
 from system.service import STORE, UNIT, UNITS, Service
 
@@ -17,7 +17,7 @@ DATABASE = f"{STORE}/memory.db"
 # Sends what it reads as an entry, as every user may.
 _FORGE = """
 import json, socket, sys
-from opdbus.journal import SOCKET, encode
+from opdbus.platform.journal import SOCKET, encode
 socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(encode(json.load(sys.stdin)), str(SOCKET))
 """
 

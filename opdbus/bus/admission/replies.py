@@ -20,7 +20,7 @@ from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.send_queue import Written
 from opdbus.errors import BusError, LimitsExceeded
-from opdbus.tasks import start
+from opdbus.platform.tasks import start
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 # How often, and how long after the last time, the bus is asked whether a client has read: no signal

@@ -15,7 +15,7 @@ from opdbus.bus.names import BUS_NAME
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.library import Message
 from opdbus.errors import AccessDenied, BusError
-from opdbus.tasks import start
+from opdbus.platform.tasks import start
 
 log = structlog.get_logger()
 

@@ -13,9 +13,9 @@ from opdbus.bus import paths
 from opdbus.bus.service import listed
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, require_range
-from opdbus.index.catalogue import first
-from opdbus.index.declarations import marked
-from opdbus.slices import slices
+from opdbus.index.catalogue.catalogue import first
+from opdbus.index.catalogue.declarations import marked
+from opdbus.platform.slices import slices
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.descriptors import Descriptor
-    from opdbus.index.memory import Memory
-    from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.index.store import Content, Entry
-    from opdbus.index.vector_index import VectorIndex
+    from opdbus.index.database.store import Content, Entry
+    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.vectors.object_vectors import ObjectVectors
+    from opdbus.index.vectors.vector_index import VectorIndex
     from opdbus.state.object import Json, Thing
 
 

@@ -7,13 +7,13 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from opdbus import routes, when
 from opdbus.bus import names
 from opdbus.bus.admission.limits import require_text
 from opdbus.bus.service import contract
 from opdbus.bus.service.options import require_range
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import InvalidArgs
+from opdbus.language import routes, timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -82,12 +82,12 @@ def _given(options: Mapping[str, str], now: float) -> dict[str, Plain]:
     boot = now - time.clock_gettime(time.CLOCK_BOOTTIME)
     given: dict[str, Plain] = {}
     for key, value in options.items():
-        if key == "before" and when.is_said(value):
+        if key == "before" and timestamps.is_said(value):
             given["before_event"] = value
         elif key == "until":
-            given["before"] = when.moment(value, now, boot)
+            given["before"] = timestamps.moment(value, now, boot)
         else:
-            given[key] = when.moment(value, now, boot) if key in _NUMBERS else value
+            given[key] = timestamps.moment(value, now, boot) if key in _NUMBERS else value
     return given
 
 

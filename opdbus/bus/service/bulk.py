@@ -20,8 +20,8 @@ from opdbus.bus.service.vector_files import VectorFile, VectorFiles
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.engine.tokens import Rows
 from opdbus.errors import InvalidArgs, Truncated
+from opdbus.platform.tasks import cancel
 from opdbus.serving.lease import Lease
-from opdbus.tasks import cancel
 
 P = ParamSpec("P")
 T = TypeVar("T")

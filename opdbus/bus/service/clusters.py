@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
-    from opdbus.index.memory import Memory
+    from opdbus.index.state_store.state_store import Memory
     from opdbus.insight.insight import Insight
     from opdbus.insight.topics import Topic
 

@@ -29,7 +29,7 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, received, split
 from opdbus.engine.batching import Rank
 from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
-from opdbus.tasks import cancel
+from opdbus.platform.tasks import cancel
 
 log = structlog.get_logger()
 

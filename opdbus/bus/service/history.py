@@ -17,10 +17,10 @@ from opdbus.drift import pairs
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
 from opdbus.history.change import SORTS_OF_CAUSES
 from opdbus.history.forget import Target
-from opdbus.history.question import NEVER, Filter
-from opdbus.index import connected, past
-from opdbus.index.change_finder import WITHIN
-from opdbus.slices import each
+from opdbus.history.row_filter import NEVER, Filter
+from opdbus.index.changes import connections, history_reader
+from opdbus.index.changes.change_finder import WITHIN
+from opdbus.platform.slices import each
 from opdbus.state import conditions
 from opdbus.state.object import FILE, LIVE, Json, canonical
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from opdbus.bus.transport.values import Plain
     from opdbus.drift.tracker import Tracker
     from opdbus.history.change import FieldChange
-    from opdbus.history.question import Row
-    from opdbus.index.change_finder import ChangeFinder, Found
-    from opdbus.index.memory import Memory
+    from opdbus.history.row_filter import Row
+    from opdbus.index.changes.change_finder import ChangeFinder, Found
+    from opdbus.index.state_store.state_store import Memory
     from opdbus.state.object import Thing
 
 _NUMBERS: Final = ("since", "before", "after", "below")
@@ -60,7 +60,7 @@ class HistoryInterface:
         memory: Memory,
         finder: ChangeFinder,
         drifts: Tracker,
-        look: connected.Look,
+        look: connections.Look,
     ) -> None:
         self._memory = memory
         self._finder = finder
@@ -74,7 +74,7 @@ class HistoryInterface:
         which = await self._filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
         about, event = asked.get("about", ""), asked.get("before_event", "")
         if not wanted.keys() & _BY_MEANING.keys():
-            rows = await past.first(self._memory, which, limit, is_sent=True)
+            rows = await history_reader.first(self._memory, which, limit, is_sent=True)
             return await each(_wire, rows)
         if bool(about.strip()) == bool(event.strip()):
             raise InvalidArgs("changes are found by about or by before_event: give one of them")
@@ -85,7 +85,7 @@ class HistoryInterface:
             found = await self._finder.before(event, which, limit, within=within)
         else:
             found = await self._finder.about(about, which, limit, priority=caller.priority)
-        past.require_small([one.row for one in found])
+        history_reader.require_small([one.row for one in found])
         return await each(_found, found)
 
     async def nearest(
@@ -105,7 +105,7 @@ class HistoryInterface:
             if not to.sentence:
                 raise NotKept(f"what row {to.seq} says is not kept: give words instead")
         found = await self._finder.nearest(to, await self._filter(rest), limit)
-        past.require_small([row for one in found for row in (one.found.row, *one.rows)])
+        history_reader.require_small([row for one in found for row in (one.found.row, *one.rows)])
         return [(_found(one.found), await each(_wire, one.rows)) for one in found]
 
     async def _filter(self, given: Given) -> Filter:
@@ -123,14 +123,14 @@ class HistoryInterface:
         """Return a thing by all its names, and what is or was connected with it."""
         found = set(named)
         for thing in named:
-            near = await connected.around(self._memory, thing, self._look)
-            gone = await past.things(self._memory)
+            near = await connections.around(self._memory, thing, self._look)
+            gone = await history_reader.things(self._memory)
             # of 100,000 objects it takes 0.5 s
             found |= await asyncio.to_thread(self._among, near, gone)
-            found |= await connected.earlier(self._memory, thing)
+            found |= await connections.earlier(self._memory, thing)
         return self._all_of(found)
 
-    def _among(self, near: connected.Connections, gone: Sequence[Thing]) -> frozenset[Thing]:
+    def _among(self, near: connections.Connections, gone: Sequence[Thing]) -> frozenset[Thing]:
         """Return what is connected of all things; may be called on a thread."""
         return near.among({*self._memory.catalogue.known(), *gone})
 
@@ -139,7 +139,7 @@ class HistoryInterface:
         return frozenset(things).union(*map(self._drifts.same, things))
 
     async def _row(self, number: int) -> Row:
-        for row in await past.numbered(self._memory, [number]):
+        for row in await history_reader.numbered(self._memory, [number]):
             return row
         kept, hidden = await self._memory.archive.read(
             lambda store: (store.history.span(), store.history.hidden())
@@ -155,7 +155,7 @@ class HistoryInterface:
 
     async def _names_of(self, thing: Thing) -> frozenset[Thing]:
         """Return a thing with what declares it and what was observed of it, also if gone."""
-        known = await past.things(self._memory)
+        known = await history_reader.things(self._memory)
 
         def named() -> list[Thing]:
             return [t for t in known if pairs.means(t, thing) or pairs.means(thing, t)]
@@ -165,7 +165,7 @@ class HistoryInterface:
 
     async def _newest(self, thing: Thing) -> Row:
         which = Filter(things=await self._names_of(thing))
-        rows = await past.first(self._memory, which, _NEWEST)
+        rows = await history_reader.first(self._memory, which, _NEWEST)
         name = "/".join(thing)
         told = [row for row in rows if row.sentence]
         for row in [*filter(_is_of_host, told), *told]:
@@ -178,7 +178,7 @@ class HistoryInterface:
         """Give an object as it was."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         thing = thing_at(path)
-        states = await past.object_at(self._memory, thing, at)
+        states = await history_reader.object_at(self._memory, thing, at)
         declared = states.pop(FILE, None)
         # what op-dbus saw itself comes first, as in Memory.joined
         ranked = sorted(states, key=lambda source: (not source.startswith(LIVE), source))

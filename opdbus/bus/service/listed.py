@@ -6,16 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus.service import sorts
-from opdbus.index import matching
-from opdbus.index.catalogue import FILTER_KEYS, thing_of
-from opdbus.index.declarations import absence_of
+from opdbus.index.catalogue.catalogue import FILTER_KEYS, thing_of
+from opdbus.index.catalogue.declarations import absence_of
+from opdbus.index.query import condition_matching
 from opdbus.state import conditions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opdbus.bus.service.options import Options
-    from opdbus.index.memory import Memory
+    from opdbus.index.state_store.state_store import Memory
     from opdbus.state.object import Thing
 
 FILTER: Final = {**dict.fromkeys(FILTER_KEYS, str), "where": str}
@@ -25,7 +25,7 @@ async def things(memory: Memory, checked: Options) -> Sequence[Thing]:
     """Return the things that a filter means, in listing order; raises InvalidArgs."""
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     where = conditions.parse(checked.get("where", ""))
-    within = await matching.found(memory, where) if where else None
+    within = await condition_matching.found(memory, where) if where else None
     wanted = checked.wanted(*FILTER_KEYS)
     found = await asyncio.to_thread(memory.catalogue.things, wanted, within)
     renamed = memory.declarations.renamed()

@@ -6,8 +6,8 @@ from opdbus.bus import names
 from opdbus.bus.service import contract
 from opdbus.bus.service.node import Caller
 from opdbus.bus.transport.values import Plain
-from opdbus.journal import IDENTIFIER
 from opdbus.log import Log
+from opdbus.platform.journal import IDENTIFIER
 
 
 class LogControlInterface:

@@ -14,10 +14,10 @@ from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, page
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import UnknownObject
-from opdbus.index.catalogue import thing_of
-from opdbus.index.declarations import ABSENT_AS_DECLARED, marked
-from opdbus.insight import alike
-from opdbus.slices import each
+from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, marked
+from opdbus.insight import similarities
+from opdbus.platform.slices import each
 from opdbus.state.object import Json, Thing, canonical
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
     from opdbus.drift.tracker import Tracker
-    from opdbus.index.finder import Finder
-    from opdbus.index.hits import Hit, Why
-    from opdbus.index.memory import Memory
-    from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.index.store import Entry
-    from opdbus.insight.alike import Alike
+    from opdbus.index.database.store import Entry
+    from opdbus.index.search.finder import Finder
+    from opdbus.index.search.hits import Hit, Why
+    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.vectors.object_vectors import ObjectVectors
+    from opdbus.insight.similarities import Alike
 
     # A hit, and a vector, as they are on the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
@@ -84,7 +84,7 @@ async def similar(
     found = await finder.similar(thing, replace(asked, is_explained=False))
     hits = await each(wire, found)
     if asked.is_explained:
-        whys = await alike.explain(memory, thing, [hit.thing for hit in found])
+        whys = await similarities.explain(memory, thing, [hit.thing for hit in found])
         for (_, _, details), why in zip(hits, whys, strict=True):
             details["alike"] = Typed("a{sv}", _alike(why))
     return hits

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
-from opdbus.index.hits import Page
+from opdbus.index.search.hits import Page
 from opdbus.state import conditions
 
 T = TypeVar("T")

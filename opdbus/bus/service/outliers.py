@@ -13,9 +13,9 @@ from opdbus.bus.transport.values import Typed
 if TYPE_CHECKING:
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
-    from opdbus.index.memory import Memory
+    from opdbus.index.state_store.state_store import Memory
     from opdbus.insight.insight import Insight
-    from opdbus.insight.odd import Odd
+    from opdbus.insight.oddities import Odd
 
     # path, score, details
     WireOutlier: TypeAlias = tuple[str, float, dict[str, Plain]]

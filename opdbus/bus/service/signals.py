@@ -12,8 +12,8 @@ from opdbus.bus.service.node import BusInterface
 from opdbus.bus.service.standard import PROPERTIES
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, Typed
-from opdbus.index.catalogue import Change
-from opdbus.index.events import Changed, Drift, Event, Recorded, Vectorized
+from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.state_store.events import Changed, Drift, Event, Recorded, Vectorized
 from opdbus.state.object import Thing
 
 # Changes of more objects than this are sent in several signals, so that none is ever large, and

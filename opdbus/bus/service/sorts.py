@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import Final
 
-from opdbus import kinds, listing
 from opdbus.errors import InvalidArgs
-from opdbus.index import connected, past
-from opdbus.index.memory import Memory
-from opdbus.text import NOUNS
+from opdbus.index.changes import connections, history_reader
+from opdbus.index.state_store.state_store import Memory
+from opdbus.language import kinds
+from opdbus.language.object_text import NOUNS
+from opdbus.platform import name_lists
 
 # Of those that there are; programs may publish any number.
 _MOST: Final = 30
@@ -18,10 +19,10 @@ async def require(memory: Memory, plugin: str = "", kind: str = "") -> None:
 
     What op-dbus observes itself may be asked for before any of it is there. Empty names fit all.
     """
-    known = {*NOUNS, connected.UNIT, *memory.catalogue.sorts}
+    known = {*NOUNS, connections.UNIT, *memory.catalogue.sorts}
     if _fits(known, plugin, kind):
         return
-    known |= {thing[:2] for thing in await past.things(memory)}
+    known |= {thing[:2] for thing in await history_reader.things(memory)}
     if _fits(known, plugin, kind):
         return
     if not _fits(known, plugin, ""):
@@ -45,4 +46,4 @@ def _meant(word: str, known: Iterable[tuple[str, str]]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    return listing.first(sorted(set(names)), _MOST)
+    return name_lists.first(sorted(set(names)), _MOST)

@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from opdbus import routes
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.service import all_vectors, contract, listed, sorts
@@ -17,11 +16,14 @@ from opdbus.bus.service.options import MAX_LIMIT, Options, one_of, page, require
 from opdbus.bus.service.outliers import outliers
 from opdbus.config import SEVERITIES
 from opdbus.drift import pairs, ranking
-from opdbus.drift.crossings import CLASSES
+from opdbus.drift.transition_filter import CLASSES
 from opdbus.errors import InvalidArgs
-from opdbus.index import connected, matching, past, short_names
-from opdbus.index.search import MODES
-from opdbus.slices import each
+from opdbus.index.catalogue import short_names
+from opdbus.index.changes import connections, history_reader
+from opdbus.index.query import condition_matching
+from opdbus.index.ranking.scores import MODES
+from opdbus.language import routes
+from opdbus.platform.slices import each
 from opdbus.state import publish
 from opdbus.state.fields import Members, split
 from opdbus.state.object import Json, StateObject, Thing
@@ -36,13 +38,13 @@ if TYPE_CHECKING:
     from opdbus.bus.service.outliers import WireOutlier
     from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.bus.transport.values import Plain
-    from opdbus.drift.crossings import Drifted
-    from opdbus.drift.table import Sort
+    from opdbus.drift.rule_table import Sort
     from opdbus.drift.tracker import Tracker
-    from opdbus.index.declared import Declared
-    from opdbus.index.finder import Finder
+    from opdbus.drift.transition_filter import Drifted
     from opdbus.index.health import Health
-    from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.index.search.finder import Finder
+    from opdbus.index.state_store.state_file_loader import Declared
+    from opdbus.index.vectors.object_vectors import ObjectVectors
     from opdbus.insight.insight import Insight
 
     # (path, plugin, kind, name) each
@@ -172,12 +174,12 @@ class StateInterface:
             raise InvalidArgs(f"a name has at most {_MAX_WRITTEN} characters, not {len(name)}")
         found, close = await asyncio.to_thread(short_names.find_in, self._memory.catalogue, name)
         # a unit may also have the name of what is no unit, such as an account
-        is_open = "/" not in name and connected.UNIT not in {thing[:2] for thing in found}
+        is_open = "/" not in name and connections.UNIT not in {thing[:2] for thing in found}
         if not found or is_open:
-            others = await matching.aliased(self._memory, name.rpartition("/")[2])
+            others = await condition_matching.aliased(self._memory, name.rpartition("/")[2])
             found, close = [*found, *others], [] if others else close
         if is_past and not found:
-            known = await past.things(self._memory)
+            known = await history_reader.things(self._memory)
             found, close = await asyncio.to_thread(short_names.find, known, name)
         return [_row(thing) for thing in self._distinct(found)], [_row(thing) for thing in close]
 
@@ -195,7 +197,7 @@ class StateInterface:
         checked = Options(wanted, {"plugin": str, "kind": str})
         sort = checked.wanted(*_SORT)
         await sorts.require(self._memory, **sort)
-        found = await matching.field_names(self._memory, sort)
+        found = await condition_matching.field_names(self._memory, sort)
         return found.most_common(_MAX_FIELDS)
 
     async def values(
@@ -207,7 +209,7 @@ class StateInterface:
         if len(fields) > _MAX_COLUMNS or not all(map(split, fields)):
             raise InvalidArgs(f"fields must be names of fields, at most {_MAX_COLUMNS}")
         things = await each(thing_at, objects)
-        rows = await matching.values(self._memory, things, fields)
+        rows = await condition_matching.values(self._memory, things, fields)
         is_observed = await each(self._memory.catalogue.is_observed, things if is_marked else ())
         wishes = [thing for thing, is_one in zip(things, is_observed, strict=False) if not is_one]
         is_missing = self._memory.declarations.is_missing

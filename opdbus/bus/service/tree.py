@@ -7,8 +7,8 @@ from opdbus.bus.service.object import ObjectInterface, thing_at
 from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
-from opdbus.index.finder import Finder
-from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.search.finder import Finder
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.state.object import Thing
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from opdbus import __version__, gc_tuning
+from opdbus import __version__
 from opdbus.bus import names
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.service import all_properties, contract
@@ -19,6 +19,7 @@ from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.platform import gc_tuning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,7 +20,7 @@ from opdbus.bus.transport.messages import (
 from opdbus.bus.transport.send_queue import Written
 from opdbus.bus.transport.values import UNFIT, Entries, Plain, from_wire, received
 from opdbus.errors import BusError, InvalidArgs
-from opdbus.tasks import at_most
+from opdbus.platform.tasks import at_most
 
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"

@@ -60,7 +60,7 @@ def _live(bus: str) -> int:
 
     from opdbus.cli.top.app import App
     from opdbus.cli.top.feed import Feed
-    from opdbus.tasks import until_first_ends
+    from opdbus.platform.tasks import until_first_ends
 
     async def living() -> int:
         news = asyncio.Event()

@@ -17,7 +17,7 @@ from opdbus.cli.top import draw
 from opdbus.cli.top.keys import Keys
 from opdbus.cli.top.view import Page, Search, Show, View, press
 from opdbus.errors import BusError, OpDbusError
-from opdbus.tasks import at_most, cancel
+from opdbus.platform.tasks import at_most, cancel
 
 if TYPE_CHECKING:
     from opdbus.cli.top.feed import Feed

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from opdbus import when
 from opdbus.cli.asking import name_of
 from opdbus.cli.top import home, pages
 from opdbus.cli.top.lines import Line, Piece, beside, chosen, cut, line, spread
 from opdbus.cli.top.view import Entry, Page, View
+from opdbus.language import timestamps
 
 if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts
@@ -97,7 +97,7 @@ def _trouble(facts: Facts, columns: int, now: float) -> list[Line]:
     if is_late and not parts:
         parts = ["op-dbus does not answer"]
     if parts and facts.at:
-        parts.append(f"what is shown is from {when.ago(age)}")
+        parts.append(f"what is shown is from {timestamps.ago(age)}")
     if not parts:
         return [] if facts.at else [line(Piece("reading ...", "dim"))]
     return [*beside(Piece("!", "red"), 1, "; ".join(parts), columns, "yellow")]

@@ -8,12 +8,12 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus import unit
 from opdbus.cli.properties import Properties
 from opdbus.cli.top.facts import Changes, Facts, Rate
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, BusError, OpDbusError, ShuttingDown
-from opdbus.tasks import at_most, until_first_ends
+from opdbus.platform.tasks import at_most, until_first_ends
+from opdbus.systemd import unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

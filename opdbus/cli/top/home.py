@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus import when
 from opdbus.cli import status
 from opdbus.cli.properties import untold
 from opdbus.cli.top import pages
 from opdbus.cli.top.lines import Line, Piece, line, spread
 from opdbus.errors import blame
+from opdbus.language import timestamps
 
 if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts
@@ -87,7 +87,7 @@ def _serves(values: Mapping[str, Any]) -> Iterator[str | Piece]:
 def _proof(values: Mapping[str, Any], now: float) -> Iterator[str]:
     """Say when the model was proven, and what was measured."""
     if proof := values["Proof"]:
-        yield f"{when.ago(max(0.0, now - proof['checked_at']))}: {status.proven(proof)}"
+        yield f"{timestamps.ago(max(0.0, now - proof['checked_at']))}: {status.proven(proof)}"
 
 
 def _faults(values: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,154 @@
+"""What the words of a network interface mean, by its addresses and routes in the kernel."""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+
+from opdbus.drift import values, word_values
+from opdbus.drift.field import Severity
+from opdbus.drift.word_values import Difference, Meaning, Seen
+from opdbus.state.object import Json
+
+# What the kernel calls an interface that people call by its use.
+_ALSO: Final = {
+    "ethernet": {"ethernet", "veth", "macvlan", "ipvlan", "dummy"},
+    "loopback": {"loopback"},
+    "tun": {"tun", "tunnel"}, "tap": {"tun", "ethernet"},
+    "tunnel": {"tun", "tunnel", "ipip", "gre", "sit"},
+    "wifi": {"wireless", "ethernet"}, "wlan": {"wireless", "ethernet"},
+    "openvswitch": {"openvswitch"}, "ovs": {"openvswitch"},
+    "bridge": {"bridge", "openvswitch"},
+}  # fmt: skip
+_KERNEL: Final = frozenset(
+    "ethernet loopback bridge bond vlan wireguard vxlan veth dummy tun".split()
+)
+# Where the members of an interface, and what it belongs to, are by their other names.
+OTHER_NAMES: Final = "other_names"
+
+
+def kind(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare what sort of interface it is; other sorts than the kernel's are not known to it."""
+    wanted = str(declared).lower()
+    if wanted not in _ALSO and wanted not in _KERNEL:
+        return None
+    return None if str(observed) in _ALSO.get(wanted, {wanted}) else Difference(observed)
+
+
+def addresses(family: int) -> Meaning:
+    """Make what compares the addresses of a family; 0 for both."""
+
+    def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
+        wanted = [_written(item) for item in values.items(declared)]
+        found = [one for one in _listed(seen) if family in {0, _family(one)}]
+        found = [one for one in found if one in wanted or not _is_link_local(one)]
+        bare = {one for one in wanted if "/" not in one}
+        found = [one.partition("/")[0] if one.partition("/")[0] in bare else one for one in found]
+        # what is given for a time may be there besides
+        rows = _rows(seen, "addresses_in_detail")
+        given = {str(row["address"]) for row in rows if row.get("dynamic")}
+        lasting = [one for one in found if one in wanted or one.partition("/")[0] not in given]
+        return _other(lasting, wanted) and _other(found, wanted)
+
+    return compare
+
+
+def dhcp(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
+    """Compare whether IPv4 addresses are given for a time."""
+    if bool(_listed(seen)) != bool(_rows(seen, "addresses_in_detail")):
+        return None
+    dynamic = [row for row in _rows(seen, "addresses_in_detail") if row.get("family") == "ipv4"]
+    if not dynamic:
+        return Difference("no address", Severity.WARNING) if values.is_true(declared) else None
+    is_given = any(row.get("dynamic") for row in dynamic)
+    if values.is_true(declared) in {None, is_given}:
+        return None
+    return Difference(is_given, Severity.WARNING)
+
+
+def has(family: int) -> Meaning:
+    """Make what compares whether a family is in use."""
+
+    def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
+        found = [one for one in _listed(seen) if _family(one) == family]
+        if values.is_true(declared) in {None, bool(found)}:
+            return None
+        return Difference(bool(found), Severity.WARNING)
+
+    return compare
+
+
+def gateway(family: int) -> Meaning:
+    """Make what compares the router of the default route over this interface."""
+
+    def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
+        routes = [row for row in _rows(seen, "default_routes") if row["family"] == f"ipv{family}"]
+        found = sorted({str(row["gateway"]) for row in routes if row.get("gateway")})
+        wanted = sorted({_written(one) for one in values.items(declared)})
+        if "default_routes" not in seen or found == wanted:
+            return None
+        return Difference(found[0] if len(found) == 1 else found or "none", Severity.WARNING)
+
+    return compare
+
+
+def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
+    """Compare what belongs to a bridge or a bond, or what an interface is made on."""
+    wanted = [str(_own_name(item, seen)) for item in values.items(declared)]
+    if "parent" in seen:
+        return _other([str(seen["parent"])], wanted)
+    found = seen.get("members", [])
+    return _other(sorted(map(str, found)), wanted) if "members" in seen else None
+
+
+def controller(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare what an interface belongs to; the kernel does not know which switch of several."""
+    if observed == "ovs-system" or not parent(declared, observed, seen):
+        return None
+    return Difference(observed or "none", Severity.WARNING)
+
+
+def parent(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare the name of another interface, which may have several."""
+    return word_values.equal(_own_name(declared, seen), observed, seen)
+
+
+def _own_name(name: Json, seen: Seen) -> Json:
+    """Return the name that the kernel shows of a related interface of some name."""
+    found: Json = seen.get(OTHER_NAMES, {}).get(name, name) if isinstance(name, str) else name
+    return found
+
+
+def _other(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:
+    """Compare lists of plain words, and show both as such."""
+    if sorted(found, key=str) == sorted(wanted, key=str):
+        return None
+    return Difference(list(found), declared=list(wanted))
+
+
+def _written(item: Json) -> str:
+    """Write an address as the kernel's are: 192.0.2.1/24."""
+    if isinstance(item, dict):
+        address = item.get("ip") or item.get("address") or ""
+        prefix = item.get("prefix", item.get("prefix_length", item.get("netmask")))
+        item = address if prefix is None else f"{address}/{prefix}"
+    return values.address(str(item).strip())
+
+
+def _is_link_local(address: str) -> bool:
+    try:
+        return ipaddress.ip_interface(address).is_link_local
+    except ValueError:  # programs may publish anything
+        return False
+
+
+def _listed(seen: Seen) -> list[str]:
+    found = seen.get("addresses", [])
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _family(address: str) -> int:
+    return 6 if ":" in address else 4
+
+
+def _rows(seen: Seen, key: str) -> list[dict[str, Json]]:
+    return list(seen.get(key, []))

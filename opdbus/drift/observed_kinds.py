@@ -1,0 +1,70 @@
+"""Which sorts of things op-dbus observes itself, and which of them a file may have meant."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Final
+
+from opdbus.drift import rule_table, values, word_values
+from opdbus.drift.rule_table import Sort
+from opdbus.language import kinds
+from opdbus.state.object import SETTINGS, StateObject
+
+# How alike two names are, of which one is taken for the other misspelled.
+_ALIKE: Final = 0.85
+
+_SETTINGS: Final = (
+    "settings are compared of system and sysctl alone; objects are written as"
+    ' [{"name": ...}] or {NAME: {...}}'
+)
+
+
+def is_observed(sort: Sort) -> bool:
+    """Return whether op-dbus itself observes what things of a declared sort meet."""
+    return "/".join(sort) in sorts()
+
+
+def why_not(sort: Sort) -> str:
+    """Say why nothing of a sort is observed, and what may have been meant."""
+    if sort[1] == SETTINGS:
+        return _SETTINGS
+    name = "/".join(sort)
+    close = difflib.get_close_matches(name, sorts() - {name}, 1, _ALIKE)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"nothing observes such things, unless a program publishes them{meant}"
+
+
+def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
+    """Yield which declared words mean nothing, each with the first object that has it.
+
+    A field is misspelled if its name is much like that of one that is compared.
+    """
+    found: dict[str, list[str]] = {}
+    for item in objects:
+        rules = rule_table.of_declared((item.plugin, item.kind)).rules
+        for key, value in item.properties.items():
+            field = values.words(key)
+            rule = rules.get(field)
+            if (
+                puzzle := word_values.puzzle(rule.means, value)
+                if rule
+                else _misspelled(field, rules)
+            ):
+                name = "/".join((item.plugin, item.kind, item.name))
+                found.setdefault(f"{field}: {puzzle}", []).append(name)
+    for puzzle, (first, *more) in found.items():
+        yield f"{first}{f' and {len(more)} more' if more else ''}: {puzzle}"
+
+
+def _misspelled(field: str, known: Iterable[str]) -> str:
+    close = next(iter(difflib.get_close_matches(field, known, 1, _ALIKE)), field)
+    # one is observed beside several, such as the group of an account beside its groups
+    return "" if close.rstrip("s") == field.rstrip("s") else f"did you mean {close}?"
+
+
+@cache
+def sorts() -> frozenset[str]:
+    """Return all sorts, as PLUGIN/KIND."""
+    things = (thing for row in kinds.rows() for thing in row.things if thing.count("/") > 1)
+    observed = {"/".join(thing.split("/")[:2]) for thing in things}
+    return frozenset(observed | {"/".join(sort) for sort in rule_table.DECLARED})

@@ -1,0 +1,150 @@
+"""What a question says to have happened, by happenings.tsv, and which sentences say so, too."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, reduce
+from operator import or_
+from typing import Final, TypeAlias
+
+from opdbus.history import event_words
+from opdbus.language import kinds, tables, vocabulary
+
+# One bit for each row of the table.
+Happenings: TypeAlias = int
+_OF_DECLARATIONS = re.compile(r"declar|drift|intend|state file")
+# What is called as the state that it leads to: the row of the vocabulary that begins so.
+_SAID: Final = {
+    "failed": "failed", "started": "running", "stopped": "stopped", "enabled": "enabled",
+    "disabled": "disabled", "masked": "masked", "filled": "full", "freed": "empty",
+    "killed": "killed", "went up": "up", "went down": "down", "writable": "writable",
+    "read-only": "read only",
+}  # fmt: skip
+# A denial may be so many words before what it denies: `not in sudo`.
+_DENIED_WITHIN: Final = 2
+_FILLERS: Final = frozenset(
+    "a an the next be been being is are was were got get it they to its any".split()
+)
+
+
+def asked(question: str) -> list[Happenings]:
+    """Return what a question says to have happened: for each phrase, what it may mean.
+
+    What is denied is the opposite: `no longer an administrator`. So is what one may have, where the
+    question says that something was lost: `who lost root access`.
+    """
+    words = _telling(vocabulary.plain(question))
+    found = [
+        _opposite(bits) if "not" in words[max(0, at - _DENIED_WITHIN) : at] else bits
+        for at, _, bits in _said(words, question)
+    ]
+    had, lost = _bit("administrator") | _bit("joined"), _bit("removed")
+    if any(bits & had for bits in found) and any(bits & lost for bits in found):
+        found = [_opposite(bits) for bits in found if bits & had]
+    return list(dict.fromkeys(found))
+
+
+def besides(question: str) -> list[str]:
+    """Return the words of a question that do not say what happened."""
+    words = _telling(vocabulary.plain(question))
+    saying = _saying(words, question)
+    return [word for n, word in enumerate(words) if n not in saying]
+
+
+def saying(question: str) -> frozenset[str]:
+    """Return the words of a question that say what happened."""
+    words = _telling(vocabulary.plain(question))
+    return frozenset(words[n] for n in _saying(words, question))
+
+
+def _saying(words: Sequence[str], question: str) -> set[int]:
+    return {n for at, length, _ in _said(words, question) for n in range(at, at + length)}
+
+
+def _said(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happenings]]:
+    """Yield the phrases that say what happened: `kernel tuning` only names a sort of things."""
+    names = kinds.names(question)
+    for at, length, bits in _phrases().find(words, lambda _at: True):
+        phrase = f" {' '.join(words[at : at + length])} "
+        if not any(phrase in f" {name} " and phrase.strip() != name for name in names):
+            yield at, length, bits
+
+
+def asks_for_declarations(question: str) -> bool:
+    """Return whether a question is about what is declared, and not only about the host."""
+    return bool(_OF_DECLARATIONS.search(question.lower()))
+
+
+def is_of_declaration(sentence: str) -> bool:
+    """Return whether a sentence tells of what the state file says, or how a thing differs."""
+    return happened(sentence)[0] in event_words.OF_DECLARATIONS
+
+
+def is_alike(one: str, other: str) -> bool:
+    """Return whether the same happened by two sentences; a failure is first of all that."""
+    return _first(one) == _first(other)
+
+
+def _first(sentence: str) -> str:
+    said = happened(sentence)
+    return "failed" if "failed" in said else said[0]
+
+
+def happened(sentence: str) -> list[str]:
+    """Return what happened by a sentence, in the words of happenings.tsv."""
+    return sentence.rpartition("; ")[2].partition(":")[0].split(", ")
+
+
+def share(wanted: Sequence[Happenings], sentence: str) -> float:
+    """Return the share of what is asked for that happened by a sentence with the words of `of`."""
+    bits = [_bits().get(word, 0) for word in happened(sentence)]
+    met = [any(each & bit for bit in bits) for each in wanted]
+    return sum(met) / len(met) if met else 0.0
+
+
+def words(wanted: Sequence[Happenings]) -> list[str]:
+    """Return the words that sentences have for what is asked for."""
+    return [word for word, bit in _bits().items() if any(each & bit for each in wanted)]
+
+
+@cache
+def _bits() -> Mapping[str, Happenings]:
+    rows = tables.rows("happenings")
+    return {phrases.partition("|")[0]: 1 << number for number, (phrases, *_) in enumerate(rows)}
+
+
+def _bit(word: str) -> Happenings:
+    return _bits()[word]
+
+
+@cache
+def _opposites() -> Mapping[Happenings, Happenings]:
+    rows = tables.rows("happenings")
+    return {1 << n: _bits()[other[0]] for n, (_, *other) in enumerate(rows) if other}
+
+
+def _opposite(bits: Happenings) -> Happenings:
+    """Return the opposite of what happened; what has none stays."""
+    found = [other for bit, other in _opposites().items() if bits & bit]
+    return reduce(or_, found) if found else bits
+
+
+@cache
+def _phrases() -> tables.Phrases:
+    said = {row.phrases.partition("|")[0]: row.phrases for row in vocabulary.rows()}
+    rows = (
+        ("|".join([phrases, *filter(None, [said.get(_SAID.get(word, ""))])]), bit)
+        for (phrases, *_), (word, bit) in zip(
+            tables.rows("happenings"), _bits().items(), strict=True
+        )
+    )
+    return tables.Phrases(
+        (
+            ("|".join(" ".join(_telling(vocabulary.plain(p))) for p in phrases.split("|")), bit)
+            for phrases, bit in rows
+        ),
+        vocabulary.stem,
+    )
+
+
+def _telling(words: Iterable[str]) -> list[str]:
+    return [word for word in words if word not in _FILLERS]

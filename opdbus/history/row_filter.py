@@ -1,0 +1,319 @@
+"""Which rows of history are asked for, and how the database finds them quickly.
+
+Rows are in the order of their numbers, in which they happened whatever the clock said, and are read
+in parts of bounded work, so that others read meanwhile.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, get_args
+
+from opdbus.errors import InvalidArgs
+from opdbus.history.change import FIRST, FieldChange, What, from_json
+from opdbus.history.ledger import BLOCK, UNCHECKED
+from opdbus.platform.slices import slices
+from opdbus.state.conditions import AllOf, Condition
+from opdbus.state.fields import IDENTITY
+from opdbus.state.object import Identity, Json, Thing
+
+# Larger than any number or time in the database.
+NEVER: Final = (1 << 63) - 1
+KINDS: Final[Sequence[str]] = get_args(What)
+# What a condition may begin with, to be met on that side of a change.
+SIDES: Final = ("before", "after")
+# Numbers that one read covers, some milliseconds' work: of all rows, and of some things.
+_SCANNED: Final = 8192
+_LOOKED_UP: Final = 1 << 18
+# Rows that one read gives, each of which may have 256 KiB.
+_AT_A_TIME: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rows: each that meets all of it.
+
+    `since` and `before` are microseconds since 1970, `before` itself is not meant; `after` and
+    `below` are numbers of rows, which are not meant themselves. A cause is given by its beginning.
+    """
+
+    since: int = 0
+    before: int = NEVER
+    after: int = 0
+    below: int = NEVER
+    cause: str = ""
+    what: str = ""
+    plugin: str = ""
+    kind: str = ""
+    # of these alone; None: of all
+    things: Collection[Thing] | None = None
+    where: Sequence[Condition] = ()
+    is_oldest_first: bool = False
+    # what was there when it was first listed, which is no change
+    has_first: bool = True
+
+    def __post_init__(self) -> None:
+        """Check what is named; raises InvalidArgs."""
+        if self.what and self.what not in KINDS:
+            raise InvalidArgs(f"nothing is recorded as {self.what!r}; there are {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of history; `at` is in microseconds since 1970.
+
+    `moved` is the cosine distance between the object's texts before and after, None if not known.
+    """
+
+    seq: int
+    at: int
+    boot: str
+    identity: Identity
+    what: str
+    cause: str
+    fields: Sequence[FieldChange]
+    folded: int
+    moved: float | None
+    sentence: str
+    # of its fields as JSON, in characters
+    size: int = 0
+
+
+class Clause(NamedTuple):
+    """SQL that is true of rows of the table `history`, and the values of its parameters."""
+
+    sql: str
+    values: Sequence[str | int]
+
+
+class Part(NamedTuple):
+    """Rows that were read, and the numbers that are still to be read."""
+
+    rows: Sequence[Row]
+    rest: range
+
+
+class Present(NamedTuple):
+    """What a thing is now by source, and the numbers of the rows before; the first is of `begun`.
+
+    Without any rows, history begins `NEVER`.
+    """
+
+    states: Mapping[str, dict[str, Json]]
+    numbers: range
+    begun: int
+
+
+class Reader:
+    """History through a connection that reads; for one thread at a time."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def unchecked(self) -> int:
+        """Return up to which row history may have what is secret by today's rules, which is hidden.
+
+        Another version wrote these rows, and they are being looked through.
+        """
+        return self._one(_UNCHECKED)
+
+    def span(self) -> range:
+        """Return the numbers of all rows that are kept, without those that are hidden."""
+        first = self._one("SELECT min(seq) FROM history WHERE seq > ?", self.unchecked())
+        last = self._one("SELECT max(seq) FROM history")
+        return range(first, last + 1) if first else range(0)
+
+    def hidden(self) -> range:
+        """Return the numbers of the rows that are kept, and hidden until they were looked through.
+
+        They can be erased all the same.
+        """
+        last = self.unchecked()
+        first = self._one("SELECT min(seq) FROM history WHERE seq <= ?", last)
+        return range(first, last + 1) if first else range(0)
+
+    def numbers(self, wanted: Filter) -> range:
+        """Return numbers outside of which no row is meant; reads the times of whole blocks."""
+        kept, times = self.span(), (wanted.since, wanted.before)
+        begin, end = self._database.execute(_OF_TIMES, times).fetchone()
+        if begin is None:
+            return range(0)
+        first = max(kept.start, wanted.after + 1, begin)
+        return range(first, max(first, min(kept.stop, wanted.below, end)))
+
+    def rows(self, wanted: Filter, numbers: range) -> Part:
+        """Return the next rows that are meant and have some of the numbers, in their order."""
+        sql, values = clause(wanted)
+        index = "NOT INDEXED" if wanted.things is None else "INDEXED BY history_by_thing"
+        order = "ASC" if wanted.is_oldest_first else "DESC"
+        found = self._rows(
+            f"{index} WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?",
+            (numbers.start, numbers.stop - 1, *values, _AT_A_TIME),
+        )
+        holds = test(wanted)
+        rest = range(0)
+        if len(found) == _AT_A_TIME:
+            last = found[-1].seq
+            ahead = (last + 1, numbers.stop) if wanted.is_oldest_first else (numbers.start, last)
+            rest = range(*ahead)
+        return Part([row for row in found if holds(row)], rest)
+
+    def numbered(self, numbers: Sequence[int]) -> list[Row]:
+        """Return the rows of some numbers that are kept, in their order."""
+        return self._rows(
+            "WHERE seq IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq",
+            (json.dumps(list(numbers)), self.unchecked()),
+        )
+
+    def newest(self, thing: Thing, limit: int, since: int = 0) -> list[Row]:
+        """Return the newest rows about a thing, from a time on, the newest first."""
+        return self._rows(
+            "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? AND seq > ?"
+            " ORDER BY seq DESC LIMIT ?",
+            (*thing, since, self.unchecked(), limit),
+        )
+
+    def sources(self, thing: Thing) -> list[str]:
+        """Return the sources that told of a thing."""
+        rows = self._database.execute(
+            "SELECT DISTINCT source FROM history WHERE plugin = ? AND kind = ? AND name = ?", thing
+        )
+        return [source for (source,) in rows]
+
+    def things(self, after: Sequence[str]) -> list[Thing]:
+        """Return the next things that have rows, in the order of plugin, kind and name."""
+        (found,) = self._database.execute(_THINGS, (*after, _THINGS_AT_A_TIME)).fetchone()
+        return [Thing(*row) for row in json.loads(found)]
+
+    def present(self, thing: Thing, sources: Collection[str]) -> Present:
+        """Return what a thing is now, by source, and which rows come before that."""
+        self._database.execute("BEGIN")
+        try:
+            states = self._database.execute(_STATES, (json.dumps([*sources]), *thing)).fetchall()
+            numbers = self.span()
+            begun = self._one("SELECT at FROM history WHERE seq = ?", numbers.start, default=NEVER)
+        finally:
+            self._database.execute("COMMIT")
+        return Present({source: json.loads(text) for source, text in states}, numbers, begun)
+
+    def _rows(self, which: str, values: Sequence[str | int]) -> list[Row]:
+        # as one row: see FullText
+        (found,) = self._database.execute(
+            f"SELECT json_group_array(json_array({_COLUMNS}))"  # noqa: S608 -- our own constants
+            f" FROM (SELECT * FROM history {which}) AS meant",
+            values,
+        ).fetchone()
+        return list(map(_row, json.loads(found)))
+
+    def _one(self, sql: str, *values: int, default: int = 0) -> int:
+        row = self._database.execute(sql, values).fetchone()
+        return default if row is None or row[0] is None else int(row[0])
+
+
+_UNCHECKED: Final = (
+    f"SELECT ifnull(max(CAST(value AS INTEGER)), 0) FROM facts WHERE name = '{UNCHECKED}'"  # noqa: S608 -- our own name
+)
+# The clock may have been set: a later row, and a later block, may have an earlier time.
+_OF_TIMES: Final = (
+    f"SELECT min(block) * {BLOCK}, (max(block) + 1) * {BLOCK} FROM history_times"  # noqa: S608 -- our own constant
+    " WHERE latest >= ? AND earliest < ?"
+)
+_THINGS: Final = """
+SELECT json_group_array(json_array(plugin, kind, name)) FROM (
+    SELECT DISTINCT plugin, kind, name FROM history INDEXED BY history_by_thing
+    WHERE (plugin, kind, name) > (?, ?, ?) ORDER BY plugin, kind, name LIMIT ?)
+"""
+_THINGS_AT_A_TIME: Final = 2000
+_STATES: Final = (
+    "SELECT source, properties FROM objects WHERE source IN (SELECT value FROM json_each(?))"
+    " AND plugin = ? AND kind = ? AND name = ?"
+)
+_COLUMNS: Final = (
+    "seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved,"
+    " (SELECT text FROM sentences WHERE id = meant.sentence)"
+)
+
+
+def parts(wanted: Filter, numbers: range) -> Sequence[range]:
+    """Divide numbers into what is read at a time, in the order in which it is read."""
+    size = _SCANNED if wanted.things is None else _LOOKED_UP
+    found = list(slices(numbers, size))
+    return found if wanted.is_oldest_first else found[::-1]
+
+
+def clause(wanted: Filter) -> Clause:
+    """Return SQL that is true of the rows that a filter means; of its conditions, `test` is."""
+    tests: list[tuple[str, Sequence[str | int]]] = [
+        ("at >= ? AND at < ?", (wanted.since, wanted.before)),
+        ("seq > ? AND seq < ?", (wanted.after, wanted.below)),
+    ]
+    # the + keeps SQLite from looking these up in an index that has another order
+    tests += [
+        (f"+{column} = ?", (value,))
+        for column in ("what", "plugin", "kind")
+        if (value := getattr(wanted, column))
+    ]
+    for condition in wanted.where:
+        tests += [("fields LIKE ? ESCAPE '\\'", [text]) for text in _patterns(condition)]
+    if wanted.cause:
+        tests.append(_of_cause(wanted.cause))
+    if not wanted.has_first:
+        tests.append(("cause <> ?", (FIRST,)))
+    if wanted.things is not None:
+        tests.append(of_things(wanted.things))
+    return Clause(
+        " AND ".join(sql for sql, _ in tests), [value for _, values in tests for value in values]
+    )
+
+
+_OF_THINGS: Final = (
+    "(plugin, kind, name) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
+    " json_extract(value, '$[2]') FROM json_each(?))"
+)
+
+
+def of_things(things: Iterable[Thing]) -> Clause:
+    """Return SQL that is true of the rows of some things."""
+    return Clause(_OF_THINGS, [json.dumps([[*thing] for thing in things])])
+
+
+def _of_cause(cause: str) -> tuple[str, Sequence[str]]:
+    """Return a test for causes that begin so: `job:47` is not the beginning of `job:4711 start`."""
+    begins = "substr(cause, 1, length(?)) = ?"
+    if not cause[-1].isdigit():
+        return begins, (cause, cause)
+    ends = "substr(cause, length(?) + 1, 1) NOT BETWEEN '0' AND '9'"
+    return f"{begins} AND {ends}", (cause, cause, cause)
+
+
+def _patterns(condition: Condition) -> Sequence[str]:
+    """Return what the fields of every row that meets a condition are like."""
+    if condition.field.lower() in IDENTITY:
+        return []
+    side, _, name = condition.field.partition(".")
+    return replace(condition, field=name).patterns if name and side in SIDES else condition.patterns
+
+
+def test(wanted: Filter) -> Callable[[Row], bool]:
+    """Return whether a row meets a filter's conditions.
+
+    A field is met before the change or after it; `before.state` and `after.state` are one of both.
+    """
+    if not wanted.where:
+        return lambda _: True
+    conditions = AllOf(wanted.where)
+    return lambda row: conditions.hold(row.identity, _sides(row.fields))
+
+
+def _sides(fields: Sequence[FieldChange]) -> Mapping[str, Json]:
+    before = {".".join(path): before[0] for path, before, _ in fields if before}
+    after = {".".join(path): after[0] for path, _, after in fields if after}
+    return dict(zip(SIDES, (before, after), strict=True))
+
+
+def _row(values: Sequence[Json]) -> Row:
+    seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved, said = values
+    identity, changed = Identity(source, plugin, kind, name), from_json(json.loads(fields))
+    told = (what, cause, changed, folded, moved, said or "")
+    return Row(seq, at, boot, identity, *told, size=len(fields))

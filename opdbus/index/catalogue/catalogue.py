@@ -1,0 +1,424 @@
+"""The entries of all objects in memory: by identity, by thing, and in listing order."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import compress
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.errors import UnknownObject
+from opdbus.index.catalogue.entry_columns import Columns
+from opdbus.index.catalogue.entry_view import Found, View
+from opdbus.index.catalogue.hash_table import HashTable
+from opdbus.index.catalogue.listing_order import Listing, in_order
+from opdbus.index.catalogue.shared_objects import Shared, SharedThings
+from opdbus.index.catalogue.text_table import Texts
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.quota import Quota, Usage
+from opdbus.index.database.store import Entry
+from opdbus.platform.slices import slices
+from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, Thing, matches
+
+Change: TypeAlias = Literal["added", "changed", "removed"]
+# Publishers name as many sources as they like.
+MAX_SOURCES: Final = 100
+# Entries that are put in columns: it takes a fourth of the time, and some for the arrays.
+_MANY: Final = 16
+# Things that are made at a time.
+_MADE: Final = 128
+# What stands between the name of a program and the suffix of its service, if anything.
+_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
+_UNIT: Final = ("systemd", "unit")
+FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
+
+
+def thing_of(entry: Entry) -> Thing:
+    """Return the thing that an entry is about."""
+    return Thing(*entry.identity[1:])
+
+
+def first(entries: Sequence[Entry]) -> Entry:
+    """Return of the entries about a thing the one that stands for it: an observed one, if any."""
+    return next((one for one in entries if one.identity.source != FILE), entries[0])
+
+
+class Made(NamedTuple):
+    """Entries that are to be put, in columns."""
+
+    entries: Sequence[Entry]
+    columns: Columns
+    things: Sequence[Thing]
+    # of which entries no other one is about the same thing
+    is_alone: NDArray[np.bool_]
+
+
+def made(entries: Sequence[Entry]) -> Made:
+    """Put entries into columns, which takes half the time of putting them; on any thread."""
+    columns = Columns()
+    columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
+    return Made(entries, columns, [*map(thing_of, entries)], columns.is_alone())
+
+
+class Catalogue:
+    """The entries of all objects; an entry is replaced, never changed."""
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
+        # how many entries each source has
+        self.sources: Counter[str] = Counter()
+        self.texts = Texts()
+        self.view = View(self.texts)
+        # the places of entries, by the hashes of their things
+        self._by_thing = HashTable()
+        # and by those of their names: each is in no more than there are plugins and kinds
+        self._by_name = HashTable()
+        self._shared = SharedThings(self.view)
+        # increases when a thing comes or leaves
+        self._comings = 0
+        self._listing = Listing(self.known)
+
+    def __len__(self) -> int:
+        """Count the things."""
+        return self.texts.things
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Iterate over all entries, in no particular order."""
+        return filter(None, map(self.view.at, self.view.taken().tolist()))
+
+    def load(
+        self, columns: Columns, changed: Iterable[int] = (), since: Sequence[Entry] = ()
+    ) -> None:
+        """Take all entries of a start; there is none before.
+
+        Those with some ids have `changed` or gone; what came, or is changed, `since` is given.
+        """
+        others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
+        self.put_each(sorted(others, key=lambda entry: entry.updated_at))
+        self.remove(filter(None, map(self.view.entry, changed)))
+        self.put(since)
+
+    def _add(self, columns: Columns, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Take the entries of new things that have no other, and return which they are."""
+        keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
+        is_new: NDArray[np.bool_] = is_alone & (self._by_thing.find_each(keys) < 0)
+        new = np.flatnonzero(is_new)
+        texts = self.texts.come(columns.digest_rows()[new])
+        places = self.view.add(columns, new, texts)
+        self._by_thing.add_each(keys[new], places)
+        names = np.frombuffer(columns.name_keys, np.int64).astype(np.uint64)
+        self._by_name.add_each(names[new], places)
+        self._count(places)
+        return is_new
+
+    def _replace(
+        self, columns: Columns, things: Sequence[Thing], is_alone: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Take entries in place of those of the same ids, and return of which things.
+
+        Of things that have no other.
+        """
+        places = self.view.places.find_each(np.frombuffer(columns.ids, np.int64)).astype(np.intp)
+        is_known: NDArray[np.bool_] = is_alone & (places >= 0)
+        if self._shared:
+            is_known &= [thing not in self._shared for thing in things]
+        known = np.flatnonzero(is_known)
+        self._use(places[known], -1)
+        before = self.view.texts[places[known]]
+        texts = self.texts.move(before, columns.digest_rows()[known])
+        self.view.replace(columns, known, places[known], texts)
+        self._use(places[known], 1)
+        return is_known
+
+    def _count(self, places: NDArray[np.intp]) -> None:
+        """Count the entries of new things."""
+        view = self.view
+        self._comings += 1
+        sorts = np.bincount(view.sorts[places]).tolist()
+        for number in filter(sorts.__getitem__, range(len(sorts))):
+            self.sources[view.of_number[number][0]] += sorts[number]
+        self._use(places, 1)
+
+    def _use(self, places: NDArray[np.intp], sign: Literal[1, -1]) -> None:
+        """Count what publishers have at some places, or with -1 had."""
+        view = self.view
+        is_published = np.array([sort[0].startswith(PUBLISHED) for sort in view.of_number])
+        published = places[is_published[view.sorts[places]]]
+        owners, sizes = view.owners[published], view.sizes[published]
+        for owner in np.unique(owners).tolist():
+            mine = owners == owner
+            self.usage.add(owner, Quota(sign * int(mine.sum()), sign * int(sizes[mine].sum())))
+            of_sorts = np.bincount(view.sorts[published[mine]]).tolist()
+            for number in filter(of_sorts.__getitem__, range(len(of_sorts))):
+                self.usage.count_sort(owner, view.of_number[number], sign * of_sorts[number])
+
+    def put(self, entries: Sequence[Entry]) -> dict[Thing, Change]:
+        """Insert or replace entries, and return how their things changed."""
+        if len(entries) < _MANY:
+            return self.put_each(entries)
+        changes, others = self.put_made(made(entries))
+        return changes | self.put_each(others)
+
+    def make_room(self, count: int) -> None:
+        """Make room for so many more entries, while nothing else is put; on any thread."""
+        self._by_thing.make_room(count, self.view.end + count - 1)
+        self._by_name.make_room(count, self.view.end + count - 1)
+        self.texts.make_room(count)
+        self.view.make_room(count)
+
+    def put_made(self, new: Made) -> tuple[dict[Thing, Change], list[Entry]]:
+        """Insert or replace entries, and return how their things changed, and which are left.
+
+        Those are for `put_each`, which says how their things changed: several entries are about
+        them.
+        """
+        is_new = self._add(new.columns, new.is_alone)
+        is_known = self._replace(new.columns, new.things, new.is_alone & ~is_new)
+        changes: dict[Thing, Change] = dict.fromkeys(new.things, "added")
+        changes |= dict.fromkeys(compress(new.things, is_known), "changed")
+        return changes, [*compress(new.entries, ~(is_new | is_known))]
+
+    def put_each(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+        """Insert or replace entries one by one, and return how their things changed."""
+        changes: dict[Thing, Change] = {}
+        for entry in entries:
+            thing = thing_of(entry)
+            before = self._at(thing)
+            changes.setdefault(thing, "changed" if before else "added")
+            own = self.view.places.get(entry.id)
+            if own is not None and (known := self.view.at(own)):
+                self.usage.count(known, -1)
+            else:
+                self.sources[entry.identity.source] += 1
+            self.usage.count(entry, 1)
+            self._put(thing, entry, before, own)
+        return changes
+
+    def _put(self, thing: Thing, entry: Entry, before: tuple[int, ...], own: int | None) -> None:
+        others = [place for place in before if place != own]
+        left = [self._digest(place) for place in others]
+        self.texts.change(thing, [*map(self._digest, before)], [entry.text_digest, *left])
+        place = self.view.put(entry, self.texts.find(entry.text_digest), own)
+        if own is None:
+            self._by_thing.add(hash(thing), place)
+            self._by_name.add(hash(thing.name), place)
+        if not before:
+            self._comings += 1
+        # the declared entry first, then what op-dbus saw itself, then what was published last
+        self._shared.put(thing, sorted([place, *others], key=self._rank))
+
+    def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+        """Remove entries, and return how their things changed."""
+        changes: dict[Thing, Change] = {}
+        for entry in entries:
+            thing, own = thing_of(entry), self.view.places[entry.id]
+            before = self._at(thing)
+            left = [place for place in before if place != own]
+            self.usage.count(entry, -1)
+            source = entry.identity.source
+            self.sources[source] -= 1
+            if not self.sources[source]:
+                del self.sources[source]
+            self.texts.change(thing, [*map(self._digest, before)], [*map(self._digest, left)])
+            self._by_thing.remove(own)
+            self._by_name.remove(own)
+            self.view.remove(entry.id)
+            self._comings += not left
+            self._shared.put(thing, left)
+            changes[thing] = "changed" if left else "removed"
+        return changes
+
+    def _at(self, thing: Thing) -> tuple[int, ...]:
+        """Return the places of the entries about a thing, the declared one first."""
+        if places := self._shared.get(thing):
+            return places
+        found = self._by_thing.find(hash(thing))
+        return tuple([place for place in found if self.view.is_about(place, thing)])
+
+    def _digest(self, place: int) -> bytes:
+        return self.texts.digest(int(self.view.texts[place]))
+
+    def _rank(self, place: int) -> int:
+        source = self.view.source(place)
+        return 0 if source == FILE else 1 if source.startswith(LIVE) else 2
+
+    @property
+    def sorts(self) -> AbstractSet[tuple[str, str]]:
+        """Every (plugin, kind) of which there is anything."""
+        return {(plugin, kind) for _, plugin, kind in self.view.of_number.copy() if plugin}
+
+    def get(self, identity: Identity) -> Entry | None:
+        """Return an entry by identity."""
+        places = self._at(Thing(*identity[1:]))
+        own = [place for place in places if self.view.source(place) == identity.source]
+        return self.view.at(own[0]) if own else None
+
+    def known_of(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
+        """Return those of some entries that there are, by identity."""
+        asked = [*identities]
+        # a thing has the hash of its names; most are new where very many are asked for
+        keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
+        there = np.flatnonzero(self._by_thing.find_each(keys.astype(np.uint64)) >= 0)
+        asked = [asked[at] for at in there.tolist()]
+        places = self.places([Thing(*identity[1:]) for identity in asked])
+        found: dict[Identity, Entry] = {}
+        for identity, place in zip(asked, places, strict=True):
+            entry = self.view.at(place) if place >= 0 else None
+            if entry and entry.identity != identity:
+                # another source tells of the thing, too
+                entry = self.get(identity)
+            if entry:
+                found[identity] = entry
+        return found
+
+    def about(self, thing: Thing) -> tuple[Entry, ...]:
+        """Return the entries about a thing, the declared one first; raises UnknownObject."""
+        if entries := self.entries(thing):
+            return entries
+        raise UnknownObject(
+            f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
+        )
+
+    def first(self, thing: Thing) -> Entry:
+        """Return the entry that stands for a thing: what is observed of it before what is declared.
+
+        Raises UnknownObject.
+        """
+        return first(self.about(thing))
+
+    def is_observed(self, thing: Thing) -> bool:
+        """Return whether anything but the state file tells of a thing."""
+        return any(self.view.source(place) != FILE for place in self._at(thing))
+
+    def entries(self, thing: Thing) -> tuple[Entry, ...]:
+        """Return the entries about a thing, the declared one first; none if it is unknown."""
+        return tuple(filter(None, map(self.view.at, self._at(thing))))
+
+    def named(self, name: str) -> list[int]:
+        """Return the places of entries of just this name; of a service also without its suffix.
+
+        Where no service has it, one is meant that is said to be one, or has the number of a
+        version: redis-server for `redis`, apache2 for `apache`.
+        """
+        services = [Thing(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE]
+        known = np.flatnonzero(np.array(self.places(services)) >= 0)
+        return [*self._named(name), *(self._at(services[known[0]]) if len(known) else ())]
+
+    def _named(self, name: str) -> list[int]:
+        found = self._by_name.find(hash(name))
+        return sorted(place for place in found if self.view.names[place] == name)
+
+    def shared(self) -> Shared:
+        """Return the things that several sources tell of, and their entries."""
+        return self._shared.all()
+
+    def is_shared(self, thing: Thing) -> bool:
+        """Return whether several sources tell of a thing."""
+        return thing in self._shared
+
+    def has(self, thing: Thing) -> bool:
+        """Return whether a thing is known."""
+        return bool(self._at(thing))
+
+    def largest_sources(self) -> list[tuple[str, int]]:
+        """Return (source, entries) of each source, the largest first; at most MAX_SOURCES."""
+        return [row for row in self.sources.most_common(MAX_SOURCES) if row[1]]
+
+    def places(self, things: Sequence[Thing]) -> list[int]:
+        """Return a place of each thing, -1 of one that is unknown; quicker than one by one."""
+        keys = np.fromiter(map(hash, things), np.int64, len(things)).astype(np.uint64)
+        places = self._by_thing.find_each(keys)
+        is_there = np.flatnonzero(places >= 0)
+        found: list[int] = places.tolist()
+        others = self.view.things(places[is_there].astype(np.intp))
+        for at, other in zip(is_there.tolist(), others, strict=True):
+            if other != things[at]:
+                # another hash is the same
+                found[at] = next(iter(self._at(things[at])), -1)
+        return found
+
+    def known(self) -> list[Thing]:
+        """Return a copy of all things, in no order, which other threads may read."""
+        return self._things(self.view.taken())
+
+    def holding(self, part: str) -> list[Thing]:
+        """Return all things whose names hold a text in some case, in no order."""
+        if not part or not part.isascii():
+            return self.known()
+        places = self.view.names.holding(part.lower().encode())
+        return self._things(places[self.view.ids[places] > 0])
+
+    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[Thing]:
+        """Yield all things of some plugins and kinds, in no order; some of them twice."""
+        return self._each(self.view.of_sorts(lambda sort: sort[1:] in sorts))
+
+    def things_of(self, source: str) -> Iterator[Thing]:
+        """Yield all things of a source, in no order."""
+        return self._each(self.view.of_sorts(lambda sort: sort[0] == source))
+
+    def _each(self, places: NDArray[np.intp]) -> Iterator[Thing]:
+        """Yield the things at some places, each made when it is asked for.
+
+        What has gone by then is left out, and what came in its place may be there instead.
+        """
+        for part in slices(places, _MADE):
+            yield from self.view.things(part[self.view.ids[part] > 0])
+
+    def _things(self, places: NDArray[np.intp]) -> list[Thing]:
+        things = self.view.things(places)
+        return [*dict.fromkeys(things)] if self._shared else things
+
+    def found(self, things: Iterable[Thing]) -> Found:
+        """Return all entries about things, without those that are gone."""
+        places = np.array([place for thing in things for place in self._at(thing)], np.intp)
+        return Found(places, self.view.ids[places])
+
+    def of_source(self, source: str, present: Present | None = None) -> list[Entry]:
+        """Return all entries of a source, without those that are known to be present."""
+        if not self.sources[source]:
+            return []
+        places = self.view.of_sorts(lambda sort: sort[0] == source)
+        if present:
+            places = places[present.lacks(self._by_thing.keys(places))]
+        return [*filter(None, map(self.view.at, places.tolist()))]
+
+    def things(self, wanted: Mapping[str, str], within: Found | None = None) -> Sequence[Thing]:
+        """Return things of which an entry has all wanted values, in listing order.
+
+        Those `within` some entries where these are given. Of 100,000 that takes half a second: call
+        it on another thread.
+        """
+        met = self.among(wanted, within)
+        return self._listing.all(self._comings) if met is None else in_order(self.view, met.places)
+
+    def among(self, wanted: Mapping[str, str], within: Found | None) -> Found | None:
+        """Return the entries within some that have all wanted values, in the order of their places.
+
+        None where that is all of them.
+        """
+        places = None if within is None else np.sort(self.view.there(within), kind="stable")
+        if wanted:
+            places = self._meeting(wanted, places)
+        return None if places is None else Found(places, self.view.ids[places])
+
+    def _meeting(
+        self, wanted: Mapping[str, str], within: NDArray[np.intp] | None
+    ) -> NDArray[np.intp]:
+        """Return the places of entries, all or within some, that have all wanted values."""
+        if "name" not in wanted:
+            return self.view.of_sorts(lambda sort: matches(Identity(*sort, ""), wanted), within)
+        entries = ((place, self.view.at(place)) for place in self._named(wanted["name"]))
+        named = [place for place, entry in entries if entry and matches(entry.identity, wanted)]
+        met = np.array(sorted(named), np.intp)
+        return met if within is None else met[np.isin(met, within)]
+
+    def below(self, names: tuple[str, ...]) -> list[str]:
+        """Return what comes after some first names, such as a plugin's, of things; in order."""
+        depth = len(names)
+        places = self.view.of_sorts(lambda sort: sort[1:][:depth] == names)
+        if depth == len(Thing._fields) - 1:
+            return sorted({*self.view.names.of(places.tolist())})
+        numbers = np.unique(self.view.sorts[places]).tolist()
+        return sorted({self.view.of_number[number][1 + depth] for number in numbers if number})

@@ -1,0 +1,136 @@
+"""The entries of all objects in columns, as they are read from the database at a start."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.database.database import Damaged
+from opdbus.index.database.store import Entry, Store
+from opdbus.language import kinds
+from opdbus.language.vocabulary import TRAIT_BYTES
+from opdbus.state.object import DIGEST_BYTES, Identity, Thing
+
+# A source, a plugin and a kind.
+Sort: TypeAlias = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Columns:
+    """What entries hold, one after the other in each column; fields are those of Entry.
+
+    `sorts` are numbers of `names_of_sorts`, `keys` the hashes of the things, `name_keys` those of
+    their names alone.
+    """
+
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    sorts: array[int] = field(default_factory=lambda: array("i"))
+    names: bytearray = field(default_factory=bytearray)
+    sizes_of_names: array[int] = field(default_factory=lambda: array("I"))
+    kinds: array[int] = field(default_factory=lambda: array("q"))
+    less: array[float] = field(default_factory=lambda: array("f"))
+    owners: array[int] = field(default_factory=lambda: array("q"))
+    fingerprints: bytearray = field(default_factory=bytearray)
+    digests: bytearray = field(default_factory=bytearray)
+    times: array[int] = field(default_factory=lambda: array("q"))
+    transient: bytearray = field(default_factory=bytearray)
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    traits: bytearray = field(default_factory=bytearray)
+    keys: array[int] = field(default_factory=lambda: array("q"))
+    name_keys: array[int] = field(default_factory=lambda: array("q"))
+    numbers_of_sorts: dict[Sort, int] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the columns that are arrays of numbers."""
+        return {
+            "ids": np.frombuffer(self.ids, np.int64),
+            "owners": np.frombuffer(self.owners, np.int64),
+            "times": np.frombuffer(self.times, np.int64),
+            "sizes": np.frombuffer(self.sizes, np.int64),
+            "kinds": np.frombuffer(self.kinds, np.int64),
+            "less": np.frombuffer(self.less, np.float32),
+            "transient": np.frombuffer(self.transient, np.bool_),
+            "fingerprints": np.frombuffer(self.fingerprints, np.uint64).reshape(-1, 2),
+            "traits": np.frombuffer(self.traits, np.uint64).reshape(-1, TRAIT_BYTES // 8),
+        }
+
+    def is_alone(self) -> NDArray[np.bool_]:
+        """Return of which entries (entries,) no other one is about the same thing."""
+        _, which, counts = np.unique(
+            np.frombuffer(self.keys, np.int64), return_inverse=True, return_counts=True
+        )
+        found: NDArray[np.bool_] = counts[which] == 1
+        return found
+
+    def digest_rows(self) -> NDArray[np.uint8]:
+        """Return the digests of the texts (entries, 16)."""
+        return np.frombuffer(self.digests, np.uint8).reshape(-1, DIGEST_BYTES)
+
+    def entries(self, places: Iterable[int]) -> Iterator[Entry]:
+        """Yield some entries."""
+        sorts, ends = [*self.numbers_of_sorts], [*accumulate(self.sizes_of_names)]
+        for at in places:
+            name = self.names[ends[at] - self.sizes_of_names[at] : ends[at]].decode()
+            yield Entry(
+                self.ids[at],
+                Identity._make((*sorts[self.sorts[at]], name)),
+                self.owners[at],
+                self.fingerprints[16 * at : 16 * at + 16].hex(),
+                bytes(self.digests[DIGEST_BYTES * at : DIGEST_BYTES * (at + 1)]),
+                self.times[at],
+                bool(self.transient[at]),
+                self.sizes[at],
+                bytes(self.traits[TRAIT_BYTES * at : TRAIT_BYTES * (at + 1)]),
+            )
+
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows of Store.entry_rows; raises ValueError for one that is damaged."""
+        ids, *identities, owners, prints, digests, times, transient, sizes, traits = zip(
+            *rows, strict=True
+        )
+        sources, plugins, kinds_, names = identities
+        self.ids.extend(ids)
+        known, sorts = self.numbers_of_sorts, zip(sources, plugins, kinds_, strict=True)
+        self.sorts.extend([known.setdefault(sort, len(known)) for sort in sorts])
+        encoded = [name.encode() for name in names]
+        self.names += b"".join(encoded)
+        self.sizes_of_names.extend(map(len, encoded))
+        things = [*map(Thing, plugins, kinds_, names)]
+        of, less = zip(*map(kinds.of_thing, things), strict=True)
+        self.kinds.extend(of)
+        self.less.extend(less)
+        self.keys.extend(map(hash, things))
+        self.name_keys.extend(map(hash, names))
+        self.owners.extend(owners)
+        self.fingerprints += bytes.fromhex("".join(prints))
+        self.digests += b"".join(digests)
+        self.times.extend(times)
+        self.transient += bytes(transient)
+        self.sizes.extend(sizes)
+        self.traits += b"".join(traits)
+        widths = (self.fingerprints, 16), (self.digests, DIGEST_BYTES), (self.traits, TRAIT_BYTES)
+        if any(len(column) != width * len(self.ids) for column, width in widths):
+            raise ValueError
+
+
+def read(
+    store: Store, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
+) -> Columns:
+    """Return the entries of all objects but those that lived as long as a connection.
+
+    With ids, of those after one, and of some `again`; without the values of the vocabulary of those
+    that are `unrendered`.
+    """
+    columns = Columns()
+    try:
+        for rows in store.entry_rows(after, again, unrendered):
+            columns.add(rows)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Damaged(store.path, f"an object in it is no object: {error}") from None
+    return columns

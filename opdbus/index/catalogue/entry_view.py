@@ -1,0 +1,324 @@
+"""Entries in columns at fixed places, for search in arrays; each is made when it is asked for."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.entry_columns import Columns, Sort
+from opdbus.index.catalogue.hash_table import HashTable
+from opdbus.index.catalogue.name_array import Names
+from opdbus.index.catalogue.text_table import NO_TEXT, Texts
+from opdbus.index.database.store import Entry
+from opdbus.language import kinds
+from opdbus.language.vocabulary import TRAIT_BYTES
+from opdbus.state.object import Identity, Thing
+
+_FIRST_SIZE: Final = 64
+_NO_SORT: Final[Sort] = ("", "", "")
+# The columns, what they hold, and how much at each place.
+_COLUMNS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
+    "ids": (np.int64, 0),
+    # the numbers of each source, plugin and kind, and of each text
+    "sorts": (np.int32, 0),
+    "texts": (np.int32, 0),
+    # the values of the vocabulary that each has: a bit for each, in words of 64
+    "traits": (np.uint64, TRAIT_BYTES // 8),
+    # the sorts that each is of, and what is taken from its rank where no question names them
+    "kinds": (np.int64, 0),
+    "less": (np.float32, 0),
+    "owners": (np.uint32, 0),
+    "fingerprints": (np.uint64, 2),
+    "times": (np.uint32, 0),
+    "sizes": (np.uint32, 0),
+    "transient": (np.bool_, 0),
+}
+
+
+class Found(NamedTuple):
+    """Entries that were found, by place and by id: a place may be another entry's by now."""
+
+    places: NDArray[np.intp]
+    ids: NDArray[np.int64]
+
+    def and_also(self, more: "Found") -> "Found":
+        """Return these entries and others."""
+        return Found(np.append(self.places, more.places), np.append(self.ids, more.ids))
+
+
+NOTHING: Final = Found(np.empty(0, np.intp), np.empty(0, np.int64))
+
+
+class View:
+    """Entries at their places; a place that is free has the id 0.
+
+    One thread changes it, others may read meanwhile.
+    """
+
+    ids: NDArray[np.int64]
+    sorts: NDArray[np.int32]
+    texts: NDArray[np.int32]
+    traits: NDArray[np.uint64]
+    kinds: NDArray[np.int64]
+    less: NDArray[np.float32]
+    owners: NDArray[np.uint32]
+    fingerprints: NDArray[np.uint64]
+    times: NDArray[np.uint32]
+    sizes: NDArray[np.uint32]
+    transient: NDArray[np.bool_]
+
+    def __init__(self, digests: Texts) -> None:
+        self._digests = digests
+        # places that there ever were
+        self.end = 0
+        self.names = Names()
+        for name, (kind, width) in _COLUMNS.items():
+            setattr(self, name, np.zeros((_FIRST_SIZE, width) if width else _FIRST_SIZE, kind))
+        # increases with every change
+        self.version = 0
+        self.places = Places()
+        self.entries = Entries(self)
+        self._free: list[int] = []
+        # of each (source, plugin, kind) that there is: few; none has the number 0, and one that is
+        # free the empty names
+        self._numbers: dict[Sort, int] = {}
+        self.of_number: list[Sort] = [_NO_SORT]
+        # how many entries have each number, and which numbers are free
+        self._counts = [0]
+        self._free_numbers: list[int] = []
+
+    def add(
+        self, columns: Columns, at: NDArray[np.intp], texts: NDArray[np.int32]
+    ) -> NDArray[np.intp]:
+        """Take some new entries of columns, and the numbers of their texts; return the places."""
+        places = self._room(len(at))
+        sizes = np.frombuffer(columns.sizes_of_names, np.uint32)
+        self.names.add(columns.names, sizes, at, places)
+        sorts, of_columns = [*columns.numbers_of_sorts], np.frombuffer(columns.sorts, np.int32)[at]
+        numbers = np.zeros(len(sorts), np.int32)
+        counts = np.bincount(of_columns, minlength=len(sorts)).tolist()
+        for one in filter(counts.__getitem__, range(len(sorts))):
+            numbers[one] = self._number(sorts[one], counts[one])
+        self.sorts[places] = numbers[of_columns]
+        self.replace(columns, at, places, texts)
+        self.places.add_each(self.ids[places], places)
+        return places
+
+    def replace(
+        self,
+        columns: Columns,
+        at: NDArray[np.intp],
+        places: NDArray[np.intp],
+        texts: NDArray[np.int32],
+    ) -> None:
+        """Put some entries of columns in place of those with the same ids."""
+        self.texts[places] = texts
+        for name, column in columns.arrays().items():
+            getattr(self, name)[places] = column[at]
+        self.version += 1
+
+    def make_room(self, count: int) -> None:
+        """Make room for so many more entries, while nothing else is put; on any thread."""
+        self._make_room(self.end + count)
+        self.places.make_room(count, self.end + count - 1)
+
+    def _make_room(self, end: int) -> None:
+        if end > len(self.ids):
+            self._reserve(end + max(_FIRST_SIZE, self.end // 4 or end // 16))
+
+    def _room(self, count: int) -> NDArray[np.intp]:
+        """Return places for new entries."""
+        free = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        end = self.end + count - len(free)
+        self._make_room(end)
+        new = range(self.end, end)
+        self.end = end
+        return np.array([*free, *new], np.intp)
+
+    def put(self, entry: Entry, text: int, place: int | None) -> int:
+        """Put an entry with the number of its text where it is known, or where there is room.
+
+        Returns where.
+        """
+        if place is None:
+            (place,) = self._room(1).tolist()
+            self.places.add(entry.id, place)
+            self.names.put(place, entry.identity.name)
+            self.sorts[place] = self._number(entry.identity[:3], 1)
+        _, plugin, kind, name = entry.identity
+        self.texts[place] = text
+        self.kinds[place], self.less[place] = kinds.of_thing(Thing(plugin, kind, name))
+        self.owners[place], self.times[place] = entry.owner, entry.updated_at
+        self.sizes[place], self.transient[place] = entry.size, entry.transient
+        self.fingerprints[place] = np.frombuffer(bytes.fromhex(entry.fingerprint), np.uint64)
+        self.traits[place] = np.frombuffer(entry.traits, np.uint64)
+        self.ids[place] = entry.id
+        self.version += 1
+        return place
+
+    def remove(self, number: int) -> None:
+        """Free the place of the entry with an id."""
+        place = self.places.remove(number)
+        self._free.append(place)
+        sort = self.sorts.item(place)
+        for name in _COLUMNS:
+            getattr(self, name)[place] = 0
+        # others that read meanwhile find the id gone before the names
+        self._leave(sort)
+        self.texts[place] = NO_TEXT
+        self.version += 1
+
+    def _reserve(self, size: int) -> None:
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            more = np.zeros((max(0, size - len(column)), *column.shape[1:]), column.dtype)
+            setattr(self, name, np.append(column, more, axis=0))
+
+    def _number(self, sort: Sort, more: int) -> int:
+        """Return the number of what so many more entries are of, a new one if it has none."""
+        number = self._numbers.get(sort)
+        if number is None and self._free_numbers:
+            number = self._numbers[sort] = self._free_numbers.pop()
+            self.of_number[number] = sort
+        elif number is None:
+            number = self._numbers[sort] = len(self.of_number)
+            self.of_number.append(sort)
+            self._counts.append(0)
+        self._counts[number] += more
+        return number
+
+    def _leave(self, number: int) -> None:
+        """Count an entry less; the number of what no entry is of any more is free for others."""
+        self._counts[number] -= 1
+        if not self._counts[number]:
+            del self._numbers[self.of_number[number]]
+            self.of_number[number] = _NO_SORT
+            self._free_numbers.append(number)
+
+    def at(self, place: int) -> Entry | None:
+        """Return the entry at a place, None where there is none; may be called on any thread."""
+        # `item` takes half the time of an index: a state file has 100,000 entries
+        number, sort, name = self.ids.item(place), self.sorts.item(place), self.names[place]
+        if not number:
+            return None
+        source, plugin, kind = self.of_number[sort]
+        entry = Entry(
+            number,
+            Identity(source, plugin, kind, name),
+            self.owners.item(place),
+            self.fingerprints[place].tobytes().hex(),
+            self._digests.digest(self.texts.item(place)),
+            self.times.item(place),
+            self.transient.item(place),
+            self.sizes.item(place),
+            self.traits[place].tobytes(),
+        )
+        # while it was read, another one may have come in its place
+        return entry if self.ids.item(place) == number else None
+
+    def is_about(self, place: int, thing: Thing) -> bool:
+        """Return whether the entry at a place is about a thing."""
+        _, plugin, kind = self.of_number[self.sorts.item(place)]
+        return self.names[place] == thing.name and (plugin, kind) == thing[:2]
+
+    def source(self, place: int) -> str:
+        """Return the source of the entry at a place."""
+        return self.of_number[self.sorts.item(place)][0]
+
+    def entry(self, number: int) -> Entry | None:
+        """Return the entry with an id; may be called on another thread."""
+        place = self.places.get(number)
+        entry = None if place is None else self.at(place)
+        return entry if entry and entry.id == number else None
+
+    def taken(self) -> NDArray[np.intp]:
+        """Return the places of all entries."""
+        return np.flatnonzero(self.ids[: self.end])
+
+    def there(self, found: Found) -> NDArray[np.intp]:
+        """Return the places of those that were found and are still there."""
+        is_there: NDArray[np.bool_] = self.ids[found.places] == found.ids
+        return found.places[is_there]
+
+    def things(self, places: NDArray[np.intp]) -> list[Thing]:
+        """Return the things that the entries at some places are about."""
+        sorts = map(self.of_number.__getitem__, self.sorts[places].tolist())
+        named = zip(sorts, self.names.of(places.tolist()), strict=True)
+        return [Thing(plugin, kind, name) for (_, plugin, kind), name in named]
+
+    def found(self, ids: Collection[int]) -> Found:
+        """Return the entries with some ids, without those that are gone."""
+        wanted = np.fromiter(ids, np.int64, len(ids))
+        places = self.places.find_each(wanted)
+        return Found(places[places >= 0].astype(np.intp), wanted[places >= 0])
+
+    def of_sorts(
+        self, is_wanted: Callable[[Sort], bool], within: NDArray[np.intp] | None = None
+    ) -> NDArray[np.intp]:
+        """Return the places of entries of some sources, plugins and kinds, all or within some."""
+        # first the numbers: each of these has its sort
+        numbers = self.sorts[: self.end].copy() if within is None else self.sorts[within]
+        wanted = [bool(number and is_wanted(s)) for number, s in enumerate(self.of_number.copy())]
+        is_met = np.array(wanted)[numbers]
+        return np.flatnonzero(is_met) if within is None else within[is_met]
+
+
+class Places:
+    """The places of entries by their ids."""
+
+    def __init__(self) -> None:
+        self._table = HashTable()
+
+    def __len__(self) -> int:
+        """Count the entries."""
+        return len(self._table)
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether there is an entry with an id."""
+        return bool(self._table.find(number))
+
+    def __getitem__(self, number: int) -> int:
+        """Return the place of the entry with an id, which is there."""
+        return self._table.find(number)[0]
+
+    def get(self, number: int) -> int | None:
+        """Return the place of the entry with an id, None if there is none."""
+        return next(iter(self._table.find(number)), None)
+
+    def find_each(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the places of entries, -1 for those that are not there."""
+        return self._table.find_each(ids.astype(np.uint64))
+
+    def make_room(self, more: int, last: int) -> None:
+        """Make room for so many more entries, at places up to the last."""
+        self._table.make_room(more, last)
+
+    def add(self, number: int, place: int) -> None:
+        """Add an entry."""
+        self._table.add(number, place)
+
+    def add_each(self, ids: NDArray[np.int64], places: NDArray[np.intp]) -> None:
+        """Add entries."""
+        self._table.add_each(ids.astype(np.uint64), places)
+
+    def remove(self, number: int) -> int:
+        """Remove an entry that is there, and return its place."""
+        place = self[number]
+        self._table.remove(place)
+        return place
+
+
+class Entries:
+    """The entries by place, made when they are asked for; None is at a free place."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __len__(self) -> int:
+        """Count the places."""
+        return self._view.end
+
+    def __getitem__(self, place: int) -> Entry | None:
+        """Return the entry at a place."""
+        return self._view.at(place)

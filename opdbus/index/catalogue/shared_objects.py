@@ -1,0 +1,60 @@
+"""The things that several sources tell of, and all their entries in arrays."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.entry_view import Found, View
+from opdbus.state.object import Thing
+
+
+class Shared(NamedTuple):
+    """The things that several sources tell of, where the entries of each begin, and all entries."""
+
+    things: Sequence[Thing]
+    starts: NDArray[np.intp]
+    entries: Found
+
+
+class SharedThings:
+    """The places of entries by things that several sources tell of, the declared entry first."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._places: dict[Thing, tuple[int, ...]] = {}
+        # all of them, until one is another
+        self._all: Shared | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._places)
+
+    def __contains__(self, thing: Thing) -> bool:
+        """Return whether several sources tell of a thing."""
+        return thing in self._places
+
+    def get(self, thing: Thing) -> tuple[int, ...]:
+        """Return the places of a thing's entries; none where not several sources tell of it."""
+        return self._places.get(thing, ())
+
+    def put(self, thing: Thing, places: Sequence[int]) -> None:
+        """Note the places of the entries about a thing, if it has several."""
+        if tuple(places) == self._places.get(thing):
+            return
+        if len(places) > 1:
+            self._places[thing] = tuple(places)
+            self._all = None
+        elif self._places.pop(thing, None):
+            self._all = None
+
+    def all(self) -> Shared:
+        """Return all of them; takes a while only after a change."""
+        if self._all is None:
+            counts = np.fromiter(map(len, self._places.values()), np.intp, len(self._places))
+            places = np.fromiter(chain.from_iterable(self._places.values()), np.intp, counts.sum())
+            entries = Found(places, self._view.ids[places])
+            self._all = Shared([*self._places], np.cumsum(counts) - counts, entries)
+        return self._all

@@ -1,0 +1,358 @@
+"""The different texts of all entries, by number, and how many things wait for a row of theirs."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, NamedTuple, Self
+from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.hash_table import HashTable
+from opdbus.state.object import DIGEST_BYTES, Thing
+
+# The number of what is no text, and the row of a text that has none.
+NO_TEXT: Final = 0
+NO_ROW: Final = -1
+_FIRST_SIZE: Final = 64
+_LAST_KEY: Final = (1 << 64) - 1
+
+
+class Layer:
+    """Which row of an index each text has, by number, and how many things wait for one."""
+
+    def __init__(self, size: int, waiting: int) -> None:
+        self.rows = np.full(size, NO_ROW, np.int32)
+        self.waiting = waiting
+        # how many texts have a row
+        self.filled = 0
+        # grows with every change of what is in which row
+        self.version = 0
+
+    def lacks(self, numbers: Iterable[int]) -> bool:
+        """Return whether one of these texts has no row."""
+        rows = self.rows
+        return any(rows[number] < 0 for number in numbers)
+
+
+class _Arrays(NamedTuple):
+    """What there is of each text, by number: see Texts; and the rows of some layers."""
+
+    held: NDArray[np.int32]
+    alone: NDArray[np.int32]
+    digests: NDArray[np.uint8]
+    unused: NDArray[np.bool_]
+    rows: list[NDArray[np.int32]]
+
+    @classmethod
+    def of(cls, size: int, layers: int) -> Self:
+        """Return those of so many texts, of which none is there."""
+        # written to, so that the kernel has given the room
+        return cls(
+            np.full(size, 0, np.int32),
+            np.full(size, 0, np.int32),
+            np.full((size, DIGEST_BYTES), 0, np.uint8),
+            np.full(size, False, np.bool_),  # noqa: FBT003 -- a value of the array
+            [np.full(size, NO_ROW, np.int32) for _ in range(layers)],
+        )
+
+
+class Texts:
+    """Gives texts their numbers; what is counted is kept, and never counted again.
+
+    A text that no thing has any more keeps its number, and its rows, until it is forgotten.
+    """
+
+    def __init__(self) -> None:
+        # how many things there are
+        self.things = 0
+        self._numbers = HashTable()
+        # how many numbers there ever were
+        self._end = 1
+        # by number: how many things have the text, how many of these have no other, its digest, and
+        # whether it is known though nothing has it
+        self._held, self._alone, self._digests, self._unused, _ = _Arrays.of(_FIRST_SIZE, 0)
+        # things of several texts, and those of each such text
+        self._several: dict[Thing, frozenset[int]] = {}
+        self._together: dict[int, set[Thing]] = {}
+        self._free: list[int] = []
+        self._layers: list[ref[Layer]] = []
+        # what `make_room` made ready
+        self._larger = _Arrays.of(0, 0)
+        self._wider = self._numbers
+
+    def __len__(self) -> int:
+        """Count the texts."""
+        return len(self._numbers)
+
+    def layer(self) -> Layer:
+        """Make a layer, in which no text has a row; it is kept up to date as long as it lives."""
+        made = Layer(len(self._held), self.things)
+        self._layers = [*(one for one in self._layers if one()), ref(made)]
+        return made
+
+    def find(self, digest: bytes) -> int:
+        """Return the number of a text, NO_TEXT if it has none."""
+        found = self._numbers.find(int.from_bytes(digest[:8], "little"))
+        return next((one for one in found if self.digest(one) == digest), NO_TEXT)
+
+    def find_each(self, digests: Sequence[bytes]) -> NDArray[np.int32]:
+        """Return the numbers of texts, NO_TEXT for one that has none."""
+        rows = as_rows(digests)
+        found = np.maximum(self._numbers.find_each(_keys(rows)), NO_TEXT)
+        for at in np.flatnonzero((self._digests[found] != rows).any(axis=1)).tolist():
+            # another text begins just so, or there is none
+            found[at] = self.find(digests[at]) if found[at] else NO_TEXT
+        return found
+
+    def number(self, digest: bytes) -> int:
+        """Return the number of a text, a new one if it has none."""
+        number = self.find(digest)
+        if not number:
+            number = self._new(digest)
+            self._unused[number] = True
+        return number
+
+    def digest(self, number: int) -> bytes:
+        """Return the digest of a text."""
+        digest: bytes = self._digests[number].tobytes()
+        return digest
+
+    def sample(self, numbers: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+        """Choose about so many of some texts, the same ones in whatever order all came."""
+        first = self._digests.view(np.uint64)[:, 0][numbers]
+        return numbers[first <= np.uint64(_LAST_KEY * min(count, len(numbers)) // len(numbers))]
+
+    def digests(self, numbers: Iterable[int] | NDArray[np.intp]) -> list[bytes]:
+        """Return the digests of texts."""
+        which = numbers if isinstance(numbers, np.ndarray) else np.array([*numbers], np.intp)
+        return split(self._digests[which].tobytes())
+
+    def make_room(self, count: int) -> None:
+        """Make room ready for so many more texts, which come next; on any thread.
+
+        What is there is moved only then, since it may change meanwhile: that takes some
+        milliseconds of a million, and to have the kernel give the room takes ten times as long.
+        """
+        size = self._end + count
+        if size > len(self._held):
+            self._larger = _Arrays.of(self._larger_than(size), len(self._alive()))
+        if not self._numbers.has_room(count, size - 1):
+            self._wider = self._numbers.with_room(count, size - 1)
+
+    def come(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Count new things, each of one text (things, 16), and return the texts' numbers.
+
+        A million take less than a second.
+        """
+        found = self._number_each(digests)
+        self._count_each(found, 1)
+        self.things += len(found)
+        return found
+
+    def move(self, before: NDArray[np.int32], digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Note that things of one text each (things,) have others now; return their numbers."""
+        after = self._number_each(digests)
+        is_other = after != before
+        old = before[is_other]
+        self._count_each(after[is_other], 1)
+        self._count_each(old, -1)
+        self._leave(old[self._held[old] == 0].tolist())
+        return after
+
+    def _count_each(self, numbers: NDArray[np.int32], sign: Literal[1, -1]) -> None:
+        """Count things of one text each, that have it now or had it."""
+        np.add.at(self._held, numbers, sign)
+        np.add.at(self._alone, numbers, sign)
+        if sign > 0:
+            self._unused[numbers] = False
+        for layer in self._alive():
+            layer.waiting += sign * int(np.count_nonzero(layer.rows[numbers] < 0))
+
+    def _number_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Return the numbers of texts, new ones of new texts."""
+        found = self._found_each(digests)
+        for at in np.flatnonzero((self._digests[found] != digests).any(axis=1)).tolist():
+            found[at] = self.number(digests[at].tobytes())
+        return found
+
+    def _found_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Return the numbers of texts, or of others that begin just so; new ones of new texts."""
+        keys = _keys(digests)
+        found = np.maximum(self._numbers.find_each(keys), NO_TEXT)
+        new = np.flatnonzero(found == NO_TEXT)
+        _, first, which = np.unique(keys[new], return_index=True, return_inverse=True)
+        # the oldest texts have the first numbers
+        order = np.argsort(first)
+        firsts, given = new[first[order]], self._room(len(first))
+        numbers = np.empty(len(first), np.int32)
+        numbers[order] = given
+        self._digests[given] = digests[firsts]
+        self._numbers.add_each(keys[firsts], given)
+        found[new] = numbers[which]
+        return found
+
+    def _room(self, count: int) -> NDArray[np.intp]:
+        """Return numbers for new texts."""
+        free = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        new = range(self._end, self._end + count - len(free))
+        self._end = new.stop
+        if self._end > len(self._held):
+            self._move()
+        if self._wider.version == self._numbers.version:
+            self._numbers = self._wider
+        self._wider = self._numbers
+        return np.array([*free, *new], np.intp)
+
+    def is_used(self, digest: bytes) -> bool:
+        """Return whether a thing has a text."""
+        return bool(self._held[self.find(digest)])
+
+    def are_used(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return the same of texts by their numbers."""
+        return self._held[numbers] > 0
+
+    def change(self, thing: Thing, before: Sequence[bytes], after: Sequence[bytes]) -> None:
+        """Note that a thing had some texts, and has others now; none: it comes, or is gone."""
+        if not before and len(after) == 1:
+            self._come(self.number(after[0]))
+            return
+        old, new = frozenset(map(self.find, before)), frozenset(map(self.number, after))
+        if old == new:
+            return
+        self.things += bool(new) - bool(old)
+        layers = self._alive()
+        self._count(layers, new, 1)
+        self._count(layers, old, -1)
+        if len(old) > 1 or len(new) > 1:
+            self._tie(thing, old, new)
+        self._unused[[*new]] = False
+        self._leave([number for number in old if not self._held[number]])
+
+    def _come(self, number: int) -> None:
+        """Count a new thing of one text: thousands may come at a time."""
+        self.things += 1
+        self._held[number] += 1
+        self._alone[number] += 1
+        self._unused[number] = False
+        for layer in self._alive():
+            layer.waiting += int(layer.rows[number] < 0)
+
+    def _leave(self, numbers: list[int]) -> None:
+        """Note texts that no thing has any more; what has no row anywhere is forgotten."""
+        self._unused[numbers] = True
+        if numbers and not self._alive():
+            self._forget(self._all_unused().tolist())
+
+    def _count(self, layers: Sequence[Layer], numbers: frozenset[int], sign: int) -> None:
+        for layer in layers:
+            layer.waiting += sign * layer.lacks(numbers)
+        for number in numbers:
+            self._held[number] += sign
+            self._alone[number] += sign * (len(numbers) == 1)
+
+    def _tie(self, thing: Thing, old: frozenset[int], new: frozenset[int]) -> None:
+        """Note which things of several texts have a text."""
+        for number in old if len(old) > 1 else ():
+            self._together[number].discard(thing)
+            if not self._together[number]:
+                del self._together[number]
+        self._several.pop(thing, None)
+        if len(new) > 1:
+            self._several[thing] = new
+            for number in new:
+                self._together.setdefault(number, set()).add(thing)
+
+    def put(self, layer: Layer, places: NDArray[np.intp], rows: NDArray[np.int32]) -> None:
+        """Set the rows of different texts, given by their numbers."""
+        new = places[layer.rows[places] < 0]
+        layer.rows[places] = rows
+        layer.filled += len(new)
+        layer.version += 1
+        layer.waiting -= int(self._alone[new].sum())
+        if self._together:
+            met = set[Thing]().union(*(self._together.get(n, ()) for n in new.tolist()))
+            layer.waiting -= sum(not layer.lacks(self._several[thing]) for thing in met)
+
+    def drop(self, layer: Layer, digests: Iterable[bytes]) -> None:
+        """Have some texts be without rows; all things are counted again."""
+        numbers = [self.find(digest) for digest in digests]
+        if not numbers:
+            return
+        layer.rows[numbers] = NO_ROW
+        layer.filled = int((layer.rows >= 0).sum())
+        layer.version += 1
+        several = sum(map(layer.lacks, self._several.values()))
+        layer.waiting = int(self._alone[layer.rows < 0].sum()) + several
+
+    def lacking(self, layer: Layer, most: int) -> list[bytes]:
+        """Return texts of things that have no row, the oldest first; at most so many."""
+        if not layer.waiting:
+            return []
+        return self.digests(np.flatnonzero((layer.rows < 0) & (self._held > 0))[:most])
+
+    def count_unused(self) -> int:
+        """Count the texts that no thing has."""
+        return int(np.count_nonzero(self._unused))
+
+    def unused(self, most: int | None = None) -> list[bytes]:
+        """Return texts that no thing has, at most so many."""
+        return self.digests(self._all_unused()[:most])
+
+    def _all_unused(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self._unused)
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Forget those of these texts that no thing has, with their rows."""
+        numbers = self.find_each(digests)
+        self._forget(numbers[self._unused[numbers]].tolist())
+
+    def _forget(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._numbers.remove(number)
+        self._unused[numbers] = False
+        self._free += numbers
+        for layer in self._alive():
+            layer.filled -= int((layer.rows[numbers] >= 0).sum())
+            layer.rows[numbers] = NO_ROW
+            layer.version += 1
+
+    def _new(self, digest: bytes) -> int:
+        number = int(self._room(1)[0])
+        self._digests[number] = np.frombuffer(digest, np.uint8)
+        self._numbers.add(int.from_bytes(digest[:8], "little"), number)
+        return number
+
+    def _move(self) -> None:
+        """Move all to larger arrays."""
+        layers, known, room = self._alive(), len(self._held), self._larger
+        if len(room.held) < self._end or len(room.rows) < len(layers):
+            room = _Arrays.of(self._larger_than(self._end), len(layers))
+        self._larger = _Arrays.of(0, 0)
+        room.held[:known], room.alone[:known] = self._held, self._alone
+        room.digests[:known], room.unused[:known] = self._digests, self._unused
+        self._held, self._alone, self._digests, self._unused, _ = room
+        for layer, rows in zip(layers, room.rows, strict=False):
+            rows[:known] = layer.rows
+            layer.rows = rows
+
+    def _larger_than(self, size: int) -> int:
+        known = len(self._held)
+        return max(size, known + known // 4)
+
+    def _alive(self) -> list[Layer]:
+        return [layer for one in self._layers if (layer := one())]
+
+
+def as_rows(digests: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Return digests as rows (digests, 16)."""
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), DIGEST_BYTES)
+
+
+def split(data: bytes) -> list[bytes]:
+    """Return the digests that are one after the other."""
+    return [data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES)]
+
+
+def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return the first half of each digest (digests, 16): they are as good as random."""
+    return np.ascontiguousarray(digests[:, :8]).view("<u8")[:, 0].astype(np.uint64)

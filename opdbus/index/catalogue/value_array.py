@@ -1,0 +1,135 @@
+"""Different values of a field one after the other in one array, and which of them are like a text.
+
+Array operations look through 50 MB of values in some 30 ms, and no value is a Python object.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.arrays import extended
+from opdbus.state.object import Json
+
+# What a value begins with: no byte of UTF-8, so that no text is found across two values.
+TEXT, NUMBER, BOOLEAN, NOTHING = b"\xff", b"\xfe", b"\xfd", b"\xfc"
+_LEAST_MARK: Final = NOTHING[0]
+# Bytes that tell which part of a text is rare.
+_SAMPLED: Final = 1 << 14
+
+
+class Values:
+    """Values by number, as `encoded` writes them.
+
+    One thread adds, others read meanwhile: what is there never changes.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+        # where each begins, and where the next will
+        self._starts = np.zeros(1, np.uint32)
+        self._count = 0
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return those that gave these arrays."""
+        found = cls()
+        found._bytes, found._starts = arrays["bytes"], arrays["starts"]
+        found._count = len(found._starts) - 1
+        return found
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all values as arrays by name."""
+        starts = self._starts[: self._count + 1]
+        return {"bytes": self._bytes[: starts[-1]], "starts": starts}
+
+    def __len__(self) -> int:
+        """Count the values."""
+        return self._count
+
+    def add(self, values: Sequence[bytes]) -> None:
+        """Add values, which get the next numbers; all together may have four gigabytes."""
+        count, end = self._count, int(self._starts[self._count])
+        joined = np.frombuffer(b"".join(values), np.uint8)
+        self._bytes = extended(self._bytes, end, joined)
+        ends = end + np.cumsum([len(value) for value in values], dtype=np.int64)
+        self._starts = extended(self._starts, count + 1, ends)
+        self._count = count + len(values)
+
+    def take(self, number: int) -> Json:
+        """Return a value; a text is in lower case."""
+        return decoded(self.encoded(number))
+
+    def encoded(self, number: int) -> bytes:
+        """Return a value as it was added."""
+        return self._bytes[self._starts[number] : self._starts[number + 1]].tobytes()
+
+    def marked(self, numbers: NDArray[np.intp], mark: bytes) -> NDArray[np.bool_]:
+        """Return which of some values begin with a mark."""
+        is_marked: NDArray[np.bool_] = self._bytes[self._starts[numbers]] == mark[0]
+        return is_marked
+
+    def having(self, text: bytes) -> NDArray[np.intp]:
+        """Return the values that have a text somewhere; of those added meanwhile, perhaps some."""
+        count, starts = self._count, self._starts
+        if not text:
+            return np.arange(count)
+        found = positions(self._bytes[: starts[count]], text)
+        return _distinct(np.searchsorted(starts[: count + 1], found, "right") - 1)
+
+    def equal(self, value: bytes) -> NDArray[np.intp]:
+        """Return the values that are just this one, with its mark."""
+        count, starts = self._count, self._starts
+        data = self._bytes[: starts[count]]
+        found = positions(data, value)
+        ends = found + len(value)
+        is_whole = ends == len(data)
+        is_whole[~is_whole] = data[ends[~is_whole]] >= _LEAST_MARK
+        numbers: NDArray[np.intp] = np.searchsorted(starts[: count + 1], found[is_whole], "right")
+        return numbers - 1
+
+
+def encoded(value: Json) -> bytes:
+    """Write a value for `Values`: a mark, and its text in lower case."""
+    if isinstance(value, str):
+        return TEXT + value.lower().encode("utf-8", "surrogatepass")
+    if value is None:
+        return NOTHING
+    mark = BOOLEAN if isinstance(value, bool) else NUMBER
+    return mark + str(value).lower().encode()
+
+
+def decoded(value: bytes) -> Json:
+    """Read what `encoded` wrote."""
+    mark, text = value[:1], value[1:].decode("utf-8", "surrogatepass")
+    if mark == TEXT:
+        return text
+    if mark == NOTHING:
+        return None
+    if mark == BOOLEAN:
+        return text == "true"
+    return int(text) if text.lstrip("-").isdecimal() else float(text)
+
+
+def positions(data: NDArray[np.uint8], text: bytes) -> NDArray[np.intp]:
+    """Return where a text begins, in order: where four bytes of it are, the rest is compared."""
+    width = 4 if len(text) >= 4 else 2 if len(text) >= 2 else 1
+    sample = data[:_SAMPLED].tobytes()
+    shifts = range(len(text) - width + 1)
+    at = min(shifts, key=lambda shift: sample.count(text[shift : shift + width]))
+    part = np.frombuffer(text, f"<u{width}", 1, at)
+    found = []
+    for shift in range(min(width, len(data))):
+        whole = (len(data) - shift) // width * width
+        words = data[shift : shift + whole].view(f"<u{width}")
+        found.append(np.flatnonzero(words == part) * width + (shift - at))
+    places = np.sort(np.concatenate(found)) if found else np.empty(0, np.intp)
+    places = places[(places >= 0) & (places + len(text) <= len(data))]
+    for shift in (*range(at), *range(at + width, len(text))):
+        places = places[data[places + shift] == text[shift]]
+    return places
+
+
+def _distinct(ordered: NDArray[np.intp]) -> NDArray[np.intp]:
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered

@@ -1,0 +1,471 @@
+"""Changes found by their meaning: about something, before something, like another one."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+from typing import Final
+
+from opdbus.engine.batching import Rank
+from opdbus.errors import ModelError, NotKept, OpDbusError, ProviderError, UnknownObject
+from opdbus.history import event_questions, jobs, row_filter
+from opdbus.history.row_filter import Clause, Filter, Row
+from opdbus.history.row_times import said
+from opdbus.history.sentence_table import Block, Said
+from opdbus.index.changes import change_ranking, change_relations, connections, history_reader
+from opdbus.index.changes.change_ranking import Meant, Near
+from opdbus.index.changes.connections import Connections
+from opdbus.index.database.store import Store
+from opdbus.index.query import condition_matching
+from opdbus.index.query.query_parser import MAX_CHARACTERS
+from opdbus.index.search.mismatches import STATELESS
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.vector_index import VectorIndex
+from opdbus.language import everyday, kinds
+from opdbus.language.glossary import gloss
+from opdbus.language.object_text import UNIT_NOUNS, digest_of
+from opdbus.language.vocabulary import stem
+from opdbus.platform.slices import slices
+from opdbus.state.object import Thing
+
+# Sentences whose vectors are read at a time, and rows whose sentences are: others read meanwhile.
+_AT_A_TIME: Final = 4096
+_ROWS_AT_A_TIME: Final = 1 << 15
+# For what comes before an event: what it counts to be alike, and to be close in time.
+COSINE_WEIGHT: Final = 0.3
+CLOSE_WEIGHT: Final = 0.3
+# What led to the failure of something that is needed counts less; of so many of these.
+FURTHER_WEIGHT: Final = 0.8
+# With what changed before it started well a unit has run.
+OVERCOME_WEIGHT: Final = 0.5
+_MOST_NEEDED: Final = 3
+# What the state file says led to nothing on the host: less than all that happened there.
+_OF_FILE_LESS: Final = 2.0
+# How long before an event is looked at, and how long after a past change, in microseconds.
+WITHIN: Final = 30 * 60 * 1_000_000
+FOLLOWS: Final = 10 * 60 * 1_000_000
+# So many changes may be the event, and what answers nearly as well as the best one.
+_EVENTS: Final = 20
+_AS_WELL: Final = 0.15
+# The rows of such a time that are read, and those that are returned of what followed.
+_MOST_ROWS: Final = 2000
+# So many failures of one outage are followed back to the first, each half an hour at most.
+_MOST_FAILURES: Final = 50
+# Of so many changes that are close to one in words, those are given that are like it.
+_CANDIDATES: Final = 256
+MOST_FOLLOWING: Final = 20
+# What happens to what runs, and to no file or account.
+_OF_RUNS: Final = frozenset(
+    "failed killed stopped started restarted reloaded enabled disabled masked unmasked".split()
+)
+# What an object does itself.
+_ACTIVE: Final = frozenset(
+    (
+        "gone up",
+        "gone down",
+        *"failed stopped started restarted changed joined drifted left".split(),
+    )
+)
+# Causes that change many objects at a time.
+_OF_MANY: Final = frozenset("apt boot dpkg kernel reload rpm source start".split())
+# `What happened before the database failed?` is about what came before.
+_BEFORE = re.compile(
+    r"(?:what|which|anything|something|changes?|show|list|tell)\b.*?\b(?:before|prior to|led to|"
+    r"leading to|leading up to|preceded|caused)\s+(\S.{2,})",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest change of a sentence, how many there are of it, and how well it answers."""
+
+    row: Row
+    count: int
+    score: float
+    # the number of the change before which it happened or which it is like, if one was asked for
+    event: int = 0
+    # how many other objects changed likewise by the same cause, and how many changes answer in all
+    others: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A change that was found, and the rows of it and its dependents after it."""
+
+    found: Found
+    rows: Sequence[Row]
+
+
+class ChangeFinder:
+    """Searches history; nothing of it is held in memory.
+
+    A question is embedded where there is an engine; else words alone decide.
+    """
+
+    def __init__(self, vectors: ObjectVectors, look: connections.Look) -> None:
+        self._vectors = vectors
+        self._look = look
+        self._memory = vectors.memory
+
+    async def about(
+        self, asked: str, wanted: Filter, limit: int, *, priority: Rank = Rank.FEW
+    ) -> list[Found]:
+        """Find the changes that best answer a question, one of each sentence, best first.
+
+        `What happened before EVENT?` is answered as by `before`.
+        """
+        asked = asked[:MAX_CHARACTERS]
+        if event := _BEFORE.match(asked.strip()):
+            return await self.before(event[1], wanted, limit)
+        # `settings of lan0` may be of what was edited, and needs no such event
+        stems = {stem(word) for word in event_questions.words(event_questions.asked(asked))}
+        if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
+            await self._named(asked, Filter(since=wanted.since, before=wanted.before))
+        return await self._about(asked, wanted, limit, priority)
+
+    async def before(
+        self, event: str, wanted: Filter, limit: int, *, within: int = WITHIN
+    ) -> list[Found]:
+        """Find what may have led to an event: what changed within so many microseconds before it.
+
+        The event is the change that answers best, of all from `since` to `before`; what has to do
+        with it comes first, then what is like it or close in time.
+        """
+        event = event[:MAX_CHARACTERS]
+        span = Filter(since=wanted.since, before=wanted.before)
+        if named := await self._named(event, span):
+            return await self._led_to(named, wanted, limit, within)
+        events = await self._about(event, span, _EVENTS, Rank.FEW)
+        if rest := change_ranking.names(event):
+            if not await self._memory.archive.read(partial(_has_any, rest)):
+                name = " ".join(rest)
+                raise UnknownObject(f"there is no object named {name}, and history has none")
+            # that the same happened to something else is no answer
+            about = await self._about(" ".join(rest), span, _CANDIDATES, Rank.FEW)
+            numbers = {each.row.seq for each in about}
+            events = [
+                each
+                for each in events
+                if each.row.seq in numbers and _has_happened(event, each.row)
+            ]
+        if not events:
+            return []
+        # of what answers nearly as well, the same happened lately
+        best = events[0]
+        near = [e.row for e in events if best.score - e.score <= _AS_WELL]
+        newest = max((r for r in near if _is_same(r, best.row)), key=lambda row: row.seq)
+        return await self._led_to(newest, wanted, limit, within)
+
+    async def _named(self, event: str, span: Filter) -> Row | None:
+        """Return the newest row in which an event happened to the object that it names.
+
+        None where it names none; raises NotKept where it did not happen to the object.
+        """
+        words = change_ranking.names(event)
+        certain = [word for word in words if len(words) == 1 or not word.isalpha()]
+        if not certain:
+            return None
+        is_run = not _OF_RUNS.isdisjoint(event_questions.words(event_questions.asked(event)))
+        catalogue, known = self._memory.catalogue, await history_reader.things(self._memory)
+
+        def called() -> list[Thing]:
+            every = {*catalogue.known(), *known}
+            return [t for t in every if any(_is_called(t, word) for word in certain)]
+
+        things = await asyncio.to_thread(called)
+        for word in certain:
+            things += await condition_matching.aliased(self._memory, word)
+        things = [t for t in things if not is_run or t[:2] not in STATELESS]
+        if not things:
+            return None
+        return await self._newest(event, certain[0], replace(span, things=things))
+
+    async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
+        """Return the newest row in which an event happened to one of some objects of a name."""
+        async with aclosing(
+            history_reader.parts(self._memory, replace(wanted, has_first=False))
+        ) as parts:
+            async for part in parts:
+                if row := next((row for row in part.rows if _has_happened(event, row)), None):
+                    return row
+        begins = await self._memory.archive.read(lambda store: store.history.span().start)
+        first = [row.at for row in await history_reader.numbered(self._memory, [begins])]
+        verbs = event_questions.words(event_questions.asked(event)) or ["changed"]
+        verb = next((each for each in verbs if each in event.lower()), verbs[0])
+        verb = verb.replace("went ", "gone ")
+        been = "not" if verb in _ACTIVE else "not been" if verb.endswith("ed") else "no"
+        until = f" and before {said(wanted.before)}" if wanted.before < row_filter.NEVER else ""
+        since = said(max([wanted.since, *first]))
+        raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
+
+    async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
+        """Find the changes that are most like one, each with what followed from it.
+
+        The one is given in words, or as a row of history: before it the same happened to things of
+        its sort.
+        """
+        said, seq = (to.sentence, to.seq) if isinstance(to, Row) else (to[:MAX_CHARACTERS], 0)
+        if seq:
+            wanted = replace(wanted, below=min(wanted.below, seq))
+        most = _CANDIDATES if seq else limit
+        found = await self._about(said, wanted, most, Rank.FEW, is_question=not seq)
+        if isinstance(to, Row):
+            found = [each for each in found if _is_like(each.row, to)][:limit]
+        return [
+            Followed(replace(each, event=seq), await self._followed(each.row)) for each in found
+        ]
+
+    async def _about(
+        self, asked: str, wanted: Filter, limit: int, rank: Rank, *, is_question: bool = True
+    ) -> list[Found]:
+        meant = await self._meant(wanted)
+        near = await self._near(change_ranking.subject(asked), meant, rank)
+
+        def read(store: Store) -> list[tuple[Said, float]]:
+            candidates = change_ranking.candidates(store, asked, near.cosines, meant)
+            about = {each.said.seq for each in candidates}
+            if is_question:
+                about = change_ranking.about(asked, near, candidates)
+            ranked = change_ranking.rank(store, asked, candidates) if about else []
+            return [each for each in ranked if each[0].seq in about]
+
+        ranked = await self._memory.archive.read(read)
+        best = ranked[:limit]
+        numbers = [said.seq for said, _ in best]
+        rows = {row.seq: row for row in await history_reader.numbered(self._memory, numbers)}
+        return [
+            Found(rows[said.seq], said.count, score, total=len(ranked))
+            for said, score in best
+            if said.seq in rows
+        ]
+
+    async def _led_to(self, event: Row, wanted: Filter, limit: int, within: int) -> list[Found]:
+        event = await self._beginning(event)
+        since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
+        window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
+        rows = await history_reader.first(self._memory, window, _MOST_ROWS)
+        most = min(wanted.before, event.at + change_relations.MOST_LATE)
+        after = replace(window, since=event.at, before=most, after=event.seq, below=wanted.below)
+        later = await history_reader.first(self._memory, after, _MOST_ROWS)
+        rows = [*(row for row in later if change_relations.is_seen_late(row, event)), *rows]
+        near = await self._near_to(event, rows)
+        things = await connections.around(self._memory, Thing(*event.identity[1:]), self._look)
+        further = [
+            (row, await connections.around(self._memory, Thing(*row.identity[1:]), self._look))
+            for row in _needed(event, rows, things)
+        ]
+        started = change_relations.last_start(event, rows)
+        loose = set[int]()
+
+        def score(row: Row) -> float:
+            likely = change_relations.likelihood(row, event, things)
+            behind = (change_relations.likelihood(row, other, of) for other, of in further)
+            likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
+            likely *= OVERCOME_WEIGHT if row.seq < started else 1.0
+            less = 0.0 if likely else kinds.of_thing(Thing(*row.identity[1:]))[1]
+            less += _OF_FILE_LESS * _is_beside(row, event)
+            if not likely:
+                loose.add(row.seq)
+            close = change_relations.closeness(row, event, within)
+            alike = near.get(row.sentence, 0.0)
+            return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
+
+        def scored() -> list[Found]:
+            found = _distinct([Found(row, 1, score(row), event.seq) for row in rows])
+            found = _without_bulk(found, loose)
+            return [replace(each, total=len(found)) for each in found[:limit]]
+
+        return await asyncio.to_thread(scored)
+
+    async def _beginning(self, event: Row) -> Row:
+        """Return the first failure of an outage, of which a failure may be a later one."""
+        for _ in range(_MOST_FAILURES):
+            if "failed" not in event_questions.happened(event.sentence):
+                break
+            thing = Thing(*event.identity[1:])
+            before = Filter(things=[thing], since=event.at - WITHIN, below=event.seq)
+            rows = await history_reader.first(self._memory, before, _MOST_ROWS)
+            since_start = takewhile(lambda row: not change_relations.is_start(row), rows)
+            failed = [
+                row for row in since_start if "failed" in event_questions.happened(row.sentence)
+            ]
+            first = failed[-1] if failed else event
+            if first is event:
+                break
+            event = first
+        return event
+
+    async def _followed(self, row: Row) -> list[Row]:
+        """Return the changes of a thing, and of what has to do with it, in the time after one.
+
+        Of those that say the same, such as the turns of a restart loop, it is the first.
+        """
+        window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
+        rows = await history_reader.first(self._memory, window, _MOST_ROWS)
+        things = await connections.around(self._memory, Thing(*row.identity[1:]))
+
+        def followed() -> list[Row]:
+            near = (
+                each
+                for each in reversed(rows)
+                if change_relations.relation(each, row, things) >= change_relations.SAME
+                and not _is_beside(each, row)
+            )
+            first = {each.sentence or each.seq: each for each in near}
+            return sorted(first.values(), key=lambda each: each.seq)[:MOST_FOLLOWING]
+
+        return await asyncio.to_thread(followed)
+
+    async def _near_to(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
+        """Return the cosines of the sentences of rows with that of an event."""
+        texts = await asyncio.to_thread(
+            lambda: {digest_of(row.sentence): row.sentence for row in rows if row.sentence}
+        )
+        ids = await self._memory.archive.read(lambda store: store.sentences.numbers(list(texts)))
+        near = await self._near(event.sentence, dict.fromkeys(ids, (0, 0)), Rank.FEW)
+        return {texts[ids[number]]: cosine for number, cosine in near.cosines.items()}
+
+    async def _meant(self, wanted: Filter) -> Meant:
+        """Return the newest row and the number of rows of each sentence that a filter means."""
+        if wanted == Filter(is_oldest_first=wanted.is_oldest_first):
+            return None
+        found: dict[int, tuple[int, int]] = {}
+        async for clause in self._clauses(wanted):
+            rows = await self._memory.archive.read(partial(_sentences, *clause))
+            for number, newest, count in rows:
+                before = found.get(number, (0, 0))
+                found[number] = max(before[0], newest), before[1] + count
+        return found
+
+    async def _clauses(self, wanted: Filter) -> AsyncIterator[Clause]:
+        """Yield SQL that is true of the rows that a filter means, part by part."""
+        if wanted.where:
+            # its conditions are no SQL
+            async with aclosing(history_reader.parts(self._memory, wanted)) as parts:
+                async for part in parts:
+                    rows = json.dumps([row.seq for row in part.rows])
+                    yield Clause("seq IN (SELECT value FROM json_each(?))", [rows])
+            return
+        numbers = await self._memory.archive.read(lambda store: store.history.numbers(wanted))
+        sql, values = row_filter.clause(wanted)
+        for some in slices(numbers, _ROWS_AT_A_TIME):
+            yield Clause(f"seq BETWEEN ? AND ? AND {sql}", [some.start, some.stop - 1, *values])
+
+    async def _near(self, asked: str, meant: Meant, rank: Rank) -> Near:
+        """Return the cosines of sentences with a text by their numbers: of all, or those given."""
+        try:
+            index, vector = await self._vectors.ask(asked, rank)
+        except OpDbusError as error:
+            if isinstance(error, ModelError | ProviderError) or self._vectors.serving.phase.error:
+                return Near({})
+            raise
+        found: dict[int, float] = {}
+        async for block in self._blocks(index, meant):
+            found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
+        return Near(found, index.background(vector) if found else None)
+
+    async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
+        """Read vectors in parts, so that others read meanwhile."""
+        read = self._memory.archive.read
+        if meant is not None:
+            for part in slices(list(meant), _AT_A_TIME):
+                yield await read(partial(_some, index, part))
+            return
+        last = 0
+        while last >= 0:
+            block = await read(partial(_block, index, last))
+            yield block
+            last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
+
+
+def _is_called(thing: Thing, word: str) -> bool:
+    """Return whether a word is the name of a thing; of a service, also without its instance."""
+    name = thing.name.lower()
+    stem = name.removesuffix(".service")
+    return word in {name, stem, stem.partition("@")[0]}
+
+
+def _has_happened(event: str, row: Row) -> bool:
+    """Return whether a row says that an event happened; one without a verb is any change."""
+    happened = event_questions.asked(event)
+    if not happened:
+        return not event_questions.is_of_declaration(row.sentence)
+    return event_questions.share(happened, row.sentence) > 0
+
+
+def _has_any(words: Sequence[str], store: Store) -> bool:
+    """Return whether an object, a change or everyday language has one of some words."""
+    texts = [word for word in words if word.rpartition(".")[2] not in UNIT_NOUNS]
+    tables = store.words, store.sentences.words
+    return any(
+        everyday.said(word) or gloss(word) or any(table.count_matches(word) for table in tables)
+        for word in texts
+    )
+
+
+def _is_beside(row: Row, other: Row) -> bool:
+    """Return whether a row tells of the state file, and the other of the host: neither led on."""
+    is_of_file, of_file = (event_questions.is_of_declaration(r.sentence) for r in (row, other))
+    return is_of_file and not of_file
+
+
+def _is_like(one: Row, other: Row) -> bool:
+    is_same_sort = one.identity[1:3] == other.identity[1:3]
+    return is_same_sort and event_questions.is_alike(one.sentence, other.sentence)
+
+
+def _is_same(one: Row, other: Row) -> bool:
+    """Return whether the same happened to one thing."""
+    return one.identity == other.identity and event_questions.is_alike(one.sentence, other.sentence)
+
+
+def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:
+    return store.sentences.some(index.engine, index.dimension, ids)
+
+
+def _block(index: VectorIndex, after: int, store: Store) -> Block:
+    return store.sentences.block(index.engine, index.dimension, after, _AT_A_TIME)
+
+
+def _sentences(sql: str, values: Sequence[str | int], store: Store) -> list[tuple[int, int, int]]:
+    return store.sentences.meant(sql, values)
+
+
+def _distinct(found: Sequence[Found]) -> list[Found]:
+    """Return the best one of each sentence, with their count, best first."""
+    counts = Counter(each.row.sentence for each in found)
+    best: dict[str, Found] = {}
+    for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
+        best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
+    return list(best.values())
+
+
+def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
+    """Return the last failures of connected units before an event, one of each unit."""
+    failed = {
+        Thing(*row.identity[1:]): row for row in reversed(rows) if change_relations.is_harm(row)
+    }
+    failed.pop(Thing(*event.identity[1:]), None)
+    return [row for thing, row in failed.items() if thing in near][-_MOST_NEEDED:]
+
+
+def _without_bulk(found: Sequence[Found], loose: Collection[int]) -> list[Found]:
+    """Take what one cause did to many objects as one, but for those that the event concerns."""
+    best: dict[object, Found] = {}
+    for each in found:
+        row = each.row
+        cause, did = jobs.alone(row.cause), event_questions.happened(row.sentence)[0]
+        is_bulk = row.seq in loose and cause.partition(":")[0] in _OF_MANY
+        key = (cause, row.identity[1:3], did) if is_bulk else row.seq
+        if first := best.get(key):
+            best[key] = replace(first, others=first.others + 1)
+        else:
+            best[key] = each
+    return list(best.values())

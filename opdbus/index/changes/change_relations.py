@@ -1,0 +1,188 @@
+"""How changes have to do with each other: by the names of things, and by what caused them. Pure."""
+
+import math
+import re
+from collections.abc import Container, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from opdbus.history import event_questions, jobs
+from opdbus.history.change import BOOT, FIRST, SOURCE, START
+from opdbus.history.row_filter import Row
+from opdbus.index.changes.connections import Connections
+from opdbus.language.object_text import DESCRIBING, UNIT_NOUNS
+from opdbus.state.fields import split
+from opdbus.state.object import Thing, canonical
+
+# What it counts to be of the same thing, to name it or be named by it, to have the same cause. What
+# happened to the thing itself is likely to be known.
+SAME: Final = 0.6
+NAMED: Final = 0.8
+CAUSED: Final = 0.5
+# What changes for all programs of a host may have led to anything.
+HOST: Final = 0.35
+# What goes on with a thing while it fails, and what goes well with those that it needs.
+_SYMPTOM: Final = 0.2
+_USUAL: Final = 0.4
+_FOR_ALL: Final = frozenset(
+    (
+        *(("kernel", kind) for kind in ("sysctl", "module")),
+        *(("net", kind) for kind in ("interface", "address", "route")),
+        ("system", "fact"),
+    )
+)
+_FILES_FOR_ALL: Final = frozenset(
+    f"/etc/{name}"
+    for name in "hosts resolv.conf nsswitch.conf passwd group fstab ld.so.conf localtime".split()
+)
+_UNIT: Final = ("systemd", "unit")
+_MOUNT: Final = ("mounts", "mount")
+_SYSCTL: Final = ("kernel", "sysctl")
+_LISTENER: Final = ("net", "listener")
+# Fields that say how a unit runs, and not what it is.
+_OF_A_RUN: Final = frozenset(
+    "active_state sub_state result exit_status exit_signal restart_loop triggered_by".split()
+)
+_STARTED: Final = frozenset(("started", "restarted"))
+# A failure so soon after a start, in microseconds, is one of that start.
+_AT_ONCE: Final = 10 * 1_000_000
+# So much later than it is so a full file system is seen at most, and a port.
+MOST_LATE: Final = 60 * 1_000_000
+_PORTS_LATE: Final = 5 * 1_000_000
+_HARM: Final = frozenset("failed stopped removed masked disabled".split())
+_HARM_OF_MOUNT: Final = frozenset("filled removed unmounted read-only failed".split())
+_SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
+_NAME = re.compile(r"[^\W_][\w@.+:-]*")
+# Words in these are no names.
+_TEXTS: Final = frozenset(DESCRIBING)
+# Shorter names, and those of many things, are ordinary words in what other things say.
+_SHORTEST: Final = 3
+_ORDINARY: Final = frozenset(
+    "fact hostname hardware kernel locale os time root user users"
+    " bin etc games lib local mail man news opt sbin share srv sys system tmp usr var".split()
+)
+# Causes of everything that changed at such a time.
+_COMMON: Final = frozenset(("", "exit", "kernel", "reload", BOOT, FIRST, SOURCE, START))
+
+
+def called(thing: Thing) -> AbstractSet[str]:
+    """Return what a thing is called: its name, and that without its folder and its suffix."""
+    name = thing.name.lower()
+    last = name.rpartition("/")[2] if name.startswith("/") else name.partition(" ")[0]
+    bare = _SUFFIX.sub("", last)
+    return {form for form in (name, last, bare, bare.partition("@")[0]) if form}
+
+
+def relation(row: Row, other: Row, connected: Container[Thing]) -> float:
+    """Return how much two changes have to do with each other; 0 if nothing is known of it.
+
+    `connected` are the things that are connected with the other one's now. What is gone, and what
+    has no field for it, is told by names.
+    """
+    one, two = Thing(*row.identity[1:]), Thing(*other.identity[1:])
+    if one == two:
+        return SAME
+    if one in connected or _names(one) & _said(other) or _names(two) & _said(row):
+        return NAMED
+    cause = jobs.alone(row.cause)
+    is_same = cause == jobs.alone(other.cause) and cause.partition(":")[0] not in _COMMON
+    return CAUSED if is_same else 0.0
+
+
+def likelihood(row: Row, event: Row, connected: Connections) -> float:
+    """Return how likely a change led to an event, by what it has to do with it and what it did.
+
+    What a unit goes through while it fails leads to nothing, nor does what goes well.
+    """
+    thing, of = Thing(*row.identity[1:]), Thing(*event.identity[1:])
+    related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))
+    if not related:
+        is_for_all = thing[:2] in _FOR_ALL or thing.name in _FILES_FOR_ALL
+        return HOST if is_for_all else 0.0
+    if thing[:2] == _SYSCTL and not _names(thing) & _said(event):
+        return HOST
+    if connected.mentions.is_of_need(thing):
+        return SAME
+    if thing[:2] == _UNIT:
+        is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
+        is_other = not is_of_run and row.what == "changed"
+        if thing == of:
+            return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
+        return related if is_other or happened & _HARM else min(related, _USUAL)
+    # a port that closes makes nothing fail: what closed it does
+    if thing[:2] == _LISTENER and (row.what == "gone" or _is_own(row, of.name)):
+        return _SYMPTOM
+    if thing[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
+        return 0.0
+    return related
+
+
+def is_harm(row: Row) -> bool:
+    """Return whether a unit failed, stopped or may not be started any more."""
+    return row.identity[1:3] == _UNIT and bool(
+        _HARM.intersection(event_questions.happened(row.sentence))
+    )
+
+
+def is_seen_late(row: Row, event: Row) -> bool:
+    """Return whether what is seen only now and then may have been so before an earlier event.
+
+    How full file systems are is read each minute, and ports soon after a unit has changed.
+    """
+    sort, happened = row.identity[1:3], event_questions.happened(row.sentence)
+    if sort == _MOUNT:
+        return "filled" in happened
+    is_soon = row.at <= event.at + _PORTS_LATE and row.what == "appeared"
+    return sort == _LISTENER and is_soon and not _is_own(row, event.identity.name)
+
+
+def closeness(row: Row, event: Row, within: int) -> float:
+    """Return how soon before an event something happened, from 0 to 1; seconds count most."""
+    seconds, most = ((each / 1e6) for each in (max(0, event.at - row.at), within))
+    return max(0.0, 1 - math.log1p(seconds) / math.log1p(most))
+
+
+def last_start(event: Row, rows: Sequence[Row]) -> int:
+    """Return the number of the row by which a unit started well before an event, 0 if none did.
+
+    Rows are the newest first. A start after which it failed at once was none.
+    """
+    failed_at = event.at
+    for row in rows:
+        if row.identity[1:] == event.identity[1:]:
+            said = event_questions.happened(row.sentence)
+            if "failed" in said:
+                failed_at = row.at
+            elif is_start(row) and failed_at - row.at > _AT_ONCE:
+                return row.seq
+    return 0
+
+
+def is_start(row: Row) -> bool:
+    """Return whether a unit that was known was started, and not by itself after a failure."""
+    said = event_questions.happened(row.sentence)
+    is_by_itself = "failed" in said or jobs.act(row.cause) == "exit"
+    return row.what != "appeared" and not is_by_itself and bool(_STARTED.intersection(said))
+
+
+def _is_own(row: Row, unit: str) -> bool:
+    """Return whether a port was a unit's before a change and after it, as far as it was there."""
+    fields = (field for field in row.fields if list(field.path) == ["unit"])
+    sides = [side[0] for field in fields for side in (field.before, field.after) if side]
+    return bool(sides) and all(unit in str(side).split(", ") for side in sides)
+
+
+def _names(thing: Thing) -> AbstractSet[str]:
+    return {n for n in called(thing) if len(n) >= _SHORTEST} - _ORDINARY
+
+
+def _said(row: Row) -> AbstractSet[str]:
+    """Return the names in a row: in that of its object, and in the values of telling fields."""
+    told = (field for field in row.fields if "".join(split("".join(field.path[-1:]))) not in _TEXTS)
+    values = canonical([[*(field.before or ()), *(field.after or ())] for field in told])
+    return _mentioned(f"{row.identity.name} {values}") | called(Thing(*row.identity[1:]))
+
+
+def _mentioned(text: str) -> AbstractSet[str]:
+    words = {word.strip(".:-") for word in _NAME.findall(text.lower())}
+    return words | {_SUFFIX.sub("", word.removesuffix(".d")) for word in words}

@@ -1,0 +1,197 @@
+"""What is connected with a thing: what its fields name, and what names it, by one small table."""
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from opdbus.history.row_filter import Filter, Row
+from opdbus.index.catalogue.catalogue import Catalogue
+from opdbus.index.changes import history_reader
+from opdbus.index.query import condition_matching, config_mentions
+from opdbus.index.query.config_mentions import Mentions
+from opdbus.index.state_store.state_store import Memory
+from opdbus.state.conditions import Condition
+from opdbus.state.object import Json, Thing
+
+# A plugin and a kind.
+Sort: TypeAlias = tuple[str, str]
+
+UNIT: Final = ("systemd", "unit")
+PACKAGE: Final = ("packages", "package")
+_LISTENER: Final = ("net", "listener")
+_FILE: Final = ("files", "file")
+_MOUNT: Final = ("mounts", "mount")
+_ACCOUNT: Final = ("users", "account")
+_GROUP: Final = ("users", "group")
+
+
+class Relation(NamedTuple):
+    """A field of things of a sort that names things of another, in a list or with commas."""
+
+    of: Sort
+    field: str
+    to: Sort
+
+
+RELATIONS: Final = (
+    *(Relation(UNIT, field, UNIT) for field in ("triggers", "triggered_by", "unit", "following")),
+    *(Relation(UNIT, field, UNIT) for field in ("requires", "wants")),
+    Relation(UNIT, "package", PACKAGE),
+    Relation(UNIT, "where", _MOUNT),
+    Relation(UNIT, "fragment_path", _FILE),
+    Relation(UNIT, "drop_ins", _FILE),
+    Relation(UNIT, "user", _ACCOUNT),
+    # by the control group that its process is in
+    Relation(_LISTENER, "unit", UNIT),
+    Relation(_FILE, "unit", UNIT),
+    Relation(_FILE, "package", PACKAGE),
+    Relation(("net", "address"), "interface", ("net", "interface")),
+    Relation(("net", "route"), "interface", ("net", "interface")),
+    Relation(("login1", "session"), "user", _ACCOUNT),
+    # a group has those whose own it is as well
+    Relation(_GROUP, "members", _ACCOUNT),
+)
+# What has one of these in common is connected, too; a user runs too much that is not.
+_SHARED: Final = (PACKAGE,)
+MOST: Final = 1000
+
+
+# Reads what a unit names: its name, its fields, and the configuration files of its package.
+Look: TypeAlias = Callable[[str, Mapping[str, Json], Collection[str]], Awaitable[Mentions]]
+
+
+async def nothing_more(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
+    """Name nothing: for a memory without the files of its host."""
+    return Mentions()
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What is connected with a thing: things by their fields, and what its configuration names."""
+
+    things: frozenset[Thing]
+    mentions: Mentions = Mentions()  # noqa: RUF009 -- it is frozen
+
+    def __contains__(self, thing: object) -> bool:
+        """Return whether a thing is connected, be it there or gone."""
+        return thing in self.things or (isinstance(thing, Thing) and self.mentions.has(thing))
+
+    def among(self, known: Iterable[Thing]) -> frozenset[Thing]:
+        """Return the things that are connected, with those of some that are; of many, some."""
+        named = {thing for thing in known if self.mentions.has(thing)} - self.things
+        return self.things | frozenset(sorted(named)[: MOST - len(self.things)])
+
+
+async def around(memory: Memory, thing: Thing, look: Look = nothing_more) -> Connections:
+    """Return what is connected with a thing; of many things, some.
+
+    `look` tells what a unit names.
+    """
+    fields = await fields_of(memory, thing)
+    named = {*_named(thing, fields)}
+    found = {thing, *named}
+    for other in (thing, *(each for each in sorted(named) if each[:2] in _SHARED)):
+        async for naming in _naming(memory, other):
+            found |= naming
+            if len(found) > MOST:
+                break
+    if thing[:2] == _FILE:
+        # of 100,000 objects it takes 0.5 s
+        found |= await asyncio.to_thread(_units_of, memory.catalogue, thing)
+    told = Mentions()
+    if thing[:2] == UNIT:
+        files = [each.name for each in sorted(found) if each[:2] == _FILE]
+        told = await look(thing.name, fields, files)
+    return Connections(frozenset([thing, *sorted(found - {thing})[: MOST - 1]]), told)
+
+
+def _units_of(catalogue: Catalogue, file: Thing) -> set[Thing]:
+    """Return the units in the folder of whose name a file lies; may be called on a thread."""
+    units = (thing for thing in catalogue.known() if thing[:2] == UNIT)
+    return {unit for unit in units if config_mentions.of_names(unit.name).has(file)}
+
+
+async def earlier(memory: Memory, thing: Thing) -> frozenset[Thing]:
+    """Return the ports that were a unit's: what is closed has no fields that name it any more."""
+    if thing[:2] != UNIT:
+        return frozenset()
+    ports = [each for each in await history_reader.things(memory) if each[:2] == _LISTENER]
+    wanted = Filter(things=ports, where=[Condition("unit", "~", thing.name)])
+    rows = await history_reader.first(memory, wanted, MOST)
+    return frozenset(Thing(*row.identity[1:]) for row in rows if thing.name in _units(row))
+
+
+def _units(row: Row) -> Iterator[str]:
+    """Yield the units that a row names, before a change or after it."""
+    for path, *sides in row.fields:
+        if path == ["unit"]:
+            for values in sides:
+                yield from _names(values[0] if values else None)
+
+
+async def named(memory: Memory, thing: Thing) -> list[Thing]:
+    """Return the things that the fields of a thing name."""
+    return [*_named(thing, await fields_of(memory, thing))]
+
+
+async def fields_of(memory: Memory, thing: Thing) -> Mapping[str, Json]:
+    """Return the fields of a thing, none if it is gone."""
+    if not memory.catalogue.has(thing):
+        return {}
+    entries = memory.catalogue.about(thing)
+    return memory.joined(entries, await memory.content(entries))
+
+
+async def naming(memory: Memory, field: str, thing: Thing) -> list[Thing]:
+    """Return the units that have a unit in a field of theirs, in order; of many, some."""
+    # a part, since it may be one of several
+    found = sorted(
+        await condition_matching.things(memory, [Condition(field, "~", thing.name.lower())])
+    )
+    units = [each for each in found[:MOST] if each[:2] == UNIT]
+    return [
+        each for each in units if thing.name in _names((await fields_of(memory, each)).get(field))
+    ]
+
+
+def units_in(fields: Mapping[str, Json], *names: str) -> list[Thing]:
+    """Return the units that some fields name, each once."""
+    return list(
+        dict.fromkeys(Thing(*UNIT, name) for key in names for name in _names(fields.get(key)))
+    )
+
+
+def _named(thing: Thing, fields: Mapping[str, Json]) -> Iterator[Thing]:
+    """Yield the things that the fields of a thing name."""
+    for relation in RELATIONS:
+        if relation.of == thing[:2]:
+            for name in _names(fields.get(relation.field)):
+                yield Thing(*relation.to, name)
+
+
+async def _naming(memory: Memory, thing: Thing) -> AsyncIterator[set[Thing]]:
+    """Yield the things of which a field names a thing."""
+    fields = {relation.field for relation in RELATIONS if relation.to == thing[:2]}
+    for field in sorted(fields):
+        # a part, since it may be one of several
+        conditions = [Condition(field, "~", thing.name.lower())]
+        candidates = sorted(await condition_matching.things(memory, conditions))
+        sorts = {r.of for r in RELATIONS if (r.to, r.field) == (thing[:2], field)}
+        wanted = [each for each in candidates[:MOST] if each[:2] in sorts]
+        yield {each for each in wanted if thing in _named(each, await fields_of(memory, each))}
+
+
+def _names(value: Json) -> Sequence[str]:
+    if isinstance(value, list):
+        return [name for name in value if isinstance(name, str)]
+    return value.split(", ") if isinstance(value, str) and value else []

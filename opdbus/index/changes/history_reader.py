@@ -1,0 +1,117 @@
+"""Questions to history, read in parts from the event loop."""
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+from functools import partial
+from itertools import takewhile
+from typing import Final
+
+from opdbus.errors import LimitsExceeded, NotKept, UnknownObject
+from opdbus.history import change, row_filter
+from opdbus.history.row_filter import NEVER, Filter, Part, Row
+from opdbus.history.row_times import said
+from opdbus.history.state_rewinder import Backwards
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
+from opdbus.state.object import Json, Thing
+
+# Of what is given at a time, as JSON.
+MAX_BYTES: Final = 1 << 20
+
+
+async def parts(memory: Memory, wanted: Filter) -> AsyncGenerator[Part, None]:
+    """Yield the rows that a filter means, part by part; those that come meanwhile are left out."""
+    numbers = await memory.archive.read(lambda store: store.history.numbers(wanted))
+
+    def read(store: Store, some: range) -> Part:
+        return store.history.rows(wanted, some)
+
+    for some in row_filter.parts(wanted, numbers):
+        rest = some
+        while rest:
+            part = await memory.archive.read(partial(read, some=rest))
+            yield part
+            rest = part.rest
+
+
+async def first(memory: Memory, wanted: Filter, limit: int, *, is_sent: bool = False) -> list[Row]:
+    """Return the first rows that a filter means; raises LimitsExceeded if not all can be sent."""
+    found: list[Row] = []
+    async with aclosing(parts(memory, wanted)) as read:
+        async for part in read:
+            found += part.rows[: limit - len(found)]
+            if is_sent:
+                require_small(found)
+            if len(found) == limit:
+                break
+    return found
+
+
+def require_small(rows: Collection[Row]) -> None:
+    """Raise LimitsExceeded where rows are too much to be sent at a time, but for a single one."""
+    if sum(row.size for row in rows) > MAX_BYTES and len(rows) > 1:
+        raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
+
+
+async def numbered(memory: Memory, numbers: Sequence[int]) -> list[Row]:
+    """Return the rows of some numbers that are kept, in their order."""
+    return await memory.archive.read(lambda store: store.history.numbered(numbers))
+
+
+async def object_at(memory: Memory, thing: Thing, at: int) -> dict[str, dict[str, Json]]:
+    """Return what a thing was at a time (microseconds since 1970), by source.
+
+    Raises UnknownObject where it was not there, and NotKept where history does not say.
+    """
+    told = await memory.archive.read(lambda store: store.history.sources(thing))
+    sources = [*memory.catalogue.sources, *told]
+    now = await memory.archive.read(lambda store: store.history.present(thing, sources))
+    if at < now.begun:
+        begins = "has no rows yet" if now.begun == NEVER else f"begins at {said(now.begun)}"
+        raise NotKept(f"what was at {said(at)} is not known: history {begins}")
+    then = Backwards(now.states)
+    wanted, before = Filter(things=[thing], below=now.numbers.stop), None
+    async with aclosing(parts(memory, wanted)) as read:
+        async for part in read:
+            later = list(takewhile(lambda row: row.at > at, part.rows))
+            for row in later:
+                then.undo(row)
+            if len(later) < len(part.rows):
+                before = part.rows[len(later)]
+                break
+    if then.states and not then.unknown:
+        return then.states
+    raise _not_there(thing, at, then, before)
+
+
+def _not_there(
+    thing: Thing, at: int, then: Backwards, before: Row | None
+) -> UnknownObject | NotKept:
+    """Say why a thing has no state at a time, by the changes after that and the one before."""
+    name, when = "/".join(thing), said(at)
+    if then.unknown:
+        fields = ", ".join(filter(None, then.unknown)) or "it"
+        return NotKept(f"what {name} was at {when} is not known: no values are kept of {fields}")
+    if before:
+        return UnknownObject(f"{name} was not there at {when}: it left at {said(before.at)}")
+    if then.last is None:
+        return UnknownObject(f"there is no object {name}, and history has none")
+    came = said(then.last.at)
+    if then.last.cause == change.FIRST:
+        return NotKept(f"what {name} was at {when} is not known: op-dbus first saw it at {came}")
+    return UnknownObject(f"{name} was not there at {when}: it appeared at {came}")
+
+
+async def things(memory: Memory) -> list[Thing]:
+    """Return all things that have rows, also those that are gone."""
+    found: list[Thing] = []
+    while True:
+        after = found[-1] if found else ("", "", "")
+        more = await memory.archive.read(partial(_things, after=after))
+        found += more
+        if not more:
+            return found
+
+
+def _things(store: Store, after: Sequence[str]) -> list[Thing]:
+    return store.history.things(after)

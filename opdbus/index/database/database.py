@@ -1,0 +1,251 @@
+"""The SQLite file: opening it, recognizing it as ours, and explaining SQLite's errors."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from opdbus.errors import StoreError
+from opdbus.history import ledger
+from opdbus.index.database import change_log
+from opdbus.platform.regular_files import set_aside
+
+# Marks the file as ours in its header: "opdb".
+_APPLICATION: Final = 0x6F706462
+_VERSION: Final = 6
+# Of every version.
+_TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
+_OBJECTS: Final = """
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    source TEXT NOT NULL,
+    plugin TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    owner INTEGER NOT NULL,
+    properties TEXT NOT NULL,
+    text TEXT NOT NULL,
+    words TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    text_digest BLOB NOT NULL,
+    updated_at INTEGER NOT NULL,
+    passing INTEGER NOT NULL,
+    traits BLOB NOT NULL,
+    UNIQUE (source, plugin, kind, name)
+);
+CREATE INDEX objects_by_text ON objects (text_digest);
+CREATE TABLE vectors (key BLOB PRIMARY KEY, text_digest BLOB NOT NULL, data BLOB NOT NULL);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE VIRTUAL TABLE lexicon USING fts5 (
+    name, text, words, content='objects', content_rowid='id', tokenize='porter unicode61'
+);
+CREATE TRIGGER objects_inserted AFTER INSERT ON objects BEGIN
+    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
+END;
+CREATE TRIGGER objects_deleted AFTER DELETE ON objects BEGIN
+    INSERT INTO lexicon (lexicon, rowid, name, text, words)
+        VALUES ('delete', old.id, old.name, old.text, old.words);
+END;
+CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
+    INSERT INTO lexicon (lexicon, rowid, name, text, words)
+        VALUES ('delete', old.id, old.name, old.text, old.words);
+    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
+END;
+"""
+# What is counted as other than declared, with names of fields and no values.
+_DRIFTS: Final = """
+CREATE TABLE drifts (
+    plugin TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    what TEXT NOT NULL,
+    since REAL NOT NULL,
+    fields TEXT NOT NULL,
+    PRIMARY KEY (plugin, kind, name)
+) WITHOUT ROWID;
+"""
+# Vectors are many and long: without it, all are read to find those of a text.
+_VECTORS: Final = "CREATE INDEX vectors_by_text ON vectors (text_digest);"
+# A start looks for what lived as long as a connection: without it, in all objects.
+_PASSING: Final = "CREATE INDEX IF NOT EXISTS objects_passing ON objects (id) WHERE passing = 1;"
+_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS + change_log.SCHEMA + _PASSING
+# What makes a database of each version one of the next; where objects get new columns, the
+# version of what they were written by differs, too, and they are written anew.
+_MIGRATIONS: Final = {
+    1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
+    2: ledger.SCHEMA + _DRIFTS,
+    3: ledger.ADD_TIMES,
+    4: _VECTORS,
+    5: change_log.SCHEMA + _PASSING,
+}
+# Advice for SQLite's primary result codes.
+_RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
+_TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
+_ROOM: Final = "make room on its file system"
+_ADVICE: Final = {
+    sqlite3.SQLITE_FULL: _ROOM,
+    sqlite3.SQLITE_BUSY: _TAKEN,
+    sqlite3.SQLITE_LOCKED: _TAKEN,
+    sqlite3.SQLITE_READONLY: _RIGHTS,
+    sqlite3.SQLITE_CANTOPEN: _RIGHTS,
+    sqlite3.SQLITE_PERM: _RIGHTS,
+    sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
+}
+# Instructions of SQLite's machine between two reports of a long statement: some milliseconds' work.
+_INSTRUCTIONS: Final = 1_000_000
+_UNREADABLE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+# SQLite's driver has no code for text that is not UTF-8, which only damage makes.
+_NOT_UTF8: Final = "Could not decode to UTF-8"
+
+
+class Damaged(StoreError):
+    """The file is not a complete database of op-dbus: the next start sets it aside."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        """Say what is wrong with the database at `path`, and what happens next."""
+        self.reason = f"the database {path} is damaged: {reason}"
+        advice = "op-dbus sets it aside at its next start and builds a new one"
+        super().__init__(
+            f"{self.reason}; {f'{_RIGHTS}: it must be replaced' if is_read_only(path) else advice}"
+        )
+
+
+class NewerStore(StoreError):
+    """A newer op-dbus wrote the database, so that restarting this one does not help."""
+
+    exit_code = 2
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether the database, or the folder of its log, cannot be written."""
+    exists = os.path.exists(path)  # noqa: PTH110 -- Path.exists() raises where it may not look
+    parts = (path, path.parent)
+    return exists and not all(os.access(part, os.W_OK, effective_ids=True) for part in parts)
+
+
+def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
+    """Open the database for writing, and create it if there is none; raises StoreError.
+
+    `on_progress` is called now and then while the tables of an older version are changed.
+    """
+    with guarded(path):
+        _make(path)
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    try:
+        with guarded(path):
+            version = _recognize(database, path)
+            _tune(database)
+            if version < _VERSION:
+                # it returns nothing, since anything else would end the statement
+                database.set_progress_handler(on_progress, _INSTRUCTIONS)
+                _bring_up(database, version)
+                database.set_progress_handler(None, 0)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a database of op-dbus read-only; raises StoreError."""
+    with guarded(path):
+        database = open_read_only(path)
+        try:
+            _require_content(_recognize(database, path), path)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Open any database and write nothing, also no log beside it; raises sqlite3.Error."""
+    # without `immutable` SQLite creates a log where there is none
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+
+
+def _require_content(version: int, path: Path) -> None:
+    if not version:
+        raise StoreError(f"the database {path} is empty and cannot be written; {_RIGHTS}")
+
+
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the system into StoreError."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        # the low byte of an extended code is the primary one; errors of the driver have none
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+        if code in _UNREADABLE or str(error).startswith(_NOT_UTF8):
+            raise Damaged(path, error) from None
+        advice = _ROOM if code in _ADVICE and _is_full(path) else _ADVICE.get(code, "")
+        said = f"{error}; {advice}" if advice else str(error)
+        raise StoreError(f"cannot use the database {path}: {said}") from None
+    except OSError as error:
+        advice = f"; {_ROOM}" if _is_full(path) else ""
+        raise StoreError(f"cannot open the database {path}: {error.strerror}{advice}") from None
+
+
+def _is_full(path: Path) -> bool:
+    """Return whether the file system is full: then SQLite's errors are of many kinds."""
+    try:
+        return os.statvfs(path.parent).f_bavail == 0
+    except OSError:
+        return False
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # SQLite gives its -wal and -shm files the mode of the database. Only a new file is opened here:
+    # closing a file that SQLite has open would release its locks (fcntl(2)).
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if path.exists() and not path.is_file():
+        raise StoreError(f"the database {path} is not a regular file: move it away")
+    path.chmod(0o600)
+    for suffix in ("-wal", "-shm", "-journal"):
+        set_aside(path.with_name(path.name + suffix))
+
+
+def _recognize(database: sqlite3.Connection, path: Path) -> int:
+    """Return the version of our database, 0 for an empty file; raises NewerStore, Damaged."""
+    application = database.execute("PRAGMA application_id").fetchone()[0]
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+    if not tables and not application and not version:
+        return 0
+    # the first op-dbus set the version only
+    if application not in {0, _APPLICATION} or not (tables >= _TABLES and version > 0):
+        raise Damaged(path, "another program made it, or a part of it is missing")
+    if version > _VERSION:
+        raise NewerStore(
+            f"the database {path} was written by a newer op-dbus (version {version}); install that"
+            " one, or set OP_DBUS_STATE_DIR to another folder"
+        )
+    return version
+
+
+def _bring_up(database: sqlite3.Connection, version: int) -> None:
+    """Make the tables, or those of an older version as they are now; all of it or nothing."""
+    older = [_MIGRATIONS[number] for number in range(version, _VERSION)] if version else []
+    steps = f"{'; '.join(older)};" if older else _SCHEMA
+    database.executescript(
+        f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {_APPLICATION};"
+        f" PRAGMA user_version = {_VERSION}; COMMIT;"
+    )
+
+
+def _tune(database: sqlite3.Connection) -> None:
+    database.execute("PRAGMA journal_mode = WAL")
+    # in WAL mode NORMAL survives a killed process, and a power cut leaves it consistent
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.execute("PRAGMA secure_delete = ON")
+    # in bytes; a log that was longer is cut once it was copied
+    database.execute("PRAGMA journal_size_limit = 8388608")
+    # in KiB; the indexes of 100,000 objects fit, which SQLite otherwise reads again for each object
+    database.execute("PRAGMA cache_size = -8192")

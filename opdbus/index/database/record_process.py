@@ -1,0 +1,120 @@
+"""Records of a large state file's objects, made in a child process while others are stored.
+
+To read 100,000 objects and make their records takes as long as to store them, and Python computes
+on one processor at a time: the event loop would wait for each turn of the thread that reads.
+"""
+
+import marshal
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.ownership import ROOT
+from opdbus.index.database.records import Recorder, draft
+from opdbus.index.database.store import Record
+from opdbus.models import child
+from opdbus.models.child import ChildFailed
+from opdbus.platform import gc_tuning
+from opdbus.platform.slices import batches
+from opdbus.state.file import StateFile
+from opdbus.state.object import Identity, StateObject
+
+log = structlog.get_logger()
+
+# Sent together: some milliseconds' work.
+_TOGETHER: Final = 250
+# The first part: the file was read, and is good.
+_READ: Final = b"read"
+# Values of a row that say which object it is; there are no others where that has not changed.
+_OF_IDENTITY: Final = len(Identity._fields)
+
+
+# in the parent
+
+
+def stream(file: StateFile, same: str = "") -> tuple[Present, Iterator[StateObject | Record]]:
+    """Read a file as `StateFile.stream` does; raises ChildFailed where it does not begin.
+
+    A file whose signature is the `same` is known. The identities are complete after the last
+    object. Where the child ends before, this process goes on. To be used by a thread.
+    """
+    try:
+        with os.fdopen(os.memfd_create("known"), "wb") as known:
+            known.write(marshal.dumps(file.known()))
+            known.flush()
+            number = known.fileno()
+            parts = child.parts(__name__, [number], path=str(file.path), same=same, known=number)
+            next(parts, None)
+    except OSError as error:
+        raise ChildFailed(f"cannot tell it what is known: {error.strerror}") from None
+    present = Present()
+    return present, _received(file, parts, present)
+
+
+def _received(
+    file: StateFile, parts: Iterator[bytes], present: Present
+) -> Iterator[StateObject | Record]:
+    try:
+        for part in parts:
+            found = marshal.loads(part)  # noqa: S302 -- our own child made it
+            if isinstance(found, tuple):
+                file.recall(found)
+                return
+            if len(found[0]) == _OF_IDENTITY:
+                present.add([*map(Identity._make, found)])
+                continue
+            made = [*map(_record, found)]
+            present.add([record.identity for record in made])
+            yield from made
+    except ChildFailed as error:
+        log.warning("state file is read again", path=str(file.path), reason=str(error))
+    identities, objects = file.stream()
+    present.clear()
+    present.add(identities)
+    yield from objects
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    return Record._make((Identity._make(row[:_OF_IDENTITY]), ROOT, *row[4:9], 0, False, row[9]))
+
+
+# in the child
+
+
+def _parts(request: dict[str, Any]) -> Iterator[bytes]:
+    """Yield what `stream` receives."""
+    child.go_second()
+    file, recorder = StateFile(Path(request["path"])), Recorder()
+    with os.fdopen(request["known"], "rb") as known:
+        known.seek(0)
+        file.recall(marshal.loads(known.read()))  # noqa: S302 -- our own parent made it
+    # all that is made here stays
+    with gc_tuning.paused():
+        present, objects = file.stream(request["same"])
+        yield _READ
+        sent = list[Identity]()
+        for some in batches(objects, _TOGETHER):
+            made = recorder.records([*map(draft, some)])
+            yield marshal.dumps([*map(_row, made)])
+            sent += [record.identity for record in made]
+        if len(sent) < len(present):
+            yield from _as_they_were(present.difference(sent))
+        yield marshal.dumps(file.known())
+
+
+def _as_they_were(identities: Iterable[Identity]) -> Iterator[bytes]:
+    """Yield the identities of what has not changed."""
+    for some in batches(identities, _TOGETHER):
+        yield marshal.dumps([*map(tuple, some)])
+
+
+def _row(record: Record) -> tuple[Any, ...]:
+    return (*record.identity, *record[2:7], record.traits)
+
+
+if __name__ == "__main__":
+    child.answer_in_parts(_parts)

@@ -1,0 +1,489 @@
+"""Objects and vectors on disk: the statements on the SQLite database."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from operator import attrgetter
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.errors import StoreError
+from opdbus.history.insertion import insert
+from opdbus.history.ledger import Ledger
+from opdbus.history.prune import prune
+from opdbus.history.row_filter import Reader
+from opdbus.history.sentence_table import Sentences
+from opdbus.index.database import database
+from opdbus.index.database.change_log import Noted
+from opdbus.index.database.fulltext_table import Words
+from opdbus.language.vocabulary import TRAIT_BYTES
+from opdbus.state.object import Identity, Thing
+
+_INTO: Final = """
+INSERT INTO objects
+    (id, source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest,
+     updated_at, passing, traits)
+"""
+_OR_UPDATE: Final = """
+ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
+    owner = excluded.owner, properties = excluded.properties, text = excluded.text,
+    words = excluded.words, fingerprint = excluded.fingerprint,
+    text_digest = excluded.text_digest, updated_at = excluded.updated_at,
+    passing = excluded.passing, traits = excluded.traits
+"""
+_VECTORS: Final = "INSERT OR REPLACE INTO vectors (key, text_digest, data)"
+_LAST_ID: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'objects'"
+# The size of an object in bytes, as Record.size.
+_SIZE: Final = " + ".join(
+    f"length(CAST({column} AS BLOB))" for column in ("name", "properties", "text", "words")
+)
+_COLUMNS: Final = (
+    "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing,"
+    f" {_SIZE}, traits"
+)
+# The fields of a record that become fields of its entry.
+_CATALOGUED: Final = attrgetter(
+    "owner", "fingerprint", "text_digest", "updated_at", "transient", "size", "traits"
+)
+_BYTES: Final = 256
+# Rows that are Python objects at a time.
+_READ: Final = 4096
+# The tables for full text search, which keep deleted words until they are cleaned.
+WORD_TABLES: Final = ("lexicon", "sentence_words")
+# The fact that is there while deleted words may be in the files.
+UNCLEAN: Final = "unclean"
+# Pages of such a table that are written at a time: some milliseconds' work.
+_MERGED: Final = 100
+# What FTS5 keeps words in.
+_TERMS: Final = "segid, term, pgno"
+# Records of it that are rewritten in one transaction: about a MiB.
+RENEWED: Final = 256
+# How long a statement waits for another program.
+_BUSY_SECONDS: Final = 10.0
+# About as much as one write, such as a batch of vectors.
+_PROBE_CHARACTERS: Final = 64 << 10
+# SQLite looks every so many steps of a statement whether it is to stop: some milliseconds.
+_STEPS: Final = 100_000
+
+
+class Entry(NamedTuple):
+    """A stored object as the catalogue holds it: without its content."""
+
+    id: int
+    identity: Identity
+    owner: int
+    fingerprint: str
+    text_digest: bytes
+    updated_at: int
+    transient: bool
+    # in bytes, as Record.size
+    size: int = 0
+    # which values of the vocabulary it has: vocabulary.Traits
+    traits: bytes = bytes(TRAIT_BYTES)
+
+
+class Record(NamedTuple):
+    """A new or changed object, ready to be stored.
+
+    `words` is for lexical search only; a `transient` object is removed at the next start.
+    """
+
+    identity: Identity
+    owner: int
+    properties: str
+    text: str
+    words: str
+    fingerprint: str
+    text_digest: bytes
+    updated_at: int
+    transient: bool = False
+    # which values of the vocabulary it has: vocabulary.Traits
+    traits: bytes = bytes(TRAIT_BYTES)
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes: name, properties and texts."""
+        name, properties, text, words = self.identity.name, self.properties, self.text, self.words
+        if name.isascii() and properties.isascii() and text.isascii() and words.isascii():
+            # most are, and it takes half the time
+            return len(name) + len(properties) + len(text) + len(words)
+        return sum(len(part.encode()) for part in (name, properties, text, words))
+
+
+class Stored(NamedTuple):
+    """An object as it is stored, by id."""
+
+    id: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a stored object."""
+
+    properties: str
+    text: str
+    text_digest: bytes
+
+
+class Store:
+    """A connection to the database, for one thread at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        stopping: Event | None = None,
+        on_progress: Callable[[], None] = lambda: None,
+        *,
+        is_read_only: bool = False,
+    ) -> None:
+        """Open the database; raises StoreError. Set `stopping` to roll back a long transaction.
+
+        `on_progress` is called now and then while long work goes on, on the thread that does it.
+        """
+        self.path = path
+        self.is_read_only = is_read_only
+        self._stopping = stopping or Event()
+        self._on_progress = on_progress
+        self._database = (
+            database.connect_to_read(path) if is_read_only else database.connect(path, on_progress)
+        )
+        self.ledger = Ledger(self._database)
+        self.history = Reader(self._database)
+        self.sentences = Sentences(self._database)
+        self.words = Words(self._database)
+        self.noted = Noted(self._database)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    def interrupt(self) -> None:
+        """Abort the statement that another thread runs, which then changes nothing."""
+        self._database.interrupt()
+
+    def interrupt_when_stopping(self) -> None:
+        """Abort this connection's statements once the daemon is stopping, later ones too."""
+        self._database.set_progress_handler(self._stopping.is_set, _STEPS)
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Turn errors of SQLite into StoreError."""
+        return database.guarded(self.path)
+
+    def require_running(self) -> None:
+        """Raise StoreError if the daemon is stopping."""
+        if self._stopping.is_set():
+            raise StoreError("op-dbus is stopping: nothing of this was kept")
+        self._on_progress()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit everything inside; roll it back after an error."""
+        with self.guarded(), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See the database inside as it is at the first look."""
+        self._database.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._database.execute("COMMIT")
+
+    def sync(self) -> None:
+        """Make sure that all that was committed is on the disk."""
+        self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def keep_log(self, pages: int) -> None:
+        """Copy the log to the database after so many pages."""
+        self._database.execute(f"PRAGMA wal_autocheckpoint = {pages:d}")
+
+    def clean_words(self) -> None:
+        """Erase deleted words from the tables for full text search, all in one go."""
+        for table in WORD_TABLES:
+            is_begun = False
+            while self.clean_more(table, is_begun=is_begun):
+                self.require_running()
+                is_begun = True
+            self.renew_terms(table)
+            self.renew_words(table, 0, -1)
+
+    def clean_more(self, table: str, *, is_begun: bool) -> bool:
+        """Erase some deleted words from a table; return whether there may be more.
+
+        FTS5 keeps what was deleted until its segments are merged: a negative number of pages begins
+        to merge all of them into one, a positive one goes on.
+        """
+        pages = _MERGED if is_begun else -_MERGED
+        with self.transaction():
+            before = self._database.total_changes
+            self._database.execute(
+                f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)",  # noqa: S608 -- our own names
+                (pages,),
+            )
+            # FTS5's documentation: less than 2, and nothing was merged
+            return self._database.total_changes - before > 1
+
+    def renew_terms(self, table: str) -> None:
+        """Write the index of a table for full text search to new pages: it is small."""
+        with self.transaction():
+            found = self._database.execute(f"SELECT {_TERMS} FROM {table}_idx").fetchall()  # noqa: S608 -- our own names
+            self._database.execute(f"DELETE FROM {table}_idx")  # noqa: S608 -- our own names
+            into = f"INSERT INTO {table}_idx ({_TERMS}) VALUES (?, ?, ?)"  # noqa: S608 -- our own names
+            self._database.executemany(into, found)
+
+    def renew_words(self, table: str, after: int, most: int = RENEWED) -> int:
+        """Write records after an id to new pages, 10 ms for each MiB; return the last id, or 0.
+
+        In pages that go on to be used, SQLite leaves copies of what was moved to others; pages that
+        become free are overwritten. Those at both ends of a range stay, until they are inside one.
+        """
+        with self.transaction():
+            found = self._database.execute(
+                f"SELECT id, block FROM {table}_data WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 -- our own names
+                (after, most),
+            ).fetchall()
+            last = found[-1][0] if found else 0
+            self._database.execute(
+                f"DELETE FROM {table}_data WHERE id > ? AND id <= ?",  # noqa: S608 -- our own names
+                (after, last),
+            )
+            into = f"INSERT INTO {table}_data (id, block) VALUES (?, ?)"  # noqa: S608 -- our own names
+            self._database.executemany(into, found)
+            return last
+
+    def empty_log(self, seconds: float = _BUSY_SECONDS) -> bool:
+        """Give back the room that the log takes; returns whether nobody kept us from it.
+
+        It waits at most so long for others that read.
+        """
+        self._database.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
+        try:
+            return not self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        finally:
+            self._database.execute(f"PRAGMA busy_timeout = {int(1000 * _BUSY_SECONDS)}")
+
+    # objects
+
+    def entries(self, *, transient: bool | None = None) -> list[Entry]:
+        """Return the entry of every object, in the order of their changes, or of some of them."""
+        which = "TRUE" if transient is None else f"passing = {transient:d}"
+        rows = self._database.execute(
+            f"SELECT {_COLUMNS} FROM objects WHERE {which} ORDER BY updated_at"  # noqa: S608 -- our own constants
+        )
+        return [
+            Entry(number, Identity(*named), owner, hashed, text, at, bool(passing), size, traits)
+            for number, *named, owner, hashed, text, at, passing, size, traits in rows
+        ]
+
+    def entry_rows(
+        self, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
+    ) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """Yield the fields of entries that stay, an identity as four of them, in parts.
+
+        Of all, or of those after an id, and of some `again`. Values of the vocabulary of another
+        version, which ids that are `unrendered` have, are left out.
+        """
+        traits = (
+            f"CASE WHEN id BETWEEN {unrendered.start} AND {unrendered.stop - 1}"
+            f" THEN zeroblob({TRAIT_BYTES}) ELSE traits END"
+            if unrendered
+            else "traits"
+        )
+        columns = f"{_COLUMNS.removesuffix('traits')}{traits}"
+        listed = "id IN (SELECT value FROM json_each(?))"
+        for which, value in (("id > ?", after), (listed, json.dumps([*again]))):
+            rows = self._database.execute(
+                f"SELECT {columns} FROM objects WHERE NOT passing AND {which}",  # noqa: S608 -- our own constants
+                (value,),
+            )
+            while part := rows.fetchmany(_READ):
+                yield part
+
+    def last_id(self) -> int:
+        """Return the highest id that an object ever had."""
+        return int(self._database.execute(_LAST_ID).fetchone()[0])
+
+    def latest(self, source: str) -> int:
+        """Return when an object of a source was changed last, in seconds since 1970; 0 if never."""
+        query = "SELECT max(updated_at) FROM objects WHERE source = ?"
+        return int(self._database.execute(query, (source,)).fetchone()[0] or 0)
+
+    def put(self, records: Collection[Record], known: Mapping[Identity, Entry] = {}) -> list[Entry]:
+        """Insert objects, or replace the `known` ones, and return their entries.
+
+        Call inside a transaction. New ones get the next ids: to ask SQLite for the id of each
+        takes as long as to store it.
+        """
+        new = count(self.last_id() + 1)
+        there = (known.get(record.identity) for record in records)
+        ids = [entry.id if entry else next(new) for entry in there]
+        insert(self._database, _INTO, self._rows(ids, records), _OR_UPDATE)
+        return [
+            Entry(number, record.identity, *_CATALOGUED(record))
+            for number, record in zip(ids, records, strict=True)
+        ]
+
+    def stored(self, after: int, last: int, limit: int) -> list[Stored]:
+        """Return the next objects after an id, up to the `last` one, as they are stored."""
+        rows = self._database.execute(
+            "SELECT id, source, plugin, kind, name, owner, properties, text, words, fingerprint,"
+            " text_digest, updated_at, passing, traits"
+            " FROM objects WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+            (after, last, limit),
+        ).fetchall()
+        return [
+            Stored(number, Record._make((Identity(*row[:4]), *row[4:11], bool(row[11]), row[12])))
+            for number, *row in rows
+        ]
+
+    def count_of(self, ids: range) -> int:
+        """Count the objects with ids in a range."""
+        query = "SELECT count(*) FROM objects WHERE id BETWEEN ? AND ?"
+        return int(self._database.execute(query, (ids.start, ids.stop - 1)).fetchone()[0])
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Delete objects, not their vectors; call inside a transaction."""
+        self._database.executemany("DELETE FROM objects WHERE id = ?", ((i,) for i in ids))
+
+    def content(self, ids: Sequence[int]) -> dict[int, Content]:
+        """Return the content of objects by id."""
+        return {
+            row[0]: Content(*row[1:])
+            for row in self._database.execute(
+                "SELECT id, properties, text, text_digest FROM objects"
+                " WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps(ids),),
+            )
+        }
+
+    def texts(self, digests: Sequence[bytes]) -> dict[bytes, str]:
+        """Return those of these texts that objects have, by digest."""
+        places = ",".join("?" * len(digests))
+        return dict(
+            self._database.execute(
+                f"SELECT text_digest, text FROM objects WHERE text_digest IN ({places})"  # noqa: S608 -- only places
+                " GROUP BY text_digest",
+                digests,
+            )
+        )
+
+    # vectors
+
+    def put_vectors(
+        self, keys: Sequence[bytes], digests: Sequence[bytes], vectors: NDArray[np.float32]
+    ) -> None:
+        """Store vectors (keys, dimension) of the texts with these digests, in one commit."""
+        columns = keys, digests, vectors.astype("<f4", copy=False)
+        rows = zip(*(map(bytearray, column) for column in columns), strict=True)
+        with self.transaction():
+            insert(self._database, _VECTORS, rows)
+
+    def vectors_of(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return (key, little-endian float32) of those of these vectors that there are."""
+        places = ",".join("?" * len(keys))
+        query = f"SELECT key, data FROM vectors WHERE key IN ({places})"  # noqa: S608 -- only places
+        return self._database.execute(query, keys).fetchall()
+
+    def vectors(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield (key, digest of the text, little-endian float32) of every vector."""
+        yield from self._database.execute("SELECT key, text_digest, data FROM vectors")
+
+    def probe(self) -> None:
+        """Write and delete some bytes; raises StoreError if the database cannot be written."""
+        with self.transaction():
+            self.set_fact("probe", "." * _PROBE_CHARACTERS)
+        with self.transaction():
+            self._database.execute("DELETE FROM facts WHERE name = 'probe'")
+
+    def prune_vectors(self, first: int) -> None:
+        """Delete the vectors of texts that no object has, and whose digests begin with a byte."""
+        with self.transaction():
+            self._database.execute(
+                "DELETE FROM vectors WHERE text_digest >= ? AND text_digest < ?"
+                " AND NOT EXISTS"
+                " (SELECT 1 FROM objects WHERE objects.text_digest = vectors.text_digest)",
+                (bytes([first]), _after(first)),
+            )
+
+    def forget_vectors(self, digests: Sequence[bytes]) -> set[bytes]:
+        """Delete the vectors of those of these texts that no object has; return the texts."""
+        query = (
+            "DELETE FROM vectors WHERE text_digest = ?1 AND NOT EXISTS"
+            " (SELECT 1 FROM objects WHERE text_digest = ?1) RETURNING 1"
+        )
+        with self.transaction():
+            return {one for one in digests if self._database.execute(query, (one,)).fetchall()}
+
+    def prune_history(self, last: int) -> int:
+        """Delete some of the oldest rows of history up to this one, and count them."""
+        with self.transaction():
+            return prune(self.ledger, last)
+
+    def put_sentence_vectors(
+        self, engine: bytes, numbers: Sequence[int], vectors: NDArray[np.float32]
+    ) -> None:
+        """Store vectors (numbers, dimension) of sentences of history, in one commit."""
+        with self.transaction():
+            self.sentences.put(engine, numbers, vectors)
+
+    def put_moved(self, rows: Sequence[tuple[float, int]]) -> None:
+        """Set the distances between the texts before and after, of rows of history."""
+        with self.transaction():
+            self.ledger.set_moved(rows)
+
+    # drift
+
+    def drifts(self) -> Iterator[tuple[Thing, str, float, str]]:
+        """Yield (thing, class, since, fields as JSON, without values) of what is counted."""
+        query = "SELECT plugin, kind, name, what, since, fields FROM drifts"
+        for row in self._database.execute(query):
+            yield Thing(*row[:3]), *row[3:]
+
+    def put_drifts(
+        self, rows: Iterable[tuple[Thing, str, float, str]], gone: Iterable[Thing]
+    ) -> None:
+        """Insert or replace what is counted, and delete what is not any more; in a transaction."""
+        self._database.executemany(
+            "DELETE FROM drifts WHERE plugin = ? AND kind = ? AND name = ?", gone
+        )
+        self._database.executemany(
+            "INSERT OR REPLACE INTO drifts VALUES (?, ?, ?, ?, ?, ?)",
+            ((*thing, *rest) for thing, *rest in rows),
+        )
+
+    # named values
+
+    def fact(self, name: str) -> str | None:
+        """Return a stored value."""
+        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def set_fact(self, name: str, value: str) -> None:
+        """Store a value; call inside a transaction."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
+        )
+
+    def drop_fact(self, name: str) -> None:
+        """Forget a stored value; call inside a transaction."""
+        self._database.execute("DELETE FROM facts WHERE name = ?", (name,))
+
+    def _rows(self, ids: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
+        for number, record in zip(ids, records, strict=True):
+            self.require_running()
+            held = bytearray(record.text_digest), record.updated_at, int(record.transient)
+            yield number, *record.identity, *record[1:6], *held, bytearray(record.traits)
+
+
+def _after(first: int) -> bytes:
+    """Return what comes after all digests that begin with a byte."""
+    return bytes([first + 1]) if first < _BYTES - 1 else b"\xff" * 32

@@ -1,0 +1,266 @@
+"""All fields of objects in arrays, so that a condition is met by rows and not by objects.
+
+A row is an object as it was read once; what is read again gets a new row.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from itertools import islice
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.arrays import extended
+from opdbus.index.catalogue.entry_view import Found, View
+from opdbus.index.catalogue.text_table import NO_ROW
+from opdbus.index.catalogue.value_array import encoded
+from opdbus.index.fields.field_column import FieldColumn
+from opdbus.state import fields
+from opdbus.state.conditions import Condition
+from opdbus.state.object import Identity, Json
+
+# A field by its dotted path, and the lists of objects that it is in.
+Key: TypeAlias = tuple[str, tuple[str, ...]]
+# An object by its id, its identity, and what it has.
+Item: TypeAlias = tuple[int, Identity, Mapping[str, Json]]
+
+# An object with more values, or longer ones, or further fields where there are many, is in no row.
+MAX_VALUES: Final = 256
+_MAX_CHARACTERS: Final = 4096
+_MAX_COLUMNS: Final = 2048
+# Of all objects: some 30 bytes each.
+_MAX_ALL: Final = 1 << 24
+
+
+class Written(NamedTuple):
+    """What was written: the objects of the next rows, and those that were not taken."""
+
+    ids: list[int]
+    outside: list[int]
+
+
+class Snapshot(NamedTuple):
+    """The rows that there were: so many, and which of them are of objects as they were then."""
+
+    end: int
+    is_current: NDArray[np.bool_]
+
+
+class FieldIndex:
+    """The rows of objects: `write` may run on any one thread, `publish` on that of the view."""
+
+    def __init__(self, view: View) -> None:
+        self.end = 0
+        # objects that are in no row
+        self.outside: set[int] = set()
+        self._view = view
+        self._columns: dict[Key, FieldColumn] = {}
+        # the same by the last words of the names that they have
+        self._by_word: dict[str, dict[Key, FieldColumn]] = {}
+        self._identity = {name: FieldColumn() for name in fields.IDENTITY}
+        self._values = 0
+        self._ids = np.empty(0, np.int64)
+        self._places = np.empty(0, np.int32)
+        self._is_current = np.empty(0, np.bool_)
+        # by place
+        self._row_of = np.empty(0, np.int32)
+
+    @classmethod
+    def of(
+        cls,
+        view: View,
+        about: Sequence[Any],
+        arrays: Mapping[str, NDArray[Any]],
+        changed: Collection[int],
+    ) -> Self:
+        """Return the index that gave this, for the entries of a view.
+
+        It changes no array. Rows of those whose ids have `changed` or are gone since are old.
+        """
+        found = cls(view)
+        found.end, found._values, keys, columns = about
+        found._ids = arrays["ids"]
+        places = view.places.find_each(found._ids)
+        found._places = np.maximum(places, 0)
+        is_old = (places < 0) | np.isin(found._ids, [*changed])
+        found._is_current = arrays["is_current"] & ~is_old
+        found._give(places[found._is_current], np.flatnonzero(found._is_current))
+        made = [FieldColumn.of(each, _part(arrays, n)) for n, each in enumerate(columns)]
+        named = len(found._identity)
+        found._identity = dict(zip(found._identity, made[:named], strict=True))
+        for (path, lists), column in zip(keys, made[named:], strict=True):
+            found._keep((path, tuple(lists)), column)
+        return found
+
+    @property
+    def about(self) -> list[Any]:
+        """What there is besides arrays."""
+        return [self.end, self._values, [*self._columns], [each.about for each in self._all()]]
+
+    def arrays(self, unread: Collection[int]) -> dict[str, NDArray[Any]]:
+        """Return all rows as arrays by name, while none are written; those of `unread` are old."""
+        ids = self._ids[: self.end]
+        is_current = self._is_current[: self.end] & ~np.isin(ids, [*unread])
+        columns = (
+            (f"{number} {name}", array)
+            for number, column in enumerate(self._all())
+            for name, array in column.arrays().items()
+        )
+        return {"ids": ids, "is_current": is_current, **dict(columns)}
+
+    def _all(self) -> Iterator[FieldColumn]:
+        return itertools.chain(self._identity.values(), self._columns.values())
+
+    def has_row(self, places: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which of the entries at some places have a row."""
+        found = np.zeros(len(places), np.bool_)
+        is_there = places < len(self._row_of)
+        found[is_there] = self._row_of[places[is_there]] != NO_ROW
+        return found
+
+    def write(self, items: Iterable[Item]) -> Written:
+        """Write the values of objects, which nobody sees yet."""
+        written, identities = Written([], []), list[Identity]()
+        staged: dict[Key, tuple[list[int], list[bytes]]] = {}
+        for number, identity, properties in items:
+            leaves = [*islice(fields.leaves(properties), MAX_VALUES + 1)]
+            if not self._takes(leaves, staged.keys()):
+                written.outside.append(number)
+                continue
+            row = self.end + len(written.ids)
+            written.ids.append(number)
+            identities.append(identity)
+            self._values += len(leaves)
+            for path, lists, value in leaves:
+                known = staged.get((path, lists)) or staged.setdefault((path, lists), ([], []))
+                known[0].append(row)
+                known[1].append(encoded(value))
+        every = range(self.end, self.end + len(identities))
+        for part, column in self._identity.items():
+            column.add(every, [encoded(getattr(one, part)) for one in identities])
+        for key, (rows, values) in staged.items():
+            column = self._columns.get(key, FieldColumn())
+            column.add(rows, values)
+            if key not in self._columns:
+                self._keep(key, column)
+        return written
+
+    def _keep(self, key: Key, column: FieldColumn) -> None:
+        """Have a column be found by its key, and by words."""
+        self._columns[key] = column
+        for word in fields.last_words(*key):
+            self._by_word.setdefault(word, {})[key] = column
+
+    def _takes(self, leaves: Sequence[fields.Leaf], staged: AbstractSet[Key]) -> bool:
+        if len(leaves) > MAX_VALUES or self._values + len(leaves) > _MAX_ALL:
+            return False
+        if any(isinstance(v, str) and len(v) > _MAX_CHARACTERS for _, _, v in leaves):
+            return False
+        if len(self._columns) + len(staged) + MAX_VALUES <= _MAX_COLUMNS:
+            return True
+        keys = {(path, lists) for path, lists, _ in leaves}
+        return len(keys | staged | self._columns.keys()) <= _MAX_COLUMNS
+
+    def publish(self, written: Written) -> None:
+        """Have what was written be seen, in place of the rows that the objects had."""
+        ids, end = written.ids, self.end + len(written.ids)
+        self.outside.difference_update(ids)
+        self.outside.update(number for number in written.outside if number in self._view.places)
+        places = self._view.places.find_each(np.array(ids, np.int64))
+        # some may have gone meanwhile
+        is_there = places >= 0
+        self._ids = extended(self._ids, self.end, ids)
+        self._places = extended(self._places, self.end, np.maximum(places, 0))
+        self._is_current = extended(self._is_current, self.end, is_there)
+        self._give(places[is_there], np.arange(self.end, end)[is_there])
+        self.end = end
+
+    def _give(self, places: NDArray[np.int32], rows: NDArray[np.intp]) -> None:
+        """Give the objects at some places new rows."""
+        known, size = len(self._row_of), len(self._view.entries)
+        if known < size:
+            self._row_of = np.append(
+                self._row_of, np.full(max(size, 2 * known) - known, NO_ROW, np.int32)
+            )
+        before = self._row_of[places]
+        self._is_current[before[before >= 0]] = False
+        self._row_of[places] = rows
+
+    def snapshot(self) -> Snapshot:
+        """Return which rows there are now: for `found`, on another thread."""
+        return Snapshot(self.end, self._is_current[: self.end].copy())
+
+    def found(self, rows: NDArray[np.bool_]) -> Found:
+        """Return the objects of some rows."""
+        at = np.flatnonzero(rows)
+        return Found(self._places[at].astype(np.intp), self._ids[at])
+
+    def rows_of(self, found: Found) -> NDArray[np.intp]:
+        """Return the rows of objects, -1 for those that have none."""
+        rows = np.full(len(found.ids), -1, np.intp)
+        is_there = found.places < len(self._row_of)
+        rows[is_there] = self._row_of[found.places[is_there]]
+        has_row = rows >= 0
+        rows[has_row] = np.where(self._ids[rows[has_row]] == found.ids[has_row], rows[has_row], -1)
+        return rows
+
+    def knows(self, name: str) -> bool:
+        """Return whether a row may have a field of a name."""
+        return fields.split(name)[-1] in self._by_word
+
+    def meeting(
+        self, condition: Condition, end: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which of the first rows meet a condition, and by which their thing may meet it."""
+        exact, ending = self._having(condition, end)
+        met, is_unequal = exact.met(), condition.operator == "!="
+        if not ending.columns:
+            return met, exact.present if is_unequal else met
+        others = ending.met()
+        perhaps = exact.present | ending.present if is_unequal else met | others
+        return np.where(exact.present, met, others), perhaps
+
+    def _having(self, condition: Condition, end: int) -> tuple["_Fields", "_Fields"]:
+        """Return the fields that have the name of a condition, and those that end in it."""
+        if always := self._identity.get(condition.field.lower()):
+            return _Fields(condition, [always], end), _Fields(condition, [], end)
+        wanted = fields.split(condition.field)
+        found: dict[int, list[FieldColumn]] = {1: [], 2: []}
+        for (path, lists), column in self._by_word.get(wanted[-1], {}).copy().items():
+            if fit := fields.fit(wanted, path, lists):
+                found[fit].append(column)
+        return _Fields(condition, found[2], end), _Fields(condition, found[1], end)
+
+
+def _part(arrays: Mapping[str, NDArray[Any]], number: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the column with a number."""
+    return {name: arrays[f"{number} {name}"] for name in FieldColumn.NAMES}
+
+
+class _Fields:
+    """Fields that a condition is about, and which of the first rows have them and meet it."""
+
+    def __init__(self, condition: Condition, columns: Sequence[FieldColumn], end: int) -> None:
+        self.columns = columns
+        self._condition = condition
+        self._end = end
+
+    @cached_property
+    def present(self) -> NDArray[np.bool_]:
+        """Return which rows have such a field."""
+        found = np.zeros(self._end, np.bool_)
+        for column in self.columns:
+            column.mark_all(found)
+        return found
+
+    def met(self) -> NDArray[np.bool_]:
+        """Return which rows meet the condition by these fields."""
+        is_met = np.zeros(self._end, np.bool_)
+        for column in self.columns:
+            column.mark(is_met, self._condition)
+        if self._condition.operator == "!=":
+            return self.present & ~is_met
+        return is_met

@@ -1,0 +1,43 @@
+"""Which rows of the index of fields meet conditions, and what that says of things."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from opdbus.index.catalogue.entry_view import Found
+from opdbus.index.catalogue.shared_objects import Shared
+from opdbus.index.fields.field_index import FieldIndex
+from opdbus.state.conditions import Condition
+from opdbus.state.object import Thing
+
+
+class Rows:
+    """The rows that there are now; to be made on the thread of the catalogue, used once on any.
+
+    Of entries that are `left` they say nothing.
+    """
+
+    def __init__(self, index: FieldIndex, shared: Shared, left: Found) -> None:
+        self._index = index
+        self._shared = shared
+        self._end, self._is_told = index.snapshot()
+        for entries in (left, shared.entries):
+            rows = index.rows_of(entries)
+            self._is_told[rows[rows >= 0]] = False
+        # of the entries of shared things, -1 where these are to be looked at
+        self._of_shared = np.where(np.isin(shared.entries.ids, left.ids), -1, rows)
+
+    def look(self, conditions: Sequence[Condition]) -> tuple[Found, Sequence[Thing]]:
+        """Return the entries that meet all conditions, and the shared things that perhaps do."""
+        things, starts, _ = self._shared
+        is_met, is_wanted = self._is_told, np.ones(len(things), np.bool_)
+        is_known = self._of_shared >= 0
+        for condition in conditions:
+            met, perhaps = self._index.meeting(condition, self._end)
+            is_met &= met
+            if len(things):
+                may = ~is_known
+                may[is_known] = perhaps[self._of_shared[is_known]]
+                is_wanted &= np.logical_or.reduceat(may, starts)
+        wanted = [things[at] for at in np.flatnonzero(is_wanted).tolist()]
+        return self._index.found(is_met), wanted

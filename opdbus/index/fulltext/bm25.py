@@ -1,0 +1,107 @@
+"""What has the terms of a question, and the BM25 score of that: from memory, or the database."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.entry_view import View
+from opdbus.index.database.store import Store
+from opdbus.index.fulltext.word_index import Lookup, Term
+from opdbus.index.ranking.scores import idf
+from opdbus.index.snapshot import postings
+from opdbus.index.snapshot.postings import Having
+
+# Entries that the database gives, and those that it scores, or a share of all: each takes it 4 us.
+_CANDIDATES: Final = 1000
+_SCORED: Final = 5000
+_SCORED_SHARE: Final = 0.02
+_NOWHERE: Final = Having(np.empty(0, np.int32), np.empty(0, np.float16))
+
+
+class Scored(Protocol):
+    """What entries have of terms; entries are given by their places."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many entries have each term."""
+
+    def scores(self) -> NDArray[np.float32]:
+        """Return the BM25 score of each entry (entries,)."""
+
+    def having(self, term: str) -> NDArray[np.int32]:
+        """Return the entries that have a term: all, if they are few."""
+
+
+def scored(store: Store, lookup: Lookup | None, terms: Sequence[str], view: View) -> Scored:
+    """Look for terms in memory, and while they are not there, in the database."""
+    return InMemory(store, lookup, terms, view) if lookup else InDatabase(store, terms, view)
+
+
+class InDatabase:
+    """By FTS5: where very many entries have a term, not all of them are scored."""
+
+    def __init__(self, store: Store, terms: Sequence[str], view: View) -> None:
+        self._words = store.words
+        self._view = view
+        self._enough = _enough(view)
+        self.counts = {term: self._words.count_matches(term) for term in terms}
+
+    def scores(self) -> NDArray[np.float32]:
+        """Return the BM25 score of each entry."""
+        found = dict(self._words.best(self.counts, _CANDIDATES, self._enough))
+        total = np.zeros(len(self._view.entries), np.float32)
+        there = self._view.found(found)
+        total[there.places] = [found[number] for number in there.ids.tolist()]
+        return total
+
+    def having(self, term: str) -> NDArray[np.int32]:
+        """Return the entries that have a term."""
+        return _places(self._view, self._words.having(term, self._enough))
+
+
+class InMemory:
+    """By arrays of words; phrases are looked for in the database."""
+
+    def __init__(self, store: Store, lookup: Lookup, terms: Sequence[str], view: View) -> None:
+        self._words = store.words
+        self._lookup = lookup
+        self._view = view
+        self._mean_length = postings.mean_length(store)
+        self._terms = {term: self._find(term) for term in terms}
+        self.counts = {term: found.entries for term, found in self._terms.items()}
+
+    def scores(self) -> NDArray[np.float32]:
+        """Return the BM25 score of each entry."""
+        objects = len(self._view.places)
+        terms = [(found, idf(found.entries, objects)) for found in self._terms.values()]
+        return self._lookup.scores(terms, len(self._view.entries))
+
+    def having(self, term: str) -> NDArray[np.int32]:
+        """Return the entries that have a term."""
+        return self._lookup.places(self._terms[term])
+
+    def _find(self, term: str) -> Term:
+        stems = self._lookup.stems.of(term)
+        if len(stems) != 1:
+            return self._phrase(term)
+        return self._lookup.find(stems[0], self._mean_length)
+
+    def _phrase(self, term: str) -> Term:
+        enough = _enough(self._view)
+        found = dict(self._words.match([term], enough))
+        there = self._view.found(found)
+        count = len(found) if len(found) < enough else self._words.count_matches(term)
+        scores = np.array([found[number] for number in there.ids.tolist()])
+        impacts = (scores / idf(count, len(self._view.places))).astype(np.float16)
+        return Term(count, _NOWHERE, Having(there.places.astype(np.int32), impacts))
+
+
+def _enough(view: View) -> int:
+    return max(_SCORED, round(_SCORED_SHARE * len(view.places)))
+
+
+def _places(view: View, ids: Iterable[int]) -> NDArray[np.int32]:
+    """Return the places of ids, without entries that have gone since they were looked up."""
+    return view.found([*ids]).places.astype(np.int32)

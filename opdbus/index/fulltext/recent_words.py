@@ -1,0 +1,65 @@
+"""The words of the objects that changed last, in a small database in memory, by their places."""
+
+import sqlite3
+from collections.abc import Sequence
+from threading import Lock
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from opdbus.history.full_text import TOKENIZED
+from opdbus.index.database.fulltext_table import Words
+from opdbus.index.snapshot.postings import Having, impacts, once
+
+_LEXICON: Final = f"CREATE VIRTUAL TABLE lexicon USING fts5 (name, text, words, {TOKENIZED})"
+_PUT: Final = "REPLACE INTO lexicon (rowid, name, text, words) VALUES (?, ?, ?, ?)"
+
+
+class Row(NamedTuple):
+    """The words of the entry at a place."""
+
+    place: int
+    name: str
+    text: str
+    words: str
+
+
+class RecentWords:
+    """What has changed since some moment; may be used by several threads."""
+
+    def __init__(self) -> None:
+        # places whose entries are others since then
+        self.changed: list[int] = []
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.execute(_LEXICON)
+        self._words = Words(self._database)
+        # how many words each entry has, by place
+        self._lengths: dict[int, int] = {}
+        self._one_at_a_time = Lock()
+
+    def __del__(self) -> None:
+        """Close the database, which lives as long as this."""
+        self._database.close()
+
+    def replace(self, gone: Sequence[int], rows: Sequence[Row]) -> None:
+        """Forget what was at some places, and learn what is there now; takes 15 us a row."""
+        with self._one_at_a_time, self._database:
+            self._database.execute("BEGIN")
+            for place in gone:
+                self._database.execute("DELETE FROM lexicon WHERE rowid = ?", (place,))
+            self._database.executemany(_PUT, rows)
+            self._lengths |= {row.place: self._words.length(row.place) for row in rows}
+
+    def find(self, word: bytes, mean_length: float) -> Having:
+        """Return what has a word: see Postings.find, and postings.mean_length."""
+        with self._one_at_a_time:
+            said = self._words.occurrences(word, word)
+            places, times, _ = once(said, np.array([len(said)]), self._words.weights)
+            lengths = np.array([self._lengths[place] for place in places.tolist()], np.float32)
+        found = impacts(times, lengths, mean_length).astype(np.float16)
+        return Having(places.astype(np.int32), found)
+
+    def begun(self, beginnings: Sequence[str]) -> list[str]:
+        """Return those with which words begin, and go on: see Words.begun."""
+        with self._one_at_a_time:
+            return self._words.begun(beginnings)

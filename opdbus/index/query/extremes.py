@@ -1,0 +1,180 @@
+"""Words that ask for the most or the least of a field, such as `largest package`.
+
+`largest packages` asks for several, in order.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.catalogue.entry_view import Found as Met
+from opdbus.index.catalogue.entry_view import View
+from opdbus.index.query import condition_matching
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.search.word_similarity import BEGINNING
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.second_stage import Found
+from opdbus.language import everyday, kinds
+from opdbus.state.fields import split
+from opdbus.state.flatten import singular
+from opdbus.state.object import Json, Thing
+
+# Words of fields, and what asks for the most and for the least of them. Words of the
+# question count, too: `which interface has the biggest mtu`.
+_ADJECTIVES: Final = (
+    ("size memory space length", "largest|biggest|most space", "smallest|tiniest|least space"),
+    ("used fill full", "fullest|most used|least free space|least room|least room left",
+     "emptiest|least used|most free space|most room|most room left"),
+    ("temperature degrees celsius c", "warmest|hottest", "coldest|coolest"),
+    ("weight mass load", "heaviest", "lightest"),
+    ("speed rate rpm", "fastest|quickest", "slowest"),
+    ("volume loudness level", "loudest", "quietest"),
+    ("brightness light", "brightest", "darkest"),
+    ("load usage busy", "busiest", "idlest"),
+    ("price cost", "dearest|most expensive", "cheapest"),
+    ("expires expiry until end due", "lasts longest",
+     "expires first|expires next|runs out first|runs out next|ends first|expire first|soonest"),
+    ("height altitude depth", "tallest|deepest", "shallowest"),
+    ("", "highest|most|maximum|greatest|strongest|furthest|farthest",
+     "lowest|least|fewest|minimum|weakest|nearest"),
+)  # fmt: skip
+# What of these is a time goes the other way: what lasts longest has begun first.
+_TIMES: Final = (
+    ("length duration minutes seconds days hours since age uptime",
+     "longest|longest ago|longest time", "shortest|shortest time"),
+    ("modified age hours since changed created used", "oldest",
+     "newest|latest|youngest|last changed|last modified|most recently changed|most recent"),
+)  # fmt: skip
+
+
+class _Wanted(NamedTuple):
+    """Words of fields, and whether the greatest number, and the latest time of them is meant."""
+
+    words: frozenset[str]
+    is_greatest: bool
+    is_latest: bool
+
+
+def _begin(words: Iterable[str]) -> frozenset[str]:
+    return frozenset(word[:BEGINNING] for word in words)
+
+
+_ASKED: Final[Mapping[str, _Wanted]] = {
+    phrase: _Wanted(_begin(words.split()), is_most, is_most != (row in _TIMES))
+    for row in (*_ADJECTIVES, *_TIMES)
+    for words, *ways in [row]
+    for is_most, phrases in zip((True, False), ways, strict=True)
+    for phrase in phrases.split("|")
+}
+_WORDS: Final = re.compile(
+    rf"(?<!\bat )\b(?:{'|'.join(sorted(_ASKED, key=len, reverse=True))})\b", re.IGNORECASE
+)
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d")
+# Of more things the values would take too long to read.
+_MOST: Final = 5000
+# A word of a question in a field's name counts as two that an adjective is about.
+_NAMED: Final = 2
+# So many are given where several are asked for.
+_SEVERAL: Final = 10
+
+
+class Superlative(NamedTuple):
+    """A superlative as it stands in a question, and what has the most or the least, in order.
+
+    What is only declared comes `below` what is observed.
+    """
+
+    words: str
+    things: Sequence[Thing]
+    below: Sequence[Thing]
+
+
+async def find(memory: Memory, question: str, within: Met | None) -> Superlative | None:
+    """Return the first superlative in a question, if what it asks for has one of its fields.
+
+    Only what is `within` some entries is compared.
+    """
+    match = _WORDS.search(question)
+    if match is None:
+        return None
+    rest = f"{question[: match.start()]} {question[match.end() :]}"
+    some = memory.catalogue.view.there(within) if within else None
+    for places, least in _places(memory.catalogue.view, rest, some):
+        things = sorted({*memory.catalogue.view.things(places)} - memory.declarations.renamed())
+        rows = dict(zip(things, await condition_matching.leaves(memory, things), strict=True))
+        observed = [one for one in things if memory.catalogue.is_observed(one)]
+        # the most that is declared is the most only where nothing is observed
+        for compared in (observed, things):
+            given = {thing: rows[thing] for thing in compared}
+            if best := _order(given, _ASKED[match[0].lower()], rest, least):
+                ends = _SEVERAL if _is_plural(rest) else 1
+                last = best[:ends][-1][1]
+                several = [
+                    thing for at, (thing, value) in enumerate(best) if at < ends or value == last
+                ]
+                return Superlative(match[0], several, [*{*things}.difference(compared)])
+    return None
+
+
+def _places(
+    view: View, question: str, some: NDArray[np.intp] | None
+) -> Iterator[tuple[NDArray[np.intp], int]]:
+    """Yield the places of what may be compared, and how well a field must fit there.
+
+    First what is of the sorts of a question, then what publishers call so, then all.
+    """
+    sorts = kinds.asked(question, STOP_WORDS)
+    every = view.of_sorts(lambda _sort: True, some)
+    words = {singular(word) for word in everyday.WORD.findall(question.lower())}
+    for places, least in (
+        (every[view.kinds[every] & (sorts.subject or sorts.named) != 0], 1),
+        (view.of_sorts(lambda sort: not words.isdisjoint(split(sort[2])), some), 1),
+        (view.of_sorts(lambda sort: not words.isdisjoint(split(sort[1])), some), 1),
+        (every, _NAMED),
+    ):
+        if 0 < len(places) <= _MOST:
+            yield places, least
+
+
+def _order(
+    given: Mapping[Thing, Mapping[str, Json]], wanted: _Wanted, question: str, least: int
+) -> list[tuple[Thing, Any]]:
+    """Return the things that have the field that is meant, each with its value, best first."""
+    words = _begin({*everyday.WORD.findall(question.lower())} - STOP_WORDS)
+    fields = dict[tuple[str, bool], dict[Thing, Any]]()
+    for thing, leaves in given.items():
+        for key, value in leaves.items():
+            is_time = isinstance(value, str) and bool(_TIME.match(value))
+            if is_time or (isinstance(value, int | float) and not isinstance(value, bool)):
+                fields.setdefault((key, is_time), {})[thing] = value
+
+    def fit(field: tuple[str, bool]) -> tuple[int, int]:
+        own = _begin(split(field[0]))
+        return _NAMED * len(own & words) + len(own & wanted.words), len(fields[field])
+
+    best = max(fields, key=fit, default=None)
+    if best is None or fit(best)[0] < least:
+        return []
+    is_greatest = wanted.is_latest if best[1] else wanted.is_greatest
+    return sorted(fields[best].items(), key=lambda one: one[1], reverse=is_greatest)
+
+
+def _is_plural(question: str) -> bool:
+    words = (word for word in everyday.WORD.findall(question.lower()) if word.endswith("s"))
+    return any(not word.endswith("ss") and kinds.asked(word, STOP_WORDS).named for word in words)
+
+
+def order(most: Sequence[Thing], below: Sequence[Thing], found: Found) -> Found:
+    """Put what was found of these things in their order, each with the total of its new place."""
+    ranks = dict.fromkeys(below, len(most)) | {thing: rank for rank, thing in enumerate(most)}
+    places = [place for place, row in enumerate(found) if thing_of(row[0]) in ranks]
+    rows = sorted((found[place] for place in places), key=lambda row: ranks[thing_of(row[0])])
+    ordered = [*found]
+    for place, (entry, score) in zip(places, rows, strict=True):
+        ordered[place] = entry, replace(score, total=found[place][1].total)
+    return ordered

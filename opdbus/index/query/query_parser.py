@@ -1,0 +1,151 @@
+"""Conditions in questions: `state:failed`, told apart from addresses, and `over 90 percent`."""
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Final, NamedTuple
+
+from opdbus.index.catalogue.entry_view import NOTHING, Found
+from opdbus.index.database.store import Store
+from opdbus.index.query import (
+    clock_times,
+    comparisons,
+    condition_matching,
+    relative_dates,
+    spelling,
+)
+from opdbus.index.query.spelling import Correction
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.state import fields
+from opdbus.state.conditions import IS, Condition, condition
+from opdbus.state.secret_names import is_secret_name
+
+# A question of more conditions is a document, in which a colon means something else.
+_MAX_CONDITIONS: Final = 8
+# Fields whose values are taken for conditions only if an object has them: `user:hunter2` is no
+# condition, but somebody's credentials.
+_NAMING: Final = frozenset("user username login account".split())
+
+_CANDIDATE = re.compile(
+    r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE
+)
+# Questions are cut to so much before anything reads them: about twice what a model reads.
+MAX_CHARACTERS: Final = 2000
+# A longer question is a document, whose spelling is its own.
+_MOST_SPELT: Final = 1000
+# A word that every model knows as one.
+_PLAIN: Final = "a"
+_DIGIT = re.compile(r"\d")
+_AT_THE_END: Final = "?!.,;)"
+
+
+class Compared(NamedTuple):
+    """A comparison as it stands in a question, and what meets it."""
+
+    words: str
+    entries: Found
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question: its words, and the conditions and comparisons that were taken out of it.
+
+    Conditions are to be met; what meets a comparison is raised.
+    """
+
+    words: str
+    conditions: tuple[Condition, ...] = ()
+    compared: tuple[Compared, ...] = ()
+    corrected: tuple[Correction, ...] = ()
+
+
+async def read(memory: Memory, question: str) -> Question:
+    """Take out of a question FIELD:VALUE and comparisons with numbers, of fields that there are."""
+    asked = await _without_conditions(memory, question)
+    words, compared = asked.words, []
+    told = clock_times.find(words)
+    for found in sorted([*comparisons.find(words), *told], reverse=True):
+        met = [await condition_matching.found(memory, [meaning]) for meaning in found.meanings]
+        either = reduce(Found.and_also, met, NOTHING)
+        if len(either.ids):
+            compared.append(Compared(words[found.start : found.end], either))
+            # a schedule has the digits of a time in its words
+            if found not in told or not _DIGIT.search(words, found.start, found.end):
+                words = words[: found.start] + words[found.end :]
+    for dated in relative_dates.find(words, relative_dates.now()):
+        either = await relative_dates.met(memory, dated)
+        if len(either.ids):
+            compared.append(Compared(dated.words, either))
+    return Question(words if words.strip() else asked.words, asked.conditions, tuple(compared))
+
+
+async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
+    """Correct words that no object has: see spelling; where a model is there, those it knows not.
+
+    Costs nothing worth telling where the host has all words.
+    """
+    memory, model = vectors.memory, vectors.serving.phase.embedder
+
+    def look(store: Store) -> list[Correction]:
+        words = asked.words[:_MOST_SPELT]
+        named = spelling.joined(words, memory.catalogue.named)
+        found = spelling.unsaid(store, named)
+        words = spelling.corrected(words, found)
+        missing = wrong = spelling.unknown(store, words)
+        if missing and model:
+            plain, *counts = model.splitter.count([_PLAIN, *missing])
+            wrong = [word for word, count in zip(missing, counts, strict=True) if count > plain]
+        lookup = memory.words.lookup
+        more = spelling.corrections(store, words, missing, wrong, lookup) if missing else []
+        return [*found, *more]
+
+    found = await memory.archive.read(look)
+    return replace(asked, words=spelling.corrected(asked.words, found), corrected=tuple(found))
+
+
+async def _without_conditions(memory: Memory, question: str) -> Question:
+    candidates = list(_CANDIDATE.finditer(question))
+    taken: list[tuple[re.Match[str], Condition]] = []
+    for match in candidates if len(candidates) <= _MAX_CONDITIONS else []:
+        found = _condition(match[1], match[2])
+        if found and await _is_known(memory, found):
+            taken.append((match, found))
+    words = question
+    for match, _ in reversed(taken):
+        words = words[: match.start()] + words[match.end() :]
+    return Question(words, tuple(found for _, found in taken))
+
+
+def _condition(field: str, given: str) -> Condition | None:
+    value = given.rstrip(_AT_THE_END) if given[0] not in "\"'" else given
+    if not value or _is_something_else(field, value):
+        return None
+    # a name is rarely written out with all its suffixes
+    return condition(field, "~" if field.lower() == "name" else IS, value)
+
+
+def _is_something_else(field: str, value: str) -> bool:
+    """Return whether FIELD:VALUE is a URL, a time, an address, credentials or the like."""
+    if value.startswith(("//", ":", "\\")):
+        return True
+    if field.lower() not in fields.IDENTITY and ("@" in value or is_secret_name(value)):
+        return True
+    return ":" in value and value[0] not in "\"'" and not _is_address(value)
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_interface(value)
+    except ValueError:
+        return False
+    return True
+
+
+async def _is_known(memory: Memory, asked: Condition) -> bool:
+    if asked.field.lower() in fields.IDENTITY:
+        return True
+    if asked.field.lower() not in _NAMING:
+        asked = Condition(asked.field, "~", "")
+    return bool(len((await condition_matching.found(memory, [asked], only_first=True)).ids))

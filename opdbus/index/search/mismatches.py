@@ -1,0 +1,152 @@
+"""Mismatches of a question and a hit: another kind, without the value, of another name.
+
+`is docker installed` is not answered by the service that asks docker, nor `which files were
+changed` by a file that was not.
+"""
+
+import json
+import re
+import string
+from collections.abc import Callable
+from typing import Final
+
+from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.catalogue.entry_view import View
+from opdbus.index.changes.connections import UNIT
+from opdbus.index.database.store import Content, Entry
+from opdbus.index.query import question_patterns
+from opdbus.index.ranking.confidence_features import Mismatch
+from opdbus.index.ranking.scores import Score
+from opdbus.language import kinds, vocabulary
+from opdbus.language.glossary import gloss
+from opdbus.language.vocabulary import stem
+from opdbus.state.fields import split
+from opdbus.state.object import Json, Thing
+
+OWN: Final = "op-dbus"
+_NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
+# Fields with other names of a thing, or with that of what it belongs to.
+_ALIASES: Final = ("aliases unit exec provides image package program command class service").split()
+# What is of another sort, if there are others of the one that is asked for.
+_OTHER: Final = 0.5
+# Sorts of things that run or fail never.
+STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
+# A word of fewer letters is no beginning of another one.
+_SHORTEST: Final = 3
+# Words that deny, and so many words after them that they may be about.
+_NO: Final = frozenset("not no without lack lacks lost missing".split())
+_NEAR: Final = 3
+_SAID: Final = dict.fromkeys("yes on true ok".split(), True) | dict.fromkeys(
+    "no off false none missing never".split(), False
+)
+# What a name counts that no program has.
+_COMMON: Final = 0.5
+
+
+def left_out(question: str) -> Callable[[Thing, Score], bool]:
+    """Return a test for units that only speak of what others are.
+
+    That are our own, which watch others, unless a question names them, or nothing but values; and
+    targets, if a question that is answered by yes or no does not name them: `printer.target` says
+    nothing of a printer.
+    """
+    form, names_us = question_patterns.of(question), bool(_NAMES_US.search(question))
+    is_strict = question_patterns.is_yes_or_no(question) and not form.is_pure
+
+    def is_left_out(thing: Thing, score: Score) -> bool:
+        if thing[:2] != UNIT:
+            return False
+        if thing.name.startswith(OWN):
+            return not names_us and not (form.is_pure and score.values > 0)
+        is_unasked = not form.asked.subject & kinds.of_thing(thing)[0]
+        is_target = thing.name.endswith(".target") and thing.name not in question
+        return is_strict and is_target and is_unasked
+
+    return is_left_out
+
+
+def has_asked_kind(question: str, view: View) -> bool:
+    """Return whether there is anything of the sorts that a question asks for.
+
+    True where it asks for none, or for one that is observed: only few questions mean no other.
+    """
+    subject = question_patterns.of(question).asked.subject
+    is_published = bool(subject) and not subject & ~kinds.published()
+    return not is_published or bool((view.kinds[: view.end] & subject).any())
+
+
+def find(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
+    """Return how far an entry is not what a question asks for; `has_kind` as of has_asked_kind."""
+    form, thing = question_patterns.of(question), thing_of(entry)
+    subject = form.asked.subject
+    is_other = bool(subject) and not subject & kinds.of_thing(thing)[0]
+    kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
+    asked = [] if form.is_whether else list(vocabulary.asked(question))
+    traits = int.from_bytes(entry.traits, "little")
+    lacking = sum(not traits & bits for bits in asked) / len(asked) if asked else 0.0
+    name = 0.0
+    if form.is_whether:
+        # what has no states only speaks of the thing, whatever its name
+        only_names = is_other and thing[:2] in STATELESS
+        name = 1.0 if only_names else _strayed(question_patterns.subject(question), entry, content)
+    return Mismatch(kind, lacking, name)
+
+
+def agreement(question: str, content: Content) -> int:
+    """Return -1 if a field that a question names says no where it says yes, or the reverse.
+
+    `which slide is not open` means none that is, and `which amplifier is muted` none that is not. 1
+    if the question denies what a field denies, too, and 0 if no such field is named.
+    """
+    if question_patterns.of(question).damped == question_patterns.EVERY:
+        # `is the printer enabled` is answered by one that is not, too
+        return 0
+    words = list(vocabulary.plain(question))
+    says = {
+        stem(word): _NO.isdisjoint(words[max(0, at - _NEAR) : at]) for at, word in enumerate(words)
+    }
+    is_no = False
+    for name, value in json.loads(content.properties).items():
+        own, is_so = {stem(word) for word in split(name)}, _yes_or_no(value)
+        if is_so is not None and own and says.keys() >= own:
+            if is_so != all(says[word] for word in own):
+                return -1
+            is_no |= not is_so
+    return int(is_no)
+
+
+def _yes_or_no(value: Json) -> bool | None:
+    if isinstance(value, str):
+        return _SAID.get(value.lower())
+    return value if isinstance(value, bool) else None
+
+
+def _strayed(asked: list[str], entry: Entry, content: Content) -> float:
+    """Return how far the name of an entry is another one than these words."""
+    if not asked:
+        return 0.0
+    own = set(split(entry.identity.name)) | _others(content.properties)
+    own |= {word.rstrip(string.digits) for word in own}
+    meaning = gloss(entry.identity.name)
+    missing = [word for word in asked if not _is_among(word, own) and gloss(word) != meaning]
+    is_all = len(missing) == len(asked)
+    return 1.0 if is_all and any(map(gloss, missing)) else _COMMON * len(missing) / len(asked)
+
+
+def _is_among(word: str, own: set[str]) -> bool:
+    if word in own or stem(word) in own:
+        return True
+    is_long = len(word) >= _SHORTEST
+    return is_long and any(
+        len(one) >= _SHORTEST and (one.startswith(word) or word.startswith(one)) for one in own
+    )
+
+
+def _others(properties: str) -> set[str]:
+    """Return the words of other names that properties have."""
+    if not any(f'"{name}"' in properties for name in _ALIASES):
+        return set()
+    known = json.loads(properties)
+    values = (known.get(name) for name in _ALIASES)
+    texts = (one for value in values for one in (value if isinstance(value, list) else [value]))
+    return {word for text in texts if isinstance(text, str) for word in split(text)}

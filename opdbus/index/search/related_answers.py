@@ -1,0 +1,144 @@
+"""Answers that are one or two steps behind the best hit: `which package has what is on port 631`.
+
+The hit is what a question describes, and has a field that names what it asks for, as connected has
+it: a port its unit, the unit its package. Or what is asked for names the hit: `what needs
+postgresql`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import chain
+from operator import or_
+from typing import Final
+
+from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.catalogue.entry_view import Found as Met
+from opdbus.index.changes import connections
+from opdbus.index.changes.connections import UNIT
+from opdbus.index.database.store import Content, Entry
+from opdbus.index.query import question_patterns
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.second_stage import Found
+from opdbus.language import kinds, vocabulary
+from opdbus.language.kinds import Kinds
+from opdbus.state.fields import split
+from opdbus.state.object import Thing
+
+# What is asked for so is not the thing itself, but what its fields name.
+_ASKED: Final = ("service", "package", "timer")
+_OF_UNITS: Final = "unit file"
+_STEPS: Final = 2
+_STARTING: Final = re.compile(
+    r"(?:what|which [^\W\d_]+) (?:starts|triggers|activates|launches|kicks off|wakes)\b",
+    re.IGNORECASE,
+)
+_STARTED_BY: Final = "triggered_by"
+# The fields of units that a question is about, by its form; what `does` it asks for their values.
+_UNITS: Final = r"(?:what|which (?:unit|service|timer|socket|mount)s?)"
+_NEEDING: Final = r"(?:needs?|requires?|depends? (?:up)?on|rel(?:y|ies) on)"
+_REQUIRED: Final = ("requires", "wants")
+_FORMS: Final[Sequence[tuple[re.Pattern[str], Sequence[str], bool]]] = tuple(
+    (re.compile(pattern, re.IGNORECASE), fields, does)
+    for pattern, fields, does in (
+        (rf"{_UNITS} {_NEEDING} (?P<unit>.+)", _REQUIRED, False),
+        (rf"{_UNITS} does (?P<unit>.+) {_NEEDING}", _REQUIRED, True),
+        (rf"{_UNITS} (?:is )?start(?:s|ed)? after (?P<unit>.+)", ("after",), False),
+    )
+)
+# It is among so many, if a question names it.
+_BEST: Final = 5
+# They stand before the hit that they were found by, and are as likely right.
+_MORE: Final = 1e-4
+MOST: Final = 5
+
+
+async def order(
+    memory: Memory,
+    question: str,
+    found: Found,
+    contents: Mapping[int, Content],
+    within: Met | None,
+) -> Found:
+    """Put what a question asks for before the best hit, if that only leads to it.
+
+    Only what is `within` some entries is asked for.
+    """
+    if not found or found[0][0].id not in contents:
+        return found
+    best, score = found[0]
+    answers = await _of_units(memory, question, found)
+    if not answers and (answer := await _answer(memory, question, thing_of(best))):
+        answers = [answer]
+    answers = [each for each in answers if within is None or each.id in within.ids][:MOST]
+    first = [
+        (each, replace(score, total=score.total + _MORE * (len(answers) - place)))
+        for place, each in enumerate(answers)
+    ]
+    known = set(map(thing_of, answers))
+    return [*first, *(row for row in found if thing_of(row[0]) not in known)]
+
+
+async def _of_units(memory: Memory, question: str, found: Found) -> list[Entry]:
+    """Return the entries of the units that name the one that a question is about, or of its own."""
+    asked = question.strip(" ?.!")
+    for form, fields, does in _FORMS:
+        if not (match := form.fullmatch(asked)) or vocabulary.asked(question):
+            continue
+        unit = next((each for each, _ in found[:_BEST] if _is_called(each, match["unit"])), None)
+        if unit is None:
+            return []
+        thing = thing_of(unit)
+        if does:
+            things = connections.units_in(await connections.fields_of(memory, thing), *fields)
+        else:
+            naming = [await connections.naming(memory, field, thing) for field in fields]
+            things = list(dict.fromkeys(chain.from_iterable(naming)))
+        return list(_there(memory, things))
+    return []
+
+
+def _is_called(entry: Entry, words: str) -> bool:
+    """Return whether words name a unit: `the sensor recorder` is sensor-recorder.service."""
+    thing = thing_of(entry)
+    said, name = split(words), split(thing.name)
+    said = said[said[:1] == ("the",) :]
+    kind = name[-1:]
+    return thing[:2] == UNIT and (said if said[-1:] == kind else (*said, *kind)) == name
+
+
+async def _answer(memory: Memory, question: str, thing: Thing) -> Entry | None:
+    """Return the entry of what is asked for, by way of a thing."""
+    if _STARTING.match(question) and not vocabulary.asked(question):
+        return next(_there(memory, await _started_by(memory, thing)), None)
+    asked = question_patterns.of(question).asked
+    sorts = kinds.of_thing(thing)[0]
+    subject = asked.subject & reduce(or_, map(_sorts, _ASKED)) if sorts & asked.named else 0
+    if thing[:2] == UNIT:
+        subject |= asked.subject & _sorts(_OF_UNITS)
+    if not subject or sorts & asked.subject:
+        return None
+    reached = [thing]
+    for _ in range(_STEPS):
+        reached = [other for each in reached for other in await connections.named(memory, each)]
+        meant = [each for each in reached if kinds.of_thing(each)[0] & subject]
+        if entry := next(_there(memory, meant), None):
+            return entry
+    return None
+
+
+async def _started_by(memory: Memory, thing: Thing) -> list[Thing]:
+    names = (await connections.fields_of(memory, thing)).get(_STARTED_BY)
+    if thing[:2] != UNIT or not isinstance(names, list):
+        return []
+    return [Thing(*UNIT, name) for name in names if isinstance(name, str)]
+
+
+def _there(memory: Memory, things: list[Thing]) -> Iterator[Entry]:
+    """Yield the first entries of things that there are."""
+    return (memory.catalogue.first(each) for each in things if memory.catalogue.has(each))
+
+
+def _sorts(phrase: str) -> Kinds:
+    return kinds.asked(phrase, frozenset()).named

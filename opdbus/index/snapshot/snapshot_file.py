@@ -1,0 +1,116 @@
+"""Arrays in a file that is written as a whole, and read only if every byte of it is right.
+
+All of it is derived from the database: it may be removed at any time, and is then made anew.
+"""
+
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus import __version__
+from opdbus.language import tables
+from opdbus.platform.regular_files import open_regular, set_aside
+from opdbus.state.object import Json
+
+# Arrays by name.
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+# The sum of all that follows it, and the length of the header.
+_HEAD: Final = np.dtype([("sum", "<u4"), ("length", "<u4")])
+# To be raised when files come to hold something else: older ones are not read then.
+_FORM: Final = 3
+# Arrays begin at multiples of so many bytes.
+_ALIGNED: Final = 64
+
+
+class Sealed(NamedTuple):
+    """What a file holds: something about the arrays, and the arrays themselves, read only."""
+
+    about: Json
+    arrays: Arrays
+
+
+def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a file that the token tells from others; raises OSError."""
+    shapes = [(name, part.dtype.str, part.shape) for name, part in arrays.items()]
+    header = json.dumps([_made_by(), token, about, shapes]).encode()
+    parts = [memoryview(header), *map(_bytes, arrays.values())]
+    # what is before the header counts for where the first array begins
+    filled = [*_filled(parts, _HEAD.itemsize)]
+    length = np.array(len(header), "<u4").tobytes()
+    new = path.with_suffix(".new")
+    try:
+        # who may read it is decided when it is made
+        set_aside(new)
+        set_aside(path)
+        new.unlink(missing_ok=True)
+        made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(made, "wb") as file:
+            file.write(np.array(_sum([memoryview(length), *filled]), "<u4").tobytes())
+            file.write(length)
+            file.writelines(filled)
+            file.flush()
+            os.fdatasync(made)
+        new.replace(path)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path, token: str) -> Sealed | None:
+    """Map a file; None if there is none, or it is another one or damaged."""
+    with (
+        suppress(OSError, ValueError, TypeError, IndexError),
+        os.fdopen(open_regular(path), "rb") as file,
+    ):
+        # empty files cannot be mapped: that is a ValueError
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        right, length = np.frombuffer(data, _HEAD, 1)[0].tolist()
+        if _sum([data[_HEAD["length"].itemsize :]]) != right:
+            return None
+        at = _HEAD.itemsize + length
+        made_by, its_token, about, shapes = json.loads(bytes(data[_HEAD.itemsize : at]))
+        if (made_by, its_token) != (_made_by(), token):
+            return None
+        arrays = Arrays()
+        for name, kind, shape in shapes:
+            at += -at % _ALIGNED
+            arrays[name] = np.frombuffer(data, kind, prod(shape), at).reshape(shape)
+            at += arrays[name].nbytes
+        return Sealed(about, arrays)
+    return None
+
+
+def _filled(parts: Sequence[memoryview], at: int) -> Iterator[memoryview]:
+    """Yield parts, and zeros before each but the first so that it is aligned."""
+    for number, part in enumerate(parts):
+        fill = -at % _ALIGNED if number else 0
+        yield memoryview(bytes(fill))
+        yield part
+        at += fill + len(part)
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _made_by() -> str:
+    """Return what arrays are made by besides what the objects in the database are."""
+    return f"{__version__}, form {_FORM}, kinds {tables.version('kinds')}"
+
+
+def _sum(parts: Sequence[memoryview]) -> int:
+    found = 0
+    for part in parts:
+        found = zlib.crc32(part, found)
+    return found

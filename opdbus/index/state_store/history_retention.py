@@ -1,0 +1,111 @@
+"""History is vouched for and kept small: checkpoints go to the journal, the oldest rows go."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from opdbus.errors import StoreError
+from opdbus.history import checkpoint, prune
+from opdbus.history.chain import Head
+from opdbus.history.prune import Limits
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.state_store import Memory
+
+log = structlog.get_logger()
+
+# From the first new row to the checkpoint after it.
+CHECKPOINT_SECONDS: Final = 600.0
+# Rows become too old while nothing changes, too: after so long they are looked for.
+_DAY_SECONDS: Final = 86_400.0
+# Between two steps of pruning.
+_REST_SECONDS: Final = 0.01
+
+
+class Keeper:
+    """Writes a checkpoint some minutes after a change, and when it is closed; prunes after it.
+
+    `journal_log` is where they go, None where there is no journal. While nothing changes, it prunes
+    once a day.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        journal_log: structlog.typing.FilteringBoundLogger | None,
+        origin: str,
+        limits: Limits,
+        seconds: float = CHECKPOINT_SECONDS,
+        clock: Callable[[], float] = time.time,
+        idle_seconds: float = _DAY_SECONDS,
+    ) -> None:
+        self._memory = memory
+        self._journal_log = journal_log
+        self._origin = origin
+        self._limits = limits
+        self._seconds = seconds
+        self._clock = clock
+        self._idle_seconds = idle_seconds
+        # set when there are rows that no checkpoint of this run vouches for
+        self._news = asyncio.Event()
+        self._news.set()
+        self._vouched = 0, 1
+
+    def recorded(self) -> None:
+        """Note that history has new rows."""
+        self._news.set()
+
+    async def close(self) -> None:
+        """Write a last checkpoint, if there are new rows."""
+        with suppress(StoreError):
+            await self._vouch(0)
+
+    async def run(self) -> None:
+        """Write checkpoints and prune until cancelled."""
+        if not self._journal_log:
+            log.warning("history not vouched for", reason="there is no journal for checkpoints")
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._idle_seconds)
+            await asyncio.sleep(self._seconds)
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Write a checkpoint if there are new rows, and prune; what fails is done the next time."""
+        self._news.clear()
+        with suppress(StoreError):  # the archive has logged it
+            now = int(self._clock() * 1e6)
+            archive, limits = self._memory.archive, self._limits
+            last = await archive.read(lambda store: prune.surplus(store.ledger, limits, now))
+            await self._vouch(last)
+            await self._prune(last)
+
+    async def _prune(self, last: int) -> None:
+        """Remove the rows up to this one, in steps between which others can write."""
+        count = 0
+        while more := await self._memory.archive.write(lambda store: store.prune_history(last)):
+            count += more
+            await asyncio.sleep(_REST_SECONDS)
+        if count:
+            log.info("history pruned", rows=count, last=last)
+
+    async def _vouch(self, pruned: int) -> None:
+        """Write a checkpoint if there are new rows; those up to `pruned` are removed after it."""
+        head, cut = await self._memory.archive.write(_end)
+        first = max(cut, pruned) + 1
+        if self._journal_log and (head.seq, first) != self._vouched:
+            text = checkpoint.text_of(head, self._origin)
+            self._journal_log.info(
+                "history checkpoint", size=head.seq, first=first, checkpoint=text
+            )
+            self._vouched = head.seq, first
+
+
+def _end(store: Store) -> tuple[Head, int]:
+    """Return where history ends, once that is on the disk, and the last row that was pruned."""
+    # a power cut must not take what a checkpoint vouches for
+    store.sync()
+    return store.ledger.state().head, store.ledger.cut().seq

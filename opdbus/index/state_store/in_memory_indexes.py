@@ -1,0 +1,136 @@
+"""What is known in memory of all objects: brought up to the database after each change of it."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from opdbus.index.catalogue import catalogue
+from opdbus.index.catalogue.catalogue import Catalogue, Change
+from opdbus.index.catalogue.transient_objects import TransientObjects
+from opdbus.index.catalogue.volatile_values import Volatile
+from opdbus.index.database.quota import Usage
+from opdbus.index.database.store import Content, Entry, Record
+from opdbus.index.fields.field_reader import FieldReader
+from opdbus.index.fulltext.recent_words import Row
+from opdbus.index.fulltext.word_index import WordIndex
+from opdbus.index.snapshot import entry_snapshot
+from opdbus.index.snapshot.entry_snapshot import Loaded
+from opdbus.index.state_store.snapshot_writer import Sealer
+from opdbus.index.storage.archive import Archive
+from opdbus.platform import gc_tuning
+from opdbus.platform.slices import slices
+from opdbus.state.object import FILE, Json, Thing
+
+# Entries taken into the catalogue at a time: some milliseconds' work, one by one, and of many where
+# a thread has put them into columns.
+_AT_A_TIME: Final = 200
+_MADE: Final = 1000
+# To put so few into columns on a thread takes longer than to wait for it.
+_FEW: Final = 100
+
+
+class Known:
+    """The catalogue of all objects, their fields and their words, which agree."""
+
+    def __init__(self, archive: Archive, usage: Usage, one_writer: asyncio.Lock) -> None:
+        self._archive = archive
+        self.catalogue = Catalogue(usage)
+        self.fields = FieldReader(archive, self.catalogue)
+        self.words = WordIndex(archive, self.catalogue.view)
+        self.sealer = Sealer(archive, self.catalogue.view, self.fields, one_writer)
+        self.transient = TransientObjects()
+        self.volatile = Volatile()
+
+    async def load(self, loaded: Loaded) -> None:
+        """Take all entries of a start, and their words and fields where these are in files."""
+        with gc_tuning.paused():
+            self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
+        self.sealer.note(loaded.unsealed)
+        self.fields.begin()
+        if moment := loaded.moment:
+            words = await self._archive.read(lambda store: entry_snapshot.words(store, moment))
+            fields = await self._archive.read(lambda store: entry_snapshot.fields(store, moment))
+            if words:
+                await self.words.recall(words, loaded.changed)
+            if fields:
+                self.fields.recall(fields, loaded.changed)
+
+    async def take(
+        self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]
+    ) -> Mapping[Thing, Change]:
+        """Take what was changed in the database, the entries those of the records.
+
+        Others run now and then meanwhile. Returns how things changed.
+        """
+        self.sealer.note(len(records) + len(gone))
+        freed: list[int] = []
+        changes: dict[Thing, Change] = {}
+        for part in slices(gone, _AT_A_TIME):
+            freed += [self.catalogue.view.places[entry.id] for entry in part]
+            self.transient.discard(entry.identity for entry in part)
+            changes |= self.catalogue.remove(part)
+            self.fields.drop(part)
+            await asyncio.sleep(0)
+        for part in slices(entries, _MADE):
+            changes |= await self._put(part)
+        if self.words.is_kept:
+            rows = await self._archive.prepare(partial(self._rows, records, entries))
+            await self.words.change(freed, rows)
+        return changes
+
+    async def _put(self, entries: Sequence[Entry]) -> Mapping[Thing, Change]:
+        if len(entries) < _FEW:
+            changes = self.catalogue.put(entries)
+        else:
+            ready = await self._archive.prepare(partial(self._made, entries))
+            changes, others = self.catalogue.put_made(ready)
+            said: dict[Thing, Change] = {}
+            for part in slices(others, _AT_A_TIME):
+                await asyncio.sleep(0)
+                # what an entry did to a thing first counts
+                said = self.catalogue.put_each(part) | said
+            changes |= said
+        self.fields.touch(entries)
+        await asyncio.sleep(0)
+        return changes
+
+    def _made(self, entries: Sequence[Entry]) -> catalogue.Made:
+        """Put entries into columns, and have room for them: where there are very many, it is moved.
+
+        On any thread, since nothing else is taken meanwhile.
+        """
+        self.catalogue.make_room(len(entries))
+        return catalogue.made(entries)
+
+    def _rows(self, records: Sequence[Record], entries: Sequence[Entry]) -> list[Row]:
+        """Return the words of entries, which are those of the records; on any thread."""
+        ids = np.fromiter((entry.id for entry in entries), np.int64, len(entries))
+        places = self.catalogue.view.places.find_each(ids).tolist()
+        return [
+            Row(place, record.identity.name, record.text, record.words)
+            for record, place in zip(records, places, strict=True)
+        ]
+
+    def joined(
+        self,
+        entries: Sequence[Entry],
+        contents: Mapping[int, Content],
+        *,
+        only_stored: bool = False,
+    ) -> dict[str, Json]:
+        """Return the fields of a thing, each as the first of its sources has it.
+
+        What op-dbus saw itself comes first, then what was published last. What is declared counts
+        only where nothing is observed. `only_stored` leaves out what moves by itself.
+        """
+        fields: dict[str, Json] = {}
+        observed = [entry for entry in entries if entry.identity.source != FILE]
+        for entry in reversed(observed or entries):
+            if entry.id in contents:
+                fields |= json.loads(contents[entry.id].properties)
+                fields |= {} if only_stored else self.volatile.get(entry.identity)
+        return fields

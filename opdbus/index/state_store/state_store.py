@@ -1,0 +1,410 @@
+"""The host's memory: all its objects, kept on disk and in a catalogue that agree."""
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final, Self
+
+from opdbus.errors import StoreError
+from opdbus.history import change
+from opdbus.history.change import Why
+from opdbus.history.forget import Forgotten, Target
+from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.catalogue.declarations import Declarations, Unpaired
+from opdbus.index.database.database import Damaged
+from opdbus.index.database.identity_set import Present
+from opdbus.index.database.ownership import ROOT, owned, require_owner
+from opdbus.index.database.quota import Usage
+from opdbus.index.database.records import begin
+from opdbus.index.database.store import Content, Entry, Record, Store
+from opdbus.index.snapshot import entry_snapshot
+from opdbus.index.snapshot.entry_snapshot import Loaded
+from opdbus.index.state_store.erasure import Cleaner
+from opdbus.index.state_store.events import Changed, Event, Recorded
+from opdbus.index.state_store.in_memory_indexes import Known
+from opdbus.index.state_store.migrator import Migrator
+from opdbus.index.state_store.record_builder import Made
+from opdbus.index.state_store.transaction_writer import Writing
+from opdbus.index.storage import migration
+from opdbus.index.storage.archive import Archive
+from opdbus.index.storage.migration import Migration
+from opdbus.platform.slices import batches, each, slices
+from opdbus.state.object import Identity, Json, StateObject, Thing
+
+# Objects of a state file that are written in one transaction: some tenths of a second's work.
+_PART: Final = 2_000
+# Texts that are looked up at a time: a millisecond's work.
+_TEXTS: Final = 1_024
+
+
+class Memory:
+    """All objects of a host; use as a context.
+
+    `notify` is called on the event loop with each event; `clock` gives seconds since 1970, and
+    `boot` says which run of the host this is. `on_progress` is called there now and then while a
+    database is opened, recovered or migrated.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        notify: Callable[[Event], None] = lambda _event: None,
+        usage: Usage | None = None,
+        clock: Callable[[], float] = time.time,
+        boot: str = "",
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.archive = Archive(path, on_progress=on_progress)
+        self._one_writer = asyncio.Lock()
+        self._known = Known(self.archive, usage or Usage(), self._one_writer)
+        self._writing = Writing(self.archive, self._known, boot)
+        self.catalogue = self._known.catalogue
+        self.fields = self._known.fields
+        self.words = self._known.words
+        self.sealer = self._known.sealer
+        self.notify = notify
+        self.volatile = self._known.volatile
+        self.joined = self._known.joined
+        # which observed objects the declared ones are
+        self.declarations: Declarations = Unpaired()
+        # set whenever there may be objects without vectors
+        self.stale = asyncio.Event()
+        # set while there may be objects without static vectors
+        self.unstaged = asyncio.Event()
+        # set whenever there may be sentences of history without vectors
+        self.unembedded = asyncio.Event()
+        # set once words and fields of what was there at the start are in memory
+        self.derived = asyncio.Event()
+        # why what is found other than it was stored has changed: since op-dbus or the host ran last
+        self.since_last_run = change.START
+        # in microseconds since 1970, when history ended that was written since boot
+        self.recorded_until = math.inf
+        self._clock = clock
+        self._boot = boot
+        self._cleaner = Cleaner(
+            self.archive,
+            self.sealer,
+            boot,
+            self._now,
+            lambda last: self.notify(Recorded(last)),
+        )
+        self.migrator = Migrator(
+            self.archive,
+            self._known,
+            self._cleaner,
+            self._one_writer,
+            self._now,
+            boot,
+            self._stepped,
+        )
+        self._on_progress = on_progress
+        # how much each holder is publishing just now
+        self._publishing: Counter[str] = Counter()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was stored before this start is still to change answers."""
+        return self.migrator.done.is_set() and self.derived.is_set()
+
+    async def derive(self) -> None:
+        """Read the words and fields of all objects, which changes the order of some answers."""
+        while not self.words.is_read.is_set():
+            await self.words.begin()
+        await self.fields.is_read.wait()
+        self.derived.set()
+
+    @property
+    def generation(self) -> int:
+        """How often anything has changed."""
+        return self._writing.generation
+
+    @property
+    def moved(self) -> deque[tuple[int, bytes, bytes]]:
+        """Rows of history whose distance is known once the texts have vectors."""
+        return self._writing.moved
+
+    async def __aenter__(self) -> Self:
+        """Open the database and learn what it holds; raises StoreError."""
+        await self.archive.__aenter__()
+        try:
+            try:
+                await self._load()
+            except Damaged:
+                await self.archive.reopen()
+                await self._load()
+        except BaseException:
+            await self.archive.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def _load(self) -> None:
+        # a database that cannot be written is not rewritten
+        first = self.archive.read if self.archive.is_read_only else self.archive.write
+        at = self._now()
+        left, loaded = await first(lambda store: _load(store, at, self._boot))
+        await self._known.load(loaded)
+        generation = await self.archive.read(lambda store: store.fact("generation"))
+        self._writing.generation = int(generation or 0)
+        latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
+        self.recorded_until = math.inf if latest is None else latest
+        self.since_last_run = await first(lambda store: begin(store, self._boot, at))
+        if self.archive.is_read_only:
+            self.migrator.done.set()
+        else:
+            self.archive.start(self.migrator.run(left))
+
+    def _now(self) -> int:
+        """Return the time in microseconds since 1970."""
+        return int(self._clock() * 1e6)
+
+    def _stepped(self) -> None:
+        """Note that objects have other texts, so that questions may have other answers."""
+        if not self.migrator.done.is_set():
+            self._writing.generation += 1
+            self.stale.set()
+            self.unstaged.set()
+        self._on_progress()
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the database; everything committed stays."""
+        await self.archive.__aexit__(*error)
+
+    # writing: each change holds the lock from its first look at the catalogue to its last, and
+    # is never left halfway: database and catalogue agree even if a caller leaves meanwhile
+
+    async def replace(
+        self, source: str, present: Present, changed: Iterable[StateObject | Record]
+    ) -> int:
+        """Make a source hold exactly the present objects, with the changed ones as given.
+
+        Many are written in parts, which are found at once; others are gone with the last, until
+        which `present` may grow. Objects of the first listing were there before: history has no
+        values of them, and no sentences. Returns how many changed, with those that are gone.
+        """
+        is_first = not self.catalogue.sources[source] and not await self.was_listed(source)
+        parts = batches(changed, _PART)
+        why = _always(change.FIRST if is_first else change.STATE_FILE)
+
+        async def following() -> Made | None:
+            part = await asyncio.to_thread(next, parts, None)
+            return None if part is None else await self._writing.made(part, ROOT, self._clock())
+
+        async def work() -> int:
+            count = 0
+            part, later = await following() or self._nothing(), await following()
+            async with self.archive.busy() if later else nullcontext():
+                while later is not None:
+                    # a part is made ready while those before are stored: nobody else changes it
+                    ahead = asyncio.ensure_future(following())
+                    try:
+                        async with self._one_writer:
+                            count += len(await self._write(part, [], why))
+                    finally:
+                        part, later = later, await ahead
+                async with self._one_writer:
+                    gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
+                    count += len(await self._write(part, gone, why))
+            await self.note_listed(source)
+            return count
+
+        return await self.archive.shield(work())
+
+    async def publish(
+        self, objects: Sequence[StateObject], owner: int, *, holder: str = "", cause: str = ""
+    ) -> None:
+        """Insert or replace observed objects of one owner; raises AccessDenied for another's.
+
+        With a `holder`, they live until `release` of it; the last publisher decides.
+        """
+
+        async def work() -> None:
+            try:
+                async with self._one_writer:
+                    named = [item.identity for item in objects]
+                    known = await asyncio.to_thread(self.catalogue.known_of, named)
+                    for entry in known.values():
+                        require_owner(entry, owner)
+                    made = await self._writing.made(
+                        objects, owner, self._clock(), transient=bool(holder)
+                    )
+                    await self._write(made, [], _always(cause))
+                    self._hold(objects, holder)
+            finally:
+                self._publishing[holder] -= 1
+                if not self._publishing[holder]:
+                    del self._publishing[holder]
+
+        # known at once, so that `release` waits for what its holder is still publishing
+        self._publishing[holder] += 1
+        await self.archive.shield(work())
+
+    async def observe(
+        self,
+        objects: Sequence[StateObject],
+        gone: AbstractSet[Identity],
+        volatile: Mapping[Identity, Mapping[str, Json]],
+        why: Callable[[Identity], Why] = lambda _: Why(),
+        events: Mapping[Identity, Why] = {},
+    ) -> None:
+        """Insert or replace what an observer saw, and remove what is gone; raises StoreError.
+
+        `volatile` has fields that move by themselves: they are shown, and never stored. `events`
+        happened to objects, and left them as they were.
+        """
+
+        async def work() -> None:
+            async with self._one_writer:
+                entries = [entry for entry in map(self.catalogue.get, gone) if entry]
+                made = await self._writing.made(objects, ROOT, self._clock())
+                await self._write(made, entries, why, events)
+                self.volatile.put(volatile)
+                self.volatile.drop(gone)
+
+        await self.archive.shield(work())
+
+    async def record(self, changes: Sequence[change.Change], work: Callable[[Store], None]) -> None:
+        """Write rows of history that change no object, and do some work with them.
+
+        All of it in one transaction. Raises StoreError.
+        """
+        at = self._now()
+
+        def write(store: Store) -> range:
+            with store.transaction():
+                work(store)
+                return store.ledger.append(changes, at, self._boot)
+
+        if rows := await self.archive.write(write):
+            self.notify(Recorded(rows[-1]))
+
+    async def was_listed(self, source: str) -> bool:
+        """Return whether an earlier run listed a source, which may have had nothing."""
+        return bool(await self.archive.read(lambda store: store.fact(f"listed {source}")))
+
+    async def note_listed(self, source: str) -> None:
+        """Note for later runs that a source was listed; raises StoreError."""
+        if not (self.archive.is_read_only or await self.was_listed(source)):
+            await self.record([], lambda store: store.set_fact(f"listed {source}", "yes"))
+
+    async def of_source(self, source: str) -> list[Entry]:
+        """Return all entries of a source, after the changes that were begun."""
+        async with self._one_writer:
+            return self.catalogue.of_source(source)
+
+    async def withdraw(self, things: Iterable[Thing], owner: int, cause: str = "") -> int:
+        """Remove what an owner published about things, and count the entries.
+
+        Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
+        """
+
+        async def work() -> int:
+            async with self._one_writer:
+                about = await each(self.catalogue.about, [*things])
+                gone = {e.id: e for entries in about for e in owned(entries, owner)}
+                left = list(gone.values())
+                await self._write(self._nothing(), left, _always(cause), withdrawn=True)
+                return len(gone)
+
+        return await self.archive.shield(work())
+
+    async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
+        """Erase values of history; return what, and whether no trace of it is left in the files."""
+        return await self.archive.shield(self._cleaner.forget(target, cause))
+
+    async def release(self, holder: str) -> None:
+        """Remove what was published to live only as long as its holder; raises StoreError."""
+        if not self._known.transient.held_by(holder) and holder not in self._publishing:
+            return
+
+        async def work() -> None:
+            async with self._one_writer:
+                found = map(self.catalogue.get, self._known.transient.held_by(holder))
+                gone = [entry for entry in found if entry]
+                await self._write(self._nothing(), gone, _always(change.SOURCE))
+
+        try:
+            await self.archive.shield(work())
+        except StoreError:
+            self.archive.when_writable(lambda: self.release(holder))
+            raise
+
+    def _nothing(self) -> Made:
+        return Made(self._clock(), [])
+
+    async def _write(
+        self,
+        made: Made,
+        gone: Sequence[Entry],
+        why: Callable[[Identity], Why],
+        events: Mapping[Identity, Why] = {},
+        *,
+        withdrawn: bool = False,
+    ) -> Mapping[Thing, Change]:
+        """Write changes, and tell of them."""
+        generation, changes, rows = await self._writing.write(
+            made, gone, why, events, withdrawn=withdrawn
+        )
+        if changes:
+            self.notify(Changed(generation, changes))
+            self.stale.set()
+            self.unstaged.set()
+        if rows:
+            self.unembedded.set()
+            self.notify(Recorded(rows[-1]))
+        return changes
+
+    def _hold(self, objects: Iterable[StateObject], holder: str) -> None:
+        identities = [item.identity for item in objects]
+        if holder:
+            self._known.transient.add(identities, holder)
+        else:
+            self._known.transient.discard(identities)
+
+    # reading
+
+    async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
+        """Return the content of entries, by id."""
+        ids = [entry.id for entry in entries]
+        return await self.archive.read(lambda store: store.content(ids)) if ids else {}
+
+    async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Mapping[bytes, str]:
+        """Return the texts of objects by digest, in the order of the digests.
+
+        Those that come `again` are kept for then.
+        """
+        found: dict[bytes, str] = {}
+        for part in slices(digests, _TEXTS):
+            kept = self._writing.recent_texts.take(part, again=again)
+            rest = [text_digest for text_digest in part if text_digest not in kept]
+            kept |= await self.stored_texts(rest) if rest else {}
+            found |= {text_digest: kept[text_digest] for text_digest in part if text_digest in kept}
+            await asyncio.sleep(0)
+        return found
+
+    async def stored_texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
+        """Return the texts of objects by digest, from the database."""
+        return await self.archive.read(lambda store: store.texts(digests))
+
+    def forget_texts(self) -> None:
+        """Drop the texts that were kept for `texts`, once no object waits for its vector."""
+        self._writing.recent_texts.clear()
+
+
+def _load(store: Store, at: int, boot: str) -> tuple[Migration | None, Loaded]:
+    """Return what is left of a migration, and all entries that stay; raises StoreError.
+
+    What is secret by today's rules is gone by then.
+    """
+    if left := migration.begin(store):
+        left = migration.redact_objects(store, left, at, boot)
+    return left, entry_snapshot.load(store, left.unrendered if left else range(0))
+
+
+def _always(cause: str) -> Callable[[Identity], Why]:
+    why = Why(cause)
+    return lambda _: why

@@ -1,0 +1,77 @@
+"""Changes are written one after the other: to the database, and then to what is known in memory."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from opdbus.history.change import Why
+from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.database.records import RecentTexts, commit
+from opdbus.index.database.store import Entry, Record
+from opdbus.index.state_store import record_builder
+from opdbus.index.state_store.in_memory_indexes import Known
+from opdbus.index.state_store.record_builder import Made
+from opdbus.index.storage.archive import Archive
+from opdbus.state.object import Identity, StateObject, Thing
+
+_MAX_MOVED: Final = 10_000
+
+
+class Written(NamedTuple):
+    """The generation that was written, how things changed, and the new rows of history."""
+
+    generation: int
+    changes: Mapping[Thing, Change]
+    rows: range
+
+
+class Writing:
+    """Writes changes; the caller keeps others from writing meanwhile."""
+
+    def __init__(self, archive: Archive, known: Known, boot: str) -> None:
+        self.generation = 0
+        # rows of history whose distance is known once the texts have vectors
+        self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
+        self.recent_texts = RecentTexts()
+        self._archive = archive
+        self._known = known
+        self._boot = boot
+
+    async def made(
+        self,
+        objects: Iterable[StateObject | Record],
+        owner: int,
+        now: float,
+        *,
+        transient: bool = False,
+    ) -> Made:
+        """Make records of those objects that are not stored just so."""
+        known = self._known.catalogue
+        make = partial(record_builder.records, known, objects, owner, now, transient=transient)
+        return Made(now, await self._archive.prepare(make))
+
+    async def write(
+        self,
+        made: Made,
+        gone: Sequence[Entry],
+        why: Callable[[Identity], Why],
+        events: Mapping[Identity, Why],
+        *,
+        withdrawn: bool,
+    ) -> Written:
+        """Write records, and remove entries; raises LimitsExceeded, and StoreError."""
+        now, records = made
+        if not records and not events and not gone:
+            return Written(self.generation, {}, range(0))
+        known = self._known.catalogue
+        put = partial(record_builder.update, known, records, gone, why, events, withdrawn=withdrawn)
+        update = await self._archive.prepare(put)
+        generation, at = self.generation + bool(records or gone), int(now * 1e6)
+        entries, rows, moved = await self._archive.write(
+            lambda store: commit(store, update, generation, at, self._boot)
+        )
+        self.moved += moved
+        self.generation = generation
+        self.recent_texts.add(records)
+        return Written(generation, await self._known.take(gone, records, entries), rows)

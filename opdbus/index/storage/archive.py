@@ -1,0 +1,317 @@
+"""The database used from the event loop: a thread writes, others read meanwhile."""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, Self, TypeVar
+
+import structlog
+
+from opdbus.errors import StoreError
+from opdbus.index.database.database import Damaged, guarded, is_read_only
+from opdbus.index.database.store import Store
+from opdbus.index.storage import recovery
+from opdbus.platform.regular_files import open_regular, set_aside
+from opdbus.platform.tasks import pauses, start
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+# Delays before the next attempts to write a database that could not be written.
+_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
+# A write that runs when we close may take this long to end by itself.
+_CLOSE_SECONDS: Final = 1.0
+# At most so often long work is reported to go on.
+_PROGRESS_SECONDS: Final = 1.0
+# Pages of the log after which they are copied to the database, and while very much is written:
+# to copy those of 2,000 objects at a time takes a sixth of the time in which they are stored.
+_PAGES: Final = 1000
+_BUSY_PAGES: Final = 16_000
+
+
+class Archive:
+    """Two connections to one database: a read sees everything that was written before it began.
+
+    `on_change` is called on the event loop when `fault` changes, `on_progress` there now and then
+    while long work goes on.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_change: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
+        retry_seconds: Sequence[float] = _RETRY_SECONDS,
+    ) -> None:
+        self._path = path
+        # of derived files, which may be removed at any time; None where none may be written
+        self.folder: Path | None = None
+        self._retry_seconds = retry_seconds
+        # why nothing can be written now; empty while all is well
+        self.fault = ""
+        # what was recovered of a damaged database at this start
+        self.notice = ""
+        self.on_change = on_change
+        self._on_progress = on_progress
+        self._next_progress = 0.0
+        # set unless very much is being written: what is derived of it waits until all is there
+        self.calm = asyncio.Event()
+        self.calm.set()
+        self._busy = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # work that waits until the database can be written
+        self._waiting: set[Callable[[], Awaitable[Any]]] = set()
+        self._damage: asyncio.Future[Damaged] = asyncio.get_running_loop().create_future()
+        self._writable = asyncio.Event()
+        self._writer: Store
+        self._reader: Store
+
+    async def __aenter__(self) -> Self:
+        """Open the database, or replace a damaged one with a new one.
+
+        Raises StoreError, also if another op-dbus has it open.
+        """
+        loop = self._loop = asyncio.get_running_loop()
+        self._stopping = Event()
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="store-prepare")
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
+        self._apart = ThreadPoolExecutor(1, thread_name_prefix="store-read-apart")
+        self._open = ExitStack()
+        self.is_read_only = is_read_only(self._path)
+        self.folder = None if self.is_read_only else self._path.with_name("vectors")
+        try:
+            if not self.is_read_only:
+                self._open.callback(os.close, _lock(self._path))
+            self._writer = await loop.run_in_executor(self._writing, self._open_writer)
+            self._reader = await loop.run_in_executor(self._reading, self._open_reader)
+        except BaseException:
+            self._stopping.set()
+            self._close()
+            raise
+        if self.is_read_only:
+            self.fault = (
+                f"the database {self._path} is read-only: what it holds is served, nothing new is"
+                " kept; let the user that op-dbus runs as write it, and restart op-dbus"
+            )
+            log.warning("store is read-only", path=str(self._path))
+        else:
+            self._writable.set()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Cancel unfinished work, which changes nothing, and close."""
+        if self._stopping.is_set():
+            return  # closed already, since it could not be opened again
+        self._stopping.set()
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        last = asyncio.get_running_loop().run_in_executor(self._writing, lambda: None)
+        await asyncio.wait([last], timeout=_CLOSE_SECONDS)
+        if not last.done():
+            self._writer.interrupt()
+        self._close()
+
+    async def reopen(self) -> None:
+        """Close and open again, which replaces a damaged database; raises StoreError."""
+        await self.__aexit__()
+        self._damage = asyncio.get_running_loop().create_future()
+        await self.__aenter__()
+
+    async def damaged(self) -> None:
+        """Wait until the database is found damaged; raises Damaged, which must end the daemon.
+
+        Its next start replaces the database: then nothing that was read before is still in use.
+        """
+        raise await asyncio.shield(self._damage)
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work that goes on if its caller is cancelled; only closing cancels it."""
+        return await _shielded(self.start(work))
+
+    @asynccontextmanager
+    async def busy(self) -> AsyncIterator[None]:
+        """Have what can wait do so."""
+        self.calm.clear()
+        self._busy += 1
+        try:
+            await self._keep_log(_BUSY_PAGES)
+            yield
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self.calm.set()
+                await self._keep_log(_PAGES)
+
+    async def _keep_log(self, pages: int) -> None:
+        await self._run(self._writing, lambda store: store.keep_log(pages), self._writer)
+
+    def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
+        """Run work as soon as the database can be written; work that waits already is not added.
+
+        Where it can be, what failed was a read: there is a pause before it is tried again.
+        """
+
+        async def wait() -> None:
+            if not self.fault:
+                await asyncio.sleep(self._retry_seconds[0])
+            await self._writable.wait()
+            self._waiting.discard(work)
+            with suppress(StoreError):
+                await work()
+
+        if work not in self._waiting:
+            self._waiting.add(work)
+            self.start(wait())
+
+    async def prepare(self, work: Callable[[], T]) -> T:
+        """Run work that makes ready what is to be written, or to be known of it in memory.
+
+        One at a time: two would take turns with each other, and with the event loop.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._preparing, work)
+
+    async def write(self, work: Callable[[Store], T]) -> T:
+        """Run work that changes the database, to its end even if the caller is cancelled."""
+        if self.is_read_only:
+            raise StoreError(self.fault)
+        return await _shielded(asyncio.ensure_future(self._written(work)))
+
+    async def read(self, work: Callable[[Store], T]) -> T:
+        """Run work that only reads."""
+        return await self._run(self._reading, work, self._reader)
+
+    async def read_apart(self, work: Callable[[Store], T]) -> T:
+        """Run work that reads for seconds; it is to ask store.require_running() now and then."""
+
+        def opened(_: Store) -> T:
+            read_only = self.is_read_only
+            with closing(Store(self._path, self._stopping, is_read_only=read_only)) as store:
+                store.interrupt_when_stopping()
+                return work(store)
+
+        return await self._run(self._apart, opened, self._reader)
+
+    async def _written(self, work: Callable[[Store], T]) -> T:
+        try:
+            result = await self._run(self._writing, work, self._writer)
+        except StoreError as error:
+            if not self._stopping.is_set():
+                self._cannot_write(error)
+            raise
+        self._set_fault("")
+        return result
+
+    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[Store], T], store: Store) -> T:
+        def work_guarded() -> T:
+            with store.guarded():
+                return work(store)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work_guarded)
+        except Damaged as error:
+            self._found_damaged(error)
+            raise
+
+    def _cannot_write(self, error: StoreError) -> None:
+        was_writable = not self.fault
+        self._set_fault(str(error))
+        if was_writable:
+            log.error("store cannot be written", reason=str(error))
+            self.start(self._retry())
+
+    async def _retry(self) -> None:
+        """Write a probe again and again until that, or another write, succeeds."""
+        for delay in pauses(self._retry_seconds):
+            await asyncio.sleep(delay)
+            if self.fault:
+                with suppress(StoreError):
+                    await self.write(Store.probe)
+            if not self.fault:
+                log.info("store can be written again")
+                return
+
+    def _set_fault(self, fault: str) -> None:
+        if fault == self.fault:
+            return
+        self.fault = fault
+        if fault:
+            self._writable.clear()
+        else:
+            self._writable.set()
+        self.on_change()
+
+    def _found_damaged(self, error: Damaged) -> None:
+        try:
+            if not self.is_read_only:
+                recovery.mark_damaged(self._path)
+        except OSError as fault:
+            # ending now would not help: the next start would not know of the damage
+            log.error("store damaged", reason=str(error), mark=str(fault))  # noqa: TRY400 -- a sentence, no traceback
+            return
+        if not self._damage.done() and not self.is_read_only:
+            self._damage.set_result(error)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run work until it ends, or until closing cancels it."""
+        return start(work, self._tasks)
+
+    def _progress(self) -> None:
+        """Report on the event loop that work goes on, at most once a second; on any thread."""
+        now = time.monotonic()
+        if now > self._next_progress:
+            self._next_progress = now + _PROGRESS_SECONDS
+            self._loop.call_soon_threadsafe(self._on_progress)
+
+    def _open_writer(self) -> Store:
+        if self.is_read_only:
+            return self._open_reader()
+        store, self.notice = recovery.open_or_recover(self._path, self._stopping, self._progress)
+        self._open.callback(store.close)
+        return store
+
+    def _open_reader(self) -> Store:
+        store = Store(self._path, self._stopping, is_read_only=self.is_read_only)
+        self._open.callback(store.close)
+        store.interrupt_when_stopping()
+        return store
+
+    def _close(self) -> None:
+        self._apart.shutdown()
+        self._reading.shutdown()
+        self._writing.shutdown()
+        self._preparing.shutdown()
+        self._open.close()
+
+
+async def _shielded(future: asyncio.Future[T]) -> T:
+    """Wait for work that goes on if the caller is cancelled; its failure is then dropped."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(future)
+
+
+def _lock(database: Path) -> int:
+    """Lock the database for this daemon; raises StoreError if another one has the lock."""
+    path = database.with_suffix(".lock")
+    with guarded(database):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        set_aside(path)
+        lock = open_regular(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise StoreError(
+            f"another op-dbus uses the database {database}: stop it, or set OP_DBUS_STATE_DIR to"
+            " another folder"
+        ) from None
+    return lock

@@ -1,0 +1,195 @@
+"""Recovery of a damaged database: it is set aside, and a new one gets what can still be read."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+import structlog
+
+from opdbus.index.database.database import Damaged, guarded, open_read_only
+from opdbus.index.database.records import REDACTED_BY, WRITTEN_BY, Recorder
+from opdbus.index.database.store import Record, Store
+from opdbus.index.storage.migration import WRITTEN, begin_history
+from opdbus.settings.parsing import decimal
+from opdbus.state.object import Identity, StateObject
+from opdbus.state.redact import redact_object
+
+log = structlog.get_logger()
+
+# So many damaged databases are kept for an inspection.
+KEPT: Final = 3
+_SUFFIXES: Final = ("-wal", "-shm", "")
+# Ids past a damage that are looked up, which takes some seconds.
+_MAX_LOOKED_UP: Final = 1_000_000
+_OBJECT: Final = (
+    "id, source, plugin, kind, name, owner, properties, updated_at, fingerprint, passing"
+)
+_ROW: Final = (
+    "seq, at, boot, source, plugin, kind, name, what, cause, fields, salt, digest, folded, moved,"
+    " sentence, hash"
+)
+
+
+def open_or_recover(
+    path: Path, stopping: Event, on_progress: Callable[[], None]
+) -> tuple[Store, str]:
+    """Open the database, and say what was recovered if it was damaged.
+
+    `on_progress` is called now and then meanwhile. Raises StoreError.
+    """
+    with guarded(path):
+        if _mark(path).is_symlink():
+            reason = f"the database {path} was found damaged before"
+        else:
+            try:
+                return Store(path, stopping, on_progress), ""
+            except Damaged as error:
+                reason = error.reason
+            mark_damaged(path)
+        return _recover(path, reason, stopping, on_progress)
+
+
+def mark_damaged(path: Path) -> None:
+    """Make the next start recover the database; raises OSError.
+
+    The mark is a link: it is made completely or not at all, even on a full disk. It names the
+    future damaged database, so that a recovery that was interrupted starts again from that one.
+    """
+    with suppress(FileExistsError):
+        _mark(path).symlink_to(
+            _with_suffix(path, f".damaged-{max(_numbers(path), default=0) + 1}").name
+        )
+
+
+def _recover(
+    path: Path, reason: str, stopping: Event, on_progress: Callable[[], None]
+) -> tuple[Store, str]:
+    aside = path.with_name(str(_mark(path).readlink()))
+    if aside.exists():
+        for suffix in _SUFFIXES:
+            _with_suffix(path, suffix).unlink(missing_ok=True)
+    else:
+        _move(path, aside)
+    store = Store(path, stopping, on_progress)
+    try:
+        kept = _salvage(aside, store)
+    except BaseException:
+        store.close()
+        raise
+    _mark(path).unlink()
+    _forget_oldest(path)
+    log.error("store rebuilt", reason=reason, path=str(aside), objects=kept)
+    return store, f"{reason}; it is kept as {aside}, and a new one has {kept} objects of it"
+
+
+def _salvage(aside: Path, store: Store) -> int:
+    """Store all objects that can be read in a damaged database, and count them."""
+    with store.transaction():
+        found = {record.identity: record for record in _readable(aside, store)}
+        store.put(found.values())
+        facts = _facts(aside)
+        if (generation := facts.get("generation", "")).isdecimal():
+            store.set_fact("generation", generation)
+        _salvage_history(aside, store, facts)
+        store.set_fact(WRITTEN, WRITTEN_BY)
+        if not facts.get(WRITTEN, "").startswith(REDACTED_BY):
+            # secrets that only a newer redaction knows may be in history still
+            begin_history(store)
+    # it is as large as all that was copied
+    store.empty_log()
+    return len(found)
+
+
+def _salvage_history(aside: Path, store: Store, facts: Mapping[str, str]) -> None:
+    """Copy the rows of history that can be read, as they are: verification finds what is not."""
+    for table, columns in (("sentences", "id, digest, text"), ("history", _ROW)):
+        for row in _rows(aside, table, columns):
+            store.require_running()
+            store.ledger.restore(table, columns, row)
+    store.ledger.mend()
+    for name in ("history", "history cut", "boot"):
+        if name in facts:
+            store.set_fact(name, facts[name])
+
+
+def _readable(aside: Path, store: Store) -> Iterator[Record]:
+    """Yield the intact objects."""
+    recorder = Recorder()
+    for row in _rows(aside, "objects", _OBJECT):
+        store.require_running()
+        if record := _checked(row, recorder):
+            yield record
+
+
+def _rows(aside: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield all rows of a table that can be read: by a scan, then by a look-up of each number.
+
+    A generator: what fails in its caller, such as writing to a full disk, is not passed over.
+    """
+    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
+        yield from _scanned(old, table, columns)
+
+
+def _scanned(old: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    last, key = 0, columns.split(",", maxsplit=1)[0]
+    select = f"SELECT {columns} FROM {table}"  # noqa: S608 -- our own constants
+    try:
+        for row in old.execute(f"{select} NOT INDEXED ORDER BY {key}"):
+            last = row[0]
+            yield row
+    except sqlite3.Error:
+        (end,) = old.execute(f"SELECT max({key}) FROM {table}").fetchone()  # noqa: S608 -- our own constants
+        for number in range(last + 1, min(end or 0, last + _MAX_LOOKED_UP) + 1):
+            with suppress(sqlite3.Error):
+                yield from old.execute(f"{select} WHERE {key} = ?", (number,))
+
+
+def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
+    """Make the record of an object if it is not transient and its fingerprint is right."""
+    _, *identity, owner, properties, updated_at, fingerprint, transient = row
+    try:
+        item = StateObject(Identity(*identity), json.loads(properties))
+        if transient or item.fingerprint() != fingerprint:
+            return None
+        redacted = redact_object(item.identity, item.properties)
+        return recorder.record(redacted, int(owner), int(updated_at), transient=False)
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _facts(aside: Path) -> dict[str, str]:
+    """Return the named values that can be read, such as the number of the last change."""
+    found: dict[str, str] = {}
+    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
+        found |= ((str(name), str(value)) for name, value in old.execute("SELECT * FROM facts"))
+    return found
+
+
+def _move(path: Path, aside: Path) -> None:
+    """Rename a database and its logs, the database last: while it is there, this is not done."""
+    for suffix in _SUFFIXES:
+        with suppress(FileNotFoundError):
+            _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
+
+
+def _forget_oldest(path: Path) -> None:
+    for number in sorted(_numbers(path))[:-KEPT]:
+        for suffix in _SUFFIXES:
+            _with_suffix(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
+
+
+def _numbers(path: Path) -> list[int]:
+    found = (file.name.removeprefix(f"{path.name}.damaged-") for file in path.parent.iterdir())
+    return [number for number in map(decimal, found) if number is not None]
+
+
+def _mark(path: Path) -> Path:
+    return _with_suffix(path, ".rebuild")
+
+
+def _with_suffix(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)

@@ -1,0 +1,137 @@
+"""The first stage of a search: static vectors of all objects, made of their texts and not stored.
+
+A table makes 100,000 of them a second, which is sooner than they could be read.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from opdbus.engine.batching import Rank
+from opdbus.engine.embedder import Embedder
+from opdbus.errors import OpDbusError, ShuttingDown
+from opdbus.index.catalogue.arrays import RoundedRows
+from opdbus.index.database.store import Entry
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.vector_index import VectorIndex
+from opdbus.serving.serving import Serving
+
+log = structlog.get_logger()
+
+STATIC: Final = "static"
+# Levels whose vectors take a model to run.
+_SLOW: Final = frozenset(("low", "medium", "high"))
+# Texts that are read and encoded at a time.
+_AT_A_TIME: Final = 4096
+# Texts that are forgotten at a time: some milliseconds' work.
+_FORGOTTEN: Final = 500
+# When what failed is tried again.
+_RETRY_SECONDS: Final = 20.0
+
+
+class FirstStage:
+    """The static vectors of a memory's objects; `run` keeps them complete while they are needed."""
+
+    def __init__(self, memory: Memory, serving: Serving, is_worth_it: Callable[[], bool]) -> None:
+        self.index: VectorIndex | None = None
+        # whether there is no table, or none that works
+        self.is_broken = False
+        self._memory = memory
+        self._serving = serving
+        self._is_worth_it = is_worth_it
+        # set and replaced whenever the vectors were brought up to date
+        self._turn = asyncio.Event()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the configured level has a model that is slower than a table."""
+        return self._serving.config.vector_level in _SLOW
+
+    async def run(self) -> None:
+        """Give new objects their vectors at once, until cancelled."""
+        behind, view = self._memory.unstaged, self._memory.catalogue.view
+        behind.set()
+        while True:
+            await behind.wait()
+            version = view.version
+            try:
+                await self._catch_up()
+                self.is_broken = False
+            except OpDbusError as error:
+                if isinstance(error, ShuttingDown) and self._serving.is_closed:
+                    raise
+                self.is_broken = True
+                behind.clear()
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, behind.set)
+                log.warning("objects have no static vectors", reason=str(error))
+            if version == view.version:
+                behind.clear()
+            self._turn.set()
+            self._turn = asyncio.Event()
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until all objects that are stored by now have their vectors, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                # a turn that goes on may have begun before the last of them came
+                for _ in range(2):
+                    if self._memory.unstaged.is_set():
+                        await self._turn.wait()
+
+    async def ask(self, question: str, priority: Rank) -> tuple[VectorIndex, NDArray[np.float32]]:
+        """Embed a question: the index to look in, and the vector."""
+        found = await self._serving.embed([question], STATIC, priority=priority)
+        if self.index is None or self.index.numerics != found.numerics:
+            self.index = self._new(found.numerics, len(found.vectors[0]))
+        return self.index, found.vectors[0]
+
+    def vector(self, entry: Entry) -> tuple[VectorIndex, NDArray[np.float32]] | None:
+        """Return an object's own vector, and the index that it is in; None where it has none."""
+        index = self.index
+        vector = None if index is None else index.get(entry.text_digest)
+        return None if index is None or vector is None else (index, vector)
+
+    def count(self) -> int:
+        """Return how many things have their vectors, those of all their entries."""
+        index = self.index
+        return 0 if index is None else len(self._memory.catalogue) - index.waiting
+
+    def _new(self, numerics: str, dimension: int) -> VectorIndex:
+        texts = self._memory.catalogue.texts
+        return VectorIndex(numerics, dimension, texts, RoundedRows(dimension))
+
+    async def _catch_up(self) -> None:
+        if not (self.is_wanted and self._is_worth_it()):
+            self.index = None
+            return
+        embedder = await self._serving.embedder(STATIC)
+        with embedder.held():
+            if self.index is None or self.index.numerics != embedder.numerics:
+                self.index = self._new(embedder.numerics, embedder.dimension)
+            while lacking := self.index.pending(_AT_A_TIME):
+                if not self._is_worth_it():
+                    self.index = None
+                    return
+                if not await self._add(embedder, self.index, lacking):
+                    break  # what is being changed right now
+            await self._forget_gone(self.index)
+
+    async def _add(self, embedder: Embedder, index: VectorIndex, digests: list[bytes]) -> int:
+        """Encode texts, and count them."""
+        texts = await self._memory.texts(digests, again=True)
+        rows = await embedder.tokenize([*texts.values()])
+        return len(await index.add([*texts], await embedder.run(rows)))
+
+    async def _forget_gone(self, index: VectorIndex) -> None:
+        """Forget texts that are gone, once they are as many as the others."""
+        texts = self._memory.catalogue.texts
+        if 2 * texts.count_unused() > len(texts) + _AT_A_TIME:
+            while unused := texts.unused(_FORGOTTEN):
+                texts.forget(unused)
+                await asyncio.sleep(0)
+            await index.shrink()

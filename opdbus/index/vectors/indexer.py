@@ -1,0 +1,231 @@
+"""The loop that gives every object its vector: at most one batch is ever computed twice."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from itertools import compress
+from typing import Final
+
+import structlog
+
+from opdbus.engine.embedder import Embedder
+from opdbus.engine.tokens import Rows
+from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.events import Vectorized
+from opdbus.index.vectors.first_stage import STATIC
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.sentence_vectors import SentenceVectors
+from opdbus.index.vectors.vector_index import VectorIndex
+from opdbus.platform.slices import slices
+from opdbus.platform.tasks import pauses, until_first_ends
+
+log = structlog.get_logger()
+
+# Texts tokenized at a time: enough to find rows of equal length, few enough to hold in memory.
+_WINDOW = 8192
+# Texts that were asked for, of which so many are computed before it is looked which are now.
+_ASKED: Final = 8
+# Texts that are forgotten at a time: some milliseconds' work. And pairs that are compared.
+_FORGOTTEN: Final = 500
+_COMPARED: Final = 512
+# How long what failed is left alone, the first time, the second, and so on.
+_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
+
+
+class Indexer:
+    """Computes what is pending, and commits batch by batch.
+
+    `on_progress` gets the number of texts that still wait, after each batch; `on_fault` a sentence
+    when vectorizing failed, and "" when it works again.
+    """
+
+    def __init__(
+        self,
+        vectors: ObjectVectors,
+        on_fault: Callable[[str], None] = lambda _sentence: None,
+        on_progress: Callable[[int], None] = lambda _waiting: None,
+        retry_seconds: Sequence[float] = _RETRY_SECONDS,
+    ) -> None:
+        self._vectors = vectors
+        self._memory = vectors.memory
+        self._serving = vectors.serving
+        self._on_fault = on_fault
+        self._on_progress = on_progress
+        self._sentences = SentenceVectors(vectors)
+        self._retry_seconds = retry_seconds
+        # whether what a run before this one left was pruned
+        self._is_pruned = False
+
+    async def run(self) -> None:
+        """Work whenever the memory is stale or another engine serves, until cancelled."""
+        self._memory.stale.set()
+        await until_first_ends(self._follow(), self._work(), self._sentences.run())
+
+    async def _follow(self) -> None:
+        async with aclosing(self._serving.changes()) as changes:
+            async for phase in changes:
+                if phase.embedder:
+                    self._memory.stale.set()
+                # whether there are vectors of the level decides whether static ones are worth it
+                self._memory.unstaged.set()
+
+    async def _work(self) -> None:
+        delays = pauses(self._retry_seconds)
+        while True:
+            await self._memory.stale.wait()
+            # texts of another version get no vectors: they are about to be rendered anew
+            await self._memory.migrator.done.wait()
+            self._memory.stale.clear()
+            try:
+                await self._catch_up(await self._serving.embedder())
+            except NoModel:
+                continue  # until a level is configured that has one
+            except ShuttingDown:
+                if self._serving.is_closed:
+                    raise
+                self._memory.stale.set()  # only this engine: another one took its place
+            except OpDbusError as error:
+                delay = next(delays)
+                log.error("not vectorized", reason=str(error), again_in_s=delay)  # noqa: TRY400 -- a sentence, no traceback
+                self._on_fault(f"objects wait for their vectors: {error}")
+                asyncio.get_running_loop().call_later(delay, self._memory.stale.set)
+            else:
+                delays = pauses(self._retry_seconds)
+                self._on_fault("")
+
+    async def _catch_up(self, embedder: Embedder) -> None:
+        if embedder.is_provisional:
+            return  # its successor's vectors may be of another class, and it makes this stale
+        with embedder.held():
+            index = await self._vectors.index(embedder.numerics, embedder.dimension)
+            self._vectors.keep_only(index)
+            self._memory.unstaged.set()
+            await self._vectors.save_rest(index)
+            computed = 0
+            while True:
+                generation = self._memory.generation
+                if not (pending := index.pending(_WINDOW)):
+                    break
+                if self._serving.phase.embedder is not embedder:
+                    return  # its successor has begun to serve, which makes the memory stale
+                self._report(index)
+                computed += await self._embed(embedder, index, pending)
+                await asyncio.to_thread(index.seal)
+                if index.pending(1) == pending[:1]:
+                    return  # all of it is being changed right now, which makes the memory stale
+        self._report(index)
+        self._memory.forget_texts()
+        await self._tell_moved(index)
+        await self._prune(index)
+        objects = len(self._memory.catalogue)
+        reused = max(0, objects - computed)
+        self._memory.notify(Vectorized(generation, embedder.level, computed, reused))
+        # what only reused vectors is no news
+        say = log.info if computed else log.debug
+        say("vectorized", computed=computed, reused=reused)
+        self._memory.unembedded.set()
+        # static vectors may not be worth their memory any more
+        self._memory.unstaged.set()
+
+    async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[bytes]) -> int:
+        """Embed texts, some batches at a time; each part is committed before the next is begun."""
+        # without those of objects that were changed or removed meanwhile
+        texts = await self._memory.texts(pending)
+        there = [*texts]
+        rows = await embedder.tokenize([*texts.values()])
+        computed = 0
+        lengths = rows.lengths.tolist()
+        for part in await asyncio.to_thread(_parts, lengths, embedder.batch_tokens):
+            computed += await self._embed_asked(embedder, index)
+            if embedder.level != STATIC:
+                # static vectors of objects that are being stored come first
+                await self._memory.archive.calm.wait()
+            # thousands may come and go while the parts before are computed
+            wanted = [*compress(part, index.wanted([there[i] for i in part]))]
+            taken = await asyncio.to_thread(rows.take, wanted)
+            await self._run(embedder, index, [there[i] for i in wanted], taken)
+            computed += len(wanted)
+            self._report(index)
+        return computed
+
+    async def _embed_asked(self, embedder: Embedder, index: VectorIndex) -> int:
+        """Embed what searches asked for meanwhile, the most wanted first."""
+        computed = 0
+        while asked := self._vectors.asked.take(_ASKED, lambda one: index.wanted([one])[0]):
+            texts = await self._memory.texts(asked)
+            rows = await embedder.tokenize([*texts.values()])
+            await self._run(embedder, index, [*texts], rows)
+            computed += len(texts)
+        return computed
+
+    async def _run(
+        self, embedder: Embedder, index: VectorIndex, digests: Sequence[bytes], rows: Rows
+    ) -> None:
+        """Give texts their vectors, which are committed before anything else is computed."""
+        if digests:
+            vectors = await embedder.run(rows)
+            await self._vectors.save(index, digests, vectors)
+            await index.add(digests, vectors)
+
+    async def _tell_moved(self, index: VectorIndex) -> None:
+        """Tell history how far texts moved that changed, before the old vectors are forgotten."""
+        waiting = self._memory.moved
+        rows = [waiting.popleft() for _ in range(len(waiting))]
+        moved: list[tuple[float, int]] = []
+        for part in slices(rows, _COMPARED):
+            moved += await asyncio.to_thread(_moved, index, part)
+        if moved and not self._memory.archive.fault:
+            with suppress(StoreError):
+                await self._memory.archive.write(lambda store: store.put_moved(moved))
+
+    async def _prune(self, index: VectorIndex) -> None:
+        """Forget the vectors of texts that are gone: one that comes back is computed anew."""
+        archive, texts = self._memory.archive, self._memory.catalogue.texts
+        if archive.fault:
+            return
+        with suppress(StoreError):
+            if not self._is_pruned:
+                # what a run before this one, or another engine, has left; in parts: of a million,
+                # all take a second, in which nothing else could be written
+                for byte in range(256):
+                    await archive.write(partial(Store.prune_vectors, first=byte))
+                self._is_pruned = True
+            while unused := texts.unused(_FORGOTTEN):
+                pruned = [*await archive.write(partial(Store.forget_vectors, digests=unused))]
+                texts.forget(unused)
+                # those that have come back meanwhile
+                index.drop(compress(pruned, texts.are_used(texts.find_each(pruned))))
+            await index.shrink()
+
+    def _report(self, index: VectorIndex) -> None:
+        """Tell how many texts wait."""
+        self._on_progress(index.waiting)
+
+
+def _moved(index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]) -> list[tuple[float, int]]:
+    """Return how far texts moved, and the row of each, of those that have their vectors."""
+    get = index.get_on_thread
+    found = [(row, get(old), get(new)) for row, old, new in rows]
+    return [
+        (max(0.0, 1.0 - float(old @ new)), row)
+        for row, old, new in found
+        if old is not None and new is not None
+    ]
+
+
+def _parts(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Split indexes of texts into parts of about so many tokens, the longest texts first.
+
+    The scheduler makes the batches: here, texts of about the same length are only kept together.
+    """
+    parts: list[list[int]] = []
+    room = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if not parts or lengths[index] > room:
+            parts.append([])
+            room = tokens
+        parts[-1].append(index)
+        room -= lengths[index]
+    return parts

@@ -1,0 +1,197 @@
+"""The objects' vectors by the engine that serves: read from the database, asked for, compared."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from opdbus.engine.batching import Rank
+from opdbus.errors import NoVector, ProviderError, StoreError
+from opdbus.index.database.store import Entry, Store
+from opdbus.index.state_store.state_store import Memory
+from opdbus.index.vectors.embed_priority import Asked
+from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.vectors.vector_index import MANY, VectorIndex
+from opdbus.platform.slices import slices
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Thing
+
+log = structlog.get_logger()
+
+# Vectors stored at a time that could not be stored before.
+_SAVED: Final = 1024
+# Vectors read at a time.
+_READ: Final = 4096
+
+
+class ObjectVectors:
+    """A vector index for what serves; the kept vectors are read when it is first asked for.
+
+    Which engine serves is asked of `serving` each time: an index belongs to numerics, to no engine.
+    """
+
+    def __init__(self, memory: Memory, serving: Serving) -> None:
+        self.memory = memory
+        self.serving = serving
+        # why objects wait for their vectors longer than they should; empty while they do not
+        self.fault = ""
+        # texts that searches wanted a vector of that was missing
+        self.asked = Asked()
+        folder = memory.archive.folder
+        # whether a run before this one has left very many vectors, perhaps of what will serve
+        self.were_left = folder is not None and any(folder.glob("*.rows"))
+        self._indexes: dict[str, asyncio.Task[VectorIndex]] = {}
+
+    async def index(self, numerics: str, dimension: int) -> VectorIndex:
+        """Return the index of an engine's numerics; raises StoreError if it cannot be read."""
+        task = self._indexes.get(numerics)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.create_task(self._read(numerics, dimension))
+            self._indexes[numerics] = task
+        return await asyncio.shield(task)
+
+    def keep_only(self, index: VectorIndex) -> None:
+        """Drop the indexes of engines that no longer serve; searches that use one keep it."""
+        self._indexes = {index.numerics: self._indexes[index.numerics]}
+
+    @property
+    def current(self) -> VectorIndex | None:
+        """The index of the engine that serves, or that served last if none does; None till read."""
+        embedder = self.serving.phase.embedder
+        numerics = embedder.numerics if embedder else next(reversed(self._indexes), "")
+        task = self._indexes.get(numerics)
+        is_read = task and task.done() and not task.cancelled() and not task.exception()
+        return task.result() if task and is_read else None
+
+    async def ask(
+        self, question: str, priority: Rank = Rank.FEW
+    ) -> tuple[VectorIndex, NDArray[np.float32]]:
+        """Embed a question: the index to look in, and the vector (dimension,).
+
+        Raises NoModel, ModelError, ProviderError, ShuttingDown.
+        """
+        found = await self.serving.embed([question], priority=priority)
+        vector = found.vectors[0]
+        return await self.index(found.numerics, len(vector)), vector
+
+    async def vector(self, thing: Thing) -> tuple[VectorIndex, NDArray[np.float32]]:
+        """Return a thing's vector (dimension,), and the index that it is in.
+
+        Waits for the first engine; vectors that are there outlive it. Raises UnknownObject,
+        NoVector, NoModel, ProviderError.
+        """
+        entry = self.memory.catalogue.first(thing)
+        index = await self.served()
+        vector = index.get(entry.text_digest)
+        if vector is None:
+            raise no_vector(entry)
+        return index, vector
+
+    async def served(self) -> VectorIndex:
+        """Return the index of the engine that serves, or served last; waits for the first one.
+
+        Raises NoModel, ProviderError.
+        """
+        try:
+            embedder = await self.serving.embedder()
+        except ProviderError:
+            if (index := self.current) is None:
+                raise
+            return index
+        return await self.index(embedder.numerics, embedder.dimension)
+
+    async def save(
+        self, index: VectorIndex, digests: Sequence[bytes], vectors: NDArray[np.float32]
+    ) -> None:
+        """Store vectors, now or as soon as the database can be written; they serve meanwhile."""
+        archive = self.memory.archive
+
+        def put(store: Store) -> None:
+            store.put_vectors([*map(index.key, digests)], digests, vectors)
+
+        if not archive.fault:
+            with suppress(StoreError):
+                await archive.write(put)
+                return
+        if not index.unsaved:
+            archive.when_writable(self._again)
+        index.unsaved.update(digests)
+
+    async def _again(self) -> None:
+        self.memory.stale.set()
+
+    async def save_rest(self, index: VectorIndex) -> None:
+        """Store the vectors that could not be stored before."""
+        found = [(d, index.get(d)) for d in index.unsaved]
+        rest = [(text_digest, vector) for text_digest, vector in found if vector is not None]
+        index.unsaved.clear()
+        for part in slices(rest, _SAVED):
+            vectors = np.stack([vector for _, vector in part])
+            await self.save(index, [text_digest for text_digest, _ in part], vectors)
+
+    def waiting(self) -> int:
+        """Return how many things will get a vector and have none yet."""
+        if self.serving.config.vector_level == "none":
+            return 0
+        index = self.current
+        return len(self.memory.catalogue) if index is None else index.waiting
+
+    def distance(self, one: Entry | None, other: Entry | None) -> float:
+        """Return the cosine distance of two entries; NaN while one or a vector is missing."""
+        index = self.current
+        first = index.get(one.text_digest) if index and one else None
+        second = index.get(other.text_digest) if index and other else None
+        if first is None or second is None:
+            return float("nan")
+        return max(0.0, 1.0 - float(first @ second))
+
+    async def _read(self, numerics: str, dimension: int) -> VectorIndex:
+        texts = self.memory.catalogue.texts
+        folder = self.memory.archive.folder
+        index = VectorIndex(numerics, dimension, texts, folder=folder)
+        if index.path and len(texts) > MANY:
+            with suppress(OSError):
+                index.adopt(await asyncio.to_thread(BitRows, index.path, dimension))
+                await index.shrink()
+        if folder:
+            _remove_others(folder, index.path)
+        lacking = index.pending(len(texts))
+        for part in slices(lacking, _READ):
+            found = await self.memory.archive.read(partial(_kept, index, part))
+            await index.add(*found)
+        await asyncio.to_thread(index.seal)
+        log.info("vectors read", vectors=len(index))
+        return index
+
+
+def _remove_others(folder: Path, kept: Path | None) -> None:
+    """Remove the files of other engines; what is in them is in the database, too."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if kept is None or path.stem != kept.stem:
+                path.unlink()
+
+
+def _kept(
+    index: VectorIndex, digests: Sequence[bytes], store: Store
+) -> tuple[list[bytes], NDArray[np.float32]]:
+    """Return those of some texts whose vectors are kept, and the vectors.
+
+    One of another size is damaged, and left out.
+    """
+    by_key = {index.key(text_digest): text_digest for text_digest in digests}
+    rows = [row for row in store.vectors_of([*by_key]) if len(row[1]) == 4 * index.dimension]
+    matrix = np.frombuffer(b"".join(data for _, data in rows), "<f4")
+    return [by_key[key] for key, _ in rows], matrix.reshape(len(rows), index.dimension)
+
+
+def no_vector(entry: Entry) -> NoVector:
+    """Return the error of an object that waits for its vector."""
+    name = "/".join(entry.identity[1:])
+    return NoVector(f"{name} has no vector yet: wait for the signal Vectorized and ask again")

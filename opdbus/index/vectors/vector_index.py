@@ -1,0 +1,351 @@
+"""The vectors of one model and precision, one row per text, and how like a question they are."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.arrays import PlainRows, Rows
+from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.text_table import NO_ROW, NO_TEXT, Texts
+from opdbus.index.database.store import Entry
+from opdbus.index.ranking.scores import USUAL_BACKGROUND, Background, Likeness
+from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.state.object import digest
+
+log = structlog.get_logger()
+
+# More vectors than that are found by their signs: to compare all of them exactly takes too long.
+MANY: Final = 50_000
+_NOWHERE: Final = np.empty(0, np.intp)
+# Vectors moved at a time.
+_AT_A_TIME: Final = 8192
+# About so many rows say what cosines a question has with any objects.
+_SAMPLED: Final = 384
+# Of fewer the usual ones say as much as they are fewer.
+_FEW: Final = 8
+# A host of no more objects has few words, one of more than the second number has enough.
+_FEW_OBJECTS: Final = 48, 128
+# So many are compared exactly, and one of so many without all others.
+_FEW_COMPARED: Final = 1024
+_SPARSE: Final = 4
+
+
+class VectorIndex:
+    """Unit vectors by digest of their text, all of the same `numerics`; plain rows by default.
+
+    With a `folder`, very many go to a file in it, and what `likeness` gives are estimates.
+    """
+
+    def __init__(
+        self,
+        numerics: str,
+        dimension: int,
+        texts: Texts,
+        rows: Rows | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.numerics = numerics
+        self.dimension = dimension
+        # digests of texts whose vectors could not be stored yet
+        self.unsaved: set[bytes] = set()
+        # what vectors of these numerics are kept under
+        self.engine = digest(numerics.encode())
+        self.texts = texts
+        self._layer = texts.layer()
+        self._rows = rows or PlainRows(dimension)
+        # held while rows are added, by the event loop
+        self._one_adder = asyncio.Lock()
+        # held while rows are numbered anew on the event loop, or looked for by their numbers on
+        # another thread; the event loop never waits for it
+        self._one_at_a_time = Lock()
+        # of the entries of a view, as of two versions, and which of these have none
+        self._rows_found = (-1, -1), (_NOWHERE, _NOWHERE)
+        # vectors that stand for all, as of a version of the layer
+        self._sampled = -1, np.empty((0, dimension), np.float32)
+        # where very many go; None: to memory
+        self.path = folder / f"{self.engine.hex()}.rows" if folder else None
+
+    def __len__(self) -> int:
+        """Count the vectors."""
+        return self._layer.filled
+
+    def __contains__(self, text_digest: bytes) -> bool:
+        """Return whether a text has a vector."""
+        return bool(self._layer.rows[self.texts.find(text_digest)] >= 0)
+
+    def wanted(self, digests: Sequence[bytes]) -> list[bool]:
+        """Return which of some texts an object still has, and have no vector."""
+        numbers = self.texts.find_each(digests)
+        is_wanted = (self._layer.rows[numbers] < 0) & self.texts.are_used(numbers)
+        found: list[bool] = is_wanted.tolist()
+        return found
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of what has a vector."""
+        return self._layer.version
+
+    @property
+    def waiting(self) -> int:
+        """How many things have a text without a vector."""
+        return self._layer.waiting
+
+    def pending(self, most: int) -> list[bytes]:
+        """Return texts of things that have no vector, the oldest first; at most so many."""
+        return self.texts.lacking(self._layer, most)
+
+    def lacking(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries whose texts have no vector."""
+        return [entry for entry in entries if entry.text_digest not in self]
+
+    def key(self, text_digest: bytes) -> bytes:
+        """Return the vector key of a text: hash(numerics, text)."""
+        return digest(text_digest, key=self.engine)
+
+    def get(self, text_digest: bytes) -> NDArray[np.float32] | None:
+        """Return the vector (dimension,) of a text; on the event loop."""
+        row = self._layer.rows[self.texts.find(text_digest)]
+        if row == NO_ROW:
+            return None
+        vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
+        return vector
+
+    def get_on_thread(self, text_digest: bytes) -> NDArray[np.float32] | None:
+        """Return what `get` does; on any other thread."""
+        with self._one_at_a_time:
+            return self.get(text_digest)
+
+    def likeness(
+        self,
+        query: NDArray[np.float32],
+        view: View,
+        stage: str = "",
+        at: NDArray[np.intp] | None = None,
+    ) -> Likeness:
+        """Compare `query` (dimension,) of length 1 with all entries, or with those at some places.
+
+        Of very many the cosines are estimates. May be called on a thread.
+        """
+        with self._one_at_a_time:
+            rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
+            background = self.background(query)
+            if at is not None and len(at) <= _FEW_COMPARED:
+                return Likeness(self._compared(query, rows), stage, background)
+            exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
+            is_sparse = _SPARSE * len(rows) < self._rows.end
+            products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
+        if len(lacking) == len(rows):
+            return Likeness(np.full(len(rows), np.nan, np.float32), stage, background)
+        cosines = products(query)
+        if not is_sparse:
+            cosines = cosines.take(rows, mode="clip")
+        cosines[lacking] = np.nan
+        return Likeness(cosines, stage, background, exact)
+
+    def _rows_of(self, view: View) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the row of each entry, and which have none: found again only after a change."""
+        versions = view.version, self._layer.version
+        if self._rows_found[0] != versions:
+            self._rows_found = versions, self._rows_at(view.texts[: len(view.entries)])
+        return self._rows_found[1]
+
+    def _rows_at(self, texts: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the row of each of some texts, and which have none."""
+        # first the numbers: there is a row for each, however many come meanwhile
+        numbers = texts.astype(np.intp)
+        rows = self._layer.rows.take(numbers, mode="clip").astype(np.intp)
+        return rows, np.flatnonzero(rows < 0)
+
+    def _exact(
+        self,
+        query: NDArray[np.float32],
+        view: View,
+        at: NDArray[np.intp] | None,
+        some: NDArray[np.intp],
+    ) -> NDArray[np.float32]:
+        """Return the exact cosines of some of those that are compared."""
+        with self._one_at_a_time:
+            rows, _ = self._rows_at(view.texts[some if at is None else at[some]])
+            return self._compared(query, rows)
+
+    def _compared(self, query: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the exact cosines of some rows, NaN for row -1."""
+        found = np.full(len(rows), np.nan, np.float32)
+        found[rows >= 0] = self._rows.take(rows[rows >= 0]) @ query
+        return found
+
+    def background(self, query: NDArray[np.float32]) -> Background | None:
+        """Return what the cosines of `query` with a sample are; None where there are no vectors.
+
+        On the event loop.
+        """
+        vectors = self._sample()
+        if not len(vectors):
+            return None
+        cosines, share = vectors @ query, min(1.0, len(vectors) / _FEW)
+        usual_mean, usual_spread, _ = USUAL_BACKGROUND
+        mean = share * float(cosines.mean()) + (1 - share) * usual_mean
+        spread = share * float(cosines.std()) + (1 - share) * usual_spread
+        return Background(mean, spread, self._few())
+
+    def _few(self) -> float:
+        """Return how few texts there are, with vectors and without: see Background."""
+        few, enough = _FEW_OBJECTS
+        texts = max(1, len(self) + self.waiting)
+        return min(1.0, max(0.0, math.log(enough / texts) / math.log(enough / few)))
+
+    def _sample(self) -> NDArray[np.float32]:
+        """Return some vectors, found again only after a change."""
+        version = self._layer.version
+        if self._sampled[0] != version:
+            # without rows that are forgotten, or were damaged in a file
+            of_texts = self._layer.rows
+            kept = np.flatnonzero(of_texts >= 0)
+            some = self.texts.sample(kept, _SAMPLED) if len(kept) else _NOWHERE
+            self._sampled = version, self._rows.take(of_texts[some].astype(np.intp))
+        return self._sampled[1]
+
+    async def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
+        """Append vectors (digests, dimension) of different texts, and return of which.
+
+        Those that have one by now are left out. What takes long is done on a thread, and to its
+        end if the caller is cancelled.
+        """
+        return await asyncio.shield(self._add(digests, vectors))
+
+    async def _add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
+        async with self._one_adder:
+            new = np.flatnonzero(self._layer.rows[self.texts.find_each(digests)] < 0)
+            added = [digests[n] for n in new.tolist()]
+            if self.path and self._rows.is_exact and self._rows.end + len(added) > MANY:
+                await self._use_file(self.path)
+            try:
+                rows = await asyncio.to_thread(self._append, added, vectors, new)
+            except OSError as error:
+                await self._leave_file(error)
+                rows = await asyncio.to_thread(self._append, added, vectors, new)
+            self._put(added, rows)
+            return added
+
+    def _append(
+        self, digests: Sequence[bytes], vectors: NDArray[np.float32], which: NDArray[np.intp]
+    ) -> range:
+        """Append some of these vectors, which are of texts with these digests; return the rows."""
+        start = self._rows.end
+        self._rows.append(digests, vectors[which])
+        return range(start, self._rows.end)
+
+    def adopt(self, rows: BitRows) -> None:
+        """Take the rows of a file that a run before this one has left, instead of none."""
+        found = self.texts.find_each(rows.left())
+        # of rows of one text the last counts
+        numbers, last = np.unique(found[::-1], return_index=True)
+        is_text = numbers != NO_TEXT
+        self._rows = rows
+        at = (len(found) - 1 - last[is_text]).astype(np.int32)
+        self.texts.put(self._layer, numbers[is_text].astype(np.intp), at)
+
+    def seal(self) -> None:
+        """Write down what spares the next start work; may be called on a thread."""
+        if isinstance(self._rows, BitRows):
+            self._rows.seal()
+
+    def _put(self, digests: Sequence[bytes], rows: range) -> None:
+        numbers = self.texts.find_each(digests)
+        for at in np.flatnonzero(numbers == NO_TEXT).tolist():
+            numbers[at] = self.texts.number(digests[at])
+        self.texts.put(self._layer, numbers.astype(np.intp), np.array(rows, np.int32))
+
+    async def _use_file(self, path: Path) -> None:
+        try:
+            await self._move(await asyncio.to_thread(_empty_file, path, self.dimension))
+        except OSError as error:
+            await self._leave_file(error)
+
+    async def _leave_file(self, error: OSError) -> None:
+        """Hold all vectors in memory, where there is no room for a file of them."""
+        log.warning("vectors are held in memory", path=str(self.path), reason=error.strerror)
+        self.path = None
+        if not self._rows.is_exact:
+            await self._move(PlainRows(self.dimension))
+
+    async def _move(self, rows: Rows) -> None:
+        """Take all vectors over into other rows; what is forgotten meanwhile has none there."""
+        kept = np.flatnonzero(self._layer.rows >= 0)
+        before, digests = self._layer.rows[kept].astype(np.intp), self.texts.digests(kept)
+        await asyncio.to_thread(_copy, self._rows, before, digests, rows)
+        left = [self._rows]
+        async with self._alone():
+            self._number(kept)
+            self._rows = rows
+        await _free(left)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Have no other thread look for rows by their numbers, once those that do are done."""
+        await asyncio.to_thread(self._one_at_a_time.acquire)
+        try:
+            yield
+        finally:
+            self._one_at_a_time.release()
+
+    def drop(self, digests: Iterable[bytes]) -> None:
+        """Forget the vectors of some texts; `shrink` gives back their room."""
+        self.texts.drop(self._layer, digests)
+
+    async def shrink(self) -> None:
+        """Give back the room of rows that are forgotten, once they are half of all.
+
+        It goes on to its end if the caller is cancelled.
+        """
+        await asyncio.shield(self._shrink())
+
+    async def _shrink(self) -> None:
+        async with self._one_adder:
+            if self._layer.filled * 2 > self._rows.end:
+                return
+            kept = np.flatnonzero(self._layer.rows >= 0)
+            before = self._layer.rows[kept].astype(np.intp)
+            with suppress(OSError):  # the file stays as large as it is
+                some = await asyncio.to_thread(self._rows.some, before)
+                left = [some]
+                async with self._alone():
+                    self._rows.become(some)
+                    self._number(kept)
+                # with the rows before
+                del some
+                await _free(left)
+
+    def _number(self, kept: NDArray[np.intp]) -> None:
+        """Give texts the first rows; what was forgotten meanwhile has none."""
+        of_texts = self._layer.rows
+        is_left = of_texts[kept] >= 0
+        of_texts[kept[is_left]] = np.flatnonzero(is_left)
+        self._layer.version += 1
+
+
+async def _free(left: list[Rows]) -> None:
+    """Free rows on a thread: the system takes 50 ms to take a large file and its memory back."""
+    await asyncio.to_thread(left.clear)
+
+
+def _empty_file(path: Path, dimension: int) -> BitRows:
+    for left in (path.with_suffix(".signs"), path):
+        left.unlink(missing_ok=True)
+    return BitRows(path, dimension)
+
+
+def _copy(source: Rows, rows: NDArray[np.intp], digests: Sequence[bytes], target: Rows) -> None:
+    """Append some rows, of texts with these digests, to others."""
+    for start in range(0, len(rows), _AT_A_TIME):
+        part = slice(start, start + _AT_A_TIME)
+        target.append(digests[part], source.take(rows[part]))

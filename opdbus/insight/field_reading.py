@@ -1,0 +1,97 @@
+"""The fields of all objects, read from the database in parts, kind by kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from opdbus.index.query import condition_matching
+from opdbus.insight import fault_rules
+from opdbus.insight.gathering import kind_of
+from opdbus.insight.oddities import LEAST
+from opdbus.insight.survey import Survey
+from opdbus.platform.slices import slices
+from opdbus.state.object import FILE, Identity, Json, Thing, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from opdbus.index.state_store.state_store import Memory
+    from opdbus.insight.gathering import Kind
+
+    # does work on another thread
+    Run: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+
+# Objects of several sources that are read at a time.
+_AT_A_TIME: Final = 256
+
+
+# Accounts of lower numbers are the system's.
+_FIRST_PERSON: Final = 1000
+
+
+class _Item(NamedTuple):
+    thing: Thing
+    is_observed: bool
+    properties: Mapping[str, Json]
+
+
+async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
+    """Return what the objects of each kind have, of kinds with enough objects or with a rule.
+
+    `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is
+    declared is not compared with what is observed: it has other fields.
+    """
+    renamed = frozenset(memory.declarations.renamed())
+    known = [thing for thing in memory.catalogue.known() if thing not in renamed]
+    counts = Counter(map(kind_of, known))
+    services = await _services(memory, known)
+    found: dict[tuple[Kind, bool], Survey] = {}
+
+    def add(items: Sequence[_Item]) -> None:
+        for item in items:
+            kind = kind_of(item.thing)
+            if counts[kind] >= LEAST or kind[:2] in fault_rules.KINDS:
+                survey = found.setdefault((kind, item.is_observed), Survey(services))
+                survey.add(item.thing, item.properties)
+
+    clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
+
+    def alone(identity: Identity, properties: Mapping[str, Json]) -> list[_Item]:
+        thing = Thing(*identity[1:])
+        if memory.catalogue.is_shared(thing) or thing in renamed:
+            return []
+        return [_Item(thing, identity.source != FILE, properties)]
+
+    async for items in condition_matching.parts(memory, clause, None, alone):
+        await run(partial(add, items))
+    shared = [t for t in memory.catalogue.shared().things if matches(t, wanted)]
+    for part in slices(shared, _AT_A_TIME):
+        await run(partial(add, await _joined(memory, part)))
+    return [found[key] for key in sorted(found)]
+
+
+async def _services(memory: Memory, known: Sequence[Thing]) -> frozenset[str]:
+    """Return the names of the accounts of the system."""
+    accounts = [thing for thing in known if thing[:2] == ("users", "account")]
+    rows = await condition_matching.values(memory, accounts, ["system", "uid"])
+    return frozenset(
+        account.name
+        for account, row in zip(accounts, rows, strict=True)
+        if True in row.get("system", [])
+        or any(isinstance(uid, int) and uid < _FIRST_PERSON for uid in row.get("uid", []))
+    )
+
+
+async def _joined(memory: Memory, things: Sequence[Thing]) -> list[_Item]:
+    """Read things of several sources."""
+    catalogue = memory.catalogue
+    about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}
+    contents = await memory.content([entry for entries in about.values() for entry in entries])
+    items = []
+    for thing, entries in about.items():
+        observed = [entry for entry in entries if entry.identity.source != FILE]
+        told = memory.joined(observed or entries, contents, only_stored=True)
+        items.append(_Item(thing, bool(observed), told))
+    return items

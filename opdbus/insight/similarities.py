@@ -1,0 +1,159 @@
+"""What makes two objects alike: the words and fields that both have, and what differs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from opdbus.index.catalogue.catalogue import first
+from opdbus.insight.gathering import kind_of
+from opdbus.insight.naming import words
+from opdbus.insight.survey import states
+
+if TYPE_CHECKING:
+    from opdbus.index.database.store import Store
+    from opdbus.index.state_store.state_store import Memory
+    from opdbus.insight.gathering import Kind
+    from opdbus.state.object import Thing
+
+# The fields of an object, each with its value as JSON.
+States: TypeAlias = Mapping[str, str]
+
+# Objects that say how usual a value is.
+_SAMPLE: Final = 300
+_WORDS: Final = 4
+_FIELDS: Final = 3
+# What more objects have is worth no mention, nor words that more objects of a kind have.
+_MOST_SHARE: Final = 0.25
+_MOST_OF_KIND: Final = 0.5
+# A field that so few objects have says nothing of how rarely they differ in it.
+_LEAST: Final = 5
+# Fields in which two objects out of three differ say nothing by being different.
+_LEAST_AGREEMENT: Final = 0.3
+
+
+class Described(NamedTuple):
+    """What is compared of an object: its kind, the words of its text, and its fields."""
+
+    kind: Kind | None
+    words: Mapping[str, str]
+    states: States
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """What two objects have in common, the rarest first, and in what they differ most.
+
+    Values are JSON, empty where there is no such field; `differs` has (field, own, other).
+    """
+
+    words: tuple[str, ...]
+    fields: tuple[tuple[str, str], ...]
+    differs: tuple[tuple[str, str, str], ...]
+
+
+class Usual:
+    """How usual words and values are on this host, as a sample of its objects shows.
+
+    `shares` says which share of all objects has a word.
+    """
+
+    def __init__(self, sample: Sequence[Described], shares: Mapping[str, float]) -> None:
+        self._objects = len(sample)
+        self._shares = shares
+        self._kinds = Counter(one.kind for one in sample)
+        self._words = Counter((one.kind, word) for one in sample for word in one.words)
+        self._having = Counter(pair for one in sample for pair in one.states.items())
+        self._agreement = _agreement(self._having)
+
+    def compare(self, own: Described, other: Described) -> Alike:
+        """Say what two objects have in common, and in what two of one kind differ."""
+        is_one_kind = own.kind == other.kind
+        return Alike(
+            tuple(self._common_words(own, other)),
+            tuple(self._common_fields(own.states, other.states)),
+            tuple(self._differing(own.states, other.states)) if is_one_kind else (),
+        )
+
+    def _common_words(self, own: Described, other: Described) -> Iterable[str]:
+        rare = [word for word in own.words.keys() & other.words.keys() if self._tells(own, word)]
+        rare.sort(key=lambda word: (self._shares.get(word, 0.0), word))
+        return (own.words[word] for word in rare[:_WORDS])
+
+    def _tells(self, own: Described, word: str) -> bool:
+        """Return whether a word is rare on this host, and not what all of a kind have."""
+        is_of_kind = self._words[own.kind, word] > _MOST_OF_KIND * self._kinds[own.kind]
+        is_known = self._kinds[own.kind] >= _LEAST
+        return self._shares.get(word, 0.0) <= _MOST_SHARE and not (is_known and is_of_kind)
+
+    def _common_fields(self, own: States, other: States) -> Iterable[tuple[str, str]]:
+        both = [pair for pair in own.items() if other.get(pair[0]) == pair[1]]
+        rare = [pair for pair in both if self._having[pair] <= _MOST_SHARE * self._objects]
+        rare.sort(key=lambda pair: (self._having[pair], pair))
+        return rare[:_FIELDS]
+
+    def _differing(self, own: States, other: States) -> Iterable[tuple[str, str, str]]:
+        agreement = self._agreement
+        unlike = [
+            field
+            for field in own.keys() & other.keys()
+            if own[field] != other[field] and agreement.get(field, 0) >= _LEAST_AGREEMENT
+        ]
+        unlike.sort(key=lambda field: (-agreement[field], field))
+        return ((field, own[field], other[field]) for field in unlike[:_FIELDS])
+
+
+def _agreement(having: Counter[tuple[str, str]]) -> Mapping[str, float]:
+    """Return how likely two objects that have a field agree on it."""
+    counts, squares = Counter[str](), Counter[str]()
+    for (field, _), count in having.items():
+        counts[field] += count
+        squares[field] += count * count
+    return {f: squares[f] / count**2 for f, count in counts.items() if count >= _LEAST}
+
+
+async def explain(memory: Memory, thing: Thing, others: Sequence[Thing]) -> Sequence[Alike]:
+    """Say of each of others what it has in common with a thing, and in what it differs.
+
+    One that is gone by now has nothing in common.
+    """
+    known = memory.catalogue.known()
+    chosen = random.Random(0).sample(known, min(_SAMPLE, len(known)))  # noqa: S311 -- no secret
+    described = await _describe(memory, [thing, *others, *chosen])
+    nothing = Described(None, {}, {})
+    own = described.get(thing, nothing)
+    shares = await memory.archive.read(lambda store: _shares(store, own.words, len(known)))
+
+    def work() -> Sequence[Alike]:
+        usual = Usual([described[t] for t in chosen if t in described], shares)
+        return [usual.compare(own, described.get(other, nothing)) for other in others]
+
+    return await asyncio.to_thread(work)
+
+
+async def _describe(memory: Memory, things: Sequence[Thing]) -> Mapping[Thing, Described]:
+    catalogue = memory.catalogue
+    about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}
+    contents = await memory.content([entry for entries in about.values() for entry in entries])
+
+    def work() -> Mapping[Thing, Described]:
+        return {
+            thing: Described(
+                kind_of(thing),
+                words(contents[first(entries).id].text),
+                states(memory.joined(entries, contents, only_stored=True)),
+            )
+            for thing, entries in about.items()
+            if first(entries).id in contents
+        }
+
+    return await asyncio.to_thread(work)
+
+
+def _shares(store: Store, words: Mapping[str, str], objects: int) -> Mapping[str, float]:
+    """Return which share of all objects has each word, in any form."""
+    return {stem: store.words.count_matches(word) / objects for stem, word in words.items()}

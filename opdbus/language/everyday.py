@@ -1,0 +1,47 @@
+"""Words that hosts have for what people say who do not know them, from everyday.tsv."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Final, NamedTuple
+
+from opdbus.language import tables
+from opdbus.language.vocabulary import stem
+
+WORD: Final = re.compile(r"[a-z0-9]+")
+# A longer question is a document, which has words of its own.
+_MOST_WORDS: Final = 64
+# A search asks twice for the phrases of its question.
+_QUESTIONS: Final = 16
+
+
+class Said(NamedTuple):
+    """The words of a phrase in a question, and others that hosts have for it."""
+
+    phrase: Sequence[str]
+    words: Sequence[str]
+
+
+@lru_cache(maxsize=_QUESTIONS)
+def said(question: str) -> Sequence[Said]:
+    """Return the phrases of a question for which hosts have other words."""
+    asked = WORD.findall(question.lower())[:_MOST_WORDS]
+    found = []
+    for at, length, rows in _phrases().find(asked, lambda _at: True):
+        words = (word for n, row in enumerate(_meanings()) if rows >> n & 1 for word in row)
+        others = tuple(word for word in dict.fromkeys(words) if word not in asked)
+        found.append(Said(asked[at : at + length], others))
+    return found
+
+
+@cache
+def _meanings() -> Sequence[Sequence[str]]:
+    return [words.split() for _, words in tables.rows("everyday")]
+
+
+@cache
+def _phrases() -> tables.Phrases:
+    rows = enumerate(tables.rows("everyday"))
+    return tables.Phrases(((phrases, 1 << number) for number, (phrases, _) in rows), stem)

@@ -1,0 +1,269 @@
+"""A state object as text: the short line that is embedded, and the words for lexical search.
+
+What a text holds was decided by measurement: see benchmarks/quality.py.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+from opdbus.language.glossary import gloss
+from opdbus.state.fields import split
+from opdbus.state.leaves import leaves
+from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
+from opdbus.state.secret_text import REDACTED
+
+# Part of every vector's key, so that raising it computes all vectors again: a text that changed has
+# another key by itself.
+VERSION: Final = 3
+# Part of what says how objects are stored: raise it when `render` or `vocabulary` make something
+# else of the same objects, which are then rendered again.
+WORDS: Final = 4
+
+MAX_PAIRS: Final = 3
+MAX_SETTINGS: Final = 8
+MAX_VALUE: Final = 48
+MAX_LINE: Final = 240
+MAX_LIST: Final = 4
+# Longer names are split each time.
+_MAX_KEPT: Final = 100
+
+# Keys whose values describe an object in words; the first one found is part of the line.
+DESCRIBING: Final = (
+    "description summary comment purpose title label role gecos fullname realname".split()
+)
+# Keys of what the host's documents say of a thing besides.
+DOCUMENTS: Final = (("manual",), ("packagesummary",))
+_SAYING: Final = frozenset((*DESCRIBING, *(key for keys in DOCUMENTS for key in keys)))
+# Keys whose values tell most about an object without a description, best first.
+TELLING: Final = {
+    key: rank
+    for rank, key in enumerate(
+        "type app class role image driver fstype mode action command exec execstart schedule"
+        " oncalendar calendar on source target mountpoint where what url host service unit user"
+        " groups members remote remotehost listenstream listens watches protocol address port"
+        " ports dport interface gateway destination path home model vendor product provider".split()
+    )
+}
+# Those of them that say which sort of thing it is: the glossary may explain these.
+SORTS: Final = frozenset("type app class role image driver fstype mode action service".split())
+PORTS: Final = frozenset({"port", "ports", "dport"})
+# Keys of what a thing is part of, which no description says.
+_BELONGING: Final = frozenset(("groups",))
+# Keys of what a thing is on: what that is for, it is for as well.
+_ON: Final = frozenset(("interface",))
+# Keys whose values are about others: `gitlab` in the address of a home page is no GitLab here.
+_OF_OTHERS: Final = frozenset(("homepage",))
+# Words in keys of values that change by themselves: they do not tell what an object is.
+VOLATILE: Final = frozenset(
+    "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec"
+    " nsec monotonic nrestarts invocation handshake serial uuid guid mac machine checksum sha256"
+    " hash fingerprint generation epoch age since last".split()
+)
+# What the kinds of systemd units are called in plain words.
+UNIT_NOUNS: Final = {
+    "service": "service",
+    "socket": "listening socket",
+    "timer": "timer, schedule",
+    "target": "target",
+    "mount": "mount",
+    "automount": "automount",
+    "path": "watched path",
+    "swap": "swap",
+    "slice": "slice",
+    "scope": "scope",
+}
+
+# What the kinds of observed things are called in plain words; also declared ones are called so.
+NOUNS: Final = {
+    ("net", "interface"): "network interface",
+    ("net", "address"): "network address",
+    ("net", "route"): "network route",
+    ("net", "listener"): "listening port",
+    ("login1", "session"): "login session",
+    ("login1", "user"): "logged in user",
+    ("login1", "seat"): "seat, screen and keyboard",
+    ("login1", "inhibitor"): "inhibitor, delays shutdown or sleep",
+    ("packages", "package"): "software package",
+    ("users", "account"): "user account",
+    ("users", "group"): "user group",
+    ("mounts", "mount"): "mounted file system",
+    ("files", "file"): "configuration file",
+    ("system", "fact"): "system",
+    ("machined", "machine"): "container or virtual machine",
+    ("cron", "job"): "cron job",
+    ("devices", "pci"): "PCI device",
+    ("devices", "usb"): "USB device",
+    ("devices", "block"): "block device",
+    ("kernel", "module"): "kernel module",
+    ("kernel", "parameter"): "kernel boot parameter",
+    ("kernel", "sysctl"): "kernel setting, sysctl",
+}
+
+
+class _Name(NamedTuple):
+    """A dotted name in words, its last key in words, and that in one: `fullname`.
+
+    What it has is for lexical search unless that `is_of_others`.
+    """
+
+    words: str
+    last: str
+    key: str
+    is_of_others: bool
+
+
+# The name of a value, its last key in one word, and the value.
+_Pair: TypeAlias = tuple[_Name, str, str]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+_UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
+
+
+class Rendering(NamedTuple):
+    """`text` is embedded and searched, its first line shown; `words` is for lexical search only."""
+
+    text: str
+    words: str
+
+
+def render(item: StateObject) -> Rendering:
+    """Render an object; equal objects have equal texts.
+
+    The glossary fills gaps only: what has a description is not described by it, but found by it,
+    since people rarely ask in the words of a description.
+    """
+    pairs = [_pair(name, value) for name, value in leaves(item.properties)]
+    described = _described(pairs)
+    telling = _telling(item, pairs)
+    meanings = _meanings(item, telling, pairs)
+    # an account or a group is rarely meant by what its service is for
+    known = [] if item.plugin == "users" else meanings
+    what = described or next(filter(None, known), "")
+    line = f"{head(item)}: {what}" if what else head(item)
+    if shown := [(key, value) for key, value in telling if not described or key in _BELONGING]:
+        line += "; " + ", ".join(f"{key} {value}" for key, value in shown)
+    other = [meaning for meaning in known[:1] if meaning and meaning not in line]
+    return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
+
+
+def first_line(text: str) -> str:
+    """Return the first line of an object's text; one that was cut ends with a word and dots."""
+    line = text.partition("\n")[0]
+    return line if len(line) < MAX_LINE else f"{line.rpartition(' ')[0] or line}..."
+
+
+def meanings(item: StateObject) -> list[str]:
+    """Return what the glossary says of an object's name and values."""
+    pairs = [_pair(name, value) for name, value in leaves(item.properties)]
+    return list(filter(None, dict.fromkeys(_meanings(item, _telling(item, pairs), pairs))))
+
+
+def digest_of(text: str) -> bytes:
+    """Return the digest of a text, by which its vector is found."""
+    return digest(f"{VERSION}\n{text}".encode())
+
+
+def _meanings(item: StateObject, telling: list[tuple[str, str]], pairs: list[_Pair]) -> list[str]:
+    of_values = [_meaning(key, value) for key, value in telling]
+    of_places = [gloss(value) for _, key, value in pairs if key in _ON]
+    return [gloss(item.name), *of_values, *of_places]
+
+
+@lru_cache(maxsize=4096)
+def _meaning(key: str, value: str) -> str:
+    """Say what a telling value means, if it says which sort of thing the object is."""
+    if key in PORTS:
+        return gloss(f"port:{value}")
+    return gloss(value) if key in SORTS else ""
+
+
+def head(item: StateObject) -> str:
+    """Name the object and its kind: `net interface wg0`, or `systemd service sshd`."""
+    unit = _UNIT.fullmatch(item.name) if item.kind == "unit" else None
+    if unit:
+        return f"{item.plugin} {UNIT_NOUNS[unit[2]]} {unit[1]}"
+    name = [] if is_hash_name(item.name) else [item.name]
+    noun = NOUNS.get((item.plugin, item.kind))
+    words = [noun] if noun else dict.fromkeys([*split(item.plugin), *split(item.kind)])
+    return " ".join([*words, *name])
+
+
+def _short(value: Json) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(_short(item) for item in value[:MAX_LIST])
+    return str(value)
+
+
+def _pair(name: str, value: Json) -> _Pair:
+    """Spell `full_name`, `fullName` and `fullname` alike."""
+    found = _name(name) if len(name) <= _MAX_KEPT else _name.__wrapped__(name)
+    return found, found.key, value if type(value) is str else _short(value)
+
+
+@lru_cache(maxsize=4096)
+def _name(name: str) -> _Name:
+    """Split a name once: most objects have those of others of their kind."""
+    last = split(name.rpartition(".")[2])
+    key = "".join(last)
+    return _Name(" ".join(split(name)), " ".join(last), key, key in _OF_OTHERS)
+
+
+def _described(pairs: list[_Pair]) -> str:
+    """Return what a description says, and what documents say of the thing besides."""
+    # the first of each key counts
+    found = {key: value for _, key, value in reversed(pairs) if key in _SAYING}
+    said: list[str] = []
+    before = ""
+    for keys in (DESCRIBING, *DOCUMENTS) if found else ():
+        one = next(filter(None, map(found.get, keys)), "")
+        if one and one.lower() not in before:
+            said.append(one)
+            before += one.lower()
+    return ", ".join(said)
+
+
+def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
+    """Choose the (key, value) pairs that tell most about an object without a description.
+
+    The name of settings has no meaning, but their keys do, so more of them are chosen.
+    """
+    settings = item.kind == SETTINGS
+    ranked = []
+    for name, key, value in pairs:
+        rank = TELLING.get(key, len(TELLING) if settings else None)
+        if rank is None or not value or REDACTED in value:
+            continue
+        words = name.words if settings else name.last
+        if VOLATILE.isdisjoint(words.split()):
+            ranked.append((rank, words, value[:MAX_VALUE]))
+    ranked.sort()
+    return [(key, value) for _, key, value in ranked[: MAX_SETTINGS if settings else MAX_PAIRS]]
+
+
+def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
+    """Return the whole object for lexical search, identifiers also split into words.
+
+    What its name means is there twice, to count as much as words of the text. Fields are in order,
+    since whoever publishes may give them in any.
+    """
+    parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
+    parts += sorted(
+        f"{name.words} {value}"
+        for name, _, value in pairs
+        if value != REDACTED and not name.is_of_others
+    )
+    return _clean(" ".join([*parts, *meanings[:1], *meanings]))
+
+
+def _clean(text: str) -> str:
+    if not text.isprintable():
+        text = _CONTROL.sub(" ", text)
+    elif "  " not in text and text.strip() == text:
+        # no other white space is printable
+        return text
+    return " ".join(text.split())

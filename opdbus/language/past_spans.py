@@ -1,0 +1,294 @@
+"""Spans of the past as a question names them: `last night`, `since the reboot`, `at 3 yesterday`.
+
+They become the options `since` and `before` of `op-dbus changes`, which `when` reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, time, timedelta
+from typing import Final, TypeAlias
+
+from opdbus.language.timestamps import MONTH, YEAR
+
+Span: TypeAlias = tuple[datetime, datetime]
+Meaning: TypeAlias = Callable[[re.Match[str], datetime], Span]
+
+# No bound, and the start of the machine, which only `when` is told.
+_FIRST, _BOOT = datetime(1970, 1, 1), datetime(1970, 1, 2)  # noqa: DTZ001 -- local time
+_LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001 -- local time
+# No time is older in any zone.
+_OLDEST: Final = _FIRST + timedelta(hours=14)
+# What a time of the day means: so much on both sides of it.
+_ABOUT: Final = timedelta(minutes=30)
+_DAY: Final = timedelta(days=1)
+_HALF_DAY: Final = 12
+_NUMBERS: Final[Mapping[str, float]] = {
+    **dict(zip("one two three four five six seven eight nine ten eleven twelve".split(),
+               range(1, 13), strict=True)),
+    "a": 1, "an": 1, "a couple of": 2, "couple of": 2, "a few": 4, "few": 4, "several": 5,
+    "half an": 0.5,
+}  # fmt: skip
+_UNITS: Final = {
+    "minute": timedelta(minutes=1), "min": timedelta(minutes=1), "hour": timedelta(hours=1),
+    "day": _DAY, "night": _DAY, "week": 7 * _DAY, "month": MONTH, "year": YEAR,
+}  # fmt: skip
+_DAYS: Final = "monday tuesday wednesday thursday friday saturday sunday".split()
+_MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+# Parts of a day, in hours after its midnight.
+_PARTS: Final = {"morning": (4, 12), "afternoon": (12, 18), "evening": (17, 24), "night": (20, 32)}
+
+_COUNT: Final = rf"(?:(?P<count>\d{{1,4}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))}) )?"
+_UNIT: Final = rf"(?P<unit>{'|'.join(_UNITS)})s?"
+_NAMED_DAY: Final = rf"(?:on |last |on last )?(?:{'|'.join(_DAYS)})"
+_PART: Final = rf"(?P<part>{'|'.join(_PARTS)})"
+_MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*"
+# Alone, 22.04 is a version, a port or a part of an address.
+_DOT: Final = "|".join(
+    [
+        r"\.(?=[0-5]\d ?(?:[ap]\.?m\b|o'?clock))",
+        *(
+            rf"(?<=\b{at} {hour})\."
+            for at in ("at", "around", "at about")
+            for hour in (r"\d", r"\d\d")
+        ),
+    ]
+)
+_HOUR: Final = (
+    rf"(?P<hour>[01]?\d|2[0-4]|{'|'.join(list(_NUMBERS)[:_HALF_DAY])}|noon|midnight)"
+    rf"(?:(?::|{_DOT})(?P<minute>[0-5]\d))?"
+    r"(?: ?(?P<half>[ap])\.?m\b| o'?clock)?(?![\w:.]*\w)"
+)
+_OF_DAY: Final = (
+    r"(?: (?P<day>last night|yesterday(?: (?:morning|afternoon|evening|night))?|today|tonight"
+    rf"|this (?:morning|afternoon|evening)|(?:in the|at) (?:{'|'.join(_PARTS)})"
+    rf"|{_NAMED_DAY}(?: (?:{'|'.join(_PARTS)}))?))?"
+)
+
+
+def find(question: str, now: datetime) -> tuple[dict[str, str], str]:
+    """Return the options that a span in a question makes, and the question without it.
+
+    The question is as `routes.plain` writes it; `now` is local time, without a zone.
+    """
+    for form, meaning in _FORMS:
+        for match in form.finditer(question):
+            since, before = meaning(match, now)
+            if since < now:
+                rest = _without(question, match)
+                if meaning in {_clock, _between}:
+                    moved, rest = _day_beside(rest, since, now)
+                    since, before = since + moved, before + moved
+                given = {"since": _said(since)} if since > _FIRST else {}
+                return given | ({"before": _said(before)} if before < now else {}), rest
+    return {}, question
+
+
+def _without(question: str, match: re.Match[str]) -> str:
+    return " ".join(f"{question[: match.start()]} {question[match.end() :]}".split())
+
+
+def _day_beside(question: str, at: datetime, now: datetime) -> tuple[timedelta, str]:
+    """Return how far a time is from the day that a question names elsewhere, and what is left."""
+    for form, meaning in _FORMS:
+        if meaning in _OF_DAYS and (match := form.search(question)):
+            day, _ = meaning(match, now)
+            if day < now:
+                return day - _midnight(at + _ABOUT), _without(question, match)
+    return timedelta(), question
+
+
+def pattern() -> str:
+    """Return a regular expression of all spans."""
+    return "|".join(f"(?:{_unnamed(form.pattern)})" for form, _ in _FORMS)
+
+
+def _unnamed(form: str) -> str:
+    return re.sub(r"\?P<\w+>", "?:", form)
+
+
+def _said(at: datetime) -> str:
+    if at == _BOOT:
+        return "boot"
+    at = max(at, _OLDEST)
+    return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _midnight(now: datetime, days: int = 0) -> datetime:
+    return datetime.combine(now.date(), time()) - days * _DAY
+
+
+def _number(word: str | None) -> float:
+    return int(word) if word and word.isdecimal() else _NUMBERS[word or "one"]
+
+
+def _day_of(said: str, now: datetime) -> datetime:
+    """Return the day that words name, of a weekday the last one; today if they name none."""
+    for word in said.split():
+        if word in _DAYS:
+            return _midnight(now, (now.weekday() - _DAYS.index(word) - 1) % 7 + 1)
+    return _midnight(now, "yesterday" in said)
+
+
+def _at(match: re.Match[str], now: datetime) -> datetime:
+    """Return the last time of the day that is meant."""
+    day, word, half = match["day"] or "", match["hour"], match["half"]
+    hour = {"noon": 12, "midnight": 24}.get(word) or int(_number(word))
+    is_late = half == "p" or any(part in day for part in ("afternoon", "evening", "tonight"))
+    # `at 11 last night` is before midnight, `at 3 last night` after it
+    is_night = "night" in day
+    is_late |= not half and is_night and 6 <= hour < _HALF_DAY
+    hour = hour % _HALF_DAY + _HALF_DAY * is_late if half or (is_late and hour <= 12) else hour
+    is_open = not day or day.startswith(("in ", "at ", "last night"))
+    if is_night and half != "p" and word != "noon":
+        # a night goes on in the next day, which `last night` is counted from
+        hour = 24 if hour in {0, _HALF_DAY} else hour + 24 * (hour < 6 and not is_open)
+    at = _day_of(day, now) + timedelta(hours=hour, minutes=int(match["minute"] or 0))
+    return at - _DAY if at > now and is_open else at
+
+
+def _clock(match: re.Match[str], now: datetime) -> Span:
+    at = _at(match, now)
+    return at - _ABOUT, at + _ABOUT
+
+
+def _part(match: re.Match[str], now: datetime) -> Span:
+    first, last = _PARTS[match["part"]]
+    start = _day_of(match[0], now)
+    is_before = match["part"] == "night" or "last" in match[0]
+    is_named = "yesterday" in match[0] or any(day in match[0] for day in _DAYS)
+    start -= _DAY * (is_before and not is_named and "tonight" not in match[0])
+    return start + timedelta(hours=first), start + timedelta(hours=last)
+
+
+def _back(at: datetime, span: timedelta) -> datetime:
+    """Return the time so long before another one; nothing is older than 1970."""
+    return at - min(span, at - _FIRST)
+
+
+def _ago(match: re.Match[str], now: datetime) -> Span:
+    unit = _UNITS[match["unit"]]
+    at = _back(now, _number(match["count"]) * unit)
+    return _back(at, unit / 2), at + unit / 2
+
+
+def _past(match: re.Match[str], now: datetime) -> Span:
+    """Return a span up to now; of `last week` and `last month` also all of them."""
+    unit = match["unit"]
+    if not match["count"] and unit == "week":
+        return _midnight(now, now.weekday() + 7), _LAST
+    if not match["count"] and unit == "month":
+        return _midnight(now, now.day).replace(day=1), _LAST
+    return _back(now, _number(match["count"]) * _UNITS[unit]), _LAST
+
+
+def _this(match: re.Match[str], now: datetime) -> Span:
+    days = {"week": now.weekday(), "month": now.day - 1, "year": now.timetuple().tm_yday - 1}
+    return _midnight(now, days[match["unit"]]), _LAST
+
+
+def _date(match: re.Match[str], now: datetime) -> Span:
+    """Return a day: 2026-11-22, `22 november`, `november 22nd`, `on the 5th`; the last such one."""
+    given = match.groupdict()
+    year, month = given.get("year"), given.get("month") or str(now.month)
+    number = int(month) if month.isdecimal() else _MONTHS.index(month) + 1
+    for back in range(13):
+        # of a month alone the years before, of a day alone the months
+        months = now.year * 12 + number - 1 - back * (12 if given.get("month") else 1)
+        if year:
+            months = int(year) * 12 + number - 1
+        try:
+            at = datetime(months // 12, months % 12 + 1, int(match["date"]))  # noqa: DTZ001 -- local
+        except ValueError:
+            continue
+        if at <= now:
+            return at, at + _DAY
+    return _LAST, _LAST
+
+
+def _days(back: int, length: int = 1) -> Meaning:
+    return lambda _match, now: (_midnight(now, back), _midnight(now, back - length))
+
+
+def _weekday(match: re.Match[str], now: datetime) -> Span:
+    is_weekend = "weekend" in match[0]
+    start = _day_of("saturday" if is_weekend else match[0], now)
+    return start, start + _DAY * (1 + is_weekend)
+
+
+def _bound(match: re.Match[str], now: datetime) -> Span:
+    """Return what `since` opens and `before` closes."""
+    is_since = match["word"] in {"since", "after", "from", "ever since"}
+    for form, meaning in _BOUNDS:
+        if found := form.fullmatch(match["bound"]):
+            start = _at(found, now) if meaning is _clock else meaning(found, now)[0]
+            return (start, _LAST) if is_since else (_FIRST, start)
+    return _LAST, _LAST
+
+
+def _between(match: re.Match[str], now: datetime) -> Span:
+    day = f" {match['on']}" if match["on"] else ""
+    found = [_CLOCK.fullmatch(f"{match[key]}{day}") for key in ("first", "second")]
+    first, last = (_at(each, now) if each else _LAST for each in found)
+    return (first, last) if first < last else (first, last + _DAY)
+
+
+_CLOCK: Final = re.compile(rf"(?<![\w.:])(?:(?:at|around|about|near) )*{_HOUR}{_OF_DAY}")
+# A number alone is no time.
+_CLEAR: Final = (
+    r"(?=(?:at|around|about|near) |\d{1,2}[:.]\d\d|\w+ ?(?:[ap]\.?m\b|o'?clock)|noon|midnight)"
+)
+_INSIDE: Final[Sequence[tuple[str, Meaning]]] = (
+    (_CLEAR + _CLOCK.pattern, _clock),
+    (r"\b(?:on )?(?P<year>\d{4})-(?P<month>\d\d)-(?P<date>\d\d)\b", _date),
+    (rf"\b(?:on )?(?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b", _date),
+    (rf"\b(?:on )?{_MONTH} (?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?\b", _date),
+    (r"\b(?:on )?the (?P<date>\d{1,2})(?:st|nd|rd|th)\b", _date),
+    (r"\b(?:the )?day before yesterday\b", _days(2)),
+    (rf"\b(?:last|this|yesterday|over|to|(?:during|in|over) the|{_NAMED_DAY}) ?{_PART}\b", _part),
+    (rf"\b(?:about )?{_COUNT}{_UNIT} (?:ago|back|earlier)\b", _ago),
+    (rf"\b(?:(?:in|during|over|within) )?(?:the )?(?:last|past|previous) {_COUNT}{_UNIT}\b", _past),
+    (r"\b(?:this|the current) (?P<unit>week|month|year)\b", _this),
+    (r"\b(?:(?:on|over|at|during|the|this|last) )+weekend\b", _weekday),
+    (rf"\b{_NAMED_DAY}\b", _weekday),
+    (r"\byesterday\b", _days(1)),
+    (r"\b(?:earlier |so far )?today\b", _days(0)),
+    (r"\b(?:recently|lately|these days)\b", lambda _m, now: (_midnight(now, 7), _LAST)),
+    (r"\b(?:just now|a moment ago)\b", lambda _m, now: (now - 2 * _ABOUT, _LAST)),
+)  # fmt: skip
+_BOUNDS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
+    (
+        re.compile(
+            r"(?:(?:the|its|our|it) )?(?:(?:last|latest|previous) )?(?:re)?(?:boot|start|startup)"
+            r"(?:ed)?(?: of (?:the|this) (?:machine|host|server|system|computer|box))?"
+        ),
+        lambda _match, _now: (_BOOT, _LAST),
+    ),
+    *((re.compile(form), meaning) for form, meaning in _INSIDE[1:]),
+    (re.compile(rf"{_COUNT}{_UNIT}"), _past),
+    (_CLOCK, _clock),
+)
+_BOUND: Final = "|".join(f"(?:{_unnamed(form.pattern)})" for form, _ in _BOUNDS)
+# From 14 to 15, without a day, is no time.
+_VERSIONS: Final = (
+    rf" \d+ (?:and|to|until) \d+(?![\d:.]| ?[ap]\.?m\b| o'?clock|{_unnamed(_OF_DAY)[:-1]})"
+)
+_FORMS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
+    (
+        re.compile(
+            rf"\b(?:between|from(?!{_VERSIONS})) (?P<first>{_unnamed(_HOUR)}) (?:and|to|until) "
+            rf"(?P<second>{_unnamed(_HOUR)})(?: (?P<on>{_unnamed(_OF_DAY)[4:-2]}))?"
+        ),
+        _between,
+    ),
+    (
+        re.compile(
+            rf"\b(?<!day )(?P<word>since|after|before|until|till|up to) (?P<bound>{_BOUND})(?!\w)"
+        ),
+        _bound,
+    ),
+    *((re.compile(form), meaning) for form, meaning in _INSIDE),
+)
+# What names a day, beside which a time of the day may stand.
+_OF_DAYS: Final = (_date, _weekday)

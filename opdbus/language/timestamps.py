@@ -1,0 +1,225 @@
+"""Times and spans as people and systemd.time(7) write them, and as they are pasted from journals.
+
+This is the reader of times that are given as such: `M` is a month and `m` a minute, as systemd has
+it. Times inside of questions are words, read by `clock_times` (`twenty to five`), `relative_dates`
+(`for ten days`) and `past_spans` (`last night`), with months and years of the same length. Pure.
+"""
+
+import re
+import time as clock
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from opdbus.errors import InvalidArgs
+
+TIMES: Final = (
+    "a time is now, today, yesterday, boot, a span ago such as 30m or 2 hours ago,"
+    " 03:10 (the last one), 2026-11-22, 2026-11-22 03:10:00, Nov 22 03:10:00, @1700000000,"
+    " or that with a zone: 2026-11-22T03:10:00Z, 2026-11-22 03:10:00 CET"
+)
+SPANS: Final = (
+    "a span is a number and a unit, or several: 30s, 5 minutes, 1h30m, 2d, 1 week, 1M (a month)"
+)
+# A month and a year where no date says which, as systemd.time(7) has them.
+MONTH: Final = timedelta(days=30.4375)
+YEAR: Final = timedelta(days=365.25)
+# Each unit, in microseconds, by all that systemd.time(7) calls it: M is a month, m a minute.
+_UNITS: Final[Mapping[str, int]] = {
+    word: microseconds
+    for words, microseconds in (
+        ("us usec \N{GREEK SMALL LETTER MU}s \N{MICRO SIGN}s", 1),
+        ("ms msec", 1000),
+        ("s sec secs second seconds", 1_000_000),
+        ("m min mins minute minutes", 60_000_000),
+        ("h hr hour hours", 3_600_000_000),
+        ("d day days", 86_400_000_000),
+        ("w week weeks", 604_800_000_000),
+        ("M month months", MONTH // timedelta.resolution),
+        ("y year years", YEAR // timedelta.resolution),
+    )
+    for word in words.split()
+}
+# How long ago something was is said in the first unit of which it is so many seconds.
+_AGES: Final = (
+    (2 * YEAR.total_seconds(), "years", YEAR.total_seconds()),
+    (2 * MONTH.total_seconds(), "months", MONTH.total_seconds()),
+    (2 * 86400, "days", 86400),
+    (3600, "h", 3600),
+    (60, "min", 60),
+    (1, "s", 1),
+)
+_PART: Final = re.compile(
+    r"(\d{1,20}(?:\.\d{1,9})?)"
+    rf" ?({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?![a-z]) ?",
+    re.IGNORECASE | re.ASCII,
+)
+_SPAN: Final = re.compile(rf"(?:{_PART.pattern})+", _PART.flags)
+_UNIX: Final = re.compile(r"(?:@|(?=\d{9}))(\d{1,11}(?:\.\d{1,9})?)", re.ASCII)
+_WEEKDAYS: Final = "mon tue wed thu fri sat sun".split()
+_MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_WEEKDAY: Final = (
+    r"(?:(?P<weekday>mon|tue|wed|thu|fri|sat|sun)(?:day|sday|nesday|rsday|urday)?,? +)?"
+)
+_DATE: Final = r"(?P<year>\d\d(?:\d\d)?)-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+_MONTH_AND_DAY: Final = rf"(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d{{1,2}})"
+_DAY_AND_MONTH: Final = (
+    rf"(?P<day>\d{{1,2}})[ -](?P<name>{'|'.join(_MONTHS)})(?:[ -](?P<year>\d{{4}}))?"
+)
+_CLOCK: Final = (
+    r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?"
+)
+_ZONE: Final = r"(?: ?(?P<zone>[+-]\d\d(?::?\d\d)?|[a-z][\w+/-]{0,40}))?"
+# As systemctl, journalctl and RFC 3339 write them; as syslog, dmesg -T and date do; and as mail.
+_STAMPS: Final = tuple(
+    re.compile(text, re.IGNORECASE | re.ASCII)
+    for text in (
+        rf"{_WEEKDAY}{_DATE}(?:(?:T| +){_CLOCK})?{_ZONE}",
+        rf"{_WEEKDAY}{_MONTH_AND_DAY}(?: +{_CLOCK}{_ZONE})?(?: +(?P<year>\d{{4}}))?",
+        rf"{_WEEKDAY}{_DAY_AND_MONTH}(?: +{_CLOCK}{_ZONE})?",
+        _CLOCK + _ZONE,
+    )
+)
+# Since when, as `systemctl status` tells it, goes on with how long that is ago.
+_SINCE: Final = re.compile(r"; [^;]{1,60} ago")
+# Names of daylight saving time that are no zones, by a zone that has it.
+_DAYLIGHT: Final = {
+    "CEST": "CET", "EEST": "EET", "WEST": "WET", "BST": "Europe/London", "PST": "PST8PDT",
+    "EDT": "EST5EDT", "CST": "CST6CDT", "CDT": "CST6CDT", "MDT": "MST7MDT", "PDT": "PST8PDT",
+}  # fmt: skip
+_MOST_YEARS: Final = 8
+
+
+def moment(text: str, now: float, boot: float) -> int:
+    """Return a time in microseconds since 1970; raises InvalidArgs.
+
+    `now` and `boot` are in seconds since 1970. What has no zone is local time. Of the hour that
+    clocks show twice in autumn the first is meant, the second with its zone, such as CET, or its
+    offset. In the hour that they skip in spring the clock is taken as not set forward yet.
+    """
+    word = _word(text)
+    try:
+        found = _named(word, now, boot)
+        found = _before(word, now) if found is None else found
+        found = _stamp(word, now) if found is None else found
+    except (ValueError, OverflowError, OSError, KeyError):
+        found = None
+    if found is None or found < 0:
+        raise InvalidArgs(f"{text!r} is no time: {TIMES}")
+    return round(found * 1e6)
+
+
+def is_said(text: str) -> bool:
+    """Return whether a text is rather an event in words, such as `nginx failed`, than a time."""
+    words, word = text.lower().split(), _word(text)
+    is_time = words[-1:] in (["ago"], ["left"]) or any(
+        pattern.fullmatch(word) for pattern in (_SPAN, *_STAMPS)
+    )
+    return len(words) > 1 and not is_time and any(word.isalpha() for word in words)
+
+
+def _word(text: str) -> str:
+    """Leave out what programs print around a time."""
+    return _SINCE.sub("", text).strip(" \t\n[]")
+
+
+def span(text: str) -> int:
+    """Return a span in microseconds; raises InvalidArgs."""
+    if not _SPAN.fullmatch(word := text.strip()):
+        raise InvalidArgs(f"{text!r} is no span of time: {SPANS}")
+    # of units in capitals only M is another one
+    parts = (
+        (each[1], _UNITS.get(each[2]) or _UNITS[each[2].lower()]) for each in _PART.finditer(word)
+    )
+    return sum(round(float(number) * unit) for number, unit in parts)
+
+
+def ago(seconds: float) -> str:
+    """Say how long ago something was: `3 min ago`."""
+    for least, unit, length in _AGES:
+        if seconds >= least:
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"
+
+
+def _named(word: str, now: float, boot: float) -> float | None:
+    midnight = datetime.combine(_local(now).date(), time())
+    days = {"today": 0, "yesterday": -1, "tomorrow": 1}
+    moments = {day: (midnight + timedelta(n)).timestamp() for day, n in days.items()}
+    return {"now": now, "boot": boot, **moments}.get(word.lower())
+
+
+def _before(word: str, now: float) -> float | None:
+    if found := _UNIX.fullmatch(word):
+        return float(found[1])
+    lower = word.lower()
+    is_later = lower.startswith("+") or lower.endswith(" left")
+    plain = word[1:] if lower.startswith(("-", "+")) else word
+    if plain == word and lower.endswith((" ago", " left")):
+        plain = word.rpartition(" ")[0]
+    if not _SPAN.fullmatch(plain := plain.strip()):
+        return None
+    return now + (span(plain) if is_later else -span(plain)) / 1e6
+
+
+def _stamp(word: str, now: float) -> float | None:
+    found = next(filter(None, (pattern.fullmatch(word) for pattern in _STAMPS)), None)
+    if not found:
+        return None
+    part = {key: value or "" for key, value in found.groupdict().items()}
+    hour, minute, second = (int(part.get(key) or 0) for key in ("hour", "minute", "second"))
+    at = time(hour, minute, second, int(part["fraction"][:6].ljust(6, "0")))
+
+    def meant(year: int, month: int, day: int) -> list[float]:
+        """Return when it was that time on a day, none where that is no day."""
+        with suppress(ValueError):
+            begin = datetime.combine(date(year, month, day), at)
+            if part.get("weekday", "").lower() in {"", _WEEKDAYS[begin.weekday()]}:
+                return _in_zone(begin, part["zone"])
+        return []
+
+    month = _MONTHS.index(part["name"].lower()) + 1 if "name" in part else part.get("month")
+    if year := part.get("year"):
+        # two digits as strptime reads them
+        whole = int(year) + (0 if len(year) == 4 else 2000 if int(year) < 69 else 1900)
+        return next(iter(meant(whole, int(month or 0), int(part["day"]))), None)
+    # the last one: it is not yet to come
+    here = _local(now)
+    if month:
+        years = range(here.year + 1, here.year - _MOST_YEARS, -1)
+        every = [meant(each, int(month), int(part["day"]))[:1] for each in years]
+    else:
+        days = (here.date() - timedelta(n) for n in (-1, 0, 1, 2))
+        every = [meant(day.year, day.month, day.day) for day in days]
+    return max((one for each in every for one in each if one <= now), default=None)
+
+
+def _in_zone(at: datetime, zone: str) -> list[float]:
+    """Return when a clock in a zone shows a time, twice for one that it shows twice.
+
+    A name such as CET counts as it is written, also where summer time is in force.
+    """
+    name = zone.upper()
+    if not zone:
+        return list(dict.fromkeys((at.timestamp(), at.replace(fold=1).timestamp())))
+    if name in {"Z", "UTC", "GMT"}:
+        return [at.replace(tzinfo=UTC).timestamp()]
+    if name[0] in "+-":
+        return [at.replace(tzinfo=datetime.strptime(zone.ljust(5, "0"), "%z").tzinfo).timestamp()]
+    local: Callable[[datetime], datetime] = datetime.astimezone
+    places = [local] if name in map(str.upper, clock.tzname) else []
+    if name in _DAYLIGHT:
+        other = ZoneInfo(_DAYLIGHT[name])
+        places.append(lambda each: each.replace(tzinfo=other))
+    probes = [at, at.replace(fold=1), *(at.replace(month=n, day=15) for n in range(1, 13))]
+    for probe in (place(each) for place in places for each in probes):
+        if (probe.tzname() or "").upper() == name:
+            return [at.replace(tzinfo=timezone(probe.utcoffset() or timedelta())).timestamp()]
+    return [at.replace(tzinfo=ZoneInfo(zone)).timestamp()]
+
+
+def _local(at: float) -> datetime:
+    """Return a local time without its zone, which may be another one at another time."""
+    return datetime.fromtimestamp(at, UTC).astimezone().replace(tzinfo=None)

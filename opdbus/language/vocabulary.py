@@ -1,0 +1,203 @@
+"""Words that name values, such as `failed` or `nearly full`, from vocabulary.tsv."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from opdbus.language import tables
+from opdbus.state.conditions import Condition, parse
+from opdbus.state.fields import IDENTITY, Names
+
+if TYPE_CHECKING:
+    from opdbus.state.object import Identity, Json
+
+# Which rows of the vocabulary an object has, or a phrase names: one bit each.
+Traits: TypeAlias = int
+# How long traits are where they are stored.
+TRAIT_BYTES: Final = 16
+# What an object must meet together.
+Conditions: TypeAlias = tuple[Condition, ...]
+
+_WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+_NOT: Final = frozenset("not never cannot nothing nobody".split())
+_PARTICIPLES: Final = ("ing", "ed")
+# A bare verb after these says what state something is in.
+_ASKING: Final = frozenset("do does did".split())
+# So does one that ends a clause after these: `services that run but are disabled`.
+_RELATIVE: Final = frozenset("that which who".split())
+CONTRASTS: Final = frozenset("but though although while yet nevertheless anyway regardless".split())
+_AFTER_CLAUSES: Final = CONTRASTS | frozenset("and or now still right".split())
+_SUFFIXES: Final = ("ing", "ed", "es", "s")
+_SHORTEST: Final = 3
+# What may stand between `not` and what it denies.
+_FILLERS: Final = frozenset(
+    "currently now actually yet really properly any longer been be i we you it they".split()
+)
+# A subject of so many words may as well, without these: `why can't the old printer start`.
+_MOST_BETWEEN: Final = 4
+# A search asks several times what values its question names.
+_QUESTIONS: Final = 16
+_ENDING: Final = frozenset("not and or but that which who are is of with than as".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The phrases that name a value, and conditions: an object that meets all of one has it."""
+
+    phrases: str
+    alternatives: tuple[Conditions, ...]
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Read the vocabulary."""
+    return tuple(
+        Row(phrases, tuple(parse(part) for part in conditions.split("|") if part))
+        for phrases, conditions in tables.rows("vocabulary")
+    )
+
+
+class Reader:
+    """Finds the traits of objects; made for some at a time, since it remembers their keys."""
+
+    def __init__(self) -> None:
+        self._names = Names({c.field for row in rows() for part in row.alternatives for c in part})
+        self._asked = _alternatives()
+
+    def traits(self, identity: Identity, properties: Mapping[str, Json]) -> Traits:
+        """Return which values of the vocabulary an object has."""
+        found = self._names.values(identity, properties)
+        traits = 0
+        for field, values in found.items():
+            if texts := self._asked.get(field):
+                ways = [*texts.get("", ())]
+                for value in values:
+                    if type(value) is str:
+                        ways += texts.get(value.lower(), ())
+                for bit, part in ways:
+                    if not traits & bit and (not part or _is_met(part, found)):
+                        traits |= bit
+        return traits
+
+
+@cache
+def _alternatives() -> Mapping[str, Mapping[str, Sequence[tuple[Traits, Conditions]]]]:
+    """Return all alternatives by a field that they need, and the text that it must have, or "".
+
+    The field is one that few objects have, where there is a choice. What the text meets is left
+    out.
+    """
+    found: dict[str, dict[str, list[tuple[Traits, Conditions]]]] = {}
+    for number, row in enumerate(rows()):
+        for part in row.alternatives:
+            rare = min(part, key=lambda condition: condition.field in IDENTITY)
+            texts = found.setdefault(rare.field, {})
+            left = tuple(c for c in part if c is not rare or not rare.text)
+            texts.setdefault(rare.text, []).append((1 << number, left))
+    return found
+
+
+def _is_met(conditions: Conditions, found: Mapping[str, list[Json]]) -> bool:
+    return all(c.is_met_by(found.get(c.field, ())) for c in conditions)
+
+
+def as_bytes(traits: Traits) -> bytes:
+    """Return traits as they are stored."""
+    return traits.to_bytes(TRAIT_BYTES, "little")
+
+
+@lru_cache(maxsize=_QUESTIONS)
+def asked(question: str) -> Mapping[Traits, str]:
+    """Return the values that a question names: for each phrase, the rows that have it."""
+    words = _beside_verbs(list(plain(question)))
+    asking = next((at for at, word in enumerate(words) if word in _ASKING), len(words))
+
+    def is_form(at: int) -> bool:
+        """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
+        after = words[at + 1 : at + 2]
+        if at and words[at - 1] in _RELATIVE:
+            return _AFTER_CLAUSES.issuperset(after)
+        # `what runs but`, and `which services run but`
+        is_clause = words[at - 1 : at] == ["what"] or words[at - 2 : at - 1] == ["which"]
+        goes_on = bool(after) and after[0] in _AFTER_CLAUSES
+        return words[at].endswith(_PARTICIPLES) or asking < at or (is_clause and goes_on)
+
+    # what is denied and has no opposite is not asked for
+    return {
+        traits: " ".join(words[at : at + length])
+        for at, length, traits in _phrases().find(words, is_form)
+        if traits and not (at and words[at - 1] == "not")
+    }
+
+
+def denied(question: str) -> set[str]:
+    """Return the words that name the opposite of a value: the second one of `not enabled`."""
+    phrases = (phrase.split() for phrase in asked(question).values())
+    denials = (rest for first, *rest in phrases if first == "not")
+    return {word for rest in denials if asked(" ".join(rest)) for word in rest}
+
+
+def _beside_verbs(words: list[str]) -> list[str]:
+    """Return words with each `not` behind a subject where that makes a phrase: `not it running`."""
+    phrases = _phrases()
+    for at, word in enumerate(words):
+        if word != "not" or phrases.first(words[at : at + phrases.longest]) is not None:
+            continue
+        for end in range(at + 1, min(at + 1 + _MOST_BETWEEN, len(words) - 1)):
+            if words[end] in _ENDING:
+                break
+            if phrases.first(["not", *words[end + 1 : end + phrases.longest]]) is not None:
+                return [*words[:at], *words[at + 1 : end + 1], "not", *words[end + 1 :]]
+    return words
+
+
+def fields(traits: Traits) -> set[str]:
+    """Return the fields that tell best whether an object has some traits."""
+    named = [row for number, row in enumerate(rows()) if traits >> number & 1]
+    return {c.field for row in named for c in row.alternatives[0] if c.field not in IDENTITY}
+
+
+def plain(question: str) -> Iterator[str]:
+    """Yield the words of a question, each denial as `not` right before what it denies."""
+    words = _WORD.findall(question.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+    denied = False
+    for index, word in enumerate(words):
+        if (
+            word in _NOT
+            or word.endswith("n't")
+            or (word == "no" and words[index + 1 : index + 2] == ["longer"])
+        ):
+            denied = True
+            yield "not"
+        elif not (denied and word in _FILLERS):
+            denied = False
+            yield word
+
+
+def _as_read(phrases: str) -> str:
+    """Return phrases in the words that `plain` makes of a question."""
+    return "|".join(" ".join(plain(phrase)) for phrase in phrases.split("|"))
+
+
+@cache
+def _phrases() -> tables.Phrases:
+    return tables.Phrases(
+        (
+            (_as_read(row.phrases), 1 << number if row.alternatives else 0)
+            for number, row in enumerate(rows())
+        ),
+        stem,
+    )
+
+
+def stem(word: str) -> str:
+    """Return what the forms of a regular verb or noun begin with: failing, fails and failed."""
+    suffix = next((end for end in _SUFFIXES if word.endswith(end)), "")
+    stem = word.removesuffix(suffix) if len(word) - len(suffix) >= _SHORTEST else word
+    stem = stem.removesuffix("e")
+    is_doubled = stem[-2:-1] == stem[-1:] and stem[-1:] not in "sl"
+    return stem[:-1] if is_doubled and len(stem) >= _SHORTEST else stem

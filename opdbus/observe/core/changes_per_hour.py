@@ -1,0 +1,126 @@
+"""Counts how often fields change, to find those that move by themselves and are not volatile."""
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from opdbus.observe.core.batch import Key
+from opdbus.platform import name_lists
+from opdbus.state.redact import redact_text
+
+# A field that changes more often than this in an hour, in more than half of its kind's objects,
+# is restless. A kind with one object counts too: a battery's charge is noise on its own.
+PER_HOUR: Final = 12
+_HOUR: Final = 3600.0
+# What runs that often by a timer has one row for all of its runs in so many seconds.
+FOLD_RUNS_SECONDS: Final = 600.0
+# Counts runs where others count changes of a field: no field is called so.
+RUNS: Final = ""
+# The changes of restless fields alone are written so seldom for each object: the last one is
+# written within a minute.
+FOLD_SECONDS: Final = 55.0
+# Fields of objects whose changes are counted: about 250 bytes each, 6 MiB for each observer.
+_MAX_COUNTED: Final = 25_000
+_MAX_SHOWN: Final = 64
+_MAX_NAMED: Final = 3
+
+
+class ChangesPerHour:
+    """Knows which fields of an observer's objects are restless, and counts their folded changes."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, fold_seconds: float = FOLD_SECONDS
+    ) -> None:
+        self.clock = clock
+        self.fold_seconds = fold_seconds
+        # by kind and field, then by the object's name: the seconds of the latest changes, one more
+        # than there may be in an hour
+        self._times: dict[tuple[str, str], dict[str, array[int]]] = {}
+        self._counted = 0
+        # making room takes time: when it was last done
+        self._made_room = -_HOUR
+        self._folded: Counter[tuple[str, str]] = Counter()
+
+    def note(self, key: Key, fields: Iterable[str], *, is_folded: bool = False) -> None:
+        """Count a change of some fields of an object, and whether it is stored later."""
+        now = int(self.clock())
+        for field in fields:
+            times = self._of(key, field, now)
+            times.append(now)
+            del times[: -PER_HOUR - 1]
+            if is_folded:
+                self._folded[key.kind, field] += 1
+
+    def forget(self, keys: Collection[Key]) -> None:
+        """Forget objects that are gone."""
+        if not keys:
+            return
+        for (kind, _), objects in self._times.items():
+            for name in [name for name in objects if Key(kind, name) in keys]:
+                del objects[name]
+                self._counted -= 1
+
+    def restless(self, kind: str, objects: int) -> frozenset[str]:
+        """Return the fields of a kind that change all the time; `objects` is how many it has."""
+        since = self.clock() - _HOUR
+        return frozenset(
+            field
+            # copies: another thread may be counting
+            for (of, field), counted in list(self._times.items())
+            if of == kind and field != RUNS and len(counted) * 2 > objects
+            if sum(_often(times, since) for times in list(counted.values())) * 2 > objects
+        )
+
+    def runs_often(self, key: Key) -> bool:
+        """Return whether an object had more runs in the last hour than each is to be a row."""
+        times = self._times.get((key.kind, RUNS), {}).get(key.name)
+        return times is not None and _often(times, self.clock() - _HOUR)
+
+    def proposal(self, plugin: str, objects: Callable[[str], int]) -> str:
+        """Propose the fields that should be volatile, in a sentence; empty if there are none."""
+        found = {
+            (kind, field): self._folded[kind, field]
+            for kind in sorted({kind for kind, _ in list(self._times)})
+            for field in sorted(self.restless(kind, objects(kind)))
+        }
+        names = [redact_text(f"{plugin}/{kind}:{field}")[:_MAX_SHOWN] for kind, field in found]
+        if not names:
+            return ""
+        shown = names[:_MAX_NAMED]
+        return (
+            f"{name_lists.first(names, _MAX_NAMED)}: more than {PER_HOUR} changes an hour, of which"
+            f" {sum(found.values()):,} were folded; if nobody needs them, set"
+            f" OP_DBUS_VOLATILE={','.join(shown)}"
+        )
+
+    def _of(self, key: Key, field: str, now: int) -> "array[int]":
+        """Return the list of times of a field's changes; if there is no room, one that is lost."""
+        times = self._times.get((key.kind, field), {}).get(key.name)
+        if times is not None:
+            return times
+        if self._counted >= _MAX_COUNTED:
+            self._make_room(now)
+        times = array("Q")
+        if self._counted < _MAX_COUNTED:
+            self._times.setdefault((key.kind, field), {})[key.name] = times
+            self._counted += 1
+        return times
+
+    def _make_room(self, now: int) -> None:
+        """Forget what has not changed for an hour."""
+        if now < self._made_room + FOLD_SECONDS:
+            return
+        self._made_room = now
+        kept = {
+            of: {name: times for name, times in objects.items() if times[-1] > now - _HOUR}
+            for of, objects in self._times.items()
+        }
+        self._times = {of: objects for of, objects in kept.items() if objects}
+        self._counted = sum(map(len, self._times.values()))
+        self._folded = Counter({of: self._folded[of] for of in self._times})
+
+
+def _often(times: "array[int]", since: float) -> bool:
+    return len(times) > PER_HOUR and times[0] > since

@@ -1,0 +1,218 @@
+"""What of a report differs from what was seen before: cleaned, redacted, ready to be stored."""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from opdbus.errors import InvalidArgs
+from opdbus.history.change import Why
+from opdbus.observe.core.batch import Batch, Key
+from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, RUNS, ChangesPerHour
+from opdbus.observe.core.coalescing import Fate, Seen, counted, decide, is_run
+from opdbus.observe.core.field_hashes import FieldHashes, differing
+from opdbus.observe.core.report import Observer
+from opdbus.state import publish
+from opdbus.state.object import Identity, Json, StateObject
+
+# Of all objects of an observer, as JSON: far more than there is on a sane host.
+_MAX_BYTES: Final = 64 << 20
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch as the memory takes it, and what is to be remembered of it."""
+
+    # the fields of a kind that change all the time
+    restless: Callable[[str], frozenset[str]]
+    # what all objects have after it: names, and bytes
+    holders: dict[Identity, Key]
+    size: int
+    # objects that do not stay
+    leaving: set[Key] = field(default_factory=set)
+    objects: list[StateObject] = field(default_factory=list)
+    volatile: dict[Identity, Mapping[str, Json]] = field(default_factory=dict)
+    seen: dict[Key, Seen] = field(default_factory=dict)
+    refused: dict[Key, str] = field(default_factory=dict)
+    runs: list[Key] = field(default_factory=list)
+    gone: set[Identity] = field(default_factory=set)
+    # why objects changed, and what left them as they were
+    whys: dict[Identity, Why] = field(default_factory=dict)
+    events: dict[Identity, Why] = field(default_factory=dict)
+
+
+class Sightings:
+    """What was seen of one observer's objects. It is asked on threads, one after the other."""
+
+    def __init__(
+        self, observer: Observer, changes: ChangesPerHour, count: Callable[[str], int]
+    ) -> None:
+        """Take how often fields change, and what says how many objects of a kind there are."""
+        self._observer = observer
+        self._changes = changes
+        self._count = count
+        self._hashes = FieldHashes()
+        self._seen: dict[Key, Seen] = {}
+        # objects with changes that are stored later
+        self._folded: set[Key] = set()
+        # without their secrets two names may be one: the first to have it keeps it
+        self._holders: dict[Identity, Key] = {}
+        self._refused: dict[Key, str] = {}
+        self._size = 0
+
+    @property
+    def left_out(self) -> str:
+        """Which objects are not stored, and why; empty if all are."""
+        if not self._refused:
+            return ""
+        which = "an object was" if len(self._refused) == 1 else f"{len(self._refused)} objects were"
+        return f"{which} left out: {next(iter(self._refused.values()))}"
+
+    @property
+    def seconds(self) -> float | None:
+        """In how many seconds what was folded is to be stored; None if nothing was."""
+        due = min(map(self._due, self._folded), default=None)
+        return None if due is None else due - self._changes.clock()
+
+    def prepare(
+        self, batch: Batch, earlier: Collection[Identity], since: Callable[[str], str]
+    ) -> Prepared:
+        """Make objects of what differs from what was seen last.
+
+        What is stored from `earlier`, and is not there, is gone; `since` gives, by kind, the cause
+        of new objects that have none of their own.
+        """
+        restless = cache(lambda kind: self._changes.restless(kind, self._count(kind)))
+        new = Prepared(restless, dict(self._holders), self._size)
+        overdue = {key: self._seen[key].folded for key in self._folded if self._is_due(key)}
+        objects = {**overdue, **batch.objects()}
+        new.refused.update((k, why) for k, why in self._refused.items() if k not in objects)
+        for key in (key for key, properties in objects.items() if properties is None):
+            self._leave(new, key)
+            new.gone.add(self._identity(key))
+        for key, properties in objects.items():
+            why = self._why(batch, key, since)
+            if properties is not None:
+                self._add(new, key, properties, why)
+            elif why.folded and key not in self._seen:  # it came and left between two writes
+                new.events[self._identity(key)] = why
+        for key in new.leaving:
+            seen = self._seen[key]
+            new.gone.add(seen.identity)
+            new.whys[seen.identity] = counted(seen.held, self._why(batch, key, since))
+        self._add_events(new, batch, since)
+        new.gone = new.gone.union(earlier) - new.holders.keys()
+        self._refused = new.refused
+        return new
+
+    def remember(self, new: Prepared) -> None:
+        """Take in what was stored."""
+        for key in new.leaving:
+            del self._seen[key]
+        self._changes.forget(new.leaving)
+        for key in new.runs:
+            self._changes.note(key, [RUNS])
+        for key, seen in new.seen.items():
+            if key in self._seen:
+                fields = self._changed(key, seen.latest)
+                self._changes.note(key, fields, is_folded=seen.folded is not None)
+        self._folded -= new.leaving | new.seen.keys()
+        self._folded |= {key for key, seen in new.seen.items() if seen.folded is not None}
+        self._seen |= new.seen
+        self._holders, self._size = new.holders, new.size
+
+    def _add_events(self, new: Prepared, batch: Batch, since: Callable[[str], str]) -> None:
+        for key, why in batch.events.items():
+            identity = self._identity(key)
+            more = new.events[identity].folded + 1 if identity in new.events else 0
+            new.events[identity] = Why(why.cause or since(key.kind), why.folded + more)
+
+    def _identity(self, key: Key) -> Identity:
+        seen = self._seen.get(key)
+        return seen.identity if seen else self._observer.identity(key)
+
+    def _leave(self, new: Prepared, key: Key) -> None:
+        if before := self._seen.get(key):
+            new.leaving.add(key)
+            new.holders.pop(before.identity, None)
+            new.size -= before.size
+
+    def _is_due(self, key: Key, *, runs: bool = False) -> bool:
+        return self._due(key, runs=runs) <= self._changes.clock()
+
+    def _due(self, key: Key, *, runs: bool = False) -> float:
+        """Return when an object that only ran, or whose restless fields alone change, has a row."""
+        seen = self._seen[key]
+        is_of_runs = runs or is_run(seen.held)
+        return seen.since + (FOLD_RUNS_SECONDS if is_of_runs else self._changes.fold_seconds)
+
+    def _why(self, batch: Batch, key: Key, since: Callable[[str], str]) -> Why:
+        """Return why an object changed; a first state that is the last one again is no change."""
+        why, before = batch.whys.get(key, Why()), self._seen.get(key)
+        if before is None:
+            return why._replace(cause=why.cause or since(key.kind))
+        first = batch.firsts.get(key)
+        with suppress(InvalidArgs):
+            if first is not None and not self._changed(key, self._hashes.of(first)) - why.seen:
+                return why._replace(folded=why.folded - 1)
+        return why
+
+    def _add(self, new: Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+        """Add an object to a batch if it differs; if it cannot be stored, it is left out."""
+        try:
+            self._put(new, key, properties, why)
+        except InvalidArgs as error:
+            new.refused[key] = str(error)
+        except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
+            new.refused[key] = f"it cannot be read ({type(error).__name__})"
+        if key in new.refused:  # what was stored of it before is not true any more
+            self._leave(new, key)
+
+    def _put(self, new: Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+        before, hashes = self._seen.get(key), self._hashes.of(properties)
+        moving = self._moving(key.kind)
+        why = why._replace(seen=why.seen | self._observer.derived.get(key.kind, frozenset()))
+        fate: Fate = "written"
+        if before:
+            can_wait = frozenset[str]() if self._is_due(key) else new.restless(key.kind)
+            if is_run(why):
+                new.runs += [key] * (1 + why.folded)
+            often = self._changes.runs_often(key) and not self._is_due(key, runs=True)
+            fate, why = decide(before, hashes, why, moving, can_wait, runs_often=often)
+            if fate == "nothing" and hashes == before.latest:
+                return
+        item = publish.observed(*self._identity(key), properties)
+        size = len(item.name) + len(item.json())
+        _take(new, key, item.identity, size - (before.size if before else 0))
+        seen = Seen(item.identity, hashes, hashes, self._changes.clock(), size)
+        if before and fate in {"folded", "nothing"}:
+            seen = seen._replace(stored=before.stored, since=before.since, held=why)
+        new.seen[key] = seen._replace(folded=properties if seen.held.folded else None)
+        fields = item.properties.items()
+        if moving:
+            new.volatile[item.identity] = {k: value for k, value in fields if k in moving}
+        if fate == "written":
+            lasting = {k: value for k, value in fields if k not in moving}
+            new.objects.append(StateObject(item.identity, lasting))
+            new.whys[item.identity] = why
+        elif fate == "event":
+            new.events[item.identity] = why
+
+    def _moving(self, kind: str) -> frozenset[str]:
+        """Return the fields of a kind that are part of no comparison."""
+        return self._observer.volatile.get(kind, frozenset())
+
+    def _changed(self, key: Key, hashes: Mapping[str, bytes]) -> frozenset[str]:
+        """Return the fields of an object that are not as they were reported last."""
+        return differing(self._seen[key].latest, hashes) - self._moving(key.kind)
+
+
+def _take(new: Prepared, key: Key, identity: Identity, more: int) -> None:
+    """Take a name, and room for so many more bytes; raises InvalidArgs if it is not to be had."""
+    if new.holders.get(identity, key) != key:
+        raise InvalidArgs(f"without secrets its name is that of another {identity.kind}")
+    if more > 0 and new.size + more > _MAX_BYTES:
+        raise InvalidArgs(f"all objects together have more than {_MAX_BYTES >> 20} MiB")
+    new.holders[identity] = key
+    new.size += more

@@ -1,0 +1,60 @@
+"""Who is logged in: sessions, users, seats and inhibitors, from logind."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.bus.transport.values import Plain
+from opdbus.observe.core.report import MAX_OBJECTS, Observer, Report
+from opdbus.observe.core.system_bus import Service
+
+_NAME: Final = "org.freedesktop.login1"
+_PATH: Final = "/org/freedesktop/login1"
+# Of each kind: the method that lists it, and where its name and its path are in a row.
+_LISTED: Final = {
+    "session": ("ListSessions", 0, 4), "user": ("ListUsers", 1, 2), "seat": ("ListSeats", 0, 1),
+}  # fmt: skip
+# What is read, by the names that people know.
+_FIELDS: Final = {
+    "Name": "user", "User": "uid", "UID": "uid", "Seat": "seat", "TTY": "tty", "Type": "type",
+    "Class": "class", "State": "state", "Remote": "remote", "RemoteHost": "remote_host",
+    "Service": "service", "Desktop": "desktop", "LockedHint": "locked", "Timestamp": "since",
+    "IdleHint": "idle", "Linger": "linger", "ActiveSession": "session", "CanGraphical": "graphical",
+}  # fmt: skip
+_INHIBITOR: Final = ("what", "user", "why", "mode", "uid", "pid")
+
+
+async def observe(report: Report) -> None:
+    """List everything, and again after each burst of signals: there are few sessions."""
+    async with Service(_NAME) as login:
+        await login.follow(f"path_namespace='{_PATH}'")
+        await _list(login, report)
+        async for _ in login.bursts():
+            await _list(login, report)
+
+
+async def _list(login: Service, report: Report) -> None:
+    for kind, (method, name, path) in _LISTED.items():
+        (rows,) = await login.call(_PATH, f"{_NAME}.Manager.{method}")
+        found = {}
+        for row in rows[:MAX_OBJECTS]:
+            with suppress(RemoteError):  # it has ended meanwhile
+                values = await login.properties(row[path], f"{_NAME}.{kind.title()}")
+                found[str(row[name])] = _read(values)
+        report.replace(kind, found)
+    (rows,) = await login.call(_PATH, f"{_NAME}.Manager.ListInhibitors")
+    inhibitors = (dict(zip(_INHIBITOR, row, strict=True)) for row in rows)
+    report.replace("inhibitor", {f"{row['user']} {row['what']}": row for row in inhibitors})
+
+
+def _read(values: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return what is read; of (uid, path) the first is enough."""
+    found = {name: values[key] for key, name in _FIELDS.items() if key in values}
+    plain = {name: v[0] if isinstance(v, list) else v for name, v in found.items()}
+    return {name: value for name, value in plain.items() if value != ""}
+
+
+OBSERVER: Final = Observer(
+    "login1", "login1", observe, volatile=dict.fromkeys(_LISTED, frozenset({"idle"}))
+)

@@ -1,0 +1,80 @@
+"""Containers and virtual machines that are registered with systemd-machined."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.bus.transport.values import Plain
+from opdbus.observe.core.report import MAX_OBJECTS, LostSource, Observer, Report
+from opdbus.observe.core.system_bus import Service, until_owned
+
+_NAME: Final = "org.freedesktop.machine1"
+_PATH: Final = "/org/freedesktop/machine1"
+# This host itself is a machine, too.
+_SELF: Final = ".host"
+# What is read, by the names that people know.
+_FIELDS: Final = {
+    "Class": "type", "Service": "service", "Unit": "unit", "RootDirectory": "root",
+    "State": "state", "Timestamp": "since",
+}  # fmt: skip
+_TYPES: Final = {"vm": "virtual machine"}
+
+
+async def observe(report: Report) -> None:
+    """Follow machined; raises Absent also when it has ended, as it does without machines."""
+    try:
+        await _follow(report)
+    except LostSource:
+        async with Service(_NAME):
+            raise
+
+
+async def _follow(report: Report) -> None:
+    """List all machines, and again after each burst of signals."""
+    # of machines by their paths: what asking machined costs a process
+    systems: dict[str, str] = {}
+    async with Service(_NAME) as machined:
+        await machined.follow(f"path_namespace='{_PATH}'")
+        await _list(machined, report, systems)
+        async for _ in machined.bursts():
+            await _list(machined, report, systems)
+
+
+async def _list(machined: Service, report: Report, systems: dict[str, str]) -> None:
+    (rows,) = await machined.call(_PATH, f"{_NAME}.Manager.ListMachines")
+    found = {}
+    for name, _, _, path in rows[:MAX_OBJECTS]:
+        if name == _SELF:
+            continue
+        with suppress(RemoteError):  # it has ended meanwhile
+            values = await machined.properties(path, f"{_NAME}.Machine")
+            if path not in systems:
+                systems[path] = await _system(machined, name)
+            found[name] = _read(values, systems[path])
+    for path in systems.keys() - {row[3] for row in rows}:
+        del systems[path]
+    report.replace("machine", found)
+
+
+async def _system(machined: Service, name: str) -> str:
+    """Return what the machine runs; empty where machined does not tell."""
+    with suppress(RemoteError):
+        (release,) = await machined.call(_PATH, f"{_NAME}.Manager.GetMachineOSRelease", "s", name)
+        return str(release.get("PRETTY_NAME", ""))
+    return ""
+
+
+def _read(values: Mapping[str, Plain], system: str) -> dict[str, Plain]:
+    found = {name: values[key] for key, name in _FIELDS.items() if values.get(key)}
+    kind = str(found.get("type", "machine"))
+    found["type"] = _TYPES.get(kind, kind)
+    described = {"description": ", ".join(filter(None, (str(found["type"]), system)))}
+    return described | found | ({"os": system} if system else {})
+
+
+async def _appears() -> None:
+    await until_owned(_NAME)
+
+
+OBSERVER: Final = Observer("machined", "machined", observe, appears=_appears)

@@ -1,0 +1,233 @@
+"""What a service on D-Bus has: its objects, with the names and properties that ours get."""
+
+import marshal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
+from typing import Final
+
+from opdbus.bus.transport.library import Variant
+from opdbus.observe.core.batch import Key
+from opdbus.observe.core.report import MAX_OBJECTS
+from opdbus.observe.core.system_bus import Signal
+from opdbus.observe.dbus.mirror_names import Names
+from opdbus.observe.dbus.mirror_values import Value, field_name, references, resolved, value_of
+from opdbus.state.object import Json
+from opdbus.state.publish import MAX_BYTES
+
+_STANDARD: Final = "org.freedesktop.DBus."
+_ADDED: Final = f"{_STANDARD}ObjectManager", "InterfacesAdded", "oa{sa{sv}}"
+_REMOVED: Final = f"{_STANDARD}ObjectManager", "InterfacesRemoved", "oas"
+_CHANGED: Final = f"{_STANDARD}Properties", "PropertiesChanged", "sa{sv}as"
+# Of one interface, far more than there are.
+_MAX_PROPERTIES: Final = 500
+# Of all objects, whose properties are held: a service sends only what changes.
+_MAX_ALL_BYTES: Final = 32 << 20
+_EMPTY: Final[tuple[Json, ...]] = ("", [], {}, None)
+
+
+class _Thing:
+    """One object of the service, and what of it was shown last."""
+
+    __slots__ = ("interfaces", "referred", "shown", "size")
+
+    def __init__(self) -> None:
+        self.interfaces: dict[str, dict[str, Value]] = {}
+        self.referred: frozenset[str] = frozenset()
+        self.shown: Mapping[str, Json] = {}
+        self.size = 0
+
+
+class Objects:
+    """The objects of one service below a path, and what they are called as objects of ours.
+
+    `apply` and the like return the path of the object that they concern, and `news` yields what is
+    to be reported of it.
+    """
+
+    def __init__(self, service: str, plugin: str, top: str) -> None:
+        self._names = Names(service, plugin)
+        self.top = top
+        self._things: dict[str, _Thing] = {}
+        # by the path that is referred to
+        self._referring: dict[str, set[str]] = {}
+        self._size = 0
+        # whether there may be more objects than are held
+        self.is_full = False
+        self._left_out: Counter[str] = Counter()
+        # interfaces of objects that have changed without saying how
+        self.stale: dict[tuple[str, str], None] = {}
+
+    def __len__(self) -> int:
+        """Count the objects."""
+        return len(self._things)
+
+    @property
+    def left_out(self) -> str:
+        """What is not taken, in a sentence; empty if all is."""
+        found = [f"{what} ({count:,})" for what, count in self._left_out.items()]
+        found += [f"objects beyond {MAX_OBJECTS:,}"] if self.is_full else []
+        return f"left out: {', '.join(found)}" if found else ""
+
+    def leave_out(self, what: str) -> None:
+        """Count what is not taken."""
+        self._left_out[what] += 1
+
+    def apply(self, signal: Signal) -> str:
+        """Take what a signal says."""
+        sort = signal.interface, signal.member, signal.signature
+        if sort == _ADDED:
+            return self.add(*signal.body)
+        if sort == _REMOVED:
+            return self._remove(*signal.body)
+        if sort == _CHANGED:
+            return self._change(signal.path, *signal.body)
+        if sort[:2] == _CHANGED[:2] and not signal.body:
+            self.leave_out("signals that are too large")
+            return self._drop(signal.path)
+        if sort[:2] in {_ADDED[:2], _REMOVED[:2], _CHANGED[:2]}:
+            self.leave_out("signals that cannot be read")
+        return ""
+
+    def add(self, path: str, interfaces: Mapping[str, Mapping[str, Variant]]) -> str:
+        """Take an object, or interfaces that it has got."""
+        names = [name for name in interfaces if not name.startswith(_STANDARD)]
+        if not names or not self._is_taken(path):
+            return ""
+        self._things.setdefault(path, _Thing())
+        for name in names:
+            self.put(path, name, interfaces[name])
+        return path
+
+    def put(
+        self, path: str, interface: str, values: Mapping[str, Variant], *, is_all: bool = True
+    ) -> str:
+        """Take properties of an interface of an object."""
+        thing = self._things.get(path)
+        if thing is None:
+            return ""
+        before = thing.interfaces.get(interface, {})
+        new = dict(_read(values))
+        replaced = before if is_all else before.keys() & new.keys()
+        more = sum(map(_size, new.values())) - sum(_size(before[name]) for name in replaced)
+        thing.interfaces[interface] = new if is_all else {**before, **new}
+        thing.size += more
+        self._size += more
+        if thing.size > MAX_BYTES or self._size > _MAX_ALL_BYTES:
+            self.leave_out("objects that are too large")
+            return self._drop(path)
+        self._refer(path, thing)
+        return path
+
+    def news(self, path: str) -> Iterator[tuple[Key, Mapping[str, Json] | None]]:
+        """Yield the objects that are gone (None) or differ from what was shown last."""
+        before, key = self._names.key_at(path), self._named(path)
+        if before and before != key:
+            yield before, None
+        yield from self._rendered(path, is_new=before != key)
+        if before != key:
+            for other in tuple(self._referring.get(path, ())):
+                yield from self._rendered(other)
+
+    def listed(self) -> Iterator[tuple[Key, Mapping[str, Json]]]:
+        """Yield all objects."""
+        # that of two objects with one name always the same has it: the one with the lower number
+        paths = sorted(self._things, key=lambda path: (len(path), path))
+        for path in paths:
+            self._named(path)
+        for path in paths:
+            yield from self._rendered(path, is_new=True)
+
+    def _is_taken(self, path: str) -> bool:
+        if path in self._things:
+            return True
+        if path != self.top and not path.startswith(self.top.rstrip("/") + "/"):
+            self.leave_out(f"objects that are not below {self.top}")
+        elif len(self._things) >= MAX_OBJECTS:
+            self.is_full = True
+        else:
+            return True
+        return False
+
+    def _remove(self, path: str, interfaces: list[str]) -> str:
+        thing = self._things.get(path)
+        if thing is None:
+            return ""
+        for name in interfaces:
+            size = sum(map(_size, thing.interfaces.pop(name, {}).values()))
+            thing.size -= size
+            self._size -= size
+        self._refer(path, thing)
+        return path if thing.interfaces else self._drop(path)
+
+    def _drop(self, path: str) -> str:
+        if thing := self._things.pop(path, None):
+            self._size -= thing.size
+            thing.interfaces = {}
+            self._refer(path, thing)
+        return path
+
+    def _change(
+        self, path: str, interface: str, values: Mapping[str, Variant], invalidated: list[str]
+    ) -> str:
+        thing = self._things.get(path)
+        if thing is None or interface.startswith(_STANDARD):
+            return ""
+        is_known = interface in thing.interfaces
+        if invalidated or not is_known:
+            self.stale[path, interface] = None
+        return self.put(path, interface, values, is_all=False) if values and is_known else ""
+
+    def _refer(self, path: str, thing: _Thing) -> None:
+        """Remember what an object refers to, to show it anew when that gets another name."""
+        held = (values.values() for values in thing.interfaces.values())
+        found = frozenset(references(chain.from_iterable(held)))
+        for gone in thing.referred - found:
+            self._referring[gone].discard(path)
+            if not self._referring[gone]:
+                del self._referring[gone]
+        for new in found - thing.referred:
+            self._referring.setdefault(new, set()).add(path)
+        thing.referred = found
+
+    def _named(self, path: str) -> Key | None:
+        thing = self._things.get(path)
+        return self._names.give(path, thing.interfaces if thing else {})
+
+    def _rendered(
+        self, path: str, *, is_new: bool = False
+    ) -> Iterator[tuple[Key, Mapping[str, Json]]]:
+        """Yield an object if its properties differ from what was shown."""
+        key = self._names.key_at(path)
+        if key is None:
+            return
+        thing = self._things[path]
+        properties = self._properties(path, thing)
+        if is_new or properties != thing.shown:
+            thing.shown = properties
+            yield key, properties
+
+    def _properties(self, path: str, thing: _Thing) -> dict[str, Json]:
+        """Return all properties: those of the main interface first, and nothing that is empty."""
+        main = self._names.main(thing.interfaces)
+        found: dict[str, Json] = {"object_path": path}
+        for interface in (main, *sorted(thing.interfaces.keys() - {main})):
+            for name, value in thing.interfaces[interface].items():
+                field = field_name(name)
+                if field in found:
+                    field = f"{field_name(self._names.own(interface, main))}_{field}"
+                found[field] = resolved(value, self._names.at)
+        return {field: value for field, value in found.items() if value not in _EMPTY}
+
+
+def _read(values: Mapping[str, Variant]) -> Iterator[tuple[str, Value]]:
+    for name, variant in islice(values.items(), _MAX_PROPERTIES):
+        with suppress(ValueError):
+            yield name, value_of(variant)
+
+
+def _size(value: Value) -> int:
+    """Return about how many bytes a value takes."""
+    # marshal takes no str of another class
+    return sum(map(len, found)) if (found := references([value])) else len(marshal.dumps(value))

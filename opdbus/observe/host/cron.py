@@ -1,0 +1,216 @@
+"""Jobs of cron and anacron: what runs when, as whom."""
+
+import os
+import pwd
+import re
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opdbus.observe.core.file_reading import changed_at, files_in, in_thread, read_at_most, text_of
+from opdbus.observe.core.report import Absent, Observer, Report
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.host import crontab
+from opdbus.observe.host.crontab import Job
+from opdbus.platform.accounts import user_name
+from opdbus.state.object import Json
+from opdbus.state.watch import edits
+
+# How often what lies in a folder runs.
+_FOLDERS: Final = {
+    "cron.hourly": "every hour",
+    "cron.daily": "every day",
+    "cron.weekly": "every week",
+    "cron.monthly": "every month",
+    "cron.yearly": "every year",
+}
+# As Debian's cron and its run-parts choose, and as those of cronie do.
+_DEBIAN: Final = re.compile("[A-Za-z0-9_-]+")
+_CRONIE: Final = re.compile(r"(?![.#]).*(?<!~)(?<!\.rpmsave)(?<!\.rpmorig)(?<!\.rpmnew)", re.DOTALL)
+_LEFT_BESIDE: Final = re.compile(r".*(?:[#,]|,v|\.(?:dpkg|ucf)-\w+|\.sw.|\.cfsaved)", re.DOTALL)
+# What distinguishes the programs of the two, which have one name on some systems.
+_OF_CRONIE, _OF_DEBIAN = b"cronie", b"this crontab file will be ignored"
+_PROGRAMS: Final = ("cron", "crond", "anacron", "fcron", "bcron-start")
+_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_UNREAD: Final = "crontabs of users in /var/spool/cron are not read"
+# Far more than any job's file has, and than there are.
+_MAX_BYTES: Final = 1 << 20
+_MAX_FILES: Final = 2_000
+_MAX_LINES: Final = 5_000
+_SETTLE_SECONDS: Final = 0.1
+_MAX_PROGRAM_BYTES: Final = 1 << 20
+# Stands for all jobs of a file.
+_CLOSED: Final = Job("", "", "", "")
+
+
+class _Dialect(NamedTuple):
+    """What the installed cron takes: names and modes of files, and whether it is surely Debian's.
+
+    Of the bits of a mode that are in `mask` a file has those of `mode`, if it is known which.
+    """
+
+    names: re.Pattern[str]
+    is_debian: bool = False
+    mask: int = 0
+    mode: int = 0
+
+
+# As cron(8) of both have it: others may not write, and for cronie it is no program besides.
+_OF_DEBIANS: Final = _Dialect(_DEBIAN, is_debian=True, mask=0o022)
+_OF_CRONIES: Final = _Dialect(_CRONIE, mask=0o7533, mode=0o400)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Observes the files of the system's cron."""
+
+    etc: Path = Path("/etc")
+    path: str = _PATH
+    # of the files
+    owner: int = 0
+
+    async def observe(self, report: Report) -> None:
+        """List all jobs whenever a file has changed; raises Absent."""
+        # accounts: cron refuses jobs of users that there are not
+        files = [str(self.etc / name) for name in ("crontab", "anacrontab", "passwd")]
+        folders = [str(self.etc / name) for name in ("cron.d", *_FOLDERS)]
+        async for _ in edits(files, folders, _SETTLE_SECONDS):
+            changed = await in_thread(self._changed_at)
+            skipped = Skipped()
+            found = await in_thread(partial(self._list, skipped))
+            none = "" if self._programs() else "there is no cron here that would run them"
+            report.skip("job", skipped)
+            report.busy("; ".join(filter(None, [_UNREAD, *self._closed(), none])))
+            cause = report.causes.run(changed) if report.has_listed("job") else ""
+            report.replace("job", found, cause)
+
+    def _changed_at(self) -> float:
+        folders = [self.etc / name for name in ("cron.d", *_FOLDERS)]
+        paths = [self.etc / "crontab", self.etc / "anacrontab", *folders]
+        paths += [file for folder in folders for file in files_in(folder)][:_MAX_FILES]
+        return max((changed_at(str(path)) for path in paths if path.exists()), default=0.0)
+
+    def _closed(self) -> Iterator[str]:
+        """Say which folders may not be looked into: hardened hosts close them."""
+        folders = (self.etc / name for name in ("cron.d", *_FOLDERS))
+        closed = [str(path) for path in folders if path.is_dir() and not _may_read(path)]
+        if closed:
+            yield f"{', '.join(closed)} may be read by root only"
+
+    def _programs(self) -> list[str]:
+        found = (shutil.which(name, path=self.path) for name in _PROGRAMS)
+        return [path for path in found if path]
+
+    def _dialect(self) -> _Dialect:
+        """Find out by its program which cron is installed."""
+        programs = self._programs()
+        for program in programs:
+            with suppress(OSError):
+                content, _ = read_at_most(Path(program), _MAX_PROGRAM_BYTES)
+                if _OF_CRONIE in content or _OF_DEBIAN in content:
+                    return _OF_CRONIES if _OF_CRONIE in content else _OF_DEBIANS
+        # elsewhere it is called crond
+        is_debian = any(Path(program).name == "cron" for program in programs)
+        return _Dialect(_DEBIAN if is_debian else _CRONIE)
+
+    def _list(self, skipped: Skipped) -> dict[str, dict[str, Json]]:
+        """Return jobs by their names; raises Absent where there is nothing of cron."""
+        places = ("crontab", "anacrontab", "cron.d", *_FOLDERS)
+        if not any((self.etc / name).exists() for name in places):
+            raise Absent(f"there is no {self.etc}/crontab and no {self.etc}/cron.d")
+        found: dict[str, dict[str, Json]] = {}
+        times: Counter[str] = Counter()
+        for name, file, job in self._jobs(self._dialect(), skipped):
+            # of several jobs with one program, each has a number
+            unique = name
+            while unique in found:
+                times[name] += 1
+                unique = f"{name} {times[name] + 1}"
+            found[unique] = _properties(file, job)
+        return found
+
+    def _jobs(self, dialect: _Dialect, skipped: Skipped) -> Iterator[tuple[str, Path, Job]]:
+        """Yield the name of each job, its file, and the job."""
+        names = dialect.names
+        tables = [path for path in _files(self.etc / "cron.d", names) if not path.is_dir()]
+        for file in (self.etc / "crontab", *tables):
+            if file.is_file() and not _may_read(file):
+                yield str(file), file, _CLOSED
+                continue
+            text = text_of(file, _MAX_BYTES, skipped)
+            jobs = crontab.jobs(text, file, skipped, is_debian=dialect.is_debian, is_user=_is_user)
+            refused = self._refused(file, dialect)
+            for job in jobs[:_MAX_LINES]:
+                told = job._replace(ignored=refused or job.ignored)
+                yield f"{file} {job.program}".rstrip(" "), file, told
+        file = self.etc / "anacrontab"
+        text = text_of(file, _MAX_BYTES, skipped)
+        for name, job in [*crontab.anacron_jobs(text, file, skipped)][:_MAX_LINES]:
+            yield f"{file} {name}", file, job
+        for folder, schedule in _FOLDERS.items():
+            for file in _files(self.etc / folder, names):
+                # other tools leave files beside these, which no run-parts runs
+                is_left = _LEFT_BESIDE.fullmatch(file.name)
+                if not is_left and file.is_file() and os.access(file, os.X_OK):
+                    yield str(file), file, Job("", schedule, "root", str(file))
+
+    def _refused(self, file: Path, dialect: _Dialect) -> str:
+        """Say why cron takes nothing of a file, whatever is in it; empty if it takes it."""
+        try:
+            link, status = file.lstat(), file.stat()
+        except OSError:
+            return ""
+        if dialect.mask and (other := {link.st_uid, status.st_uid} - {self.owner}):
+            return f"it belongs to {user_name(other.pop())}"
+        if status.st_mode & dialect.mask != dialect.mode:
+            return f"its mode is {stat.S_IMODE(status.st_mode):04o}"
+        return "it has other hard links" if dialect.is_debian and status.st_nlink > 1 else ""
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _properties(file: Path, job: Job) -> dict[str, Json]:
+    if job == _CLOSED:
+        said = "scheduled jobs that only root may read"
+        return {"description": said, "file": str(file), "readable": False}
+    program = job.program
+    what = program or job.command
+    zone = f" in the time zone {job.zone}" if job.zone else ""
+    said = f"scheduled job, runs {what} {job.schedule}{zone} as {job.user}"
+    if job.ignored:
+        said = f"{said}, but cron ignores it: {job.ignored}"
+    found: dict[str, Json] = {
+        "description": said,
+        "schedule": job.schedule,
+        "line": job.line,
+        "timezone": job.zone,
+        "ignored": job.ignored,
+        "user": job.user,
+        "program": program,
+        "command": job.command,
+        "file": str(file),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _may_read(path: Path) -> bool:
+    return os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
+
+
+def _files(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    return [path for path in files_in(folder) if names.fullmatch(path.name)][:_MAX_FILES]
+
+
+OBSERVER: Final = Observer("cron", "cron", Cron().observe)

@@ -1,0 +1,286 @@
+"""Reads crontabs, see crontab(5) and anacrontab(5): when a command runs, in words."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opdbus.observe.core.skipped import Skipped
+from opdbus.platform.lines import BLANKS, C_SPACES, split_lines, split_words
+
+# As cron has it, a number or the name of a month or day; its range is checked apart.
+_ONE: Final = "(?:[0-9]{1,4}|[A-Za-z]{3})"
+_ITEM: Final = re.compile(
+    rf"(?:\*|({_ONE})-({_ONE}))(?:/([0-9]{{1,4}}))?|({_ONE})|({_ONE})?~({_ONE})?"
+)
+_OPEN: Final = re.compile("(?:^|[ ,])~")
+_ANACRON_NUMBER: Final = re.compile("[0-9]{1,9}")
+_NICKNAMES: Final = {
+    "@reboot": "at every boot",
+    "@yearly": "every year",
+    "@annually": "every year",
+    "@monthly": "every month",
+    "@weekly": "every week",
+    "@daily": "every day",
+    "@midnight": "every day at 00:00",
+    "@hourly": "every hour",
+}
+_DAYS: Final = "Sunday Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+_MONTHS: Final = (
+    "January February March April May June July August September October November December".split()
+)
+_SHORT: Final = 3
+# The least and the greatest number of each field, and its names.
+_FIELDS: Final[tuple[tuple[int, int, list[str]], ...]] = (
+    (0, 59, []), (0, 23, []), (1, 31, []), (1, 12, _MONTHS), (0, 7, _DAYS),
+)  # fmt: skip
+# What comes before the program of a line of shell, with options and numbers of its own, and what
+# is none.
+_BEFORE: Final = frozenset("if ! exec nice ionice chronic timeout env sudo time".split())
+_STEPS = re.compile(r"\$\([^)]{0,200}\)|&&|\|\||[;{}()|]|\bthen\b|\bdo\b")
+_SKIPPED: Final = frozenset("test [ [[ cd true command sleep fi done".split())
+_OPTION: Final = frozenset("-0123456789")
+_NO_PROGRAM: Final = frozenset("<>-$!]&")
+_ASSIGNED = re.compile(r"\w+=.*", re.DOTALL)
+# What cron hands to a command begins at a percent sign.
+_INPUT: Final = re.compile(r"(?<!\\)%")
+# More commands of one line than anybody writes.
+_MAX_STEPS: Final = 50
+# Debian's cron counts to 10,000 behind the lines that crontab(1) once wrote at the beginning.
+_MOST_OF_DEBIAN: Final = 10_003
+
+
+class Job(NamedTuple):
+    """A command and when it runs: as it is written, and in words.
+
+    `zone` is the time zone that a crontab names; `ignored` says why cron does not run it.
+    """
+
+    line: str
+    schedule: str
+    user: str
+    command: str
+    zone: str = ""
+    ignored: str = ""
+
+    @property
+    def program(self) -> str:
+        """The program that it runs; what follows a percent sign is input for it."""
+        return program(_INPUT.split(self.command, maxsplit=1)[0])
+
+
+def jobs(
+    text: str,
+    path: Path,
+    skipped: Skipped,
+    *,
+    is_debian: bool = False,
+    is_user: Callable[[str], bool] = bool,
+) -> list[Job]:
+    """Return the jobs of a system's crontab, where each line names a user.
+
+    `is_debian` follows Debian's cron: it ignores a whole file for a line that it does not
+    understand or that names no user, or for too many lines, and knows no empty values, no time
+    zones and no dash that keeps cron from logging.
+    """
+    found: list[Job] = []
+    zone = bad = ""
+    lines = split_lines(text)
+    end = "" if text.endswith("\n") else f"no newline ends line {len(lines)}"
+    for number, row in enumerate(lines, 1):
+        line = row.strip(BLANKS)
+        if not line or line.startswith("#"):
+            continue
+        if variable := _variable(line, is_debian=is_debian):
+            zone = variable[1] if variable[0] == "CRON_TZ" and not is_debian else zone
+        elif job := _job(line, is_debian=is_debian):
+            ignored = end if number == len(lines) else ""
+            if not is_user(job.user):
+                ignored = f"there is no user {job.user}"
+                bad = bad or f"line {number}: {ignored}"
+            found.append(job._replace(zone=zone, ignored=ignored))
+        else:
+            skipped.line(path, number)
+            bad = bad or f"line {number} is not understood"
+    if is_debian and text.count("\n") > _MOST_OF_DEBIAN:
+        bad = bad or "it has more than 10,000 lines"
+    if is_debian and (why := bad or end):
+        return [job._replace(ignored=why) for job in found]
+    return found
+
+
+def _variable(line: str, *, is_debian: bool) -> tuple[str, str] | None:
+    """Return the name and the value that a line sets; None for other lines."""
+    name, is_set, value = line.partition("=")
+    name, value = name.rstrip(C_SPACES), value.strip(C_SPACES)
+    quote = name[:1] if name[:1] in {"'", '"'} else ""
+    is_name = name[1:].find(quote) == len(name) - 2 if quote else not _has_space(name)
+    if not is_set or not is_name or (is_debian and not value):
+        return None
+    quote = value[:1] if value[:1] in {"'", '"'} else ""
+    if quote and value[1:].find(quote) != len(value) - 2:
+        return None
+    return (name.strip("'\""), value[1:-1] if quote else value)
+
+
+def _has_space(text: str) -> bool:
+    return any(char in C_SPACES for char in text)
+
+
+def _job(line: str, *, is_debian: bool) -> Job | None:
+    """Return the job of a line; None where cron would not understand it."""
+    # SUSE has a dash before those that are not to be logged
+    line = line if is_debian else line.removeprefix("-")
+    count = 1 if line.startswith("@") else len(_FIELDS)
+    *when, rest = [*split_words(line, count), ""][: count + 1]
+    # without a user the command is taken for one
+    user, *command = split_words(rest, 1) or [""]
+    is_user = bool(user) and user[0] not in "*/"
+    if len(when) < count or not is_user or not command:
+        return None
+    known = when[0] in _NICKNAMES if count == 1 else all(map(_is_field, when, _FIELDS))
+    line = " ".join(when)
+    # a random number of Debian's begins with the least one
+    if not known or (is_debian and _OPEN.search(line)):
+        return None
+    return Job(line, in_words(line), user, *command)
+
+
+def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
+    """Return whether a list of numbers, ranges and names is one of a schedule."""
+    least, most, names = limits
+    short = {name[:_SHORT].lower() for name in names}
+
+    def is_one(part: str) -> bool:
+        return least <= int(part) <= most if part.isdecimal() else part.lower() in short
+
+    for item in field.split(","):
+        found = _ITEM.fullmatch(item)
+        if not found or (found[3] and not int(found[3])):
+            return False
+        parts = (part for number, part in enumerate(found.groups(), 1) if part and number != 3)
+        if not all(map(is_one, parts)):
+            return False
+    return True
+
+
+def anacron_jobs(text: str, path: Path, skipped: Skipped) -> Iterator[tuple[str, Job]]:
+    """Yield the jobs of an anacrontab, each with its identifier."""
+    # a line goes on after a backslash; the numbers of the others stay
+    for number, row in _continued(split_lines(text)):
+        line = row.strip(BLANKS)
+        name, is_set, _ = line.partition("=")
+        if not line or line.startswith("#") or (is_set and len(split_words(name)) == 1):
+            continue
+        words = split_words(line, 3)
+        if len(words) == 4 and _is_anacron(*words[:3]):
+            period, _, name, command = words
+            yield name, Job(period, _period(period), "root", command)
+        else:
+            skipped.line(path, number)
+
+
+def _continued(lines: list[str]) -> Iterator[tuple[int, str]]:
+    rest = iter(enumerate(lines, 1))
+    for number, line in rest:
+        parts = [line]
+        while parts[-1].endswith("\\") and (more := next(rest, None)):
+            parts[-1] = parts[-1].removesuffix("\\")
+            parts.append(more[1])
+        yield number, " ".join(parts)
+
+
+def _is_anacron(period: str, delay: str, name: str) -> bool:
+    is_period = period in _NICKNAMES or _ANACRON_NUMBER.fullmatch(period)
+    return bool(is_period and _ANACRON_NUMBER.fullmatch(delay) and "/" not in name)
+
+
+def _period(period: str) -> str:
+    if not period.isdecimal():
+        return _NICKNAMES.get(period, period)
+    return {1: "every day", 7: "every week", 30: "every month"}.get(
+        int(period), f"every {int(period)} days"
+    )
+
+
+def in_words(when: str) -> str:
+    """Say when five fields, or a nickname, let a command run; unusual fields stay as they are."""
+    if when.startswith("@"):
+        return _NICKNAMES.get(when.lower(), when)
+    minute, hour, day, month, weekday = when.split()
+    if day != "*" and weekday != "*":
+        days = f"on {_day_of_month(day)} and on every {_named(weekday, _DAYS, 0)}"
+    elif weekday != "*":
+        days = f"every {_named(weekday, _DAYS, 0)}"
+    elif day != "*":
+        days = f"on {_day_of_month(day)}"
+    else:
+        days = ""
+    if month != "*":
+        days = f"{days or 'every day'} in {_named(month, _MONTHS, 1)}"
+    elif days.startswith("on the ") and weekday == "*":
+        days += " of every month"
+    return _joined(days, _time(minute, hour))
+
+
+def _joined(days: str, time: str) -> str:
+    if time.startswith("every"):
+        return f"{time}, {days}" if days else time
+    return f"{days or 'every day'} {time}"
+
+
+def _time(minute: str, hour: str) -> str:
+    """Say at which time of a day: `at 03:10`, `every 5 minutes`, `every hour at minute 17`."""
+    hours = _numbers(hour)
+    if minute.isdecimal() and hours and len(hours) <= 4:
+        return "at " + ", ".join(f"{int(one):02}:{int(minute):02}" for one in hours)
+    every = _step(minute, "minute") or ("every hour" if minute == "0" else "")
+    every = every or f"every hour at minute {minute}"
+    if hour == "*":
+        return every
+    if minute.isdecimal() and (step := _step(hour, "hour")):
+        return step if minute == "0" else f"{step} at minute {minute}"
+    return f"{every} in the hours {hour}"
+
+
+def _step(field: str, unit: str) -> str:
+    if field == "*":
+        return f"every {unit}"
+    start, slash, step = field.partition("/")
+    if start == "*" and slash and step.isdecimal():
+        return f"every {unit}" if int(step) == 1 else f"every {int(step)} {unit}s"
+    return ""
+
+
+def _numbers(field: str) -> list[str]:
+    """Return the numbers of a list; nothing for other fields."""
+    parts = field.split(",")
+    return parts if all(part.isdecimal() and len(part) <= 2 for part in parts) else []
+
+
+def _day_of_month(field: str) -> str:
+    return f"the {field}{'.' if field.isdecimal() else ''}"
+
+
+def _named(field: str, names: list[str], first: int) -> str:
+    """Write the numbers and short names of days or months out; ranges as `Monday to Friday`."""
+
+    def one(part: str) -> str:
+        if part.isdecimal() and first <= int(part) < len(names) + first:
+            return names[int(part) - first]
+        full = (name for name in names if name[:_SHORT].lower() == part.lower())
+        return next(full, part)
+
+    return ", ".join(" to ".join(map(one, part.split("-", 1))) for part in field.split(","))
+
+
+def program(command: str) -> str:
+    """Return what a command line runs, without the tests and changes of folder before it."""
+    for step in _STEPS.split(command)[:_MAX_STEPS]:
+        words = [word for word in split_words(step) if not _ASSIGNED.fullmatch(word)]
+        is_wrapped = bool(words) and words[0] in _BEFORE
+        while is_wrapped and words and (words[0] in _BEFORE or words[0][0] in _OPTION):
+            words = words[1:]
+        if words and words[0] not in _SKIPPED and words[0][0] not in _NO_PROGRAM:
+            return words[0].strip("\"'").rpartition("/")[2]
+    return ""

@@ -1,0 +1,102 @@
+"""The host's time zone: what /etc/localtime is, by its link or by its content."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe.core.file_reading import read_at_most, text_of
+from opdbus.observe.core.skipped import Skipped
+from opdbus.platform.lines import split_lines
+
+_CLOCK: Final = "etc/localtime"
+_ZONES: Final = "usr/share/zoneinfo"
+_IN_ZONES: Final = "zoneinfo/"
+_ZONE: Final = re.compile("[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,3}")
+# What a file of a zone begins with, see tzfile(5); the largest of 2026 has 4 KiB.
+_SIGNATURE: Final = b"TZif"
+_MAX_BYTES: Final = 64 << 10
+# Copies of all zones, with and without leap seconds.
+_COPIES: Final = frozenset({"posix", "right"})
+_MAX_LINKS: Final = 10
+_MAX_DEPTH: Final = 4
+_UNIVERSAL: Final = ("UTC", "Etc/UTC")
+
+
+def found(root: Path, setting: str, skipped: Skipped) -> str:
+    """Return the zone; empty where nothing says which one it is.
+
+    `setting` is what another file calls it. It counts where the clock's own file does not
+    contradict it.
+    """
+    setting = setting if _ZONE.fullmatch(setting) else ""
+    if zone := _linked(root):
+        return zone
+    try:
+        content, _ = read_at_most(root / _CLOCK, _MAX_BYTES)
+    except FileNotFoundError:
+        return setting
+    except OSError:
+        content = b""
+    if not content.startswith(_SIGNATURE):
+        skipped.file(root / _CLOCK)
+        return setting
+    same = set(_same(root / _ZONES, content))
+    if setting in same or (setting and not same and _may_be(root, setting, content)):
+        return setting
+    return _best(root, same)
+
+
+def _linked(root: Path) -> str:
+    """Return the zone that a link, or a link that it leads to, names."""
+    path = root / _CLOCK
+    with suppress(OSError):
+        for _ in range(_MAX_LINKS):
+            target = str(path.readlink())
+            _, is_zone, zone = target.rpartition(_IN_ZONES)
+            if is_zone and zone:
+                return zone
+            path = root / target[1:] if target.startswith("/") else path.parent / target
+    return ""
+
+
+def _same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iterator[str]:
+    """Yield the zones whose files have this content."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            name = f"{above}{entry.name}"
+            if entry.is_dir() and entry.name not in _COPIES and depth < _MAX_DEPTH:
+                yield from _same(Path(entry.path), content, depth + 1, f"{name}/")
+            elif (
+                _ZONE.fullmatch(name)
+                and entry.is_file()
+                and entry.stat().st_size == len(content)
+                and read_at_most(Path(entry.path), _MAX_BYTES)[0] == content
+            ):
+                yield name
+
+
+def _may_be(root: Path, setting: str, content: bytes) -> bool:
+    """Return whether a file may be an older copy of a zone: it ends with the same rule."""
+    try:
+        zone, _ = read_at_most(root / _ZONES / setting, _MAX_BYTES)
+    except OSError:
+        return not (root / _ZONES).is_dir()
+    return _rule(zone) == _rule(content) != b""
+
+
+def _rule(content: bytes) -> bytes:
+    """Return the rule for the time after all that a file lists, such as CET-1CEST,M3.5.0."""
+    return content.rstrip(b"\n").rpartition(b"\n")[2] if content.endswith(b"\n") else b""
+
+
+def _best(root: Path, zones: set[str]) -> str:
+    """Return of names for the same zone the one that people choose from."""
+    for table in ("zone1970.tab", "zone.tab"):
+        rows = (line.split("\t") for line in split_lines(text_of(root / _ZONES / table)))
+        if listed := sorted(zones & {row[2] for row in rows if len(row) > 2}):
+            return listed[0]
+    usual = (zone for zone in _UNIVERSAL if zone in zones)
+    return next(usual, min(zones, default=""))

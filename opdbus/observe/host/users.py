@@ -1,0 +1,281 @@
+"""Accounts and groups, from /etc/passwd and /etc/group; passwords are not looked at."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from opdbus.history.event_words import ADMINISTRATORS
+from opdbus.observe.core.file_reading import changed_at, in_thread, text_of
+from opdbus.observe.core.report import MAX_OBJECTS, Absent, Observer, Report
+from opdbus.observe.core.skipped import Skipped
+from opdbus.platform import name_lists
+from opdbus.platform.lines import C_SPACES, split_lines, split_words, strip_blanks
+from opdbus.state.object import Json
+from opdbus.state.watch import changes
+
+# Ids of people begin here, as in login.defs of all large distributions; `nobody` is not one.
+_FIRST_PERSON: Final = 1000
+_NOBODY: Final = 65534
+# Programs in the place of a shell that end, or do one thing, instead of taking commands.
+_NO_SHELLS: Final = frozenset("nologin false true sync halt shutdown poweroff".split())
+# useradd writes several files one after another.
+_SETTLE_SECONDS: Final = 0.2
+_MAX_ENTRIES: Final = MAX_OBJECTS // 2
+# Names in one list: a group of all students need not be listed in full.
+_MAX_LISTED: Final = 500
+# Numbers of lines that are named.
+_MAX_NAMED: Final = 5
+_MAX_ID: Final = (1 << 32) - 1
+_ACTION: Final = re.compile(r"\[[^\[\]]*\]")
+_TO_BLANKS: Final = str.maketrans(dict.fromkeys(C_SPACES, " "))
+_Objects: TypeAlias = dict[str, Mapping[str, Json]]
+T = TypeVar("T")
+
+
+class _Account(NamedTuple):
+    """A line of passwd, without what stands for the password."""
+
+    uid: int
+    gid: int
+    gecos: str
+    home: str
+    shell: str
+
+
+class _Group(NamedTuple):
+    """A line of group, without what stands for the password."""
+
+    gid: int
+    members: list[str]
+
+
+class _Listing(NamedTuple):
+    """All accounts and groups, and what could not be listed."""
+
+    accounts: _Objects
+    groups: _Objects
+    limits: str
+    skipped: Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Observes the accounts of the host's own files.
+
+    Accounts of a directory server are not listed: asking for all of them may take for ever, and
+    the service has no network. The status says so.
+    """
+
+    passwd: Path = Path("/etc/passwd")
+    group: Path = Path("/etc/group")
+    switch: Path = Path("/etc/nsswitch.conf")
+    sudoers: Path = Path("/etc/sudoers")
+
+    async def observe(self, report: Report) -> None:
+        """List all whenever one of the files has changed; raises Absent."""
+        files = (self.passwd, self.group, self.switch, self.sudoers)
+        async for _ in changes(*files, settle=_SETTLE_SECONDS):
+            changed = max(changed_at(str(path)) for path in (self.passwd, self.group))
+            found = await in_thread(self._list)
+            report.busy(found.limits)
+            report.skip("account", found.skipped)
+            cause = report.causes.run(changed) if report.has_listed("account") else ""
+            # accounts name their groups, which are there first
+            report.replace("group", found.groups, cause)
+            report.replace("account", found.accounts, cause)
+
+    def _list(self) -> _Listing:
+        skipped = Skipped()
+        limits = list(self._elsewhere(skipped))
+        accounts = _entries(self.passwd, _account, limits, skipped)
+        if not accounts:
+            raise Absent(f"there are no accounts in {self.passwd}")
+        groups = _entries(self.group, _group, limits, skipped)
+        named = {name: entries[0] for name, entries in accounts.items()}
+        joined = {name: _joined_group(entries) for name, entries in groups.items()}
+        return _Listing(
+            _described_accounts(named, joined),
+            _described_groups(joined, named),
+            "; ".join(limits),
+            skipped,
+        )
+
+    def _elsewhere(self, skipped: Skipped) -> Iterator[str]:
+        """Say where else accounts, groups and rights come from."""
+        switch = _switch(self.switch, skipped)
+        made: list[str] = []
+        for what, database, file in (
+            ("accounts", "passwd", self.passwd),
+            ("groups", "group", self.group),
+        ):
+            sources = switch.get(database, {"files", "compat"})
+            if database == "group":
+                # it brings the groups of one account
+                sources = sources | switch.get("initgroups", set())
+            if names := sorted(sources - {"files", "compat", "systemd"}):
+                yield f"{what} of {', '.join(names)} are not listed, only those of {file}"
+            if "compat" in sources and (lines := _included(file)):
+                others = ", ".join(sorted(switch.get(f"{database}_compat", {"nis"})))
+                rows = f"line {name_lists.first([*map(str, lines)], _MAX_NAMED)} of {file}"
+                yield f"{what} of {others} that {rows} includes or excludes are not listed"
+            made += [what] if "systemd" in sources else []
+        if made:
+            yield f"{' and '.join(made)} that systemd makes, such as dynamic ones, are not listed"
+        if self.sudoers.exists():
+            yield f"only root may read {self.sudoers}: whom it lets become root is not known"
+
+
+def _switch(path: Path, skipped: Skipped) -> dict[str, set[str]]:
+    """Return the sources of each database that nsswitch.conf(5) names."""
+    found: dict[str, set[str]] = {}
+    for number, line in enumerate(split_lines(text_of(path, skipped=skipped)), 1):
+        plain = line.partition("#")[0].translate(_TO_BLANKS)
+        # in brackets: what becomes of an answer
+        name, *sources = split_words(_ACTION.sub(" ", plain.replace(":", " ", 1))) or [""]
+        if sources:
+            found[name] = set(sources)
+        elif name:
+            skipped.line(path, number)
+    return found
+
+
+def _included(path: Path) -> list[int]:
+    """Return the numbers of the lines that include or exclude accounts of others."""
+    rows = enumerate(split_lines(text_of(path)), 1)
+    return [number for number, line in rows if line.lstrip(C_SPACES)[:1] in ("+", "-")]
+
+
+def _account(
+    _password: str, uid: str, gid: str, gecos: str = "", home: str = "", shell: str = ""
+) -> _Account:
+    return _Account(_number(uid), _number(gid), gecos, home, shell)
+
+
+def _group(_password: str, gid: str, members: str = "") -> _Group:
+    names = (member.lstrip(C_SPACES) for member in members.split(","))
+    return _Group(_number(gid), [name for name in names if name])
+
+
+def _joined_group(entries: Sequence[_Group]) -> _Group:
+    """Return a group that may have several lines: all members of its number belong to it."""
+    own = (group.members for group in entries if group.gid == entries[0].gid)
+    return _Group(entries[0].gid, list(dict.fromkeys(chain.from_iterable(own))))
+
+
+def _number(text: str) -> int:
+    """Return an id as strtoul(3) reads it."""
+    digits = text.lstrip(C_SPACES).removeprefix("+")
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(_MAX_ID))
+    if not is_number or int(digits) > _MAX_ID:
+        raise ValueError("no user or group has this id")
+    return int(digits)
+
+
+def _entries(
+    path: Path, read: Callable[..., T], limits: list[str], skipped: Skipped
+) -> dict[str, list[T]]:
+    """Return the entries of a file by name, as the C library reads them: the first one counts.
+
+    The last field may have colons. `limits` gets what is left out, `skipped` what is bad.
+    """
+    found: dict[str, list[T]] = {}
+    most = _FIELDS[read]
+    for number, line in enumerate(split_lines(text_of(path, skipped=skipped)), 1):
+        plain = line.lstrip(C_SPACES)
+        # old files include others with + and -
+        if not plain or plain[0] in "+-#":
+            continue
+        name, *rest = plain.split(":", most)
+        try:
+            entry = read(*rest)
+        except (TypeError, ValueError):  # too few fields, or no number
+            entry = None
+        if entry is None or not name:
+            skipped.line(path, number)
+        else:
+            found.setdefault(name, []).append(entry)
+    if len(found) > _MAX_ENTRIES:
+        limits.append(f"{path} has {len(found):,} entries: {_MAX_ENTRIES:,} are listed")
+    return dict(list(found.items())[:_MAX_ENTRIES])
+
+
+# Of a line, how many fields follow the name.
+_FIELDS: Final[Mapping[Callable[..., object], int]] = {_account: 6, _group: 3}
+
+
+def _described_accounts(accounts: Mapping[str, _Account], groups: Mapping[str, _Group]) -> _Objects:
+    names = {group.gid: name for name, group in reversed(list(groups.items()))}
+    joined: dict[str, list[str]] = {}
+    for name, group in groups.items():
+        for member in group.members:
+            joined.setdefault(member, []).append(name)
+    return {
+        name: _properties(
+            name, account, names.get(account.gid, str(account.gid)), sorted(joined.get(name, ()))
+        )
+        for name, account in accounts.items()
+    }
+
+
+def _properties(
+    name: str, account: _Account, group: str, groups: Sequence[str]
+) -> Mapping[str, Json]:
+    # what follows the name are rooms and telephones: personal, and they tell nothing of the host
+    full_name = strip_blanks(account.gecos.split(",")[0])
+    facts = {
+        "uid": account.uid,
+        "gid": account.gid,
+        "group": group,
+        "home": account.home,
+        "shell": account.shell,
+        "groups": list(groups[:_MAX_LISTED]),
+        "system": _is_system(account.uid),
+        "can_log_in": account.shell.rpartition("/")[2] not in _NO_SHELLS,
+        "administrator": account.uid == 0 or not ADMINISTRATORS.isdisjoint([group, *groups]),
+    }
+    facts["type"] = _type(account.uid, facts)
+    # for most system accounts it only repeats the name
+    if full_name not in {"", name}:
+        facts["full_name"] = full_name
+        facts["description"] = f"{full_name}, {facts['type']}"
+    return facts
+
+
+def _type(uid: int, facts: Mapping[str, Json]) -> str:
+    """Say in words what an account may do, without what is usual for its type."""
+    if uid == 0:
+        return "superuser"
+    words = ["system account" if facts["system"] else "user account"]
+    words += ["administrator"] if facts["administrator"] else []
+    if facts["can_log_in"] == facts["system"]:
+        words.append("can log in" if facts["can_log_in"] else "cannot log in")
+    return ", ".join(words)
+
+
+def _described_groups(groups: Mapping[str, _Group], accounts: Mapping[str, _Account]) -> _Objects:
+    own: dict[int, list[str]] = {}
+    for name, account in accounts.items():
+        own.setdefault(account.gid, []).append(name)
+    return {
+        name: _group_properties(group, sorted({*group.members, *own.get(group.gid, ())}))
+        for name, group in groups.items()
+    }
+
+
+def _group_properties(group: _Group, members: Sequence[str]) -> Mapping[str, Json]:
+    return {
+        "gid": group.gid,
+        "members": list(members[:_MAX_LISTED]),
+        "member_count": len(members),
+        "system": _is_system(group.gid),
+    }
+
+
+def _is_system(number: int) -> bool:
+    return number < _FIRST_PERSON or number == _NOBODY
+
+
+OBSERVER: Final = Observer("users", "users", Users().observe)

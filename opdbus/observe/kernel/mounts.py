@@ -1,0 +1,190 @@
+"""Which file systems are mounted: what systemd knows, or what this process sees."""
+
+import asyncio
+import re
+import select
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opdbus.observe.core.file_reading import in_thread, text_of
+from opdbus.observe.core.report import Report
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.core.system_bus import Signal
+from opdbus.observe.systemd import pid1
+from opdbus.observe.systemd.pid1 import Loaded, Pid1
+from opdbus.platform.lines import split_lines
+
+_MOUNT: Final = f"{pid1.NAME}.Mount"
+_SUFFIX: Final = ".mount"
+# What systemd mounts before anything else, and has no unit for.
+_EARLY: Final = ("/run", "/dev/shm")  # noqa: S108 -- observed, not written
+# Interfaces of the kernel, and of programs, that look like file systems and hold no files.
+_NO_FILES: Final = frozenset(
+    "autofs bdev binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl"
+    " fuse.gvfsd-fuse fuse.lxcfs fuse.portal fuse.snapfuse hugetlbfs mqueue nsfs proc pstore ramfs"
+    " rpc_pipefs securityfs selinuxfs smackfs sysfs tracefs".split()
+)
+# Kinds that containers and services mount for themselves in these folders.
+_OWN_KINDS: Final = frozenset({"overlay", "tmpfs"})
+_OWN_FOLDERS: Final = re.compile(
+    r"/(run|dev|sys|proc|var/lib/(containerd|containers|docker|incus|kubelet|lxc|lxd|rancher))/"
+)
+_OWN_TEMPORARY: Final = "/systemd-private-"
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+# Far more than people have; a host of containers may have thousands of bind mounts.
+MAX_MOUNTS: Final = 1000
+
+
+class Mount(NamedTuple):
+    """A mounted file system; its options are those of the host, not of our sandbox."""
+
+    path: str
+    source: str
+    fstype: str
+    options: str
+    description: str = ""
+    # which folder of the file system it shows, and the number of the device that this is on
+    root: str = ""
+    device: str = ""
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it holds files of the host, and is not a service's own."""
+        if self.fstype in _NO_FILES or not self.path.startswith("/"):
+            return False
+        is_own = self.fstype in _OWN_KINDS and _OWN_FOLDERS.match(self.path)
+        return self.path in _EARLY or not is_own
+
+
+def parsed(
+    mountinfo: str,
+    *,
+    of_superblock: bool = False,
+    path: Path = Path("/proc/self/mountinfo"),
+    skipped: Skipped | None = None,
+) -> dict[int, Mount]:
+    """Return the mounts of /proc/PID/mountinfo by their ids, in order.
+
+    `of_superblock` leaves out the options of the place: in a sandbox they are the sandbox's.
+    """
+    found = {}
+    for line_number, line in enumerate(split_lines(mountinfo), 1):
+        before, _, after = line.partition(" - ")
+        match before.split(" "), after.split(" "):
+            case [number, _, device, root, place, own, *_], [fstype, source, *rest] if (
+                number.isascii() and number.isdecimal()
+            ):
+                options = [] if of_superblock else own.split(",")
+                options += rest[0].split(",") if rest else []
+                text = ",".join(dict.fromkeys(options))
+                mount = Mount(_plain(place), _plain(source), fstype, text)
+                found[int(number)] = mount._replace(root=_plain(root), device=device)
+            case _ if skipped:
+                skipped.line(path, line_number)
+    return found
+
+
+async def seen_by_us(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mount]]:
+    """Yield what is mounted as this process sees it, at once and after each change."""
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with mountinfo.open("rb") as file, select.epoll() as poll:
+        # the file is always readable: a change is reported as an exceptional event
+        with suppress(PermissionError):  # a plain file, in tests
+            poll.register(file, select.EPOLLPRI | select.EPOLLERR)
+        loop.add_reader(poll.fileno(), changed.set)
+        try:
+            while True:
+                changed.clear()
+                poll.poll(0)
+                skipped = Skipped()
+                text = await in_thread(partial(text_of, mountinfo, skipped=skipped))
+                found = parsed(text, path=mountinfo, skipped=skipped)
+                report.skip("mount", skipped)
+                # where two are mounted on one place, the last one hides the other
+                yield list({mount.path: mount for mount in found.values()}.values())
+                await changed.wait()
+        finally:
+            loop.remove_reader(poll.fileno())
+
+
+class SystemdMounts:
+    """What is mounted as systemd knows it.
+
+    A service sees its own mounts, most of them read-only; systemd sees those of the host.
+    """
+
+    def __init__(self, systemd: Pid1, mountinfo: Path, report: Report) -> None:
+        self._systemd = systemd
+        self._report = report
+        self._mountinfo = mountinfo
+        # by the path of the unit on the bus
+        self._known: dict[str, Mount] = {}
+
+    async def follow(self) -> AsyncGenerator[list[Mount]]:
+        """Yield what is mounted, at once and after each change."""
+        listed = map(pid1.of_manager, ("UnitNew", "UnitRemoved"))
+        await self._systemd.subscribe(*listed, f"member='PropertiesChanged',arg0='{_MOUNT}'")
+        yield await self._list()
+        async for burst in self._systemd.bursts():
+            if any(map(_is_of_mount, burst)):
+                for signal in burst:
+                    self._known.pop(signal.path, None)
+                yield await self._list()
+
+    async def _list(self) -> list[Mount]:
+        """Ask for mounted units, and read those that are new: reading others would load them."""
+        units = (await self._systemd.active([f"*{_SUFFIX}"]))[:MAX_MOUNTS]
+        there_are = {unit.path for unit in units}
+        self._known = {path: mount for path, mount in self._known.items() if path in there_are}
+        for unit in units:
+            if unit.path not in self._known and (
+                values := await self._systemd.properties(unit, _MOUNT)
+            ):
+                self._known[unit.path] = _of_unit(values, unit)
+        skipped = Skipped()
+        text = await in_thread(partial(text_of, self._mountinfo, skipped=skipped))
+        seen = parsed(text, of_superblock=True, path=self._mountinfo, skipped=skipped)
+        self._report.skip("mount", skipped)
+        early = (mount for mount in seen.values() if mount.path in _EARLY)
+        return [*with_roots(self._known.values(), seen.values()), *early]
+
+
+def with_roots(mounts: Iterable[Mount], seen: Iterable[Mount]) -> Iterator[Mount]:
+    """Add to mounts which folder of which device each shows, where this process sees the same."""
+    places = {(mount.path, mount.fstype): mount for mount in seen}
+    for mount in mounts:
+        same = places.get((mount.path, mount.fstype))
+        if same and is_same(mount, same):
+            # a service with temporary files of its own sees another folder of the file system
+            root = "" if _OWN_TEMPORARY in same.root else same.root
+            yield mount._replace(root=root, device=same.device)
+        else:
+            yield mount
+
+
+def is_same(mount: Mount, seen: Mount) -> bool:
+    """Return whether a mount of systemd and one that we see are of one file system."""
+    # what the kernel mounts at boot is /dev/root, and systemd says which device that is
+    return seen.fstype == mount.fstype and seen.source in {mount.source, "/dev/root"}
+
+
+def _is_of_mount(signal: Signal) -> bool:
+    return signal.member == "PropertiesChanged" or str(*signal.body[:1]).endswith(_SUFFIX)
+
+
+def _of_unit(values: Mapping[str, object], unit: Loaded) -> Mount:
+    path, source, fstype, options = (
+        str(values.get(key, "")) for key in ("Where", "What", "Type", "Options")
+    )
+    # systemd's own description of a mount is its place
+    return Mount(
+        path, source, fstype, options, "" if unit.description == path else unit.description
+    )
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

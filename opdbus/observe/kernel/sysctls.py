@@ -1,0 +1,190 @@
+"""Settings of the kernel that sysctl.d(5) or the state file names: what they are, and should be."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opdbus.drift.values import same_setting
+from opdbus.observe.core.file_reading import files_in, read_at_most, text_of
+from opdbus.observe.core.skipped import Skipped
+from opdbus.platform.lines import join_words, split_lines
+from opdbus.platform.name_lists import distinct
+from opdbus.state.object import Json
+from opdbus.state.redact import redact
+from opdbus.state.secret_text import REDACTED
+
+# A file of an earlier folder replaces one of the same name in a later one.
+FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
+_LINKED: Final = "etc/sysctl.conf"
+_BLANKS: Final = " \t\n\r"
+_WILD = re.compile(r"[*?\[]")
+# Each namespace has its own: a service in a sandbox does not see those of the host.
+_OF_NAMESPACES = re.compile(
+    r"(?:net|user|fs/mqueue)/.*|kernel/(?:shm\w*|msg\w*|sem|auto_msgmni|hostname|domainname)"
+)
+# Such as that of TCP Fast Open.
+_KEY: Final = "_key"
+_HIDDEN: Final = "the service has its own value of this in its sandbox"
+_MAX_BYTES: Final = 1 << 20
+_MAX_VALUE: Final = 4096
+_MAX_SETTINGS: Final = 2_000
+_MAX_FILES: Final = 500
+_MAX_MATCHES: Final = 500
+
+
+class _Wanted(NamedTuple):
+    """What a file wants a setting to be."""
+
+    value: str
+    file: str
+
+
+_NO_FILE: Final = _Wanted("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Sysctls:
+    """Where the settings are. `is_apart` says that we are in namespaces of our own."""
+
+    root: Path = Path("/")
+    is_apart: bool = False
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders whose files name settings."""
+        return [str(self.root / folder / "sysctl.d") for folder in FOLDERS]
+
+    @property
+    def file(self) -> str:
+        """The file that a link in one of the folders leads to on many hosts.
+
+        Without such a link nothing reads it when the host boots.
+        """
+        return str(self.root / _LINKED)
+
+    def read(
+        self, others: Collection[str] = (), skipped: Skipped | None = None
+    ) -> dict[str, dict[str, Json]]:
+        """Return all settings that files or `others` name, by their names with dots."""
+        paths = (path for path in map(_path, sorted(others)) if "/" in path and _is_path(path))
+        named = dict.fromkeys(paths, _NO_FILE)
+        wanted = dict([*{**named, **self._wanted(skipped or Skipped())}.items()][:_MAX_SETTINGS])
+        return {_dotted(path): self._properties(path, each) for path, each in wanted.items()}
+
+    def _wanted(self, skipped: Skipped) -> Mapping[str, _Wanted]:
+        """Return what is wanted, by path: the last line counts, and names count before patterns.
+
+        That is also so for a line that wants a setting to be left alone.
+        """
+        last: dict[str, _Wanted | None] = {}
+        for file in self._files():
+            text = text_of(file, _MAX_BYTES, skipped)
+            for path, value in _assignments(text, file, skipped):
+                last.pop(path, None)
+                named_by = f"/{file.relative_to(self.root)}"
+                last[path] = None if value is None else _Wanted(value, named_by)
+        excluded = {path for path, each in last.items() if each is None}
+        every = {path: each for path, each in last.items() if each is not None}
+        patterns = {path: each for path, each in every.items() if _WILD.search(path)}
+        named = {path: each for path, each in every.items() if path not in patterns}
+        matching = {
+            path: each for pattern, each in patterns.items() for path in self._matches(pattern)
+        }
+        return {path: each for path, each in matching.items() if path not in excluded} | named
+
+    def _files(self) -> Iterator[Path]:
+        """Yield the files in the order in which they are applied."""
+        found: dict[str, Path] = {}
+        for folder in map(Path, self.folders):
+            for path in files_in(folder):
+                found.setdefault(path.name, path)
+        files = [found[name] for name in sorted(found) if name.endswith(".conf")][:_MAX_FILES]
+        yield from files
+
+    def _matches(self, pattern: str) -> list[str]:
+        """Return the settings that a pattern means; itself where they are not those of the host."""
+        if self._is_hidden(pattern):
+            return [pattern]
+        top = self.root / "proc/sys"
+        try:
+            found = [str(path.relative_to(top)) for path in top.glob(pattern)]
+        except (OSError, ValueError, NotImplementedError):
+            return []
+        return sorted(found)[:_MAX_MATCHES]
+
+    def _is_hidden(self, path: str) -> bool:
+        return self.is_apart and _OF_NAMESPACES.fullmatch(path) is not None
+
+    def _properties(self, path: str, wanted: _Wanted) -> dict[str, Json]:
+        name = _dotted(path)
+        should = _hidden(name, wanted.value)
+        found: dict[str, Json] = {"wanted": should, "file": wanted.file} if wanted.file else {}
+        if self._is_hidden(path):
+            said = f"should be {should}, as {wanted.file} says" if found else _HIDDEN
+            return {"description": said, **found, "not_measured": _HIDDEN}
+        file = self.root / "proc/sys" / path
+        try:
+            content, _ = read_at_most(file, _MAX_VALUE)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return {"description": "this kernel has no such setting", **found, "missing": True}
+        except OSError:
+            said = f"should be {should}, as {wanted.file} says; " if found else ""
+            said += "only root may read what it is"
+            return {"description": said, **found, "readable": False}
+        value = _plain(content.decode(errors="replace"))
+        shown: Json = _hidden(name, value)
+        if not found:
+            return {"description": f"is {shown}", "value": shown}
+        differs = not same_setting(wanted.value, value)
+        said = f"is {shown}, as {wanted.file} says"
+        if differs:
+            has, other = distinct(str(shown), should, _MAX_VALUE)
+            said = f"is {has}, but {wanted.file} says {other}"
+        return {"description": said, "value": shown, **found, "differs": differs}
+
+
+def _assignments(text: str, file: Path, skipped: Skipped) -> Iterator[tuple[str, str | None]]:
+    """Yield settings by their paths and values; None for what patterns shall not mean."""
+    for number, row in enumerate(split_lines(text), 1):
+        line = row.strip(_BLANKS)
+        if not line or line[0] in "#;":
+            continue
+        name, is_assigned, value = line.partition("=")
+        path = _path(name.removeprefix("-").strip(_BLANKS))
+        # where there is no value, the name is left alone
+        if _is_path(path) and (is_assigned or line[0] == "-"):
+            yield path, _plain(value)[:_MAX_VALUE] if is_assigned else None
+        else:
+            skipped.line(file, number)
+
+
+def _is_path(path: str) -> bool:
+    """Return whether a path is one of a setting: nothing outside of /proc/sys is read."""
+    return not {"", ".", ".."} & set(path.split("/")) and "\0" not in path
+
+
+def _path(name: str) -> str:
+    """Return where a setting is: the first of `.` and `/` in its name separates the parts."""
+    first = next((char for char in name if char in "./"), "")
+    path = name if first == "/" else name.translate(_SWAPPED)
+    return "/".join(part for part in path.split("/") if part not in {"", "."})
+
+
+def _dotted(path: str) -> str:
+    return path.translate(_SWAPPED)
+
+
+_SWAPPED: Final = str.maketrans("./", "/.")
+
+
+def _plain(value: str) -> str:
+    return join_words(value.replace("\r", ""))
+
+
+def _hidden(name: str, value: str) -> str:
+    """Return a value, or what stands for it where its name is that of a secret."""
+    if name.endswith(_KEY):
+        return REDACTED
+    return str(next(iter(redact({name: value}).values())))

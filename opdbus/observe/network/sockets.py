@@ -1,0 +1,256 @@
+"""Open ports, and the units and users that have them, from the kernel."""
+
+import asyncio
+import ipaddress
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from opdbus.observe.core.causes import FOLLOWS_SECONDS
+from opdbus.observe.core.file_reading import in_thread
+from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.core.netlink import DIAG, Channel, Message, Refused, attributes, number
+from opdbus.observe.core.report import Absent, LostSource, Observer, Report
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.core.system_bus import BURST_SECONDS
+from opdbus.observe.network import net_words
+from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.systemd import pid1
+from opdbus.observe.systemd.control_groups import ControlGroups
+from opdbus.observe.systemd.socket_units import descriptions, socket_units
+from opdbus.platform.accounts import user_name
+from opdbus.platform.tasks import at_most, pauses, until_first_ends
+from opdbus.state.object import Json
+
+_UNIT: Final = "op-dbus-diag.socket"
+_SOCK_DIAG_BY_FAMILY: Final = 20
+# See inet_diag_req_v2 and inet_diag_msg in linux/inet_diag.h: family, protocol, states; family,
+# state, port, address, user.
+_REQUEST: Final = struct.Struct("=BBxxI48x")
+_ANSWER: Final = struct.Struct("=BxxxHxx16s16x4x8x12xI4x")
+_CONTROL_GROUP: Final = 21
+_INIT: Final = "init.scope"
+_LISTENING, _UNCONNECTED = 10, 7
+_STATES: Final = {
+    "tcp": (socket.IPPROTO_TCP, _LISTENING),
+    "udp": (socket.IPPROTO_UDP, _UNCONNECTED),
+}
+_ADDRESS_BYTES: Final = {int(socket.AF_INET): 4, int(socket.AF_INET6): 16}
+# There are no events for ports. Programs open theirs soon after their unit has changed.
+_SECONDS: Final = (0.5, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
+_RETRY_SECONDS: Final = (1.0, 5.0, 60.0)
+
+
+class _Listener(NamedTuple):
+    """A socket that waits for connections or datagrams."""
+
+    protocol: str
+    address: str
+    port: int
+    uid: int
+    group: int
+
+    @property
+    def name(self) -> str:
+        """Its protocol, address and port, which several sockets may share."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{self.protocol} {address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Lists the ports every minute, and soon after a unit has changed."""
+
+    passed: socket.socket | None = None
+    groups: ControlGroups = field(default_factory=ControlGroups)
+    services: ServiceNames = field(default_factory=ServiceNames)
+    seconds: Sequence[float] = _SECONDS
+    # how long after it is heard that a unit ends its ports are open, at most
+    ending_seconds: float = 5.0
+    # of ports that process 1 opened: their socket units
+    opened_by_pid1: Known[str, str] = field(default_factory=lambda: Known(_INIT))
+    # of ports that there were: their units
+    units: dict[str, list[str]] = field(default_factory=dict)
+    # when they were listed last
+    listed_at: list[float] = field(default_factory=lambda: [0.0])
+    # of units that have ports: what they are for
+    purposes: Known[str, str] = field(default_factory=lambda: Known(""))
+
+    async def observe(self, report: Report) -> None:
+        """Follow the host's ports."""
+        changed = asyncio.Event()
+        follow = _follow_units(changed, self.purposes)
+        await until_first_ends(self._list_often(report, changed), follow)
+
+    async def _list_often(self, report: Report, changed: asyncio.Event) -> None:
+        with Channel(self.passed, DIAG, 0, _UNIT) as channel:
+            delays = pauses(self.seconds)
+            while True:
+                await self._list(channel, report)
+                async with at_most(next(delays)):
+                    await changed.wait()
+                if changed.is_set():
+                    changed.clear()
+                    delays = pauses(self.seconds)
+                    # at most twice a second, however fast units change
+                    await asyncio.sleep(next(delays))
+
+    async def _list(self, channel: Channel, report: Report) -> None:
+        found: list[_Listener] = []
+        refused, skipped = set(), Skipped()
+        for protocol, (protocol_number, state) in _STATES.items():
+            for family in _ADDRESS_BYTES:
+                request = _REQUEST.pack(family, protocol_number, 1 << state)
+                try:
+                    answers = await channel.dump(_SOCK_DIAG_BY_FAMILY, request)
+                except Refused as error:
+                    refused.add(f"{protocol} ports are not listed: {error}")
+                else:
+                    found += listeners(protocol, answers, skipped)
+        report.busy("; ".join(sorted(refused)))
+        report.skip("listener", skipped)
+        named = await in_thread(lambda: self._named(found))
+        report.skip("service", self.services.skipped)
+        await self._name_socket_units(
+            {name: values for name, values in named.items() if values.get("unit") == _INIT}
+        )
+        await self._describe(named)
+        if named.keys() != report.names("listener"):
+            # what PID 1 said before this list is heard by then
+            await asyncio.sleep(2 * BURST_SECONDS)
+        self._explain(report, named)
+        report.replace("listener", named)
+
+    def _explain(self, report: Report, named: Mapping[str, dict[str, Json]]) -> None:
+        """Report ports whose units have changed lately, with the cause of that."""
+        units, now = _units(named), time.monotonic()
+        # what ended before they were there the last time did not close them
+        since = min(FOLLOWS_SECONDS, now - self.listed_at[0] + self.ending_seconds)
+        for name in report.names("listener") - named.keys():
+            why = report.causes.of_ports(self.units.get(name, ()), since, are_closed=True)
+            report.gone("listener", name, why)
+        for name, values in named.items() if report.has_listed("listener") else ():
+            report.put("listener", name, values, report.causes.of_ports(units[name]))
+        self.units.clear()
+        self.units.update(units)
+        self.listed_at[0] = now
+
+    async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
+        """Replace process 1 by its socket units; it is asked for new ports only.
+
+        Where control groups filter packets, the kernel names the socket unit itself.
+        """
+        if self.opened_by_pid1.lacks(opened):
+            units: Mapping[str, str] = {}
+            # also where what answers is not process 1 as we know it
+            with suppress(Absent, LostSource, ValueError, TypeError):
+                units = await socket_units()
+            self.opened_by_pid1.learn(opened, units)
+        for name, values in opened.items():
+            values["unit"] = self.opened_by_pid1[name]
+
+    async def _describe(self, named: Mapping[str, dict[str, Json]]) -> None:
+        """Add what each port is for; process 1 is asked for new units only."""
+        units = _units(named)
+        wanted = {unit for several in units.values() for unit in several if unit}
+        if self.purposes.lacks(wanted):
+            with suppress(Absent, LostSource):
+                self.purposes.learn(wanted, await descriptions(wanted))
+        for name, values in named.items():
+            purpose = _joined(self.purposes.get(unit, "") for unit in units[name])
+            usual = str(values.pop("usual"))
+            values["description"] = net_words.of_port(purpose or usual, str(values["exposed"]))
+
+    def _named(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
+        """Return the properties of listeners by their names; several may share one."""
+        units = self.groups.units({one.group for one in found})
+        services = self.services.find({(one.port, one.protocol) for one in found})
+        users = {one.uid: user_name(one.uid) for one in found}
+        by_name: dict[str, list[_Listener]] = {}
+        for one in found:
+            by_name.setdefault(one.name, []).append(one)
+        named: dict[str, dict[str, Json]] = {}
+        for name, sharing in by_name.items():
+            first = sharing[0]
+            service, comment = services[first.port, first.protocol]
+            values: dict[str, Json] = {
+                "protocol": first.protocol,
+                "address": first.address,
+                "family": "ipv6" if ":" in first.address else "ipv4",
+                "port": first.port,
+                "state": "listening",
+                "exposed": _exposed(first.address),
+                "user": _joined(users[one.uid] for one in sharing),
+                "unit": _joined(units[one.group] for one in sharing),
+                "service": service,
+            }
+            named[name] = {key: value for key, value in values.items() if value != ""}
+            named[name]["usual"] = f"{service}: {comment}" if comment else service
+        return named
+
+
+def observer(passed: socket.socket | None) -> Observer:
+    """Make the observer, with the socket that systemd passed."""
+    return Observer("sockets", "net", Sockets(passed).observe)
+
+
+async def _follow_units(changed: asyncio.Event, purposes: Known[str, str]) -> None:
+    """Say when a unit has changed; where systemd cannot be asked, ports are read less often.
+
+    After a reload units may be for something else.
+    """
+    delays = pauses(_RETRY_SECONDS)
+    while True:
+        with suppress(Absent, LostSource):
+            async with pid1.connected() as manager:
+                await manager.subscribe(pid1.UNIT_CHANGED, pid1.of_manager("Reloading"))
+                delays = pauses(_RETRY_SECONDS)
+                # what changed before was told to nobody
+                purposes.clear()
+                changed.set()
+                async for burst in manager.bursts():
+                    if any(signal.body == [False] for signal in burst):
+                        purposes.clear()
+                    changed.set()
+        await asyncio.sleep(next(delays))
+
+
+def listeners(
+    protocol: str, answers: Iterable[Message], skipped: Skipped | None = None
+) -> Iterator[_Listener]:
+    """Yield the sockets of a list that have a port."""
+    for message in answers:
+        if message.type != _SOCK_DIAG_BY_FAMILY or len(message.body) < _ANSWER.size:
+            if skipped:
+                skipped.row(f"message {message.type} of the kernel on {protocol} ports")
+            continue
+        family, port, address, uid = _ANSWER.unpack_from(message.body)
+        length = _ADDRESS_BYTES.get(family)
+        if not length and skipped:
+            skipped.row(f"{protocol} port of family {family}")
+        if length and port:
+            group = number(attributes(message.body, _ANSWER.size).get(_CONTROL_GROUP))
+            where = str(ipaddress.ip_address(address[:length]))
+            yield _Listener(protocol, where, socket.ntohs(port), uid, group)
+
+
+def _units(named: Mapping[str, dict[str, Json]]) -> dict[str, list[str]]:
+    return {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
+
+
+def _exposed(address: str) -> str:
+    """Say who can reach a port, by its address."""
+    ip = ipaddress.ip_address(address)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    if ip.is_unspecified:
+        return "all addresses"
+    return "local only" if ip.is_loopback else "one address"
+
+
+def _joined(words: Iterable[str]) -> str:
+    return ", ".join(sorted(filter(None, set(words))))

@@ -1,0 +1,213 @@
+"""What dpkg knows of its packages: its status file, and which package owns a path."""
+
+import itertools
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from opdbus.observe.core.file_reading import read_at_most
+from opdbus.observe.core.report import MAX_OBJECTS
+from opdbus.observe.core.skipped import Skipped
+from opdbus.platform.lines import BLANKS
+from opdbus.state.object import digest
+
+# Far more than dpkg writes: 20,000 packages have 18 MB.
+MAX_STATUS_BYTES: Final = 32 << 20
+# Of one package: the longest of Debian 12 has 12 KB.
+_MAX_PARAGRAPH_BYTES: Final = 256 << 10
+_MAX_LIST_BYTES: Final = 16 << 20
+# dpkg itself merges them into its status after 250.
+_MAX_UPDATES: Final = 1000
+# While dpkg writes, what is read may be torn.
+_TRIES: Final = 3
+# Of a field that is one line.
+_MAX_VALUE: Final = 1000
+_GONE: Final = "not-installed"
+_FIELDS: Final = frozenset(
+    b"Package Status Version Architecture Section Priority Source Essential Installed-Size Homepage"
+    b" Description Conffiles".split()
+)
+_FIELD = re.compile(rb"^([A-Za-z][A-Za-z0-9-]{0,30}):[ \t]*((?:.*(?:\n[ \t].*)*))", re.MULTILINE)
+_CONFFILE = re.compile(
+    rb"^ (/.*) ([0-9a-f]{32}(?: [a-z-]+)*|newconffile(?: [a-z-]+)*)$", re.MULTILINE
+)
+# A file, where in it a paragraph begins, and the paragraph.
+_Paragraph: TypeAlias = tuple[Path, int, bytes]
+_OF_KEYS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+# Folders that are links to those below /usr where it is merged.
+_MERGED: Final = "bin sbin lib lib32 lib64 libx32 libo32".split()
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that dpkg knows: its fields, and its configuration files with what dpkg has noted.
+
+    The note of a configuration file is its MD5 sum and flags, or a word instead of the sum.
+    """
+
+    name: str
+    architecture: str
+    wanted: str
+    status: str
+    fields: Mapping[str, str]
+    conffiles: Mapping[str, str] = field(default_factory=dict)
+    # the lines of its paragraph, from 0, that are not understood
+    odd: tuple[int, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """The first line of its description."""
+        return self.fields.get("Description", "")
+
+
+class StatusFile:
+    """dpkg's status file; what has not changed in it is not parsed again.
+
+    Reading takes up to 0.1 s: to be done in a thread, and in one at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # what was left out, and why; empty if nothing
+        self.limited = ""
+        self.skipped = Skipped()
+        self._parsed: dict[bytes, Package | None] = {}
+
+    def read(self) -> list[Package]:
+        """Return packages that are installed or have left configuration behind; raises OSError."""
+        for _ in range(_TRIES):
+            before, found = self.path.stat(), self._read()
+            after = self.path.stat()
+            # what dpkg merged into the status meanwhile may have been in neither
+            if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+                break
+        return found
+
+    def _read(self) -> list[Package]:
+        self.limited, self.skipped = "", Skipped()
+        content, is_cut = read_at_most(self.path, MAX_STATUS_BYTES)
+        if is_cut:
+            self._limit(f"more than {MAX_STATUS_BYTES >> 20} MiB")
+        before, self._parsed = self._parsed, {}
+        found: dict[tuple[str, str], Package] = {}
+        # how many lines are above a paragraph, counted as far as one is named
+        above = counted = 0
+        for path, start, paragraph in itertools.chain(self._paragraphs(content), self._updates()):
+            key = digest(paragraph)
+            if key not in self._parsed:
+                self._parsed[key] = before[key] if key in before else parse(paragraph)
+            package = self._parsed[key]
+            if package:
+                found[package.name, package.architecture] = package
+            odd = package.odd if package else (0,) * bool(paragraph.strip(b"\n"))
+            if odd and path == self.path:
+                above += content.count(b"\n", counted, start)
+                counted = start
+            for number in odd:
+                self.skipped.line(path, (above if path == self.path else 0) + number + 1)
+        return [package for package in found.values() if package.status != _GONE]
+
+    def _updates(self) -> Iterator[_Paragraph]:
+        """Return the paragraphs that dpkg has noted since its run began, in order."""
+        updates = sorted((self.path.parent / "updates").glob("[0-9]*"))
+        for path in updates[:_MAX_UPDATES]:
+            with suppress(OSError):  # merged into the status meanwhile
+                yield path, 0, read_at_most(path, _MAX_PARAGRAPH_BYTES)[0]
+
+    def _paragraphs(self, content: bytes) -> Iterator[_Paragraph]:
+        start = 0
+        for _ in range(MAX_OBJECTS):
+            if start >= len(content):
+                return
+            end = content.find(b"\n\n", start)
+            end = len(content) if end < 0 else end
+            if end - start <= _MAX_PARAGRAPH_BYTES:
+                yield self.path, start, content[start:end]
+            else:
+                self._limit(f"a package with more than {_MAX_PARAGRAPH_BYTES >> 10} KiB")
+            start = end + 2
+        if start < len(content):
+            self._limit(f"more than {MAX_OBJECTS:,} packages")
+
+    def _limit(self, what: str) -> None:
+        self.limited = f"{self.path} has {what}: the rest is left out"
+
+
+def parse(paragraph: bytes) -> Package | None:
+    """Parse the paragraph of one package; None if it is none."""
+    found = {name: value for name, value in _FIELD.findall(paragraph) if name in _FIELDS}
+    fields = {name.decode(): _line(value) for name, value in found.items()}
+    wanted, _, status = fields.pop("Status", "").partition(" ")
+    status = status.rpartition(" ")[2]
+    name = fields.pop("Package", "")
+    if not name or not status:
+        return None
+    conffiles = dict(_conffiles(found.get(b"Conffiles", b"")))
+    architecture, odd = fields.pop("Architecture", ""), tuple(_odd(paragraph))
+    return Package(name, architecture, wanted, status, fields, conffiles, odd)
+
+
+def _odd(paragraph: bytes) -> Iterator[int]:
+    """Yield the numbers of lines that neither begin a field, nor go on with one."""
+    key = b""
+    for number, line in enumerate(paragraph.split(b"\n")):
+        if line[:1] not in {b" ", b"\t", b""}:
+            key, colon, _ = line.partition(b":")
+            if not colon or key.strip(_OF_KEYS):
+                yield number
+        elif key == b"Conffiles" and line and not _CONFFILE.fullmatch(line):
+            yield number
+
+
+def _line(value: bytes) -> str:
+    return value.partition(b"\n")[0][:_MAX_VALUE].decode(errors="replace").strip(BLANKS)
+
+
+def _conffiles(value: bytes) -> Iterator[tuple[str, str]]:
+    for path, note in _CONFFILE.findall(value):
+        yield os.fsdecode(path), note.decode(errors="replace")
+
+
+class Owners:
+    """Which package a path belongs to, from dpkg's lists of files.
+
+    All lists are scanned for the paths that are asked for, which takes 50 ms; answers are kept
+    until dpkg changes something.
+    """
+
+    def __init__(self, info: Path, root: Path) -> None:
+        self._info = info
+        self._is_merged = (root / "lib").is_symlink()
+        self._known: dict[str, str] = {}
+        self._as_of = 0
+
+    def find(self, paths: Collection[str]) -> dict[str, str]:
+        """Return the package of each path that belongs to one; raises OSError."""
+        as_of = self._info.stat().st_mtime_ns
+        if as_of != self._as_of or len(self._known) > MAX_OBJECTS:
+            self._known, self._as_of = {}, as_of
+        if new := set(paths) - self._known.keys():
+            self._known |= dict.fromkeys(new, "") | self._scan(new)
+        return {path: self._known[path] for path in paths if self._known.get(path)}
+
+    def _scan(self, paths: Collection[str]) -> dict[str, str]:
+        ways = {path: self._ways(path) for path in paths if path.startswith("/")}
+        wanted = {os.fsencode(way) for path in ways for way in ways[path]}
+        owners: dict[str, str] = {}
+        for entry in sorted(self._info.glob("*.list")):
+            content, _ = read_at_most(entry, _MAX_LIST_BYTES)
+            for line in wanted.intersection(content.split(b"\n")):
+                owners.setdefault(os.fsdecode(line), entry.stem.partition(":")[0])
+        found = {path: filter(None, map(owners.get, ways[path])) for path in ways}
+        return {path: next(names, "") for path, names in found.items()}
+
+    def _ways(self, path: str) -> list[str]:
+        """Return the paths under which dpkg may have it: /lib is /usr/lib where it is merged."""
+        top, _, rest = path.removeprefix("/usr").lstrip("/").partition("/")
+        if self._is_merged and rest and top in _MERGED:
+            return [f"/{top}/{rest}", f"/usr/{top}/{rest}"]
+        return [path]

@@ -1,0 +1,175 @@
+"""Which packages are installed: from dpkg's status, or else from rpm."""
+
+import re
+import time
+from asyncio import sleep
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opdbus.observe.core.file_reading import in_thread, read_at_most
+from opdbus.observe.core.pace import Allowance
+from opdbus.observe.core.report import Absent, Observer, Report
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.packages import rpm
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.packages.dpkg import Package, StatusFile
+from opdbus.observe.packages.package_runs import ByTime, Runs
+from opdbus.platform.lines import join_words
+from opdbus.settings.parsing import decimal
+from opdbus.state.object import Json
+from opdbus.state.redact import redact_text
+from opdbus.state.watch import changes
+
+# What happens within this time is read at once: an install changes many files.
+_SETTLE_SECONDS: Final = 1.0
+# rpm takes a second to list.
+_MOST_REST_SECONDS: Final = 60.0
+_MAX_STATES_BYTES: Final = 8 << 20
+# Of dpkg's fields, those that are shown as they are.
+_FIELDS: Final = ("Section", "Priority", "Homepage")
+_AUTOMATIC = re.compile(rb"^Package: (\S+)\nArchitecture: (\S+)\nAuto-Installed: 1$", re.MULTILINE)
+
+
+class _Named(NamedTuple):
+    name: str
+    architecture: str
+    properties: dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """Where packages are looked for."""
+
+    places: Places = field(default_factory=Places)
+    # which packages were installed as dependencies only
+    states: Path = Path("/var/lib/apt/extended_states")
+    # where dpkg and apt tell of their runs
+    logs: Path = Path("/var/log")
+
+    async def observe(self, report: Report) -> None:
+        """List packages, and again after each change; raises Absent and LostSource."""
+        if self.places.has_dpkg:
+            await self._dpkg(report)
+        elif self.places.has_rpm:
+            await self._rpm(report)
+        else:
+            raise Absent(f"there is neither {self.places.dpkg}/status nor a database of rpm")
+
+    async def _dpkg(self, report: Report) -> None:
+        status = StatusFile(self.places.dpkg / "status")
+        allowance = Allowance()
+        runs = Runs(self.places.dpkg, self.states, self.logs, report.causes)
+        try:
+            async for cause in runs.changes():
+                started = time.monotonic()
+                report.replace("package", await in_thread(lambda: self._listed(status)), cause)
+                report.busy(status.limited)
+                report.skip("package", status.skipped)
+                report.skip("run", runs.skipped)
+                await sleep(allowance.rest(time.monotonic() - started))
+        finally:
+            runs.close()
+
+    async def _rpm(self, report: Report) -> None:
+        allowance = Allowance(most=_MOST_REST_SECONDS)
+        runs = ByTime("rpm")
+        async for _ in changes(*rpm.files(self.places.rpm_databases), settle=_SETTLE_SECONDS):
+            started = time.monotonic()
+            skipped = Skipped()
+            rows = await rpm.listed(self.places.rpm, skipped)
+            report.skip("package", skipped)
+            cause = runs.cause() if report.has_listed("package") else ""
+            report.replace("package", _by_name(map(_of_rpm, rows)), cause)
+            await sleep(allowance.rest(time.monotonic() - started))
+
+    def _listed(self, status: StatusFile) -> dict[str, dict[str, Json]]:
+        automatic = _automatic(self.states)
+        return _by_name(_of_dpkg(package, automatic) for package in status.read())
+
+
+def _by_name(packages: Iterable[_Named]) -> dict[str, dict[str, Json]]:
+    """Name packages: where several have one name, with the architecture, or with the version."""
+    rows = list(packages)
+    same_name = Counter(row.name for row in rows)
+    same_architecture = Counter((row.name, row.architecture) for row in rows)
+    found = {}
+    for name, architecture, properties in rows:
+        if same_name[name] == 1:
+            found[name] = properties
+        elif same_architecture[name, architecture] == 1:
+            found[f"{name}:{architecture}"] = properties
+        else:
+            found[f"{name}-{properties.get('version')}:{architecture}"] = properties
+    return found
+
+
+def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Named:
+    fields = package.fields
+    properties: dict[str, Json] = {
+        "version": fields.get("Version", ""),
+        "architecture": package.architecture,
+        "status": package.status,
+        "description": package.summary,
+        "source": fields.get("Source", package.name).partition(" ")[0],
+    }
+    properties |= {name.lower(): fields[name] for name in _FIELDS if name in fields}
+    if (size := decimal(fields.get("Installed-Size", ""))) is not None:
+        properties["installed_size_mb"] = _megabytes(size << 10)
+    if fields.get("Essential") == "yes":
+        properties["essential"] = True
+    if package.wanted == "hold":
+        properties["on_hold"] = True
+    if package.status == "config-files":
+        properties["removed"] = True
+    elif automatic is not None:
+        # apt notes the host's architecture for packages that are for all
+        of = automatic.get(package.name, set())
+        properties["automatic"] = package.architecture in of or bool(
+            of and package.architecture == "all"
+        )
+    return _Named(package.name, package.architecture, _without_empty(properties))
+
+
+def _of_rpm(row: Mapping[str, str]) -> _Named:
+    epoch = "" if row["epoch"] == "0" else f"{row['epoch']}:"
+    # one by one: joined, a secret may look harmless
+    version, release = redact_text(row["version"]), redact_text(row["release"])
+    properties: dict[str, Json] = {
+        "version": f"{epoch}{version}-{release}",
+        "architecture": row["architecture"],
+        "status": "installed",
+        "description": join_words(row["summary"]),
+        "source": row["source"].removesuffix(".rpm"),
+        "section": row["section"],
+        "homepage": row["homepage"],
+    }
+    if (size := decimal(row["size"])) is not None:
+        properties["installed_size_mb"] = _megabytes(size)
+    return _Named(row["name"], row["architecture"], _without_empty(properties))
+
+
+def _without_empty(properties: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in properties.items() if value not in {"", "(none)"}}
+
+
+def _megabytes(size: int) -> float:
+    return round(size / (1 << 20), 1)
+
+
+def _automatic(states: Path) -> dict[str, set[str]] | None:
+    """Return the architectures of packages installed as dependencies; None without apt's states."""
+    try:
+        content, _ = read_at_most(states, _MAX_STATES_BYTES)
+    except OSError:
+        return None
+    found: dict[str, set[str]] = {}
+    for name, architecture in _AUTOMATIC.findall(content):
+        architectures = found.setdefault(name.decode(errors="replace"), set())
+        architectures.add(architecture.decode(errors="replace"))
+    return found
+
+
+OBSERVER: Final = Observer("packages", "packages", Packages().observe)

@@ -1,0 +1,58 @@
+"""The units that control groups belong to, by the groups' ids."""
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.systemd.unit_files import is_unit
+
+# The unified hierarchy, whose groups have ids; the second place is that beside older hierarchies.
+FOLDERS: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+_MARK: Final = "cgroup.controllers"
+_MAX_GROUPS: Final = 50_000
+_UNITS: Final = (".service", ".scope", ".socket", ".mount", ".swap")
+
+
+class ControlGroups:
+    """Remembers the units of ids, which the kernel never uses again for another group.
+
+    The tree is read only for an id that was not seen before.
+    """
+
+    def __init__(self, folders: Collection[Path] = FOLDERS) -> None:
+        self._folders = folders
+        self._units = Known[int, str]("")
+
+    def units(self, ids: Collection[int]) -> Mapping[int, str]:
+        """Return the units of groups; empty for what is in none, or has left meanwhile."""
+        if self._units.lacks(ids):
+            self._units.learn(ids, dict(self._walk()))
+        return self._units
+
+    def _walk(self) -> Iterator[tuple[int, str]]:
+        top = next((folder for folder in self._folders if (folder / _MARK).exists()), None)
+        waiting = [(str(top), "")] if top else []
+        seen = 0
+        while waiting and seen < _MAX_GROUPS:
+            path, unit = waiting.pop()
+            for entry in _folders_in(path):
+                seen += 1
+                own = unit or _unit(entry.name)
+                yield entry.inode(), own
+                waiting.append((entry.path, own))
+
+
+def _folders_in(path: str) -> list["os.DirEntry[str]"]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # the group has left meanwhile
+
+
+def _unit(name: str) -> str:
+    """Return the unit that a group's name is; the name of one that the kernel uses too has a _."""
+    unit = name.removeprefix("_")
+    return unit if name.endswith(_UNITS) and is_unit(unit) else ""

@@ -1,0 +1,194 @@
+"""What PID 1 is asked: never anything that would load a unit."""
+
+import re
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import PurePath
+from typing import Final, NamedTuple
+
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.bus.transport.values import Plain
+from opdbus.observe.core.report import LostSource
+from opdbus.observe.core.system_bus import Service, Signal
+from opdbus.observe.systemd.unit_files import is_unit
+
+NAME: Final = "org.freedesktop.systemd1"
+_PATH: Final = "/org/freedesktop/systemd1"
+_MANAGER: Final = f"{NAME}.Manager"
+_PROPERTIES: Final = "org.freedesktop.DBus.Properties"
+_UNITS: Final = f"{_PATH}/unit"
+SERVICE: Final = f"{NAME}.Service"
+# A unit has changed: what is special to its type changes only together with what all units have. Of
+# services, how their processes ended is known no longer when they run again.
+_CHANGED: Final = f"path_namespace='{_UNITS}',interface='{_PROPERTIES}',member='PropertiesChanged'"
+UNIT_CHANGED: Final = f"{_CHANGED},arg0='{NAME}.Unit'"
+SERVICE_CHANGED: Final = f"{_CHANGED},arg0='{SERVICE}'"
+# PID 1 does nothing else while it lists all unit files, for a second or longer.
+_FILES_SECONDS: Final = 120.0
+# It compares each name with each unit: for more names, all units are listed.
+_MAX_NAMES: Final = 200
+_ESCAPED: Final = re.compile("_([0-9a-f]{2})")
+
+
+class Loaded(NamedTuple):
+    """A unit that PID 1 has loaded: its name, description and load state, its object's path."""
+
+    name: str
+    description: str
+    state: str
+    path: str
+
+
+class UnitFile(NamedTuple):
+    """Where a unit file is, and in systemd's words whether it is enabled."""
+
+    path: str
+    state: str
+
+
+class Pid1:
+    """Systemd's manager; every method raises LostSource if it does not answer as it should."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def subscribe(self, *rules: str) -> None:
+        """Have PID 1 send signals, and receive those that match a rule."""
+        try:
+            await self._service.call(_PATH, f"{_MANAGER}.Subscribe")
+        except RemoteError as error:
+            if not error.name.endswith(".AlreadySubscribed"):
+                raise LostSource(f"PID 1 refused Subscribe: {error}") from None
+        for rule in rules:
+            await self._service.follow(rule)
+
+    def bursts(self) -> AsyncGenerator[list[Signal]]:
+        """Yield the signals that come, those of a tenth of a second together."""
+        return self._service.bursts()
+
+    def take(self) -> list[Signal]:
+        """Return the signals that have come and wait to be one of them."""
+        return self._service.take()
+
+    async def own_properties(self) -> Mapping[str, Plain]:
+        """Return what systemd says of itself and of the machine."""
+        try:
+            return await self._service.properties(_PATH, _MANAGER)
+        except RemoteError as error:
+            raise LostSource(f"PID 1 refused its properties: {error}") from None
+
+    async def folders(self) -> list[str]:
+        """Return the folders of unit files, the first one counts."""
+        folders = await self._ask(f"{_PROPERTIES}.Get", "ss", _MANAGER, "UnitPath")
+        return [folder for folder in _listed(folders) if isinstance(folder, str)]
+
+    async def loaded_at(self) -> float:
+        """Return when it read all unit files last, in seconds since 1970; 0 if it does not say."""
+        with suppress(RemoteError):
+            name = "UnitsLoadTimestamp"
+            match await self._service.call(_PATH, f"{_PROPERTIES}.Get", "ss", _MANAGER, name):
+                case [int(at)]:
+                    return at / 1e6
+        return 0.0
+
+    async def units(self) -> list[Loaded]:
+        """Return all units that are loaded."""
+        return _loaded(await self._ask(f"{_MANAGER}.ListUnits"))
+
+    async def units_of(self, names: Collection[str]) -> list[Loaded]:
+        """Return those of some units that are loaded."""
+        if len(names) > _MAX_NAMES:
+            return [unit for unit in await self.units() if unit.name in names]
+        return await self._matching([], names)
+
+    async def active(self, patterns: Collection[str]) -> list[Loaded]:
+        """Return the active units whose names match a pattern such as `*.mount`."""
+        return await self._matching(["active"], patterns)
+
+    async def properties(self, unit: Loaded, interface: str = "") -> Mapping[str, Plain]:
+        """Return the properties of a loaded unit, of all interfaces or one; nothing if it left."""
+        with suppress(RemoteError):
+            return await self._service.properties(unit.path, interface)
+        return {}
+
+    async def files(self) -> dict[str, UnitFile]:
+        """Return all unit files by name, which takes PID 1 a second or longer."""
+        return _files(await self._ask(f"{_MANAGER}.ListUnitFiles", seconds=_FILES_SECONDS))
+
+    async def files_of(self, names: Collection[str]) -> dict[str, UnitFile]:
+        """Return those of some unit files that there are, by name."""
+        if not names:
+            return {}
+        method = f"{_MANAGER}.ListUnitFilesByPatterns"
+        return _files(await self._ask(method, "asas", [], list(names), seconds=_FILES_SECONDS))
+
+    async def jobs(self) -> dict[int, str]:
+        """Return the types of all jobs that there are, such as restart, by number."""
+        found = {}
+        for row in _listed(await self._ask(f"{_MANAGER}.ListJobs")):
+            with suppress(TypeError, ValueError):
+                number, _, name, *_ = row
+                found[int(number)] = str(name)
+        return found
+
+    async def _matching(self, states: list[str], patterns: Collection[str]) -> list[Loaded]:
+        method = f"{_MANAGER}.ListUnitsByPatterns"
+        return _loaded(await self._ask(method, "asas", states, list(patterns)))
+
+    async def _ask(
+        self, member: str, signature: str = "", *arguments: Plain, seconds: float = 10.0
+    ) -> Plain:
+        try:
+            answer = await self._service.call(_PATH, member, signature, *arguments, seconds=seconds)
+        except RemoteError as error:
+            raise LostSource(f"PID 1 refused {member.rpartition('.')[2]}: {error}") from None
+        return answer[0] if answer else None
+
+
+@asynccontextmanager
+async def connected() -> AsyncGenerator[Pid1]:
+    """Connect to PID 1; raises Absent."""
+    async with Service(NAME) as service:
+        yield Pid1(service)
+
+
+def of_manager(member: str) -> str:
+    """Return the rule of a signal of the manager, such as UnitNew."""
+    return f"path='{_PATH}',interface='{_MANAGER}',member='{member}'"
+
+
+def unit_at(path: str) -> str:
+    """Return the name of the unit whose object is at a path."""
+    escaped = path.removeprefix(f"{_UNITS}/")
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), escaped)
+
+
+def _listed(value: Plain) -> list[Plain]:
+    return value if isinstance(value, list) else []
+
+
+def _loaded(rows: Plain) -> list[Loaded]:
+    """Return the units of a listing; a unit that others only name is not there.
+
+    One that runs on without its file is there.
+    """
+    found = []
+    for row in _listed(rows):
+        with suppress(TypeError, ValueError):
+            name, description, state, active, _, _, path, *_ = row
+            is_there = state != "not-found" or active != "inactive"
+            if is_unit(name) and is_there and str(path).startswith(_UNITS):
+                found.append(Loaded(name, str(description), str(state), str(path)))
+    return found
+
+
+def _files(rows: Plain) -> dict[str, UnitFile]:
+    """Return the unit files of a listing; another name of a unit is no unit of its own."""
+    found = {}
+    for row in _listed(rows):
+        with suppress(TypeError, ValueError):
+            path, state = row
+            name = PurePath(path).name
+            if is_unit(name) and state != "alias":
+                found[name] = UnitFile(path, str(state))
+    return found

@@ -1,0 +1,163 @@
+"""The unit op-dbus.service as systemd shows it: whether it runs, why it ended, its settings."""
+
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from opdbus.config import Given
+from opdbus.errors import ConfigError
+from opdbus.platform.lines import split_lines
+from opdbus.settings import env_file
+from opdbus.settings.env_file import Assignment
+
+NAME: Final = "op-dbus.service"
+SETTINGS: Final = "/etc/op-dbus/op-dbus.env"
+# begins the status of a service that ends by a fault, which systemd keeps
+FAILED: Final = "Failed: "
+_PROPERTIES: Final = (
+    "LoadState ActiveState SubState Result ExecMainStatus StatusText Environment EnvironmentFiles"
+    " NRestarts ExecMainStartTimestampMonotonic"
+).split()
+_SECONDS: Final = 5.0
+# Results of systemd.exec(5) that are no words of its own.
+_ENDS: Final = {
+    "oom-kill": "the kernel ended it, since memory ran out",
+    "start-limit-hit": "it ended too often, and systemd gave up",
+    "timeout": "it took too long to start or to stop",
+    "watchdog": "it hung, and systemd ended it",
+}
+# An end by SIGKILL that nobody asked for is mostly one for want of memory.
+_SIGNALS: Final = {str(int(each)): each.name for each in signal.Signals} | {
+    "9": "SIGKILL, which the kernel also sends where memory runs out,"
+}
+# said of a line of its settings
+IGNORED: Final = "is not NAME=VALUE, and systemd leaves it out"
+_OPTIONAL: Final = " (ignore_errors=yes)"
+# what the program says before there is a log, and in its log
+_FAULT: Final = re.compile(r'op-dbus: (?P<early>.+)|failed reason="(?P<late>.+)" exit_code=\d+')
+_KEPT_LINES: Final = "50"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The properties of the unit that `systemctl show` prints, by its names for them."""
+
+    shown: Mapping[str, str]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it does not run, or is about to start again, because it ended by a fault."""
+        state = self.shown["ActiveState"]
+        # systemd forgets the result, and the status, as soon as it starts it again
+        is_again = state == "activating" and self.restarts()[0] > 0
+        is_fault = self.shown["Result"] != "success" or self.shown["StatusText"].startswith(FAILED)
+        return state != "active" and (is_again or is_fault)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it ended by a fault, and systemd does not start it again by itself."""
+        return self.shown["ActiveState"] == "failed"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, or is about to."""
+        return self.shown["ActiveState"] in {"active", "activating", "reloading"}
+
+    def restarts(self) -> tuple[int, float]:
+        """Return how often systemd started it again after a fault, and the seconds since then."""
+        count, began = self.shown["NRestarts"], self.shown["ExecMainStartTimestampMonotonic"]
+        return int(count or 0), time.monotonic() - int(began or 0) / 1e6
+
+    def fault(self) -> str:
+        """Say why it ended: in its own last words where there are any, else in systemd's."""
+        status = self.shown["StatusText"]
+        own = status.removeprefix(FAILED) if status.startswith(FAILED) else _last_words()
+        return f"{NAME} ended by a fault: {own or f'{self._end()}; see `journalctl --unit {NAME}`'}"
+
+    def cure(self) -> str:
+        """Say what to do after a fault."""
+        is_setting = self.shown["ExecMainStatus"] == str(ConfigError.exit_code)
+        where = f" in {SETTINGS} or the unit" if is_setting else ""
+        return f"correct that{where}, then `systemctl restart op-dbus`"
+
+    def _end(self) -> str:
+        result, code = self.shown["Result"], self.shown["ExecMainStatus"]
+        if result == "exit-code":
+            return f"its exit code was {code}"
+        if result in {"signal", "core-dump"} and code in _SIGNALS:
+            return f"{_SIGNALS[code]} ended it"
+        return _ENDS.get(result, f"systemd says {result}")
+
+    def environ(self) -> dict[str, Given]:
+        """Return the variables that the unit and its files give.
+
+        Raises PermissionError where this user may not read them, ConfigError where nobody can.
+        """
+        own = _assignments(shlex.split(self.shown["Environment"]))
+        found = {name: Given(value, NAME) for name, value in own}
+        return found | {
+            each.name: Given(each.value, each.where) for each in self._lines() if each.name
+        }
+
+    def ignored(self) -> list[str]:
+        """Return the lines, as FILE:LINE, of which systemd makes nothing; raises as `environ`."""
+        return [each.where for each in self._lines() if not each.name]
+
+    def _lines(self) -> list[Assignment]:
+        found: list[Assignment] = []
+        for line in filter(None, self.shown["EnvironmentFiles"].split("\n")):
+            file = re.sub(r" \(ignore_errors=\w+\)$", "", line)
+            try:
+                found += env_file.read(Path(file))
+            except FileNotFoundError:
+                if not line.endswith(_OPTIONAL):
+                    raise ConfigError(f"{NAME} needs the file {file}, which is missing") from None
+            except PermissionError:
+                raise
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"cannot read the settings of the service: {error}") from None
+        return found
+
+
+def find() -> Unit | None:
+    """Ask systemd for the service; None where there is no systemd or no such service."""
+    printed = _printed("systemctl", "show", NAME, f"--property={','.join(_PROPERTIES)}")
+    shown = dict.fromkeys(_PROPERTIES, "")
+    for key, value in _assignments(split_lines(printed)):
+        # a property with several values has a line for each
+        shown[key] = "\n".join(filter(None, [shown.get(key, ""), value]))
+    return None if shown["LoadState"] in {"", "not-found"} else Unit(shown)
+
+
+def _last_words() -> str:
+    """Return the last sentence about a fault in the journal, as far as this user may read it."""
+    lines = _printed(
+        "journalctl", "--quiet", "--output=cat", f"--lines={_KEPT_LINES}", "--unit", NAME
+    )
+    said = [match for match in map(_FAULT.fullmatch, split_lines(lines)) if match]
+    return said[-1]["early"] or said[-1]["late"] if said else ""
+
+
+def _printed(*command: str) -> str:
+    """Run a program, and return what it prints; nothing where it is missing or fails."""
+    try:
+        done = subprocess.run(  # noqa: S603 -- our own arguments
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
+def _assignments(words: list[str]) -> list[tuple[str, str]]:
+    return [(key, value) for key, is_one, value in (w.partition("=") for w in words) if is_one]
