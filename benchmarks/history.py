@@ -27,7 +27,7 @@ from opdbus.history.change import Change, Why, differences
 from opdbus.history.change_sentence import of_change
 from opdbus.history.row_filter import Filter
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, StateObject
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -81,7 +81,7 @@ def objects(path: Path) -> None:
     """Store the objects that history is about."""
 
     async def work() -> None:
-        async with Memory(path) as memory:
+        async with StateStore(path) as memory:
             items = [
                 StateObject(identity(number), {"active_state": "active"})
                 for number in range(OBJECTS)

@@ -31,23 +31,25 @@ _AT_A_TIME: Final = 20_000
 def ours(vectors: NDArray[np.float32], folder: Path) -> tuple[Find, str]:
     """Hold vectors as the daemon does, with the ranking that it has."""
     from opdbus import __version__
-    from opdbus.index.ranking.scores import Likeness, rank
-    from opdbus.index.vectors.quantized_rows import BitRows
+    from opdbus.index.ranking.scores import Similarity, rank
+    from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 
     path, dimension = folder / "vectors.rows", vectors.shape[1]
-    rows = BitRows(path, dimension)
+    rows = SignQuantizedVectors(path, dimension)
     for start in range(0, len(vectors), _AT_A_TIME):
         part = vectors[start : start + _AT_A_TIME]
         rows.append([(start + n + 1).to_bytes(16, "big") for n in range(len(part))], part)
     rows.seal()
-    rows = BitRows(path, dimension)
+    rows = SignQuantizedVectors(path, dimension)
     rows.left()
     every, some = np.arange(len(vectors)), np.arange(0, len(vectors), _APART)
 
     def find(query: NDArray[np.float32], is_limited: bool) -> list[int]:  # noqa: FBT001
         at = some if is_limited else every
         products = rows.products(some if is_limited else None)
-        found = rank(Likeness(products(query), exact=lambda likely: rows.take(at[likely]) @ query))
+        found = rank(
+            Similarity(products(query), exact=lambda likely: rows.take(at[likely]) @ query)
+        )
         return [at.item(number) for (number, _), _ in zip(found, range(_BEST), strict=False)]
 
     return find, f"op-dbus {__version__}"

@@ -34,7 +34,7 @@ from opdbus.config import load
 from opdbus.index.database.quota import Quota, Usage
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.events import Event, Vectorized
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight import topics
@@ -44,7 +44,7 @@ from opdbus.insight.oddities import outliers
 from opdbus.insight.survey import Survey
 from opdbus.serving.serving import Serving
 from opdbus.state import publish
-from opdbus.state.object import StateObject, Thing
+from opdbus.state.object import ObjectId, StateObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +101,7 @@ async def cost(known: Sequence[Mapping[str, str]], count: int) -> dict[str, Any]
                 vectorized.set()
 
         async with (
-            Memory(path, hear, usage=Usage(_NO_LIMIT, _NO_LIMIT)) as memory,
+            StateStore(path, hear, usage=Usage(_NO_LIMIT, _NO_LIMIT)) as memory,
             Serving(settings) as serving,
         ):
             while part := list(itertools.islice(made, _AT_A_TIME)):
@@ -138,7 +138,7 @@ async def named(vectors: ObjectVectors) -> dict[str, Any]:
     return found
 
 
-async def _coverage(answer: Sequence[Topic], memory: Memory) -> dict[str, Any]:
+async def _coverage(answer: Sequence[Topic], memory: StateStore) -> dict[str, Any]:
     having, sections = [], []
     for topic in answer:
         about = [memory.catalogue.about(thing)[0] for thing, _ in topic.members]
@@ -182,7 +182,7 @@ async def of_host() -> dict[str, int]:
     """Count what is called odd of the host of tests/data/value_host.json, by its fields."""
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            Memory(Path(folder) / "memory.db") as memory,
+            StateStore(Path(folder) / "memory.db") as memory,
             Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"})) as serving,
         ):
             await memory.publish(value_host.objects(), 0)
@@ -195,7 +195,7 @@ def _odd(part: Sequence[StateObject], changed: Mapping[str, str]) -> set[str]:
     for number, item in enumerate(part):
         more = {changed[item.name]: f"planted {number}"} if item.name in changed else {}
         # of packages the distribution's own fields do not count
-        survey.add(Thing("stock", "item", item.name), {**item.properties, **more})
+        survey.add(ObjectId("stock", "item", item.name), {**item.properties, **more})
     return {odd.thing.name for odd in outliers(survey, {})}
 
 

@@ -14,7 +14,7 @@ import sizes
 from insight import packages
 
 from opdbus.config import load
-from opdbus.index.catalogue.text_table import Texts
+from opdbus.index.catalogue.text_table import TextTable
 from opdbus.index.database.store import Store
 from opdbus.index.vectors.vector_index import VectorIndex
 from opdbus.serving.serving import Serving
@@ -47,7 +47,7 @@ async def real_vectors(level: str, count: int, **environ: str) -> tuple[NDArray[
 
 
 def _store_mixed(store: Store, numerics: str, real: NDArray[np.float32]) -> None:
-    index = VectorIndex(numerics, real.shape[1], Texts())
+    index = VectorIndex(numerics, real.shape[1], TextTable())
     chance = np.random.default_rng(sizes.SEED)
     digests = sorted({entry.text_digest for entry in store.entries()})
     for part in (digests[n : n + _AT_A_TIME] for n in range(0, len(digests), _AT_A_TIME)):

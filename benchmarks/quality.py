@@ -22,13 +22,13 @@ import structlog
 
 from opdbus import config
 from opdbus.engine.opening import open_embedder
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.ranking import scores
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.search.rerank import Reranker
 from opdbus.index.state_store.events import Vectorized
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.language.object_text import render
@@ -66,11 +66,11 @@ async def filled(
     state_file: Path, settings: config.Config, scratch: Path
 ) -> AsyncIterator[ObjectVectors]:
     """Yield the vectors of all objects of a state file."""
-    async with Memory(scratch / "db") as memory, Serving(settings) as serving:
+    async with StateStore(scratch / "db") as memory, Serving(settings) as serving:
         vectors = ObjectVectors(memory, serving)
         await serving.embedder()
         present, objects = StateFile(state_file).read()
-        await memory.replace(FILE, Present(present), objects)
+        await memory.replace(FILE, IdentityHashSet(present), objects)
         await vectorize(vectors)
         yield vectors
 

@@ -23,7 +23,7 @@ from insight import packages
 
 from opdbus.bench.machine import describe
 from opdbus.config import load
-from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.serving.serving import Serving
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def embedded(texts: list[str], level: str) -> NDArray[np.float32]:
 def recall(vectors: NDArray[np.float32], path: Path) -> dict[str, Any]:
     """Give the share of the best that are among so many candidates, and milliseconds."""
     queries, held = vectors[:ASKED], vectors[ASKED:]
-    rows = BitRows(path, held.shape[1])
+    rows = SignQuantizedVectors(path, held.shape[1])
     digests = [number.to_bytes(16, "big") for number in range(1, len(held) + 1)]
     rows.append(digests, held)
     found = dict.fromkeys(map(str, CANDIDATES), 0.0)

@@ -44,9 +44,9 @@ from opdbus.index.health import Health
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.rerank import Reranker
 from opdbus.index.state_store.events import Recorded, Vectorized
-from opdbus.index.state_store.history_retention import Keeper
-from opdbus.index.state_store.state_file_loader import Declared
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.history_retention import HistoryRetention
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.two_stage_search import Cascade
@@ -154,7 +154,7 @@ class Daemon:
         path = self._config.state_dir / "memory.db"
         of_each = Quota(self._config.publish_objects, self._config.publish_bytes)
         async with (
-            Memory(
+            StateStore(
                 path, self._take_event, Usage(of_each), boot=_boot(), on_progress=self._progress
             ) as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
@@ -175,14 +175,14 @@ class Daemon:
             if given.cascade != "never"
             else None
         )
-        self._declared = Declared(
+        self._declared = StateFileLoader(
             given.state_file, memory, self._refresh_soon, optional=given.is_default("state_file")
         )
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(self._observers, memory)
         limits = Limits(given.history_days, given.history_rows, given.history_bytes)
-        self._keeper = Keeper(memory, self._log.to_journal(), _origin(), limits)
+        self._keeper = HistoryRetention(memory, self._log.to_journal(), _origin(), limits)
         threshold = Severity[given.drift_threshold.upper()]
         self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
         memory.declarations = self._drifts.declarations

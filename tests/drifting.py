@@ -9,11 +9,11 @@ from typing import Any
 from observing import Clock
 
 from opdbus.drift.tracker import Tracker
-from opdbus.drift.transition_filter import Crossing
+from opdbus.drift.transition_filter import DriftTransition
 from opdbus.history.change import Why
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject
 
@@ -23,7 +23,7 @@ NO_WHY = Why()
 class Checked:
     """A memory and what drifts in it, at times that a test chooses."""
 
-    def __init__(self, memory: Memory, clock: Clock) -> None:
+    def __init__(self, memory: StateStore, clock: Clock) -> None:
         self.memory = memory
         self.clock = clock
         self.crossings: list[list[str]] = []
@@ -31,7 +31,7 @@ class Checked:
         self.tracker = Tracker(memory, self._take, clock, wall=lambda: clock.now + 4e9)
         memory.notify = self.tracker.hear
 
-    def _take(self, crossing: Crossing) -> None:
+    def _take(self, crossing: DriftTransition) -> None:
         what = crossing.after.what if crossing.after else "healed"
         self.crossings.append([what, "/".join(crossing.thing)])
 
@@ -41,7 +41,7 @@ class Checked:
         path.write_text(json.dumps({"version": 1, "plugins": plugins}))
         file = StateFile(path)
         present, objects = file.read()
-        await self.memory.replace(FILE, Present(present), objects)
+        await self.memory.replace(FILE, IdentityHashSet(present), objects)
         self.memory.notify(Claimed(file.claims))
 
     async def observe(
@@ -81,7 +81,7 @@ class Checked:
 @asynccontextmanager
 async def checking(folder: Path) -> AsyncIterator[Checked]:
     """Have a memory whose time a test chooses."""
-    async with Memory(folder / "memory.db") as memory:
+    async with StateStore(folder / "memory.db") as memory:
         checked = Checked(memory, Clock())
         await checked.tracker.begin()
         yield checked

@@ -11,9 +11,9 @@ from running import PATIENCE_SECONDS
 from opdbus.config import Config
 from opdbus.engine.opening import open_level
 from opdbus.engine.runtimes import open_session
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.two_stage_search import Cascade
@@ -31,7 +31,7 @@ class House:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: StateStore,
         serving: Serving,
         cascade: float | None = None,
         *,
@@ -66,7 +66,9 @@ class House:
 
     async def declare(self, *objects: StateObject) -> Any:
         """Make these all that the state file declares."""
-        return await self.memory.replace(FILE, Present({o.identity for o in objects}), objects)
+        return await self.memory.replace(
+            FILE, IdentityHashSet({o.identity for o in objects}), objects
+        )
 
     @asynccontextmanager
     async def indexing(self, **indexer: Any) -> AsyncIterator[None]:
@@ -86,7 +88,7 @@ async def house(
     engine: bool = True,
     opener: Any = open_session,
     serving_retry: tuple[float, ...] = RETRY_SECONDS,
-    kind: type[Memory] = Memory,
+    kind: type[StateStore] = StateStore,
     cascade: float | None = None,
     always: bool = False,
     **indexer: Any,

@@ -14,7 +14,7 @@ from running import PATIENCE_SECONDS
 
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
 from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.supervisor import Status, Supervisor
@@ -97,7 +97,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 class Host:
     """A memory that one observer fills."""
 
-    def __init__(self, memory: Memory, supervisor: Supervisor) -> None:
+    def __init__(self, memory: StateStore, supervisor: Supervisor) -> None:
         self.memory = memory
         self.supervisor = supervisor
 
@@ -167,7 +167,7 @@ async def observed(
     changes: Callable[[], ChangesPerHour] = ChangesPerHour,
 ) -> AsyncIterator[Host]:
     """Run observers on a memory in a folder."""
-    async with Memory(folder / "memory.db") as memory:
+    async with StateStore(folder / "memory.db") as memory:
         supervisor = Supervisor(observers, memory, RETRIES, changes)
         memory.notify = supervisor.hear
         task = asyncio.create_task(supervisor.run())

@@ -17,13 +17,13 @@ from opdbus.history.change import FIRST, Why
 from opdbus.history.row_filter import Filter
 from opdbus.index.changes import connections, history_reader
 from opdbus.index.changes.change_finder import ChangeFinder
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.observe.systemd.unit_mentions import mentioned
 from opdbus.serving.serving import Serving
 from opdbus.state import conditions
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Identity, ObjectId, StateObject
 
 DATA = Path(__file__).parent / "data" / "outages.json"
 _SOURCES = {
@@ -51,7 +51,7 @@ State = dict[str, Any]
 class Host:
     """A host whose clock and objects change as a play says."""
 
-    def __init__(self, memory: Memory, clock: list[float]) -> None:
+    def __init__(self, memory: StateStore, clock: list[float]) -> None:
         self.memory = memory
         self._clock = clock
         self._now: dict[Identity, State] = {}
@@ -86,11 +86,11 @@ def read() -> dict[str, Any]:
 @asynccontextmanager
 async def played(
     folder: Path, units: Mapping[str, Any], outage: Mapping[str, Any]
-) -> AsyncIterator[Memory]:
+) -> AsyncIterator[StateStore]:
     """Give a memory in which an outage was played; its host's files are in `folder`/root."""
     clock = [1_800_000_000.0]
     _write(folder / "root", units)
-    async with Memory(folder / "memory.db", clock=lambda: clock[0]) as memory:
+    async with StateStore(folder / "memory.db", clock=lambda: clock[0]) as memory:
         host = Host(memory, clock)
         dice = random.Random(outage["n"])  # noqa: S311 -- repeatable noise
         await host.begin(_objects(units, outage))
@@ -325,7 +325,7 @@ async def measure(
         look = partial(mentioned, root=folder / "root")
         finder = ChangeFinder(vectors, look)
         found = await finder.before(outage["asks"], Filter(), 3)
-        unit = Thing("systemd", "unit", outage["unit"])
+        unit = ObjectId("systemd", "unit", outage["unit"])
         near = await connections.around(memory, unit, look)
         things = near.among({*memory.catalogue.known(), *await history_reader.things(memory)})
         things |= await connections.earlier(memory, unit)

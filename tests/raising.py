@@ -3,13 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.ranking.boosts import Raised, Raising
+from opdbus.index.ranking.boosts import BoostPlan, Boosts
 
 
-def raising(values: NDArray[np.float32] | None, kinds: NDArray[np.float32]) -> Raising:
+def raising(values: NDArray[np.float32] | None, kinds: NDArray[np.float32]) -> BoostPlan:
     """Return what tells it of some."""
 
-    def at(places: NDArray[np.intp]) -> Raised:
-        return Raised(None if values is None else values[places], kinds[places])
+    def at(places: NDArray[np.intp]) -> Boosts:
+        return Boosts(None if values is None else values[places], kinds[places])
 
-    return Raising(len(kinds), at, float(kinds.max()), np.empty(0, np.intp), values)
+    return BoostPlan(len(kinds), at, float(kinds.max()), np.empty(0, np.intp), values)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, StateObject
 
 OWNER = 1000
@@ -17,11 +17,11 @@ def unit(name: str, **properties: object) -> StateObject:
     return StateObject(Identity(SOURCE, "systemd", "unit", name), properties)
 
 
-def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
+def run(folder: Path, work: Callable[[StateStore], Awaitable[Any]]) -> Any:
     """Do work with the memory in a folder, and give what it gives."""
 
     async def both() -> Any:
-        async with Memory(folder / "memory.db", boot="b1") as memory:
+        async with StateStore(folder / "memory.db", boot="b1") as memory:
             return await work(memory)
 
     return asyncio.run(both())

@@ -3,21 +3,21 @@
 import pytest
 from remembering import OWNER, run, unit
 
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.insight.similarities import Alike, explain
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 
-def things(*names: str) -> list[Thing]:
+def things(*names: str) -> list[ObjectId]:
     """Give units of these names."""
-    return [Thing("systemd", "unit", name) for name in names]
+    return [ObjectId("systemd", "unit", name) for name in names]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Alike]:
     """Compare a service with others of a host, and with one that is gone."""
 
-    async def work(memory: Memory) -> list[Alike]:
+    async def work(memory: StateStore) -> list[Alike]:
         usual = {"masked": False, "slice": "system.slice"}
         others = [
             unit(f"svc{n}.service", description=f"Job {n}", user=f"user{n}", **usual)

@@ -7,9 +7,9 @@ from observing import in_loop
 
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.transition_filter import Crossings
-from opdbus.drift.unobserved_kinds import Alone
-from opdbus.state.object import Thing
+from opdbus.drift.transition_filter import TransitionFilter
+from opdbus.drift.unobserved_kinds import UnobservedKinds
+from opdbus.state.object import ObjectId
 
 PLUGINS = {
     "systemd": {"units": {"a": {"active_state": "active"}, "b.service": {}}},
@@ -26,16 +26,16 @@ async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> N
         await checked.observe({"net/interface/lo": {}}, [])
         catalogue = checked.memory.catalogue
         pairs = Pairs(catalogue)
-        alone = Alone(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_sorts))
-        there = [*catalogue.things({}), Thing("systemd", "unit", "gone")]
-        taken = alone.take(there, Crossings())
+        alone = UnobservedKinds(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_sorts))
+        there = [*catalogue.things({}), ObjectId("systemd", "unit", "gone")]
+        taken = alone.take(there, TransitionFilter())
         assert set(taken.left) == {
-            Thing("systemd", "unit", "gone"),
-            Thing("sysctl", "settings", "sysctl"),
-            *(Thing("net", "interface", name) for name in ("eth0", "eth1", "lo")),
+            ObjectId("systemd", "unit", "gone"),
+            ObjectId("sysctl", "settings", "sysctl"),
+            *(ObjectId("net", "interface", name) for name in ("eth0", "eth1", "lo")),
         }
         assert taken.sorts == {("systemd", "unit")}
-        assert taken.declared_at == catalogue.about(Thing("systemd", "unit", "a"))[0].updated_at
+        assert taken.declared_at == catalogue.about(ObjectId("systemd", "unit", "a"))[0].updated_at
 
 
 @in_loop
@@ -63,7 +63,7 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
         await checked.declare(PLUGINS, tmp_path)
         catalogue = checked.memory.catalogue
         coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_sorts)
-        units = [Thing("systemd", "unit", name) for name in ("a", "b.service")]
+        units = [ObjectId("systemd", "unit", name) for name in ("a", "b.service")]
         coverage.note_alone(("systemd", "unit"))
         coverage.note(units[0], is_missing=True)
         assert sorted(coverage.all_missing()) == units

@@ -11,14 +11,14 @@ import pytest
 from running import PATIENCE_SECONDS
 
 from opdbus.config import load
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Store
 from opdbus.index.query import spelling
-from opdbus.index.ranking.confidence import Curve, Features, curves, judge
-from opdbus.index.ranking.scores import Background, Score
+from opdbus.index.ranking.confidence import Curve, Features, curves, rate
+from opdbus.index.ranking.scores import CosineBaseline, Score
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, Page, Why
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.models.catalogue import LEVELS
@@ -80,19 +80,21 @@ PAPER: dict[str, Json] = {"comment": "printing on paper"}
 
 def found(score: float, *, cosine: float = 0.5) -> Score:
     """Return the score of a hit by the level medium."""
-    return Score(score, cosine, 0.5, stage="medium", background=Background(0.1, 0.1))
+    return Score(score, cosine, 0.5, stage="medium", background=CosineBaseline(0.1, 0.1))
 
 
-def asked(folder: Path, work: Callable[[Memory], Awaitable[T]]) -> T:
+def asked(folder: Path, work: Callable[[StateStore], Awaitable[T]]) -> T:
     """Return what work on a host of some units gives."""
 
     async def main() -> T:
-        async with Memory(folder / "db") as memory:
+        async with StateStore(folder / "db") as memory:
             objects = [
                 StateObject(Identity(FILE, "systemd", "unit", name), {"description": said})
                 for name, said in HOST.items()
             ]
-            await memory.replace(FILE, Present({each.identity for each in objects}), objects)
+            await memory.replace(
+                FILE, IdentityHashSet({each.identity for each in objects}), objects
+            )
             return await work(memory)
 
     return asyncio.run(main())
@@ -137,7 +139,7 @@ def test_every_level_and_mode_has_a_curve() -> None:
 def test_no_hit_is_likelier_than_one_before_it() -> None:
     """Keep scores in the order of the hits, from 0 to 1."""
     scores = [found(0.9), found(0.8, cosine=0.9), found(0.2, cosine=-1.0)]
-    judged = [each.chance for each in judge(scores, "hybrid")]
+    judged = [each.chance for each in rate(scores, "hybrid")]
     assert judged == sorted(judged, reverse=True)
     assert 0 <= judged[-1] < judged[0] <= 1
 
@@ -145,7 +147,7 @@ def test_no_hit_is_likelier_than_one_before_it() -> None:
 def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
     """How much better a hit is than others does not depend on how many of them are wanted."""
 
-    async def scores(memory: Memory) -> list[float]:
+    async def scores(memory: StateStore) -> list[float]:
         async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)
@@ -158,10 +160,13 @@ def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
 
 def test_an_answer_is_as_weak_as_its_best_hit() -> None:
     """Refuse the whole answer where its best hit is too unlikely, and else what nobody wants."""
-    near, far = found(0.9), Score(0.0, 0.0, 0.0, stage="medium", background=Background(0.1, 0.1))
-    assert [each.is_weak for each in judge([near, far], "hybrid")] == [False, True]
-    assert [each.is_weak for each in judge([far, far], "hybrid")] == [True, True]
-    assert judge([], "hybrid") == []
+    near, far = (
+        found(0.9),
+        Score(0.0, 0.0, 0.0, stage="medium", background=CosineBaseline(0.1, 0.1)),
+    )
+    assert [each.is_weak for each in rate([near, far], "hybrid")] == [False, True]
+    assert [each.is_weak for each in rate([far, far], "hybrid")] == [True, True]
+    assert rate([], "hybrid") == []
 
 
 @pytest.mark.parametrize("key", curves())
@@ -177,8 +182,8 @@ def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None
 def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
     """Find what a host of fourteen objects has, and refuse most questions about what it lacks."""
 
-    async def refused(memory: Memory) -> list[bool]:
-        await memory.replace(FILE, Present({each.identity for each in SMALL}), SMALL)
+    async def refused(memory: StateStore) -> list[bool]:
+        await memory.replace(FILE, IdentityHashSet({each.identity for each in SMALL}), SMALL)
         async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)
@@ -195,7 +200,7 @@ def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
 
 def test_one_of_many_that_are_alike_is_unlikely_and_not_weak() -> None:
     """Refuse by whether the host has anything about a question, not by which of it is right."""
-    ((one,), (alike, *_)) = judge([found(0.9)], "hybrid"), judge([found(0.9)] * 10, "hybrid")
+    ((one,), (alike, *_)) = rate([found(0.9)], "hybrid"), rate([found(0.9)] * 10, "hybrid")
     assert alike.chance < one.chance
     assert not alike.is_weak
 
@@ -232,9 +237,9 @@ def test_what_is_like_nothing_stays_as_it_is(tmp_path: Path) -> None:
 def test_words_of_a_language_are_no_mistakes(tmp_path: Path) -> None:
     """Correct only what is wrong, but join and part any words that no object has."""
 
-    async def work(memory: Memory) -> list[Hit]:
+    async def work(memory: StateStore) -> list[Hit]:
         def read(store: Store) -> list[spelling.Correction]:
-            missing = spelling.unknown(store, "fire wall of shot")
+            missing = spelling.unknown_words(store, "fire wall of shot")
             assert missing == ["fire", "wall", "shot"]
             return spelling.corrections(store, "fire wall of shot", missing, [])
 
@@ -261,12 +266,12 @@ def test_what_no_object_has_counts_where_there_are_many(
     """Count words that none of many objects has, and names of programs among them."""
 
     async def main() -> Score:
-        async with Memory(tmp_path / "db") as memory:
+        async with StateStore(tmp_path / "db") as memory:
             items = [
                 StateObject(Identity(FILE, "systemd", "unit", f"{n}.service"), PAPER)
                 for n in range(objects)
             ]
-            await memory.replace(FILE, Present({item.identity for item in items}), items)
+            await memory.replace(FILE, IdentityHashSet({item.identity for item in items}), items)
             finder = Finder(ObjectVectors(memory, Serving(load({}))))
             return (await finder.search(question, Page(1), "lexical"))[0].score
 
@@ -308,7 +313,7 @@ def test_the_field_that_is_asked_for_comes_first(
         ("users", "account", "bob"): {"can_log_in": False, "gid": 1001, "uid": 1001},
     }
 
-    async def work(memory: Memory) -> Why | None:
+    async def work(memory: StateStore) -> Why | None:
         objects = [StateObject(Identity("live:x", *name), has) for name, has in host.items()]
         moving = {Identity("live:x", "systemd", "unit", "logrotate.timer"): {"next_elapse": "6:00"}}
         await memory.observe(objects, set(), moving)

@@ -30,13 +30,13 @@ from opdbus.index.ranking.scores import SAID_WEIGHT
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, Page
 from opdbus.index.state_store.events import Vectorized
-from opdbus.index.vectors.embed_priority import Asked
+from opdbus.index.vectors.embed_priority import EmbedPriorityQueue
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.second_stage import COMPARED, COMPUTED
 from opdbus.index.vectors.two_stage_search import Cascade
 from opdbus.models.folder import Model
-from opdbus.state.object import StateObject, Thing
+from opdbus.state.object import ObjectId, StateObject
 
 # Longer than any test takes, and so short that nothing is waited for.
 LONG, SHORT = 60.0, 0.05
@@ -129,7 +129,7 @@ def test_answers_come_before_the_model(live: Callable[..., Any], gate: Gate) -> 
             assert set(stages(hits)) == {"static"}
             assert set(names(hits)[:2]) == {"cups", "cups2"}
         assert set(stages(await made.finder.search("mail", Page(5), "lexical"))) == {""}
-        like = await made.finder.similar(Thing("systemd", "unit", "cups"), Page(3))
+        like = await made.finder.similar(ObjectId("systemd", "unit", "cups"), Page(3))
         assert (names(like)[0], set(stages(like))) == ("cups2", {"static"})
         assert made.finder.staged() == 42
         # it is to be the next to get its vector
@@ -356,9 +356,9 @@ def test_an_object_without_a_vector_has_others_like_it(live: Callable[..., Any])
     async def work(made: House) -> None:
         await made.serving.start()
         await stored(made, unit("a", "mail network"), unit("b", "mail network disk"), *units(9))
-        hits = await made.finder.similar(Thing("systemd", "unit", "a"), Page(20))
+        hits = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
         assert stages(hits) == ["medium"] * 10
-        again = await made.finder.similar(Thing("systemd", "unit", "a"), Page(20))
+        again = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
         assert names(again) == names(hits)
         assert "a" not in names(hits)
 
@@ -379,7 +379,7 @@ def test_a_level_without_a_model_has_one_stage(live: Callable[..., Any]) -> None
 
 def test_what_was_asked_for_is_bounded() -> None:
     """Remember the texts that were asked for most, and forget the others."""
-    asked = Asked()
+    asked = EmbedPriorityQueue()
     texts = [b"%d" % number for number in range(20_000)]
     asked.add(texts[:3])
     asked.add(texts)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdbus.index.catalogue.catalogue import Catalogue, made, thing_of
+from opdbus.index.catalogue.catalogue import Catalogue, entry_columns, object_id_of
 from opdbus.index.catalogue.short_names import find, find_in
-from opdbus.index.catalogue.text_table import NO_TEXT, Texts, as_rows
+from opdbus.index.catalogue.text_table import NO_TEXT, TextTable, as_rows
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Entry
 from opdbus.language.vocabulary import TRAIT_BYTES
@@ -61,10 +61,10 @@ def _compare_lists(catalogue: Catalogue, there: Collection[Entry], chance: rando
     within = catalogue.view.found([entry.id for entry in some])
     for wanted in ({}, {"kind": "a"}, {"source": FILE, "name": "n7"}, {"name": "n8", "kind": "b"}):
         for entries, among in ((there, None), (some, within)):
-            met = {thing_of(entry) for entry in entries if matches(entry.identity, wanted)}
+            met = {object_id_of(entry) for entry in entries if matches(entry.identity, wanted)}
             assert [*catalogue.things(wanted, among)] == sorted(met)
     for part in ("N7", "n", "", "69", "nn"):
-        known = {thing_of(entry) for entry in there}
+        known = {object_id_of(entry) for entry in there}
         held = {thing for thing in known if part.lower() in thing.name}
         assert {*catalogue.holding(part)} == held
         for given in (part, f"a/{part}", f"p/b/{part}"):
@@ -140,7 +140,7 @@ def test_room_is_made_before_it_is_taken() -> None:
         tables = catalogue._by_thing, catalogue.view.places._table
         moved = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         of_texts = catalogue.texts._wider._slots
-        changes, others = catalogue.put_made(made(part))
+        changes, others = catalogue.put_made(entry_columns(part))
         assert (len(changes), others) == (len(part), [])
         now = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         assert all(one is other for one, other in zip(now, moved, strict=True))
@@ -150,7 +150,7 @@ def test_room_is_made_before_it_is_taken() -> None:
 
 def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
     """Find every text, though one came, or went, after room was made and before it was taken."""
-    texts = Texts()
+    texts = TextTable()
     layer = texts.layer()
     digests = [digest(n.to_bytes(2)) for n in range(910)]
     for at, part in enumerate(slices(digests[:900], 90)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from observing import RETRIES, Host, Source, in_loop, rows
 
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.report import Absent, LostSource
 from opdbus.observe.supervisor import Supervisor
 from opdbus.platform.tasks import cancel
@@ -18,7 +18,7 @@ RED, BLUE = {"colour": "red"}, {"colour": "blue"}
 @asynccontextmanager
 async def running(folder: Path, source: Source, boot: str = "b1") -> AsyncIterator[Host]:
     """Observe lamps in a run of the program, in a run of the host."""
-    async with Memory(folder / "memory.db", boot=boot) as memory:
+    async with StateStore(folder / "memory.db", boot=boot) as memory:
         supervisor = Supervisor([source.observer], memory, RETRIES)
         task = asyncio.create_task(supervisor.run())
         host = Host(memory, supervisor)

@@ -12,18 +12,18 @@ from opdbus.config import Config
 from opdbus.errors import CallerError, NotKept
 from opdbus.history.change import FIRST, STATE_FILE, Why
 from opdbus.history.row_filter import Filter
-from opdbus.history.sentence_table import Said
+from opdbus.history.sentence_table import SentenceHit
 from opdbus.index.changes import connections
-from opdbus.index.changes.change_finder import ChangeFinder, Found
+from opdbus.index.changes.change_finder import ChangeFinder, RankedChange
 from opdbus.index.changes.change_ranking import Candidate, Near, about
 from opdbus.index.query.config_mentions import Mentions
-from opdbus.index.ranking.scores import Background
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.ranking.scores import CosineBaseline
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.sentence_vectors import SentenceVectors
 from opdbus.serving.serving import Serving
-from opdbus.state.object import FILE, Identity, Json, StateObject, Thing
+from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
 
 MINUTE = 60
 SOURCE = "observe:probe"
@@ -42,7 +42,7 @@ _PLUGINS = {
 class Day:
     """A host whose clock moves a minute with each change."""
 
-    def __init__(self, memory: Memory, vectors: ObjectVectors, clock: list[float]) -> None:
+    def __init__(self, memory: StateStore, vectors: ObjectVectors, clock: list[float]) -> None:
         self.memory = memory
         self.vectors = vectors
         self.finder = ChangeFinder(vectors, connections.nothing_more)
@@ -79,7 +79,7 @@ def run(settings: Config, work: Callable[[Day], Awaitable[None]], *, level: str 
         clock = [1_800_000_000.0]
         path = settings.state_dir / "memory.db"
         ours = replace(settings, vector_level=level)
-        async with Memory(path, clock=lambda: clock[0]) as memory, Serving(ours) as serving:
+        async with StateStore(path, clock=lambda: clock[0]) as memory, Serving(ours) as serving:
             await work(Day(memory, ObjectVectors(memory, serving), clock))
 
     asyncio.run(both())
@@ -97,7 +97,7 @@ async def morning(day: Day) -> None:
     await day.see("unit", "shop.service", active_state="failed", **web)
 
 
-def names(found: Sequence[Found]) -> list[str]:
+def names(found: Sequence[RankedChange]) -> list[str]:
     """Give the names of what was found."""
     return [each.row.identity.name for each in found]
 
@@ -162,10 +162,10 @@ def test_a_sort_that_is_named_is_found(settings: Config, asked: str, first: set[
 
 def test_what_is_not_about_a_question_is_left_out() -> None:
     """Of some changes that are about a question, those that are not are no answers."""
-    near = Near({}, Background(mean=0.1, spread=0.1))
+    near = Near({}, CosineBaseline(mean=0.1, spread=0.1))
     texts = {"router; closed": (0.4, 0.0), "lamp; failed": (0.2, 0.0), "hosts; edited": (0.2, 0.1)}
     found = [
-        Candidate(Said(text, seq, 1), cosine, share)
+        Candidate(SentenceHit(text, seq, 1), cosine, share)
         for seq, (text, (cosine, share)) in enumerate(texts.items(), 1)
     ]
     assert about("name resolution", near, found) == {1, 3}
@@ -314,9 +314,9 @@ def test_what_people_call_themselves_connects_nothing(settings: Config) -> None:
         await day.see("group", "audio", members=["alice", "bob"])
         (found,) = await day.finder.nearest("account added", Filter(), 1)
         assert [row.identity.name for row in found.rows] == ["audio"]
-        account = Thing("users", "account", "bob")
+        account = ObjectId("users", "account", "bob")
         around = await connections.around(day.memory, account)
-        assert around.things == {account, Thing("users", "group", "audio")}
+        assert around.things == {account, ObjectId("users", "group", "audio")}
 
     run(settings, work)
 
@@ -357,7 +357,7 @@ async def numerics(serving: Serving) -> tuple[str, int]:
     return embedder.numerics, embedder.dimension
 
 
-async def waiting(memory: Memory, engine: bytes) -> list[tuple[int, str]]:
+async def waiting(memory: StateStore, engine: bytes) -> list[tuple[int, str]]:
     """Give the sentences without a vector."""
     return await memory.archive.read(lambda store: store.sentences.waiting(engine, 99))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from observing import in_loop, rows
 
 from opdbus.history.change import Why
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, PER_HOUR, ChangesPerHour
 from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.core.writer import Writer
@@ -32,7 +32,7 @@ STEPS = st.lists(
 class House:
     """Lamps that are reported, a clock that is set, and how often a lamp changed."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: StateStore) -> None:
         self.now = 0.0
         self.changes = 0
         self.lamps: dict[str, str] = {}
@@ -80,7 +80,7 @@ def test_no_change_is_lost(is_restless: bool) -> None:  # noqa: FBT001 -- pytest
     """Whatever is merged, folded, undone or gone meanwhile, the rows stand for all changes."""
 
     async def work(folder: Path, steps: list[tuple[str, str | None]]) -> None:
-        async with Memory(folder / "memory.db") as memory:
+        async with StateStore(folder / "memory.db") as memory:
             house = House(memory)
             if is_restless:
                 await house.be_restless()
@@ -108,7 +108,7 @@ def test_no_change_is_lost(is_restless: bool) -> None:  # noqa: FBT001 -- pytest
 @in_loop
 async def test_what_is_seen_later_is_not_counted(tmp_path: Path) -> None:
     """What is known of a lamp only after it changed is shown, and is no change besides."""
-    async with Memory(tmp_path / "memory.db") as memory:
+    async with StateStore(tmp_path / "memory.db") as memory:
         house = House(memory)
         await house.do("a", "red")
         await house.do("", "write")
@@ -124,7 +124,7 @@ async def test_what_is_seen_later_is_not_counted(tmp_path: Path) -> None:
 @in_loop
 async def test_what_is_seen_before_a_change_is_not_counted(tmp_path: Path) -> None:
     """What is known of a lamp only when it is about to change is no change besides."""
-    async with Memory(tmp_path / "memory.db") as memory:
+    async with StateStore(tmp_path / "memory.db") as memory:
         house = House(memory)
         await house.do("a", "red")
         await house.do("", "write")
@@ -137,7 +137,7 @@ async def test_what_is_seen_before_a_change_is_not_counted(tmp_path: Path) -> No
 @in_loop
 async def test_what_a_timer_runs_all_the_time(tmp_path: Path) -> None:
     """Of runs every 20 s, the first of an hour are rows, and later ones counted in a few."""
-    async with Memory(tmp_path / "memory.db") as memory:
+    async with StateStore(tmp_path / "memory.db") as memory:
         house = House(memory)
         await house.do("a", "red")
         await house.do("", "write")

@@ -4,12 +4,12 @@ from opdbus.drift import rule_table
 from opdbus.drift.announcements import MAX_FIELD, MAX_FIELDS, signalled
 from opdbus.drift.compare import compare
 from opdbus.drift.field import Field, Severity
-from opdbus.drift.transition_filter import Crossing, Crossings, Drifted
+from opdbus.drift.transition_filter import Drifted, DriftTransition, TransitionFilter
 from opdbus.index.state_store.events import Drift
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 ANY = rule_table.of_declared(("test", "thing"))
-A, B = Thing("test", "thing", "a"), Thing("test", "thing", "b")
+A, B = ObjectId("test", "thing", "a"), ObjectId("test", "thing", "b")
 
 
 def drifted(*paths: str, severity: Severity = Severity.ERROR) -> list[Field]:
@@ -19,7 +19,7 @@ def drifted(*paths: str, severity: Severity = Severity.ERROR) -> list[Field]:
 
 def test_a_difference_counts_after_two_seconds_of_quiet() -> None:
     """Count what differs when it has lasted, once, and heal likewise."""
-    crossings = Crossings()
+    crossings = TransitionFilter()
     crossings.compare(A, drifted("x"), 10.0)
     assert crossings.due == 12.0
     assert crossings.take(11.9, 0.0, 9) == []
@@ -35,7 +35,7 @@ def test_a_difference_counts_after_two_seconds_of_quiet() -> None:
 
 def test_nothing_counts_before_its_time() -> None:
     """Count what differs while a host boots only if it still does afterwards."""
-    crossings = Crossings(not_before=90.0)
+    crossings = TransitionFilter(not_before=90.0)
     crossings.compare(A, drifted("x"), 10.0)
     crossings.compare(B, drifted("x"), 10.0)
     crossings.compare(B, [], 40.0)
@@ -46,7 +46,7 @@ def test_nothing_counts_before_its_time() -> None:
 
 def test_a_short_difference_is_none() -> None:
     """Count nothing that is as declared again before its time, in either direction."""
-    crossings = Crossings()
+    crossings = TransitionFilter()
     crossings.recall({B: Drifted("drift", 0.0, drifted("x"))})
     crossings.compare(A, drifted("x"), 10.0)
     crossings.compare(B, [], 10.0)
@@ -58,7 +58,7 @@ def test_a_short_difference_is_none() -> None:
 
 def test_fields_that_follow_each_other_are_one_crossing() -> None:
     """Wait for what comes within two seconds; a later field is a crossing of its own."""
-    crossings = Crossings()
+    crossings = TransitionFilter()
     crossings.compare(A, drifted("x"), 10.0)
     crossings.compare(A, drifted("x", "y"), 11.5)
     assert crossings.take(12.5, 0.0, 9) == []
@@ -71,7 +71,7 @@ def test_fields_that_follow_each_other_are_one_crossing() -> None:
 
 def test_a_restless_field_keeps_no_other_from_being_counted() -> None:
     """Count what lasts although another field changes every second."""
-    crossings = Crossings()
+    crossings = TransitionFilter()
     for second in range(20):
         crossings.compare(A, drifted("x", *["y"] * (second % 2)), float(second))
         for found in crossings.take(float(second), 0.0, 9):
@@ -81,7 +81,7 @@ def test_a_restless_field_keeps_no_other_from_being_counted() -> None:
 
 def test_what_is_intended_becomes_drift() -> None:
     """Tell of what the host has not followed in time."""
-    crossings = Crossings()
+    crossings = TransitionFilter()
     crossings.compare(A, drifted("x"), 10.0, intended_until=610.0)
     (found,) = crossings.take(12.0, 0.0, 9)
     assert found.after
@@ -95,7 +95,7 @@ def test_what_is_intended_becomes_drift() -> None:
 
 def test_what_is_about_to_end_begins_as_nothing_else() -> None:
     """Tell that a field ended, and not that it is drift, when an object is intended no longer."""
-    crossings = Crossings()
+    crossings = TransitionFilter()
     crossings.compare(A, drifted("x", "y"), 10.0, intended_until=610.0)
     crossings.take(12.0, 0.0, 9)
     # the host has followed in one field; the other one lasts, and ends in time, then
@@ -118,10 +118,10 @@ def test_what_is_about_to_end_begins_as_nothing_else() -> None:
     assert found.after.what == "drift"
 
 
-def crossing(before: list[Field], after: list[Field]) -> Crossing:
+def crossing(before: list[Field], after: list[Field]) -> DriftTransition:
     """Make a crossing between two sets of fields."""
     sides = [Drifted("drift", 0.0, fields) if fields else None for fields in (before, after)]
-    return Crossing(A, *sides)
+    return DriftTransition(A, *sides)
 
 
 def test_only_what_is_bad_enough_is_signalled() -> None:

@@ -21,7 +21,7 @@ from opdbus.history.change_sentence import of_change
 from opdbus.history.row_filter import Filter
 from opdbus.index.changes.change_finder import ChangeFinder
 from opdbus.index.changes.connections import nothing_more
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.models import folder
@@ -54,7 +54,7 @@ async def lived(path: Path, name: str) -> AsyncIterator[tuple[ChangeFinder, dict
     given = {"OP_DBUS_STATE_DIR": str(path), "OP_DBUS_PRECISION": "fp32"}
     settings = config.load({"HOME": "/nonexistent", **given})
     async with (
-        Memory(path / "memory.db", clock=lambda: clock[0]) as memory,
+        StateStore(path / "memory.db", clock=lambda: clock[0]) as memory,
         Serving(settings) as serving,
     ):
         vectors = ObjectVectors(memory, serving)
@@ -76,7 +76,7 @@ async def lived(path: Path, name: str) -> AsyncIterator[tuple[ChangeFinder, dict
 
 
 async def see(
-    memory: Memory, what: str, why: Why, identity: Identity, properties: dict[str, Any] | None
+    memory: StateStore, what: str, why: Why, identity: Identity, properties: dict[str, Any] | None
 ) -> None:
     """Observe a change as it was recorded."""
     if what == "drift":

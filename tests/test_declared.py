@@ -17,8 +17,8 @@ from opdbus.errors import StateFileError, StoreError
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.changes.history_reader import first
 from opdbus.index.state_store.events import Changed, Claimed
-from opdbus.index.state_store.state_file_loader import Declared
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.state_store.state_store import StateStore
 
 BAD = "{ not json"
 
@@ -26,7 +26,7 @@ BAD = "{ not json"
 class Watched:
     """A memory and its state file, and what was told of them."""
 
-    def __init__(self, memory: Memory, declared: Declared) -> None:
+    def __init__(self, memory: StateStore, declared: StateFileLoader) -> None:
         self.memory = memory
         self.declared = declared
         self.errors: list[str] = []
@@ -55,8 +55,8 @@ def run(tmp_path: Path, work: Callable[[Watched], Awaitable[Any]], *, watch: boo
     """Do work beside a memory whose state file is state.json."""
 
     async def both() -> Any:
-        async with Memory(tmp_path / "state" / "memory.db") as memory:
-            declared = Declared(tmp_path / "state.json", memory)
+        async with StateStore(tmp_path / "state" / "memory.db") as memory:
+            declared = StateFileLoader(tmp_path / "state.json", memory)
             watched = Watched(memory, declared)
             watching = asyncio.create_task(declared.watch()) if watch else None
             try:
@@ -255,8 +255,8 @@ def test_a_file_that_cannot_be_watched_is_taken_in(tmp_path: Path) -> None:
         yield
 
     async def work() -> set[str]:
-        async with Memory(tmp_path / "state" / "memory.db") as memory:
-            declared = Declared(
+        async with StateStore(tmp_path / "state" / "memory.db") as memory:
+            declared = StateFileLoader(
                 state_file(tmp_path / "state.json", {"a": "one"}), memory, changes=refuse
             )
             tried = asyncio.Event()
@@ -314,8 +314,8 @@ def test_a_file_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
 
     async def work() -> None:
         path = tmp_path / "etc" / "state.json"
-        async with Memory(tmp_path / "memory.db") as memory:
-            declared = Declared(path, memory, optional=True)
+        async with StateStore(tmp_path / "memory.db") as memory:
+            declared = StateFileLoader(path, memory, optional=True)
             await declared.load()
             assert not declared.last_error
             path.parent.mkdir()
@@ -333,8 +333,8 @@ def test_a_default_file_that_cannot_be_reached_is_a_fault(tmp_path: Path) -> Non
 
     async def work() -> None:
         (tmp_path / "etc").write_text("no folder")
-        async with Memory(tmp_path / "memory.db") as memory:
-            declared = Declared(tmp_path / "etc" / "state.json", memory, optional=True)
+        async with StateStore(tmp_path / "memory.db") as memory:
+            declared = StateFileLoader(tmp_path / "etc" / "state.json", memory, optional=True)
             with pytest.raises(StateFileError, match="Not a directory"):
                 await declared.load()
 

@@ -25,12 +25,12 @@ from opdbus.drift.transition_filter import Drifted
 from opdbus.errors import InvalidArgs, StateFileError
 from opdbus.history.change import Why
 from opdbus.index.changes.change_finder import ChangeFinder
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.health import Health
 from opdbus.index.search.finder import Finder
 from opdbus.index.state_store.events import Claimed, Listed
-from opdbus.index.state_store.state_file_loader import Declared
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight.insight import Insight
 from opdbus.observe.supervisor import Supervisor
@@ -38,12 +38,12 @@ from opdbus.observe.systemd.unit_requirements import required_by
 from opdbus.observe.table import chosen
 from opdbus.serving.serving import Serving
 from opdbus.state.file import StateFile
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 
-def _state(memory: Memory, tmp_path: Path) -> StateInterface:
+def _state(memory: StateStore, tmp_path: Path) -> StateInterface:
     vectors = ObjectVectors(memory, Serving(load({})))
-    declared = Declared(tmp_path / "state.json", memory)
+    declared = StateFileLoader(tmp_path / "state.json", memory)
     asked = Finder(vectors), Insight(vectors)
     health, observers = Health(vectors, declared), Supervisor((), memory)
     bulk = Bulk(Jobs(lambda _event: None, lambda: None))
@@ -55,7 +55,7 @@ def _state(memory: Memory, tmp_path: Path) -> StateInterface:
 
 def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:
     async def work() -> Any:
-        async with Memory(tmp_path / "memory.db") as memory:
+        async with StateStore(tmp_path / "memory.db") as memory:
             return await _state(memory, tmp_path).drift_report(Caller(":1.1", 0), wanted)
 
     return asyncio.run(work())
@@ -415,7 +415,7 @@ async def test_what_is_declared_absent_heals_when_it_goes(
         assert json.loads(ended[3]) == [[[said], ["present"], [end]]]
         assert checked.crossings[-1] == ["healed", "users/account/toor"]
         declarations = checked.tracker.declarations
-        thing = Thing("users", "account", "toor")
+        thing = ObjectId("users", "account", "toor")
         assert declarations.absence(thing, {said: absent}) == "declared absent, and not there"
 
 
@@ -428,12 +428,12 @@ async def test_a_thing_of_two_names_has_both_sides(tmp_path: Path) -> None:
         await checked.observe({**RUNNING, **address}, ["systemd/unit"])
         await checked.until(1001.0)
         for name in ("a", "a.service"):
-            declared, observed = checked.tracker.sides(Thing("systemd", "unit", name))
+            declared, observed = checked.tracker.sides(ObjectId("systemd", "unit", name))
             assert declared
             assert (declared.identity.name, declared.identity.source) == ("a", FILE)
             assert [one.identity.name for one in observed] == ["a.service"]
         for name in address:
-            assert checked.tracker.sides(Thing(*name.split("/", 2))).declared is None
+            assert checked.tracker.sides(ObjectId(*name.split("/", 2))).declared is None
 
 
 @in_loop
@@ -547,7 +547,7 @@ async def test_a_declaration_that_changes_while_nothing_runs(tmp_path: Path) -> 
         await checked.declare({"systemd": {"units": {"a": {"state": "active"}}}}, tmp_path)
         await checked.until(1010.0)
         assert checked.crossings == []
-    async with Memory(tmp_path / "memory.db", clock=lambda: 4e9 + 1000) as memory:
+    async with StateStore(tmp_path / "memory.db", clock=lambda: 4e9 + 1000) as memory:
         checked = Checked(memory, Clock())
         # the file is read before it is compared
         await checked.declare({"systemd": {"units": {"a": {"state": "inactive"}}}}, tmp_path)
@@ -568,7 +568,7 @@ async def test_what_left_while_nothing_ran_is_drift(tmp_path: Path) -> None:
         await checked.until(1010.0)
         await checked.declare({**DECLARED, "users": {"accounts": [{"name": "lee"}]}}, tmp_path)
         await checked.until(1020.0)
-    async with Memory(tmp_path / "memory.db", clock=lambda: 4e9 + 1030) as memory:
+    async with StateStore(tmp_path / "memory.db", clock=lambda: 4e9 + 1030) as memory:
         gone = {Identity("live:users", *lee.split("/"))}
         await memory.observe([], gone, {}, lambda _: Why("start"))
         checked = Checked(memory, Clock())
@@ -652,7 +652,7 @@ async def test_what_a_program_withdraws_of_several_is_missing(tmp_path: Path) ->
         await checked.memory.publish(told, 0)
         await checked.until(1010.0)
         assert checked.crossings == []
-        await checked.memory.withdraw([Thing("p", "thing", "c")], 0)
+        await checked.memory.withdraw([ObjectId("p", "thing", "c")], 0)
         await checked.until(1020.0)
         assert checked.crossings == [["drift", "p/thing/c"]]
 
@@ -696,7 +696,9 @@ async def test_many_declared_objects_hold_the_loop_shortly(tmp_path: Path) -> No
     """Look at few things at a time, whatever number is declared."""
     async with checking(tmp_path) as checked:
         items = [StateObject(Identity(FILE, "p", "k", f"n{n}"), {"a": n}) for n in range(1000)]
-        await checked.memory.replace(FILE, Present({item.identity for item in items}), items)
+        await checked.memory.replace(
+            FILE, IdentityHashSet({item.identity for item in items}), items
+        )
         seen = [StateObject(i.identity._replace(source="publish:x"), {"a": 7}) for i in items]
         await checked.memory.publish(seen, 0)
         turns = 0
@@ -711,7 +713,7 @@ def test_drift_reads_the_beginning_of_a_question() -> None:
     """Read no more of what drift is asked about than the first 2000 characters."""
     field = Field(("state",), "active", "failed", Severity.ERROR)
     rows = [
-        (Thing("systemd", "unit", name), Drifted("drift", 0.0, [field]))
+        (ObjectId("systemd", "unit", name), Drifted("drift", 0.0, [field]))
         for name in ("mail.service", "web.service")
     ]
     for padding, first in ((500, rows[1]), (1000, rows[0])):

@@ -17,8 +17,8 @@ from opdbus.drift import network_values, rule_table, word_values
 from opdbus.drift.compare import compare
 from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
 from opdbus.drift.tracker import Tracker
-from opdbus.drift.transition_filter import Crossing, Drifted
-from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.drift.transition_filter import Drifted, DriftTransition
+from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.platform.tasks import cancel, start
 
 # What one word says of an object, such as whether it runs: no lists.
@@ -171,7 +171,7 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
     async with observed(tmp_path, files.observer) as host:
         shown: dict[str, dict[str, Any]] = {}
 
-        def take(crossing: Crossing) -> None:
+        def take(crossing: DriftTransition) -> None:
             shown["/".join(crossing.thing)] = _by_name(crossing.after)
 
         async def until_drifted(**expected: dict[str, Any]) -> None:
@@ -184,7 +184,7 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
         host.memory.notify = lambda event: (hear(event), tracker.hear(event))[0]
         tasks: set[Any] = set()
         start(tracker.run(), tasks)
-        await Declared(path, host.memory).load()
+        await StateFileLoader(path, host.memory).load()
         theo = {"groups": ["sudo", "video"]}
         await until_drifted(group_sudo={"members": ["mira", "theo"]}, account_theo=theo)
         # another one leaves, and the declared member stays: nobody comes

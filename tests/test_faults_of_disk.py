@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from opdbus import config
 from opdbus.doctor.examine import examine
 from opdbus.errors import StoreError
-from opdbus.index.state_store.state_file_loader import Declared
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, StateObject
 
 OWNER = 1000
@@ -77,12 +77,12 @@ def overwrite(database: Path, *, everything: bool = False) -> None:
         file.write(b"\xff" * (size if everything else 65536))
 
 
-def names(memory: Memory) -> set[str]:
+def names(memory: StateStore) -> set[str]:
     """Give the names of all objects."""
     return {entry.identity.name for entry in memory.catalogue}
 
 
-async def stored(memory: Memory) -> set[str]:
+async def stored(memory: StateStore) -> set[str]:
     """Give the names of all objects in the database."""
     entries = await memory.archive.read(lambda store: list(store.entries()))
     return {entry.identity.name for entry in entries}
@@ -91,7 +91,7 @@ async def stored(memory: Memory) -> set[str]:
 def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
     """Take nothing of what has no room, say why, serve on, and take it again when there is room."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         changed = asyncio.Event()
         memory.archive.on_change = changed.set
         await memory.publish([unit("before")], OWNER)
@@ -118,7 +118,7 @@ def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
 def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> None:
     """Remove what was to live as long as a connection as soon as that can be written."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         changed = asyncio.Event()
         await memory.publish([unit("kept")], OWNER)
         items = [unit(f"n{n}", "text " * 100) for n in range(1000)]
@@ -142,10 +142,10 @@ def test_failed_loads_are_made_up_for_once(small: Path, tmp_path: Path) -> None:
     units = {f"d{n}": f"mail {n}" * 300 for n in range(300)}
     file = state_file(tmp_path / "state.json", units)
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         changed = asyncio.Event()
         memory.notify = lambda _event: changed.set()
-        declared = Declared(file, memory)
+        declared = StateFileLoader(file, memory)
         ballast = fill(small)
         for _ in range(5):
             with pytest.raises(StoreError):
@@ -247,11 +247,11 @@ def test_a_rebuild_that_finds_no_room_is_one_sentence(
     assert run(small, _stored_names) > {"n0", "a"}
 
 
-async def _publish_many(memory: Memory) -> None:
+async def _publish_many(memory: StateStore) -> None:
     await memory.publish([unit(f"n{n}", "text " * 40) for n in range(1000)], OWNER)
 
 
-async def _stored_names(memory: Memory) -> set[str]:
+async def _stored_names(memory: StateStore) -> set[str]:
     return names(memory)
 
 
@@ -344,7 +344,7 @@ def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[st
 def test_a_read_only_folder_is_served_to_another_user() -> None:
     """Serve a database that this user may only read."""
 
-    async def make(memory: Memory) -> None:
+    async def make(memory: StateStore) -> None:
         await memory.publish([unit("here")], OWNER)
 
     # not pytest's folder, which other users cannot enter

@@ -13,8 +13,8 @@ import pytest
 from running import PATIENCE_SECONDS, replace, state_file
 
 from opdbus.errors import StateFileError
-from opdbus.index.state_store.state_file_loader import Declared
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.state_store.state_store import StateStore
 
 
 def _in_place_of(make: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -59,7 +59,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 class House:
     """A memory whose state file is watched."""
 
-    def __init__(self, memory: Memory, declared: Declared) -> None:
+    def __init__(self, memory: StateStore, declared: StateFileLoader) -> None:
         self.memory = memory
         self.declared = declared
         self._news = asyncio.Event()
@@ -82,9 +82,9 @@ def run(tmp_path: Path, work: Callable[[House], Any]) -> None:
     """Do work beside a memory whose state file is watched."""
 
     async def both() -> None:
-        async with Memory(tmp_path / "state" / "memory.db") as memory:
+        async with StateStore(tmp_path / "state" / "memory.db") as memory:
             (tmp_path / "etc").mkdir()
-            declared = Declared(tmp_path / "etc" / "state.json", memory)
+            declared = StateFileLoader(tmp_path / "etc" / "state.json", memory)
             house = House(memory, declared)
             watching = asyncio.create_task(declared.watch())
             try:

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from house import beside
 
-from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.catalogue.hash_table import HashTable
-from opdbus.index.catalogue.name_array import Names
-from opdbus.index.catalogue.text_table import Texts
-from opdbus.index.catalogue.value_array import Values, decoded, encoded
-from opdbus.index.database.identity_set import Present
+from opdbus.index.catalogue.name_array import NameArray
+from opdbus.index.catalogue.text_table import TextTable
+from opdbus.index.catalogue.value_array import ValueArray, decoded, encoded
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.fields import field_index, field_reader
 from opdbus.index.fields.field_column import FieldColumn
 from opdbus.index.fields.field_index import FieldIndex
 from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.query import condition_matching
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import IS, OPERATORS, AllOf, Condition, number
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 VALUES: Sequence[Any] = (
     *(
@@ -87,7 +87,7 @@ def conditions(chance: random.Random) -> Iterator[list[Condition]]:
         ]
 
 
-async def compare(memory: Memory, chance: random.Random) -> None:
+async def compare(memory: StateStore, chance: random.Random) -> None:
     """Compare what is found with what a look at everything that there is finds."""
     about = {thing: memory.catalogue.about(thing) for thing in memory.catalogue.known()}
     contents = await memory.content([entry for entries in about.values() for entry in entries])
@@ -100,7 +100,7 @@ async def compare(memory: Memory, chance: random.Random) -> None:
         assert await condition_matching.things(memory, asked) == met, asked
 
 
-async def change(memory: Memory, chance: random.Random) -> None:
+async def change(memory: StateStore, chance: random.Random) -> None:
     """Have some objects come, change and go, of three sources that tell of the same things."""
     for source in (FILE, "live:systemd", "publish:probe"):
         names = [f"u{n}" for n in range(12) if chance.random() < 0.6]
@@ -110,7 +110,7 @@ async def change(memory: Memory, chance: random.Random) -> None:
         ]
         kept = {e.identity for e in memory.catalogue.of_source(source) if chance.random() < 0.7}
         present = kept | {item.identity for item in objects}
-        await memory.replace(source, Present(present), objects)
+        await memory.replace(source, IdentityHashSet(present), objects)
         moving = [o.identity for o in objects if source.startswith("live")]
         memory.volatile.drop(one for one in moving if chance.random() < 0.3)
         memory.volatile.put(
@@ -137,13 +137,13 @@ def test_it_says_what_a_look_at_each_object_says(
         monkeypatch.setattr(field_index, "_MAX_COLUMNS", 12)
 
     async def look() -> None:
-        async with Memory(tmp_path / "memory.db") as memory:
+        async with StateStore(tmp_path / "memory.db") as memory:
             for step in range(5):
                 await change(memory, chance)
                 if step % 2:
                     await memory.fields.catch_up()
                 await compare(memory, chance)
-        async with Memory(tmp_path / "memory.db") as memory:
+        async with StateStore(tmp_path / "memory.db") as memory:
             await compare(memory, chance)
             await memory.fields.catch_up()
             await compare(memory, chance)
@@ -161,13 +161,13 @@ def test_a_change_while_it_is_read_is_read_again(
 
     name = Identity("live:systemd", "systemd", "unit", "u")
 
-    async def reading(memory: Memory) -> None:
+    async def reading(memory: StateStore) -> None:
         while True:
             await memory.fields.catch_up()
             await asyncio.sleep(0)
 
     async def look() -> None:
-        async with Memory(tmp_path / "memory.db") as memory, beside(reading(memory)):
+        async with StateStore(tmp_path / "memory.db") as memory, beside(reading(memory)):
             for state in range(1, 20):
                 others = [
                     StateObject(name._replace(name=f"{n}"), {"state": -state}) for n in range(9)
@@ -175,7 +175,7 @@ def test_a_change_while_it_is_read_is_read_again(
                 await memory.observe([StateObject(name, {"state": state}), *others], set(), {})
                 asked = [Condition("state", "=", str(state))]
                 for _ in range(9):
-                    assert await condition_matching.things(memory, asked) == {Thing(*name[1:])}
+                    assert await condition_matching.things(memory, asked) == {ObjectId(*name[1:])}
                     await asyncio.sleep(0.0003)
 
     asyncio.run(look())
@@ -195,7 +195,7 @@ def test_what_is_to_be_read_anew_meanwhile_is(
         return rows
 
     async def look() -> None:
-        async with Memory(tmp_path / "memory.db") as memory:
+        async with StateStore(tmp_path / "memory.db") as memory:
             for state in (1, 2):
                 monkeypatch.setattr(FieldReader, "_take", take)
                 await memory.observe([StateObject(one, {"a": state}) for one in units], set(), {})
@@ -208,7 +208,7 @@ def test_what_is_to_be_read_anew_meanwhile_is(
 
 def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
     """Leave out what is gone, also where something else has come in its place."""
-    view = View(Texts())
+    view = EntryView(TextTable())
     assert not len(view.there(view.found([7])))
     index = FieldIndex(view)
     index.publish(index.write([(1, Identity("", "", "", "gone"), {"a": 1})]))
@@ -219,7 +219,7 @@ def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
 def test_values_are_found_by_parts_of_them() -> None:
     """Find what has a text, of any length, at the beginning, in the middle and at the end."""
     texts = ["", "a", "ab", "abcabc", "xabc", "cabx", "abcabcabcabd", "üa", "aü"]
-    values = Values()
+    values = ValueArray()
     values.add([encoded(text) for text in texts[:4]])
     values.add([encoded(text) for text in texts[4:]])
     for part in ("a", "ab", "abc", "abca", "abcabd", "cabcabd", "ü", "zz", "", "abcabcabcabdd"):
@@ -270,7 +270,7 @@ def test_spans_of_time_are_found_however_they_are_written(field: str, asked: str
 
 def test_names_are_those_that_were_put() -> None:
     """Give each place the name that was put there last, however often there was another."""
-    chance, names = random.Random(3), Names()  # noqa: S311 -- no secret
+    chance, names = random.Random(3), NameArray()  # noqa: S311 -- no secret
     expected = [f"ü{n}" for n in range(50)]
     encoded = [name.encode() for name in ("lost", *expected)]
     sizes = np.array([*map(len, encoded)], np.uint32)

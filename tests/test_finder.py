@@ -19,7 +19,7 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index.catalogue.declarations import Unpaired
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Entry
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, Page
@@ -27,7 +27,7 @@ from opdbus.index.state_store.events import Vectorized
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.settings.parsing import ProviderRequest
 from opdbus.state.conditions import Condition
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 ASKED = (("~", "7"), ("=", "u7"), ("!=", "u7"), ("=", "nobody"))
 
@@ -50,7 +50,7 @@ def test_before_the_model_lexical_answers_and_the_rest_waits(
         for hits in await asyncio.gather(*waiting):
             assert len(hits) == 2
         with pytest.raises(NoVector, match="wait for the signal Vectorized"):
-            await made.vectors.vector(Thing("systemd", "unit", "a"))
+            await made.vectors.vector(ObjectId("systemd", "unit", "a"))
 
     live(work, engine=False)
 
@@ -60,7 +60,7 @@ def test_without_a_model_words_are_left(live: Callable[..., Any]) -> None:
 
     async def work(made: House) -> None:
         await made.declare(unit("a", "network"))
-        thing = Thing("systemd", "unit", "a")
+        thing = ObjectId("systemd", "unit", "a")
         asked = (
             made.finder.search("x", Page(5), "vector"),
             made.finder.similar(thing, Page(5)),
@@ -176,7 +176,7 @@ def test_what_takes_the_place_of_what_met_a_condition_is_not_found(
 
     class Changing(ObjectVectors):
         async def ask(self, question: str, priority: Rank = Rank.FEW) -> Any:
-            await self.memory.replace(FILE, Present({o.identity for o in after}), after)
+            await self.memory.replace(FILE, IdentityHashSet({o.identity for o in after}), after)
             return await super().ask(question, priority)
 
     after = [unit("other", "the mail"), *units(4)]
@@ -200,12 +200,12 @@ def test_what_is_like_an_object_leaves_it_out(live: Callable[..., Any]) -> None:
         await made.declare(*twins)
         while made.vectors.waiting():
             await made.event(Vectorized)
-        thing = Thing("systemd", "unit", "mail one")
+        thing = ObjectId("systemd", "unit", "mail one")
         hits = await made.finder.similar(thing, Page(10))
         assert hits[0].thing.name == "mail two"
         assert thing not in [hit.thing for hit in hits]
         with pytest.raises(UnknownObject):
-            await made.finder.similar(Thing("a", "b", "c"), Page(10))
+            await made.finder.similar(ObjectId("a", "b", "c"), Page(10))
 
     live(work)
 
@@ -244,7 +244,7 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
             hits = await made.finder.search("mail", Page(5))
             assert {hit.thing.name for hit in hits} == {"a", "b"}
             # what was computed before is still compared
-            assert await made.finder.similar(Thing("systemd", "unit", "a"), Page(5))
+            assert await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(5))
             with pytest.raises(ProviderError, match="cpu:onnxruntime"):
                 await made.finder.search("mail", Page(5), "vector")
             await made.publish(observed("c", "mail user"))
@@ -265,7 +265,7 @@ def test_what_is_declared_is_looked_up_on_the_event_loop(live: Callable[..., Any
     class Watched(Unpaired):
         """Declarations that note who asks."""
 
-        def observed(self, thing: Thing) -> Sequence[Thing]:
+        def observed(self, thing: ObjectId) -> Sequence[ObjectId]:
             threads.add(threading.get_ident())
             return super().observed(thing)
 

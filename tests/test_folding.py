@@ -1,12 +1,12 @@
 """What becomes of a report of an object: nothing is counted twice, and no event is lost."""
 
 from opdbus.history.change import Why
-from opdbus.observe.core.coalescing import Seen, decide
+from opdbus.observe.core.coalescing import SeenObject, decide
 from opdbus.state.object import Identity
 
 MOVING, CAN_WAIT = frozenset({"pid"}), frozenset({"state"})
 STORED = {"state": b"old", "pid": b"1"}
-WAITING = Seen(
+WAITING = SeenObject(
     Identity("live:lamps", "house", "lamp", "desk"),
     STORED,
     {**STORED, "state": b"new"},

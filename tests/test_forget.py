@@ -25,17 +25,17 @@ from opdbus.history.verify import Report, verify
 from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.store import Store
 from opdbus.index.state_store import erasure
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import ObjectId
 
 # as JSON writes it, it is another text
 SECRET = 'tele"phone\\ü'
 
 
-def forgetting(*targets: Target) -> Callable[[Memory], Awaitable[list[Forgotten]]]:
+def forgetting(*targets: Target) -> Callable[[StateStore], Awaitable[list[Forgotten]]]:
     """Make work that records changes of some objects, then forgets."""
 
-    async def work(memory: Memory) -> list[Forgotten]:
+    async def work(memory: StateStore) -> list[Forgotten]:
         for number in range(6):
             items = [
                 unit("a", description=f"{SECRET} {number}", port=number),
@@ -69,7 +69,7 @@ def rows(folder: Path, columns: str, where: str = "1") -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("target", "numbers"),
     [
-        (Target(Thing("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
+        (Target(ObjectId("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
         (Target(text=SECRET), [1, 3, 5, 7, 9, 11, 13]),
         (Target(text=f"{SECRET} 3"), [7, 9]),
         (Target(row=5), [5]),
@@ -105,7 +105,7 @@ def traces(folder: Path) -> list[str]:
 def test_no_trace_is_left(tmp_path: Path) -> None:
     """Leave nothing of it in any file, while others read and after that."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         (done,) = await forgetting(Target(text=SECRET))(memory)
         assert len(done.rows) == 7
         assert traces(tmp_path) == []
@@ -121,7 +121,7 @@ def test_no_trace_is_left(tmp_path: Path) -> None:
 def test_a_reader_keeps_the_log(tmp_path: Path) -> None:
     """Say that a trace is left while another program reads, and none when asked again after it."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await forgetting()(memory)
         await memory.archive.write(lambda store: store.sync())
         with closing(sqlite3.connect(tmp_path / "memory.db", isolation_level=None)) as reader:
@@ -139,7 +139,7 @@ def test_a_reader_keeps_the_log(tmp_path: Path) -> None:
 def test_what_cannot_be_erased_is_counted(tmp_path: Path) -> None:
     """Count the rows whose object's name or cause has the text, which the chain covers."""
 
-    async def work(memory: Memory) -> Forgotten:
+    async def work(memory: StateStore) -> Forgotten:
         await memory.publish([unit("hushed", state="hushed"), unit("b")], OWNER)
         await memory.publish([unit("b", a=1)], OWNER, cause="dpkg: hushed")
         done, _ = await memory.forget(Target(text="hushed"), "")
@@ -152,7 +152,7 @@ def test_what_cannot_be_erased_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "numbers"),
     [
-        (Target(Thing("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
+        (Target(ObjectId("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
         (Target(text=SECRET), [1, 3, 5, 7, 9, 11, 13]),
         (Target(row=2), [2]),
         (Target(row=13), [13]),
@@ -164,7 +164,7 @@ def test_rows_that_are_hidden_are_forgotten(
 ) -> None:
     """Erase also what nobody sees until it was looked through after an update."""
 
-    async def work(memory: Memory) -> Forgotten:
+    async def work(memory: StateStore) -> Forgotten:
         await forgetting()(memory)
         await memory.archive.write(partial(hide, last=unchecked))
         done, _ = await memory.forget(target, "")
@@ -184,7 +184,7 @@ def hide(store: Store, last: int) -> None:
 def test_many_rows_are_forgotten_at_once(tmp_path: Path) -> None:
     """Tell of any number of rows, in as many rows as that takes."""
 
-    async def work(memory: Memory) -> Forgotten:
+    async def work(memory: StateStore) -> Forgotten:
         for number in range(2):
             items = [
                 unit(f"u{n}", text="hushed" if n % 2 else "other", n=number) for n in range(9000)
@@ -221,7 +221,7 @@ def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
     """Agree with the checkpoints of before, whatever was forgotten and pruned since."""
     points: list[Checkpoint] = []
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         dice = random.Random(7)  # noqa: S311 -- the same in every run
         for number in range(300):
             await memory.publish([unit(f"u{number % 9}", text=f"t{dice.random()}")], OWNER)
@@ -232,7 +232,7 @@ def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
                 point = checkpoint.read(checkpoint.text_of(state.head, "op-dbus/1"), number, "120")
                 assert point
                 points.append(point)
-        await memory.forget(Target(Thing("systemd", "unit", "u3")), "")
+        await memory.forget(Target(ObjectId("systemd", "unit", "u3")), "")
         await memory.archive.write(lambda store: store.prune_history(90))
 
     run(tmp_path, work)
@@ -285,10 +285,10 @@ def test_a_daemon_forgets_for_its_manager(daemons: Callable[..., Running], tmp_p
     assert (found.returncode, report["ok"], report["erased"], report["last"]) == (0, True, 3, 6)
 
 
-def filled(count: int) -> Callable[[Memory], Awaitable[None]]:
+def filled(count: int) -> Callable[[StateStore], Awaitable[None]]:
     """Make work that records so many rows, a third of which have the secret."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         for text in ("first", SECRET, "last"):
             items = [unit(f"u{n}", description=f"{text} {n}") for n in range(count // 3)]
             await memory.publish(items, OWNER)
@@ -302,7 +302,7 @@ def test_others_publish_while_much_is_forgotten(
     """A call that begins after a forget ends before it: the forget gives way after each step."""
     monkeypatch.setattr(erasure, "_AT_A_TIME", 2)
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await filled(3000)(memory)
         ended: list[str] = []
         forgetting = asyncio.create_task(memory.forget(Target(text=SECRET), ""))
@@ -362,7 +362,7 @@ def test_a_forget_that_was_killed_goes_on_at_the_next_start(tmp_path: Path, step
     assert done.returncode == -9
     assert look(tmp_path).problems == []
 
-    async def gone_on(memory: Memory) -> None:
+    async def gone_on(memory: StateStore) -> None:
         async with asyncio.timeout(60):
             while await memory.archive.read(lambda store: store.fact("unclean")):  # noqa: ASYNC110 -- it tells of its end on no event
                 await asyncio.sleep(0.01)

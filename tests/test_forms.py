@@ -9,19 +9,19 @@ from opdbus.config import load
 from opdbus.index.query import question_patterns
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.language import kinds
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Identity, ObjectId, StateObject
 
-UNIT = Thing("systemd", "unit", "a.service")
-TIMER = Thing("systemd", "unit", "a.timer")
-ACCOUNT = Thing("users", "account", "postgres")
-MOUNT = Thing("mounts", "mount", "/tmp")  # noqa: S108 -- a name
-FILE = Thing("files", "file", "/etc/fstab")
-LISTENER = Thing("net", "listener", "tcp 0.0.0.0:22")
-ADDRESS = Thing("net", "address", "192.0.2.1/24 on eth0")
+UNIT = ObjectId("systemd", "unit", "a.service")
+TIMER = ObjectId("systemd", "unit", "a.timer")
+ACCOUNT = ObjectId("users", "account", "postgres")
+MOUNT = ObjectId("mounts", "mount", "/tmp")  # noqa: S108 -- a name
+FILE = ObjectId("files", "file", "/etc/fstab")
+LISTENER = ObjectId("net", "listener", "tcp 0.0.0.0:22")
+ADDRESS = ObjectId("net", "address", "192.0.2.1/24 on eth0")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ ADDRESS = Thing("net", "address", "192.0.2.1/24 on eth0")
     ],
 )
 def test_a_question_about_a_state_asks_for_what_has_states(
-    question: str, thing: Thing, *, is_asked: bool
+    question: str, thing: ObjectId, *, is_asked: bool
 ) -> None:
     """Raise services if it is asked whether something runs, and no sort where one is named."""
     assert bool(kinds.of_thing(thing)[0] & question_patterns.of(question).asked.subject) == is_asked
@@ -47,7 +47,10 @@ def test_a_question_about_a_state_asks_for_what_has_states(
 
 def test_only_what_can_have_a_value_is_asked_for_with_it() -> None:
     """Let a `network card` be a device, and an interface alone where it is down."""
-    card, interface = Thing("devices", "pci", "0000:00:03.0"), Thing("net", "interface", "eth0")
+    card, interface = (
+        ObjectId("devices", "pci", "0000:00:03.0"),
+        ObjectId("net", "interface", "eth0"),
+    )
     for question, is_device in (("network card", True), ("network card that is down", False)):
         subject = question_patterns.of(question).asked.subject
         assert bool(kinds.of_thing(card)[0] & subject) == is_device
@@ -118,7 +121,7 @@ def test_a_state_that_is_asked_about_counts_little(
         said = {"sub_state": state, "description": f"a {name} stork{nest}"}
         return StateObject(Identity("live:x", "systemd", "unit", f"{name}-stork.service"), said)
 
-    async def look(memory: Memory) -> str:
+    async def look(memory: StateStore) -> str:
         found = await Finder(ObjectVectors(memory, Serving(load({})))).search(
             question, Page(10), "lexical"
         )
@@ -165,7 +168,7 @@ def test_all_values_of_a_question_must_be_met(
     ]
     objects += [unit(f"other{n}.service", active_state="inactive") for n in range(150)]
 
-    async def look(memory: Memory) -> set[str]:
+    async def look(memory: StateStore) -> set[str]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search(question, Page(10), "lexical")
         return {hit.thing.name for hit in found if not hit.judged.is_weak}

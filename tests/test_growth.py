@@ -47,7 +47,7 @@ from opdbus.observe.systemd import unit_files
 from opdbus.platform.slices import slices
 from opdbus.settings import env_file
 from opdbus.state import conditions, document, fields, flatten, publish, redact
-from opdbus.state.object import Identity, Thing
+from opdbus.state.object import Identity, ObjectId
 
 PATTERNS: Final = patterns()
 # What texts are made of: words that somebody reads, separators, brackets, quotes, blanks.
@@ -60,7 +60,7 @@ TOKENS: Final = (
 SIZES: Final = (256, 1024, 4096)
 QUESTION_SIZES: Final = (MAX_CHARACTERS // 16, MAX_CHARACTERS // 4, MAX_CHARACTERS)
 HERE: Final = Path("state.json")
-THING: Final = Thing("lab", "box", "x")
+THING: Final = ObjectId("lab", "box", "x")
 Work = Callable[[str], object]
 
 
@@ -142,7 +142,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "redaction": lambda text: (redact.redact_text(text), redact.redact(_object(text))),
         "rendering": lambda text: render(unit(text, description=text, note=text)),
         "services": documents.ports,
-        "short name": lambda text: change_relations.called(Thing("a", "b", text)),
+        "short name": lambda text: change_relations.called(ObjectId("a", "b", text)),
         "state file": _document,
         "sysctl": _file(root, "sysctl.conf", lambda: Sysctls(folder).read()),
         "terminal": lambda text: (widths.fold(text, 40), widths.width(text)),
@@ -172,8 +172,8 @@ QUESTIONS: Final[dict[str, Work]] = {
     "dates": lambda text: relative_dates.find(text, datetime.now(UTC)),
     "everyday words": everyday.said,
     "form": question_patterns.of,
-    "joined words": lambda text: spelling.joined(text, lambda _: ()),
-    "kinds": lambda text: (kinds.asked(text, query_terms.STOP_WORDS), kinds.names(text)),
+    "joined words": lambda text: spelling.find_compounds(text, lambda _: ()),
+    "kinds": lambda text: (kinds.requested(text, query_terms.STOP_WORDS), kinds.names(text)),
     "subject": change_ranking.subject,
     "times": clock_times.find,
     "vocabulary": vocabulary.denied,

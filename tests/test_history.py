@@ -15,14 +15,14 @@ from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.change import FieldChange, Why, differences, from_json, to_json, undone
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import Identity, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Identity, ObjectId
 
 
 def test_each_change_is_a_row(tmp_path: Path) -> None:
     """Record what came, changed and left, with the fields before and after, and nothing else."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([unit("a", state="active", port=1)], OWNER, cause="c1")
         await memory.publish([unit("a", state="active", port=1)], OWNER, cause="c2")
         await memory.publish([unit("a", state="failed", port=1)], OWNER, cause="c3")
@@ -43,7 +43,7 @@ def test_each_change_is_a_row(tmp_path: Path) -> None:
 def test_what_is_refused_leaves_no_row(tmp_path: Path) -> None:
     """Write rows and objects together, or neither."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([unit("a", state="active")], OWNER)
         with pytest.raises(Exception, match="belongs to uid"):
             await memory.publish([unit("b"), unit("a", state="failed")], OWNER + 1)
@@ -55,7 +55,7 @@ def test_what_is_refused_leaves_no_row(tmp_path: Path) -> None:
 def test_the_chain_covers_every_row(tmp_path: Path) -> None:
     """Make each hash from the row and the hash before, and the tree's root as RFC 6962 has it."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         for number in range(7):
             await memory.publish([unit("a", number=number), unit(f"b{number}")], OWNER)
         state = await memory.archive.read(lambda store: store.ledger.state())
@@ -124,7 +124,7 @@ def erase_deleted(store: Store) -> None:
 def test_what_lives_with_a_connection_keeps_no_values(tmp_path: Path) -> None:
     """Record that something changed, and no value, nor a sentence with one."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([unit("a", description="hushed")], OWNER, holder=":1.1")
         await memory.publish([unit("a", description="hidden")], OWNER, holder=":1.1")
         await memory.release(":1.1")
@@ -140,10 +140,10 @@ def test_what_lives_with_a_connection_keeps_no_values(tmp_path: Path) -> None:
 def test_what_is_withdrawn_leaves_no_values(tmp_path: Path) -> None:
     """Erase the values of all rows about it; the rows stay, and the chain holds."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([unit("a", description="hushed"), unit("b")], OWNER)
         await memory.publish([unit("a", description="hidden")], OWNER)
-        await memory.withdraw([Thing("systemd", "unit", "a")], OWNER)
+        await memory.withdraw([ObjectId("systemd", "unit", "a")], OWNER)
         await memory.archive.write(erase_deleted)
 
     run(tmp_path, work)
@@ -156,7 +156,7 @@ def test_what_is_withdrawn_leaves_no_values(tmp_path: Path) -> None:
 def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
     """Record what happened to an object and left it as it was; the object is not changed."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         item = unit("a", state="active")
         await memory.publish([item], OWNER)
         generation = memory.generation
@@ -173,10 +173,10 @@ def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
 def test_what_a_killed_daemon_held_is_gone(tmp_path: Path) -> None:
     """Record at the next start that what lived with a connection is gone, and why."""
 
-    async def hold(memory: Memory) -> None:
+    async def hold(memory: StateStore) -> None:
         await memory.publish([unit("a", description="hushed")], OWNER, holder=":1.1")
 
-    async def look(memory: Memory) -> None:
+    async def look(memory: StateStore) -> None:
         assert not list(memory.catalogue)
 
     run(tmp_path, hold)

@@ -21,10 +21,10 @@ from opdbus.index.changes import history_reader
 from opdbus.index.changes.change_finder import ChangeFinder
 from opdbus.index.changes.connections import nothing_more
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Identity, ObjectId, StateObject
 
 PACKAGE = "/org/opdbus/state/packages/package/x"
 ROOT = node.Caller(":1.1", 0)
@@ -36,12 +36,12 @@ STOPPED = FieldChange(["active_state"], ["active"], ["inactive"])
 def run(
     folder: Path,
     rows: Sequence[tuple[str, What, str]],
-    work: Callable[[Memory, HistoryInterface], Awaitable[Any]],
+    work: Callable[[StateStore, HistoryInterface], Awaitable[Any]],
 ) -> Any:
     """Run something with a history of (object, what, cause) each."""
 
     async def live() -> Any:
-        async with Memory(folder / "memory.db") as memory:
+        async with StateStore(folder / "memory.db") as memory:
             fields = [FieldChange(["version"], ["3.0"], ["2.0"])]
             changes = [
                 Change(Identity("file", *name.split("/")), what, Why(cause), fields)
@@ -70,7 +70,7 @@ def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
         ("systemd/unit/x", "drift", ""): False,
     }
 
-    async def work(memory: Memory, history: HistoryInterface) -> list[bool]:
+    async def work(memory: StateStore, history: HistoryInterface) -> list[bool]:
         await history.forget(ROOT, {"object": PACKAGE})
         kept = await history_reader.numbered(memory, range(1, len(told) + 1))
         return [row.fields[0].path == [] for row in kept]
@@ -87,7 +87,7 @@ def test_the_history_of_a_thing_has_all_its_names(tmp_path: Path) -> None:
         ("packages/package/y", "gone", ""),
     ]
 
-    async def work(_memory: Memory, history: HistoryInterface) -> list[list[Any]]:
+    async def work(_memory: StateStore, history: HistoryInterface) -> list[list[Any]]:
         found = [
             await history.changes(ROOT, {"object": path}, 9)
             for path in (PACKAGE, "/org/opdbus/state/packagekit/package/x")
@@ -100,7 +100,7 @@ def test_the_history_of_a_thing_has_all_its_names(tmp_path: Path) -> None:
 def test_what_was_erased_is_said_to_be(tmp_path: Path) -> None:
     """Refuse to forget a row that is not there, and to look for what is like an erased change."""
 
-    async def work(_memory: Memory, history: HistoryInterface) -> None:
+    async def work(_memory: StateStore, history: HistoryInterface) -> None:
         with pytest.raises(NotKept, match="there is no row 9 of history: rows 1 to 1 are kept"):
             await history.forget(ROOT, {"row": 9})
         assert await history.forget(ROOT, {"row": 1}) == (1, 0, True)
@@ -115,7 +115,7 @@ def test_what_was_erased_is_said_to_be(tmp_path: Path) -> None:
 def test_what_followed_is_told_once(tmp_path: Path) -> None:
     """Give of the turns of a restart loop the first, and nothing that only has the same cause."""
 
-    async def work(memory: Memory, history: HistoryInterface) -> list[Any]:
+    async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
         async def see(name: str, cause: str, state: str, *, is_event: bool = False) -> None:
             unit, why = Identity("live:x", "systemd", "unit", name), Why(cause, is_event=is_event)
             what = StateObject(unit, {"active_state": state})
@@ -138,7 +138,7 @@ def test_what_followed_is_told_once(tmp_path: Path) -> None:
 def test_what_is_like_an_object_is_like_what_happened_to_it(tmp_path: Path) -> None:
     """Take what happened on the host last, and not what became of a declaration."""
 
-    async def work(memory: Memory, history: HistoryInterface) -> list[Any]:
+    async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
         unit = Identity("live:x", "systemd", "unit", "web.service")
         declared = Identity("file", "systemd", "unit", "web")
         for state in ("active", "failed", "active", "failed"):
@@ -154,7 +154,7 @@ def test_what_is_like_an_object_is_like_what_happened_to_it(tmp_path: Path) -> N
 def test_what_was_around_an_object_is_told_by_all_its_names(tmp_path: Path) -> None:
     """Tell of ports that are closed, and of a declaration that is gone and has the short name."""
 
-    async def work(memory: Memory, history: HistoryInterface) -> list[Any]:
+    async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
         told: list[tuple[Identity, What, FieldChange]] = [
             (
                 PORT._replace(name="tcp :1"),
@@ -181,11 +181,11 @@ def test_all_things_are_walked_on_a_thread(
     """Leave the event loop to others while all things are compared with one, however many."""
     walkers = []
 
-    def known(catalogue: Catalogue) -> list[Thing]:
+    def known(catalogue: Catalogue) -> list[ObjectId]:
         walkers.append(threading.get_ident())
         return original(catalogue)
 
-    async def work(_memory: Memory, history: HistoryInterface) -> int:
+    async def work(_memory: StateStore, history: HistoryInterface) -> int:
         await history.changes(ROOT, {"around": path}, 9)
         return threading.get_ident()
 
@@ -204,7 +204,7 @@ def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> 
         ("packages/package/x", "changed", "apt:1"),
     ]
 
-    async def work(_memory: Memory, history: HistoryInterface) -> list[list[Any]]:
+    async def work(_memory: StateStore, history: HistoryInterface) -> list[list[Any]]:
         asked = ({"around": PACKAGE}, {"around": PACKAGE, "cause": "first"}, {"object": PACKAGE})
         found = [await history.changes(ROOT, dict(each), 9) for each in asked]
         return [[row["seq"].value for row in rows] for rows in found]
@@ -215,7 +215,7 @@ def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> 
 def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
     """Erase a row that is being looked through after an update, and say that it is hidden."""
 
-    async def work(memory: Memory, history: HistoryInterface) -> tuple[int, int, bool]:
+    async def work(memory: StateStore, history: HistoryInterface) -> tuple[int, int, bool]:
         await memory.archive.write(partial(hide, last=2))
         with pytest.raises(NotKept, match="row 2 of history is hidden: rows 1 to 2 are looked"):
             await history.nearest(ROOT, {"seq": 2}, 1)

@@ -17,12 +17,12 @@ from tiny import write_tiny_model
 from opdbus.config import Config
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
-from opdbus.index.catalogue.catalogue import thing_of
-from opdbus.index.database.identity_set import Present
+from opdbus.index.catalogue.catalogue import object_id_of
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed, Vectorized
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import object_text
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, ObjectId
 
 
 async def agree(made: House) -> None:
@@ -166,7 +166,7 @@ def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
         index = await made.vectors.index(embedder.numerics, embedder.dimension)
         about = made.memory.catalogue.about
         for name, left in (("b", 2), ("a", 1)):
-            for entry in about(Thing("systemd", "unit", name)):
+            for entry in about(ObjectId("systemd", "unit", name)):
                 assert made.vectors.waiting() == left + 1
                 await index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
             assert made.vectors.waiting() == left
@@ -183,13 +183,13 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
         entries = made.memory.catalogue
         contents = await made.memory.content(entries)
         for entry, item in zip(entries, items, strict=True):
-            assert thing_of(entry).name == item.name
+            assert object_id_of(entry).name == item.name
             assert contents[entry.id].text == object_text.render(item).text
 
     live(work, engine=False)
 
 
-class Counting(Memory):
+class Counting(StateStore):
     """A memory that counts the texts that are read."""
 
     read = 0
@@ -233,14 +233,14 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
     live(work, settings={"queue_limit": 1})
 
 
-class Forgetful(Memory):
+class Forgetful(StateStore):
     """A memory in which all objects but one are gone as soon as their texts were read."""
 
     async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Any:
         """Return texts, and let objects go."""
         found = await super().texts(digests, again=again)
         stays = {entry.identity for entry in self.catalogue if entry.identity.name == "stays"}
-        await self.replace(FILE, Present(stays), [])
+        await self.replace(FILE, IdentityHashSet(stays), [])
         return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from opdbus.config import load
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.conditions import parse
@@ -113,7 +113,7 @@ async def search(
     folder: Path, question: str, page: Page, *others: StateObject
 ) -> list[tuple[str, float]]:
     """Return the names and totals of what a question finds by words."""
-    async with Memory(folder / "db") as memory:
+    async with StateStore(folder / "db") as memory:
         objects = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
         await memory.observe([*others, *objects], set(), {})
         finder = Finder(ObjectVectors(memory, Serving(load({}))))

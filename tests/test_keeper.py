@@ -23,8 +23,8 @@ from opdbus.history.verify import Report, verify
 from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.events import Event, Recorded
-from opdbus.index.state_store.history_retention import Keeper
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.history_retention import HistoryRetention
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.journal import MESSAGE_IDS
 
 PATIENCE_SECONDS = 20
@@ -54,18 +54,20 @@ def to_journal(journald: Journald) -> Iterator[structlog.typing.FilteringBoundLo
 
 
 def run(
-    path: Path, keeper: Callable[[Memory], Keeper], work: Callable[..., Awaitable[None]]
+    path: Path,
+    keeper: Callable[[StateStore], HistoryRetention],
+    work: Callable[..., Awaitable[None]],
 ) -> None:
     """Do something while history is kept."""
 
     async def both() -> None:
-        holder: list[Keeper] = []
+        holder: list[HistoryRetention] = []
 
         def take(event: Event) -> None:
             if isinstance(event, Recorded):
                 holder[0].recorded()
 
-        async with Memory(path, take, boot="b1") as memory, asyncio.timeout(PATIENCE_SECONDS):
+        async with StateStore(path, take, boot="b1") as memory, asyncio.timeout(PATIENCE_SECONDS):
             holder.append(keeper(memory))
             await work(memory, holder[0])
 
@@ -73,14 +75,14 @@ def run(
 
 
 def made(
-    memory: Memory,
+    memory: StateStore,
     to_journal: structlog.typing.FilteringBoundLogger | None,
     seconds: float = 600,
     limits: Limits = ALL,
     clock: Callable[[], float] = time.time,
-) -> Keeper:
+) -> HistoryRetention:
     """Make a keeper of a memory's history."""
-    return Keeper(memory, to_journal, "op-dbus/1", limits, seconds, clock)
+    return HistoryRetention(memory, to_journal, "op-dbus/1", limits, seconds, clock)
 
 
 def read(entry: dict[str, str]) -> Checkpoint:
@@ -96,7 +98,7 @@ def test_a_checkpoint_is_an_entry(
     """Write what verifies the rows, with the event's id, once for the same rows."""
     path = tmp_path / "memory.db"
 
-    async def work(memory: Memory, keeper: Keeper) -> None:
+    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
         for number in range(5):
             await memory.publish([unit("a", number=number)], OWNER)
         await keeper.keep()
@@ -120,7 +122,7 @@ def test_checkpoints_follow_changes(
 ) -> None:
     """Write one some time after a change, and none while nothing changes."""
 
-    async def work(memory: Memory, keeper: Keeper) -> None:
+    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
         task = asyncio.create_task(keeper.run())
         assert read(await asyncio.to_thread(journald.receive)).size == 1
@@ -139,7 +141,7 @@ def test_checkpoints_follow_changes(
 def test_no_journal_is_told(tmp_path: Path) -> None:
     """Say once that nothing vouches for history."""
 
-    async def work(memory: Memory, keeper: Keeper) -> None:
+    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
         task = asyncio.create_task(keeper.run())
         await asyncio.sleep(0.1)
@@ -178,10 +180,10 @@ def test_a_field_that_is_there_twice_is_not_believed() -> None:
 # pruning
 
 
-def published(count: int) -> Callable[[Memory, Keeper], Awaitable[None]]:
+def published(count: int) -> Callable[[StateStore, HistoryRetention], Awaitable[None]]:
     """Make work that records so many rows, and keeps history after them."""
 
-    async def work(memory: Memory, keeper: Keeper) -> None:
+    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
         for number in range(count):
             await memory.publish([unit(f"u{number % 50}", number="x" * number)], OWNER)
         await keeper.keep()
@@ -247,8 +249,8 @@ def test_what_becomes_too_old_is_pruned_while_nothing_changes(
     """Look for rows beyond the limit of days now and then, although no change comes."""
     days = [0]
 
-    def keeper(memory: Memory) -> Keeper:
-        return Keeper(
+    def keeper(memory: StateStore) -> HistoryRetention:
+        return HistoryRetention(
             memory,
             to_journal,
             "op-dbus/1",
@@ -258,7 +260,7 @@ def test_what_becomes_too_old_is_pruned_while_nothing_changes(
             idle_seconds=0.01,
         )
 
-    async def work(memory: Memory, keeper: Keeper) -> None:
+    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
         task = asyncio.create_task(keeper.run())
         assert read(await asyncio.to_thread(journald.receive)).first == 1
@@ -296,7 +298,7 @@ def test_a_step_of_pruning_is_short(tmp_path: Path) -> None:
         assert store.prune_history(prune.MAX_ROWS + 2) == 0
     large = ["y" * 120_000 + str(number) for number in range(10)]
 
-    async def work(memory: Memory, _: Keeper) -> None:
+    async def work(memory: StateStore, _: HistoryRetention) -> None:
         for text in large:
             await memory.publish([unit("large", text=text)], OWNER)
 

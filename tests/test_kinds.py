@@ -6,10 +6,10 @@ from raising import raising
 
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.ranking.boosts import KIND_WEIGHT, named_kinds
-from opdbus.index.ranking.scores import Likeness, rank
+from opdbus.index.ranking.scores import Similarity, rank
 from opdbus.language import kinds
-from opdbus.language.kinds import Asked
-from opdbus.state.object import Thing
+from opdbus.language.kinds import RequestedKinds
+from opdbus.state.object import ObjectId
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_words_name_sorts_of_things(
     question: str, thing: tuple[str, str, str], *, is_named: bool
 ) -> None:
     """A question names things by words of their sort, the longest phrase counts."""
-    of_thing, _ = kinds.of_thing(Thing(*thing))
-    assert bool(of_thing & kinds.asked(question, STOP_WORDS).named) == is_named
+    of_thing, _ = kinds.of_thing(ObjectId(*thing))
+    assert bool(of_thing & kinds.requested(question, STOP_WORDS).named) == is_named
 
 
 @pytest.mark.parametrize(
@@ -81,35 +81,35 @@ def test_a_question_asks_for_some_of_the_sorts_that_it_names(
 
     That is the last noun of its first ones, unless it begins with a verb or `when`.
     """
-    of_thing, _ = kinds.of_thing(Thing(*thing))
-    assert bool(of_thing & kinds.asked(question, STOP_WORDS).subject) == is_asked
+    of_thing, _ = kinds.of_thing(ObjectId(*thing))
+    assert bool(of_thing & kinds.requested(question, STOP_WORDS).subject) == is_asked
 
 
 def test_a_sort_that_is_only_mentioned_is_not_raised() -> None:
     """What a question mentions loses nothing, and comes after what it asks for."""
     known, less = np.array([1, 2, 4]), np.full(3, 0.1, np.float32)
-    more = named_kinds(Asked(named=3, subject=1), known, less, None)
+    more = named_kinds(RequestedKinds(named=3, subject=1), known, less, None)
     assert more.tolist() == pytest.approx([KIND_WEIGHT, 0, -0.1])
 
 
 def test_what_others_have_comes_after_them() -> None:
     """A group or a file loses a little where nobody asks for it, and only there."""
-    service = kinds.of_thing(Thing("systemd", "unit", "web.service"))
-    group = kinds.of_thing(Thing("users", "group", "web"))
+    service = kinds.of_thing(ObjectId("systemd", "unit", "web.service"))
+    group = kinds.of_thing(ObjectId("users", "group", "web"))
     known, less = np.array([service[0], group[0]]), np.array([service[1], group[1]], np.float32)
-    nobody = named_kinds(kinds.asked("the web", STOP_WORDS), known, less, None)
+    nobody = named_kinds(kinds.requested("the web", STOP_WORDS), known, less, None)
     assert nobody[0] == 0 > nobody[1]
-    assert named_kinds(kinds.asked("group of the web", STOP_WORDS), known, less, None)[1] > 0
+    assert named_kinds(kinds.requested("group of the web", STOP_WORDS), known, less, None)[1] > 0
 
 
 def test_the_rare_value_of_the_sort_comes_first() -> None:
     """What is of the sort and has the value that a question names comes before both others."""
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
-    raised = raising(values, named_kinds(Asked(1, 1), known, less, values))
-    likeness = Likeness(np.array([0.3, 0.3, 0.5], np.float32))
+    raised = raising(values, named_kinds(RequestedKinds(1, 1), known, less, values))
+    likeness = Similarity(np.array([0.3, 0.3, 0.5], np.float32))
     assert next(rank(likeness, np.zeros(3, np.float32), raised))[0] == 0
-    assert named_kinds(Asked(1, 1), known, less, None).tolist() == pytest.approx(
+    assert named_kinds(RequestedKinds(1, 1), known, less, None).tolist() == pytest.approx(
         [KIND_WEIGHT] * 2 + [0]
     )
 

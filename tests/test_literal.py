@@ -11,7 +11,7 @@ from opdbus.index.database.store import Store
 from opdbus.index.query import literal_values, query_terms
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
@@ -36,7 +36,7 @@ def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[s
     """Return the names of the objects that have values of a question."""
 
     async def work() -> set[str]:
-        async with Memory(folder / "db") as memory:
+        async with StateStore(folder / "db") as memory:
             await memory.observe(objects, frozenset(), {})
             found = await memory.archive.read(read)
             names = {entry.id: entry.identity.name for entry in memory.catalogue}
@@ -114,7 +114,7 @@ def found(folder: Path, settings: Config, objects: Sequence[StateObject], questi
     """Return the first of all objects, which a search for words finds."""
 
     async def work() -> str:
-        async with Memory(folder / "db") as memory, Serving(settings) as serving:
+        async with StateStore(folder / "db") as memory, Serving(settings) as serving:
             await memory.observe(objects, frozenset(), {})
             hits = await Finder(ObjectVectors(memory, serving)).search(
                 question, Page(10), "lexical"

@@ -26,7 +26,7 @@ from safetensors.numpy import load
 
 from opdbus.bus import paths
 from opdbus.cli import map_scene
-from opdbus.cli.map_scene import Known
+from opdbus.cli.map_scene import MapData
 from opdbus.client import Client
 from opdbus.errors import InvalidArgs
 from opdbus.picture import page, svg
@@ -250,7 +250,7 @@ def test_marks_say_what_changed_and_what_drifted() -> None:
     name = {"plugin": "users", "kind": "group", "cause": "", "what": "changed"}
     drift = [paths.of("users", "group", "a"), "drift", "error", 0, 0.0]
     changes = [{**name, "name": each, "fields": [("gid", "1", "2")]} for each in "ab"]
-    known = Known(BytesIO(), [[*drift, [("gid", "1", "2", "error")]]], changes, 0, [])
+    known = MapData(BytesIO(), [[*drift, [("gid", "1", "2", "error")]]], changes, 0, [])
     assert map_scene._marks(known, {("users", "group", "a"): 0, ("users", "group", "b"): 1}) == {
         0: Mark(DRIFTED, "error, group a: gid declared 1, observed 2"),
         1: Mark(CHANGED, "group b changed: gid 1 -> 2"),

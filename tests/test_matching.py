@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from opdbus.config import load
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import condition_matching, query_parser
 from opdbus.index.ranking.boosts import NAME_WEIGHT
 from opdbus.index.ranking.scores import SAID_WEIGHT
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.conditions import OPERATORS, AllOf, Condition, parse
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 LIVE = "live:systemd"
 VALUES = (
@@ -62,15 +62,17 @@ def unit(name: str, source: str = LIVE, **properties: Any) -> StateObject:
 
 
 def run(
-    folder: Path, objects: Sequence[StateObject], work: Callable[[Memory], Awaitable[Any]]
+    folder: Path, objects: Sequence[StateObject], work: Callable[[StateStore], Awaitable[Any]]
 ) -> Any:
     """Run work with a memory that holds some objects; twice, then with all fields in arrays."""
 
     async def running() -> Any:
-        async with Memory(folder / "memory.db") as memory:
+        async with StateStore(folder / "memory.db") as memory:
             for source in {item.identity.source for item in objects}:
                 mine = [item for item in objects if item.identity.source == source]
-                await memory.replace(source, Present({item.identity for item in mine}), mine)
+                await memory.replace(
+                    source, IdentityHashSet({item.identity for item in mine}), mine
+                )
             before = await work(memory)
             await memory.fields.catch_up()
             assert not memory.fields.unread().ids
@@ -80,7 +82,7 @@ def run(
     return asyncio.run(running())
 
 
-def names(found: frozenset[Thing]) -> list[str]:
+def names(found: frozenset[ObjectId]) -> list[str]:
     """Give the names of things in order."""
     return sorted(thing.name for thing in found)
 
@@ -100,7 +102,7 @@ def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
         if operator[0] not in "<>" or value in {"95", "4g"}
     ]
 
-    async def compare(memory: Memory) -> None:
+    async def compare(memory: StateStore) -> None:
         for condition in asked:
             found = await condition_matching.things(memory, [condition])
             met = {
@@ -121,7 +123,7 @@ def test_what_is_observed_of_a_thing_counts(tmp_path: Path) -> None:
         unit("b", enabled=True),
     ]
 
-    async def look(memory: Memory) -> list[list[str]]:
+    async def look(memory: StateStore) -> list[list[str]]:
         asked = (
             *("enabled=yes", "active_state=failed", "enabled=yes, active_state=failed"),
             *("active_state=active", "source=file, active_state=failed"),
@@ -138,7 +140,7 @@ def test_what_op_dbus_saw_counts_before_what_was_published(tmp_path: Path) -> No
         unit("a", "publish:probe", active_state="failed", note="odd"),
     ]
 
-    async def look(memory: Memory) -> list[list[str]]:
+    async def look(memory: StateStore) -> list[list[str]]:
         asked = ("active_state=active", "active_state=failed", "note=odd")
         return [names(await condition_matching.things(memory, parse(text))) for text in asked]
 
@@ -149,7 +151,7 @@ def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:
     """Ask volatile values too, in place of those that are stored."""
     objects = [unit("a", restarts=1), unit("b")]
 
-    async def look(memory: Memory) -> list[list[str]]:
+    async def look(memory: StateStore) -> list[list[str]]:
         values = {"restarts": 7}, {"idle": True}
         memory.volatile.put(dict(zip((o.identity for o in objects), values, strict=True)))
         asked = ("restarts>5", "restarts=1", "idle=yes", "name=b, idle=yes")
@@ -174,7 +176,7 @@ def test_many_objects_leave_the_loop_free(tmp_path: Path) -> None:
     """Look at 4,000 objects in parts, while the event loop goes on."""
     objects = [unit(f"u{n}", active_state="active", used_percent=n % 100) for n in range(4_000)]
 
-    async def look(memory: Memory) -> int:
+    async def look(memory: StateStore) -> int:
         turns = 0
 
         async def tick() -> None:
@@ -200,9 +202,9 @@ QUESTION = [
 ]
 
 
-def read(folder: Path, text: str) -> query_parser.Question:
+def read(folder: Path, text: str) -> query_parser.ParsedQuery:
     """Read a question to the two units of this file."""
-    found: query_parser.Question = run(
+    found: query_parser.ParsedQuery = run(
         folder, QUESTION, lambda memory: query_parser.read(memory, text)
     )
     return found
@@ -256,19 +258,19 @@ def test_conditions_are_taken_out_of_questions(
 )
 def test_what_only_looks_like_a_condition_stays(tmp_path: Path, text: str) -> None:
     """Leave URLs, times, addresses, paths, credentials and unknown fields in the question."""
-    assert read(tmp_path, text) == query_parser.Question(text)
+    assert read(tmp_path, text) == query_parser.ParsedQuery(text)
 
 
 def test_a_document_is_no_list_of_conditions(tmp_path: Path) -> None:
     """Take nothing out of a text that is full of colons."""
     text = "state:failed " * 9
-    assert read(tmp_path, text) == query_parser.Question(text)
+    assert read(tmp_path, text) == query_parser.ParsedQuery(text)
 
 
 def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
     """Let FIELD:VALUE mean a part of a text, but the whole of a single word."""
 
-    async def look(memory: Memory) -> list[list[str]]:
+    async def look(memory: StateStore) -> list[list[str]]:
         asked = ("description:resolution", "state:active", "state:act")
         taken = [(await query_parser.read(memory, text)).conditions for text in asked]
         return [names(await condition_matching.things(memory, conditions)) for conditions in taken]
@@ -281,7 +283,7 @@ def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
     names = "ssh.service ssh.socket sshd.service ssh redis-server.service redis-sentinel.service"
     objects = [unit(name) for name in names.split()]
 
-    async def look(memory: Memory) -> list[list[str]]:
+    async def look(memory: StateStore) -> list[list[str]]:
         asked = ("ssh", "sshd", "ssh.socket", "redis", "nothing")
         catalogue = memory.catalogue
         places = [catalogue.named(name) for name in asked]
@@ -312,7 +314,7 @@ def test_a_name_raises_what_the_question_asks_for(
 ) -> None:
     """A name raises things of the sort that is asked for; a mere word of a long question, less."""
 
-    async def look(memory: Memory) -> float:
+    async def look(memory: StateStore) -> float:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search(question, Page(10), "lexical")
         (score,) = (hit.score for hit in found if hit.thing.name == "stork.service")
@@ -329,7 +331,7 @@ def test_a_state_of_many_is_looked_for_by_its_value(tmp_path: Path) -> None:
     objects.append(unit("halt.service", description="stopped"))
     objects.append(unit("db.service", description="a database of birds", active_state="inactive"))
 
-    async def look(memory: Memory) -> str:
+    async def look(memory: StateStore) -> str:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search("stopped database", Page(10), "lexical")
         assert "halt.service" not in {hit.thing.name for hit in found}
@@ -346,7 +348,7 @@ def test_a_value_that_nothing_asked_for_has_is_left_out(tmp_path: Path) -> None:
           for n in range(9)),
     ]  # fmt: skip
 
-    async def look(memory: Memory) -> dict[str, float]:
+    async def look(memory: StateStore) -> dict[str, float]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         question = "files that the administrator changed"
         found = await finder.search(question, Page(10), "lexical")
@@ -369,7 +371,7 @@ def test_two_words_are_read_as_the_name_that_they_make(
         unit("a.service", description=f"{said} of love and birds"),
     ]
 
-    async def look(memory: Memory) -> list[str]:
+    async def look(memory: StateStore) -> list[str]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search("who may love birds?", Page(10), "lexical")
         return [hit.thing.name for hit in found if hit.thing.name == "lovebirds.service"]

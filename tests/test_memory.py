@@ -18,11 +18,11 @@ from opdbus.errors import (
     StoreError,
     UnknownObject,
 )
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.events import Changed
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import FILE, StateObject, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import FILE, ObjectId, StateObject
 
 
 @pytest.mark.parametrize("stale", ["redaction 0, text 0", None])
@@ -81,7 +81,7 @@ def test_a_large_state_file_is_written_in_parts(
                 yield item
 
         present = {item.identity for item in units(7)}
-        count = await made.memory.replace(FILE, Present(present), read())
+        count = await made.memory.replace(FILE, IdentityHashSet(present), read())
         parts = [len(event.changes) for event in made.events if isinstance(event, Changed)]
         assert (parts, found[:4], count) == ([2, 2, 2, 2], [1, 1, 1, 1], 8)
         assert found[6] >= 3
@@ -111,12 +111,14 @@ def test_what_can_wait_for_a_large_state_file_waits_for_it(
                 yield item
 
         present = {item.identity for item in units(9)}
-        await memory.replace(FILE, Present(present), read())
+        await memory.replace(FILE, IdentityHashSet(present), read())
         assert seen[:4] == [True] * 4
         assert seen[6:] == [False] * 3
         await memory.fields.is_read.wait()
         with pytest.raises(AssertionError):
-            await memory.replace(FILE, Present(present), read(failing=units(9)[7].identity.name))
+            await memory.replace(
+                FILE, IdentityHashSet(present), read(failing=units(9)[7].identity.name)
+            )
         assert calm.is_set()
         reading.cancel()
 
@@ -131,7 +133,7 @@ def test_a_second_daemon_on_the_same_folder_is_refused(
     async def work(made: House) -> None:
         await made.publish(observed("a", "network"), holder=":1.1")
         with pytest.raises(StoreError, match="another op-dbus uses the database"):
-            async with Memory(settings.state_dir / "memory.db"):
+            async with StateStore(settings.state_dir / "memory.db"):
                 pass
         stored = await made.memory.archive.read(lambda s: list(s.entries()))
         assert len(stored) == 1
@@ -158,7 +160,7 @@ def test_objects_belong_to_their_publisher(live: Callable[..., Any]) -> None:
     """Let an owner replace and withdraw, root as well, and nobody else; not even in part."""
 
     async def work(made: House) -> None:
-        thing = Thing("systemd", "unit", "a")
+        thing = ObjectId("systemd", "unit", "a")
         await made.publish(observed("a", "one"))
         with pytest.raises(AccessDenied, match="belongs to uid 1000"):
             await made.publish(observed("b", "two"), observed("a", "two"), owner=OTHER)
@@ -177,7 +179,7 @@ def test_what_the_file_declares_cannot_be_withdrawn(live: Callable[..., Any]) ->
     """Take back what was published about a thing, never what is declared, not even for root."""
 
     async def work(made: House) -> None:
-        thing = Thing("systemd", "unit", "a")
+        thing = ObjectId("systemd", "unit", "a")
         await made.declare(unit("a", "declared"))
         with pytest.raises(AccessDenied, match="the state file declares it"):
             await made.memory.withdraw([thing], ROOT)
@@ -208,7 +210,7 @@ def test_two_withdrawals_at_once_take_it_once(live: Callable[..., Any]) -> None:
 
     async def work(made: House) -> None:
         await made.publish(observed("a", "one"))
-        thing = Thing("systemd", "unit", "a")
+        thing = ObjectId("systemd", "unit", "a")
         results = await asyncio.gather(
             *(made.memory.withdraw([thing], OWNER) for _ in range(2)), return_exceptions=True
         )
@@ -335,7 +337,7 @@ def test_nothing_is_known_of_what_is_gone(live: Callable[..., Any]) -> None:
     async def publish_and_withdraw(made: House) -> weakref.ref[Name]:
         name = Name("a")
         await made.publish(observed(name, "one"), holder=":1.5")
-        assert await made.memory.withdraw([Thing("systemd", "unit", name)], OWNER) == 1
+        assert await made.memory.withdraw([ObjectId("systemd", "unit", name)], OWNER) == 1
         made.events.clear()
         return weakref.ref(name)
 
@@ -392,8 +394,8 @@ def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:
 
     async def work() -> None:
         path = settings.state_dir / "memory.db"
-        async with Memory(path, clock=lambda: next(times)) as memory:
-            thing = Thing("systemd", "unit", "a")
+        async with StateStore(path, clock=lambda: next(times)) as memory:
+            thing = ObjectId("systemd", "unit", "a")
             for number in range(3):
                 await memory.publish([unit("a", f"text {number}", f"publish:p{number}")], OWNER)
                 newest = memory.catalogue.about(thing)[0]
@@ -415,7 +417,7 @@ def test_large_changes_let_others_run(settings: Config) -> None:
                 turns += 1
                 await asyncio.sleep(0)
 
-        async with Memory(settings.state_dir / "memory.db") as memory:
+        async with StateStore(settings.state_dir / "memory.db") as memory:
             turning = asyncio.create_task(turn())
             told = asyncio.Event()
             memory.archive.write = _counting(memory, told)  # type: ignore[method-assign] -- the only moment
@@ -435,7 +437,7 @@ def test_texts_of_many_are_looked_up_in_turns(settings: Config) -> None:
     """Let others run while the texts of thousands of objects are looked up."""
 
     async def work() -> None:
-        async with Memory(settings.state_dir / "memory.db") as memory:
+        async with StateStore(settings.state_dir / "memory.db") as memory:
             await memory.publish([observed(f"n{n}", f"text {n}") for n in range(3000)], OWNER)
             digests = [entry.text_digest for entry in memory.catalogue]
             looking = asyncio.create_task(memory.texts(digests))
@@ -449,7 +451,7 @@ def test_texts_of_many_are_looked_up_in_turns(settings: Config) -> None:
     asyncio.run(work())
 
 
-def _counting(memory: Memory, told: asyncio.Event) -> Any:
+def _counting(memory: StateStore, told: asyncio.Event) -> Any:
     """Tell when the database has taken something, and the catalogue has yet to."""
     write = memory.archive.write
 

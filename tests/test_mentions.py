@@ -9,7 +9,7 @@ import pytest
 from opdbus.index.query import config_mentions
 from opdbus.index.query.config_mentions import Mentions
 from opdbus.observe.systemd import unit_mentions
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_users_and_addresses_of_lines() -> None:
     found = config_mentions.in_text(text)
     assert found.users == {"www-data", "openldap", "bind"}
     assert found.addresses == {"192.0.2.7"}
-    assert found.has(Thing("net", "address", "192.0.2.7/24 on lan0"))
-    assert not found.has(Thing("net", "address", "192.0.2.70/24 on lan0"))
+    assert found.has(ObjectId("net", "address", "192.0.2.7/24 on lan0"))
+    assert not found.has(ObjectId("net", "address", "192.0.2.70/24 on lan0"))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_a_unit_names(thing: str, *, is_named: bool) -> None:
         "user www-data;\nlisten 80;\nroot /srv/www/shop;\nssl_certificate /etc/tls/shop/cert.pem;"
     )
     found = config_mentions.in_text(text) | config_mentions.of_names("nginx.service")
-    assert found.has(Thing(*thing.split("/", 2))) is is_named
+    assert found.has(ObjectId(*thing.split("/", 2))) is is_named
 
 
 def test_programs_that_run_others_name_nothing() -> None:
@@ -140,5 +140,5 @@ def test_a_package_names_what_it_depends_on(tmp_path: Path) -> None:
     )
     found = asyncio.run(unit_mentions.mentioned("app.service", {"package": "app"}, [], tmp_path))
     assert found.packages == {"init", "libc6", "libssl3", "mail", "postfix", "adduser"}
-    assert found.is_of_need(Thing("packages", "package", "libssl3"))
-    assert not found.is_of_need(Thing("packages", "package", "app-common"))
+    assert found.is_of_need(ObjectId("packages", "package", "libssl3"))
+    assert not found.is_of_need(ObjectId("packages", "package", "app-common"))

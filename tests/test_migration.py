@@ -22,11 +22,11 @@ from opdbus.index.changes import history_reader
 from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.records import WRITTEN_BY
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.index.storage.migration import Migration
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Identity, ObjectId, StateObject
 
 SECRET = "hunter2-PLANTED"
 COLUMNS = "source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest"
@@ -53,7 +53,7 @@ async def until(test: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def finished(memory: Memory) -> None:
+async def finished(memory: StateStore) -> None:
     """Wait until all is as this version writes it."""
     async with asyncio.timeout(120):
         await memory.migrator.done.wait()
@@ -66,7 +66,7 @@ def afresh(folder: Path, source: Path) -> list[Any]:
         for row in stored(source, "source, plugin, kind, name, properties")
     ]
 
-    async def publish(memory: Memory) -> None:
+    async def publish(memory: StateStore) -> None:
         await memory.publish(items, OWNER)
 
     run(folder, publish)
@@ -109,7 +109,7 @@ def test_objects_are_found_and_published_while_they_are_migrated(
     """Answer by the old words or the new ones, and keep what is published meanwhile."""
     path = old(tmp_path, commit)
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         found = await memory.archive.read(lambda store: store.words.match(["cache"], 10_000))
         assert len(memory.catalogue) == OBJECTS
         assert (memory.is_settled, memory.migrator.objects) == (False, OBJECTS - 500)
@@ -126,7 +126,7 @@ def test_objects_are_found_and_published_while_they_are_migrated(
         assert len(found) <= len(after) <= len(found) + 2
         assert {entry.identity for entry in memory.catalogue} == known | {items[0].identity}
 
-    async def begin(memory: Memory) -> None:
+    async def begin(memory: StateStore) -> None:
         await until(lambda: memory.migrator.objects == OBJECTS - 500)
         await work(memory)
 
@@ -152,7 +152,7 @@ def test_a_migration_goes_on_where_a_kill_ended_it(
     monkeypatch.setattr(migration, "read", reading)
     monkeypatch.setattr(migration, "AT_A_TIME", 100)
 
-    async def soon(memory: Memory) -> None:
+    async def soon(memory: StateStore) -> None:
         before = memory.migrator.objects
         migrator = memory.migrator
         await until(lambda: migrator.objects not in {0, before} or migrator.done.is_set())
@@ -173,7 +173,7 @@ def test_another_version_begins_a_migration_again(
     """What one version left halfway, another one takes as written by neither of them."""
     path = old(tmp_path, "ae6f312")
 
-    async def half(memory: Memory) -> None:
+    async def half(memory: StateStore) -> None:
         await until(lambda: memory.migrator.objects == OBJECTS - 500)
 
     with monkeypatch.context() as patch:
@@ -188,9 +188,9 @@ def test_another_version_begins_a_migration_again(
 
 
 async def _closing(
-    path: Path, work: Callable[[Memory], Awaitable[None]], go: threading.Event
+    path: Path, work: Callable[[StateStore], Awaitable[None]], go: threading.Event
 ) -> None:
-    async with Memory(path, boot="b1") as memory:
+    async with StateStore(path, boot="b1") as memory:
         await work(memory)
         # to close waits for the thread
         asyncio.get_running_loop().call_later(0.2, go.set)
@@ -199,7 +199,7 @@ async def _closing(
 def leaking(path: Path) -> None:
     """Have what an older version let pass as no secret be in objects and in history."""
 
-    async def publish(memory: Memory) -> None:
+    async def publish(memory: StateStore) -> None:
         await memory.publish([unit("b", description="first words"), unit("gone", a=1)], OWNER)
         await memory.publish([unit("b", description="second words"), unit("gone", a=2)], OWNER)
 
@@ -234,7 +234,7 @@ def test_a_migration_goes_on_after_reads_that_fail(
 
         return read
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         memory.archive._retry_seconds = (0.01,)
         await finished(memory)
         assert not memory.archive.fault
@@ -275,7 +275,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
     leaking(path)
     assert SECRET.encode() in path.read_bytes()
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         assert not memory.migrator.done.is_set()
         entries = [*memory.catalogue]
         contents = await memory.content(entries)
@@ -284,7 +284,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         await until(lambda: memory.migrator.rows > 0)
         rows = await history_reader.first(memory, Filter(), 10_000)
         assert {row.what for row in rows} <= {"forgot"}
-        thing = Thing("systemd", "unit", "gone")
+        thing = ObjectId("systemd", "unit", "gone")
         assert await memory.archive.read(lambda store: store.history.newest(thing, 9)) == []
         said = await memory.archive.read(lambda store: store.sentences.said(range(999), None))
         assert said == []
@@ -312,7 +312,7 @@ def test_objects_stay_apart_whose_names_were_secret(tmp_path: Path) -> None:
         database.execute("UPDATE facts SET value = 'redaction 0, text 0' WHERE name = 'written by'")
     before = len(stored(path))
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await finished(memory)
         assert len(memory.catalogue) == before
 

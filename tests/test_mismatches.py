@@ -6,13 +6,13 @@ import pytest
 from test_matching import run
 
 from opdbus.config import load
-from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.query import question_patterns
 from opdbus.index.ranking.confidence_features import Mismatch
 from opdbus.index.search import mismatches
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, Json, StateObject
@@ -54,7 +54,7 @@ def _host() -> list[StateObject]:
 def _search(folder: Path, question: str) -> list[tuple[str, Mismatch]]:
     """Search by words; return the names of the hits, and their mismatches."""
 
-    async def work(memory: Memory) -> list[tuple[str, Mismatch]]:
+    async def work(memory: StateStore) -> list[tuple[str, Mismatch]]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         hits = await finder.search(question, Page(10), "lexical")
         return [(hit.thing.name, hit.score.mismatch) for hit in hits]
@@ -116,7 +116,7 @@ def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:
         for number in range(60)
     ]
 
-    async def work(memory: Memory) -> list[list[str]]:
+    async def work(memory: StateStore) -> list[list[str]]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         pages = [Page(10, offset) for offset in range(0, 60, 10)]
         found = [await finder.search("podman containers", page, "lexical") for page in pages]
@@ -167,12 +167,12 @@ def test_a_hit_is_compared_with_what_is_asked(
 ) -> None:
     """Say of another kind, value or name that it is not what a question asks for."""
 
-    async def work(memory: Memory) -> Mismatch:
+    async def work(memory: StateStore) -> Mismatch:
         entries = [entry for entry in memory.catalogue.view.entries if entry]
-        entry = next(each for each in entries if thing_of(each).name == name)
+        entry = next(each for each in entries if object_id_of(each).name == name)
         contents = await memory.content([entry])
         has_kind = mismatches.has_asked_kind(question, memory.catalogue.view)
-        return mismatches.find(question, entry, contents[entry.id], has_kind=has_kind)
+        return mismatches.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)
 
     assert run(tmp_path, _host(), work) == wanted
 
@@ -231,7 +231,7 @@ def test_what_says_the_reverse_of_a_question_comes_later(
 ) -> None:
     """Rank by what fields that a question names say yes or no to, whoever publishes them."""
 
-    async def work(memory: Memory) -> list[str]:
+    async def work(memory: StateStore) -> list[str]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         hits = await finder.search(question, Page(10), "lexical")
         return [hit.thing.name for hit in hits if hit.thing.kind == "slide"]

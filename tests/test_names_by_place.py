@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdbus.index.catalogue.name_array import Names
+from opdbus.index.catalogue.name_array import NameArray
 
 STAYS = "a name that stays"
 
@@ -23,7 +23,7 @@ def short_turns() -> Iterator[None]:
 @pytest.mark.usefixtures("short_turns")
 def test_others_read_names_that_stay_while_one_puts_more() -> None:
     """What is gone is left out again and again, and no reader sees another name meanwhile."""
-    names = Names()
+    names = NameArray()
     names.put(1, STAYS)
     ends = threading.Event()
     wrong: list[str] = []

@@ -17,7 +17,7 @@ from opdbus.observe.core.report import Observer
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.kernel.filesystems import FileSystems
 from opdbus.observe.kernel.mounts import Mount, parsed
-from opdbus.observe.kernel.space import Gauge, Hidden, Space
+from opdbus.observe.kernel.space import Gauge, Space, UnreachableMount
 
 MANAGER = "org.freedesktop.systemd1.Manager"
 MOUNT = "org.freedesktop.systemd1.Mount"
@@ -163,7 +163,7 @@ async def test_a_dead_server_costs_only_its_own_object(mountinfo: Path, system_b
 @pytest.mark.parametrize(
     ("fault", "shown"),
     [
-        (Hidden(), {"not_measured": "the sandbox of op-dbus hides it"}),
+        (UnreachableMount(), {"not_measured": "the sandbox of op-dbus hides it"}),
         (
             PermissionError(errno.EACCES, "Permission denied"),
             {"not_measured": "op-dbus may not look: Permission denied"},
@@ -293,7 +293,7 @@ async def test_bind_mounts_of_systemd(mountinfo: Path, system_bus: str) -> None:
     private = "37 27 0:50 /systemd-private-1-x/tmp /tmp rw - tmpfs tmpfs rw\n"
     write(mountinfo, INFO.replace("ext4 /dev/vda", "ext4 /dev/root") + bound + private)
     disk = Disk()
-    disk.faults["/"] = Hidden()
+    disk.faults["/"] = UnreachableMount()
     async with systemd(system_bus) as service, watched(mountinfo, disk) as host:
         service.properties[f"{PATH}/unit/www"] = unit("/var/www", "/dev/vda", "ext4")
         service.properties[f"{PATH}/unit/tmp"] = unit("/tmp", "tmpfs", "tmpfs")  # noqa: S108

@@ -10,7 +10,7 @@ from hardware import uevent
 from observing import Host, in_loop, observed, rows
 from own_network import own_network
 
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.observe.core.netlink import UEVENT
 from opdbus.observe.core.report import Observer
 from opdbus.observe.kernel import kernel
@@ -199,7 +199,7 @@ async def declare(host: Host, **settings: int) -> None:
     values = {name.replace("__", "."): value for name, value in settings.items()}
     identity = Identity(FILE, "sysctl", SETTINGS, "settings")
     item = StateObject(identity, values)
-    await host.memory.replace(FILE, Present({identity}), [item])
+    await host.memory.replace(FILE, IdentityHashSet({identity}), [item])
 
 
 @in_loop

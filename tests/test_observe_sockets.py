@@ -12,7 +12,7 @@ from observing import FakeService, Host, fake_service, history, in_loop, observe
 from own_network import Network, own_network
 
 from opdbus.bus.transport.values import Typed
-from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.netlink import DIAG
 from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.network import sockets
@@ -155,7 +155,7 @@ class AllInOne(ControlGroups):
         return dict.fromkeys(ids, "a.service")
 
 
-class Purposes(Known[str, str]):
+class Purposes(LookupCache[str, str]):
     """What units are for; says when it was first forgotten, which is when units are followed."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from observing import PATIENCE, Source, in_loop, observed
 
 from opdbus.bus.transport import connection
 from opdbus.errors import StoreError
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core import observation_diff
 from opdbus.observe.core.report import MAX_OBJECTS, Absent, LostSource, Observer, Report
 from opdbus.observe.core.system_bus import Service
@@ -158,7 +158,7 @@ async def test_an_observer_that_fails_as_it_ends_ends(tmp_path: Path) -> None:
         finally:
             raise RuntimeError("a defect")
 
-    async with Memory(tmp_path / "memory.db") as memory:
+    async with StateStore(tmp_path / "memory.db") as memory:
         supervisor = Supervisor([Observer("bad", "bad", observe)], memory)
         task = asyncio.create_task(supervisor.run())
         for _ in range(10):

@@ -19,7 +19,7 @@ from opdbus.insight.clustering import normalized
 from opdbus.insight.oddities import LEAST, Odd, outliers
 from opdbus.insight.survey import Survey
 from opdbus.insight.text_outliers import Lonely, lonely
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Identity, ObjectId, StateObject
 from opdbus.state.secret_text import REDACTED
 
 NEVER: dict[int, Lonely] = {}
@@ -29,7 +29,7 @@ def odd(objects: dict[str, dict[str, Any]]) -> Sequence[Odd]:
     """Give what is odd among units with these fields."""
     survey = Survey()
     for name, properties in objects.items():
-        survey.add(Thing("systemd", "unit", name), properties)
+        survey.add(ObjectId("systemd", "unit", name), properties)
     return outliers(survey, NEVER)
 
 
@@ -86,7 +86,7 @@ def stand_out(plugin: str, kind: str, objects: dict[str, dict[str, Any]]) -> dic
     """Give what stands out of a kind, and how it is said."""
     survey = Survey()
     for name, properties in objects.items():
-        survey.add(Thing(plugin, kind, name), properties)
+        survey.add(ObjectId(plugin, kind, name), properties)
     return {o.thing.name: sentence(_details(o)) for o in outliers(survey, NEVER)}
 
 

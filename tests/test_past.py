@@ -13,12 +13,12 @@ from observing import in_loop
 from opdbus.errors import NotKept, UnknownObject
 from opdbus.history.change import FIRST, FieldChange, Why, differences
 from opdbus.history.row_filter import Row
-from opdbus.history.state_rewinder import Backwards
+from opdbus.history.state_rewinder import StateRewinder
 from opdbus.index.changes import history_reader
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Identity, ObjectId, StateObject
 
-LAMP = Thing("house", "lamp", "hall")
+LAMP = ObjectId("house", "lamp", "hall")
 SOURCES = ("live:a", "live:b")
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(0, 3) | st.text("ab", max_size=2),
@@ -48,7 +48,7 @@ def test_every_state_comes_back(changes: Sequence[tuple[str, Any]]) -> None:
         rows.append(row(len(rows), source, before, after))
         now = {**states[-1], source: after}
         states.append({name: state for name, state in now.items() if state is not None})
-    then = Backwards(states[-1])
+    then = StateRewinder(states[-1])
     for undone, wanted in zip(reversed(rows), reversed(states[:-1]), strict=True):
         then.undo(undone)
         assert json.dumps(then.states, sort_keys=True) == json.dumps(wanted, sort_keys=True)
@@ -57,7 +57,7 @@ def test_every_state_comes_back(changes: Sequence[tuple[str, Any]]) -> None:
 
 def test_what_is_not_kept_is_known_again_further_back() -> None:
     """Name fields without values, until an earlier change tells them or the object is not there."""
-    then = Backwards({SOURCES[0]: {"a": 3, "b": {"c": 1}}})
+    then = StateRewinder({SOURCES[0]: {"a": 3, "b": {"c": 1}}})
     fields = [FieldChange(["a"], None, None), FieldChange(["b", "c"], None, None)]
     changed = Identity(SOURCES[0], *LAMP)
     then.undo(Row(4, 4, "", changed, "changed", "", fields, 0, None, ""))
@@ -73,7 +73,7 @@ def test_what_is_not_kept_is_known_again_further_back() -> None:
 async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> None:
     """Tell apart what came from what was first looked at, and from what left."""
     now = 100.0
-    async with Memory(tmp_path / "memory.db", clock=lambda: now) as memory:
+    async with StateStore(tmp_path / "memory.db", clock=lambda: now) as memory:
 
         async def see(name: str, cause: str, **state: Any) -> None:
             item = StateObject(Identity("live:a", "house", "lamp", name), state)
@@ -84,13 +84,13 @@ async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> No
         await see("hall", FIRST, on=True)
         await see("new", "", on=True)
         now = 300.0
-        gone = {Identity("live:a", *Thing("house", "lamp", "new"))}
+        gone = {Identity("live:a", *ObjectId("house", "lamp", "new"))}
         await memory.observe([], gone, {})
         found = await history_reader.object_at(memory, LAMP, 200_000_000)
         assert found == {"live:a": {"on": True}}
         with pytest.raises(NotKept, match="op-dbus first saw it at 1970-01-01 00:03:20Z"):
             await history_reader.object_at(memory, LAMP, 199_999_999)
-        new = Thing("house", "lamp", "new")
+        new = ObjectId("house", "lamp", "new")
         with pytest.raises(UnknownObject, match="it appeared at 1970-01-01 00:03:20Z"):
             await history_reader.object_at(memory, new, 150_000_000)
         with pytest.raises(UnknownObject, match="it left at 1970-01-01 00:05:00Z"):
@@ -102,6 +102,6 @@ async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> No
 @in_loop
 async def test_an_empty_history_says_so(tmp_path: Path) -> None:
     """Claim nothing about the past where nothing was written down."""
-    async with Memory(tmp_path / "memory.db") as memory:
+    async with StateStore(tmp_path / "memory.db") as memory:
         with pytest.raises(NotKept, match="history has no rows yet"):
             await history_reader.object_at(memory, LAMP, 5)

@@ -15,9 +15,9 @@ from opdbus.history.prune import prune
 from opdbus.history.row_filter import Filter, Reader, parts
 from opdbus.index.changes import history_reader
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state import conditions
-from opdbus.state.object import Identity, Thing
+from opdbus.state.object import Identity, ObjectId
 
 SOURCE = "live:systemd"
 
@@ -32,7 +32,7 @@ def asked(folder: Path, changes: Sequence[Change], *filters: Filter, limit: int 
     """Write changes, a second apart and 10 s after 1970, and give the numbers of what is meant."""
 
     async def work() -> list[list[int]]:
-        async with Memory(folder / "memory.db", boot="b1") as memory:
+        async with StateStore(folder / "memory.db", boot="b1") as memory:
             await memory.archive.write(lambda store: write(store, changes))
             found = [await history_reader.first(memory, wanted, limit) for wanted in filters]
             return [[row.seq for row in rows] for rows in found]
@@ -67,7 +67,7 @@ def test_what_is_kept_is_in_the_order_of_its_numbers(tmp_path: Path) -> None:
     """Find every row of a time although the clock was set back meanwhile."""
 
     async def work() -> list[int]:
-        async with Memory(tmp_path / "memory.db") as memory:
+        async with StateStore(tmp_path / "memory.db") as memory:
             for at in (50, 10, 20, 60):
                 await memory.archive.write(lambda store, at=at: one(store, at))
             return [row.seq for row in await history_reader.first(memory, Filter(since=15), 9)]
@@ -90,7 +90,7 @@ def test_a_cause_is_given_by_its_beginning(tmp_path: Path) -> None:
 def test_names_and_things_limit_rows(tmp_path: Path) -> None:
     """Mean the rows of a plugin, of a kind, of what happened, of some objects."""
     changes = [change("a"), change("b"), change("a", plugin="net"), change("c")]
-    things = [Thing("systemd", "unit", name) for name in ("a", "c")]
+    things = [ObjectId("systemd", "unit", name) for name in ("a", "c")]
     assert asked(
         tmp_path,
         changes,
@@ -138,7 +138,7 @@ def database(tmp_path: Path) -> sqlite3.Connection:
     """Open a database as the daemon makes it."""
 
     async def make() -> None:
-        async with Memory(tmp_path / "memory.db"):
+        async with StateStore(tmp_path / "memory.db"):
             pass
 
     asyncio.run(make())
@@ -149,8 +149,8 @@ def database(tmp_path: Path) -> sqlite3.Connection:
     ("wanted", "index"),
     [
         (Filter(plugin="a", kind="b", cause="c"), "SEARCH history USING INTEGER PRIMARY KEY"),
-        (Filter(things=[Thing("a", "b", "c")]), "USING INDEX history_by_thing (plugin=? AND"),
-        (Filter(things=[Thing("a", "b", "c")], kind="b"), "AND name=? AND rowid>? AND rowid<?)"),
+        (Filter(things=[ObjectId("a", "b", "c")]), "USING INDEX history_by_thing (plugin=? AND"),
+        (Filter(things=[ObjectId("a", "b", "c")], kind="b"), "AND name=? AND rowid>? AND rowid<?)"),
     ],
 )
 def test_rows_are_looked_up(database: sqlite3.Connection, wanted: Filter, index: str) -> None:

@@ -10,10 +10,10 @@ from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import AccessDenied, LimitsExceeded
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import Quota, Usage
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 ONE, OTHER, ROOT = 1000, 1001, 0
 ROOMY = 1 << 30
@@ -29,19 +29,19 @@ def units(count: int, text: str = "network", first: int = 0) -> list[StateObject
     return [unit(f"u{n}", text) for n in range(first, first + count)]
 
 
-def things(items: list[StateObject]) -> list[Thing]:
+def things(items: list[StateObject]) -> list[ObjectId]:
     """Give what objects are about."""
-    return [Thing(*item.identity[1:]) for item in items]
+    return [ObjectId(*item.identity[1:]) for item in items]
 
 
 def run(
-    folder: Path, of_each: Quota, of_all: Quota | None, *works: Callable[[Memory], Any]
+    folder: Path, of_each: Quota, of_all: Quota | None, *works: Callable[[StateStore], Any]
 ) -> None:
     """Do each work with the same memory, opened anew."""
 
-    async def one(work: Callable[[Memory], Awaitable[Any]]) -> None:
+    async def one(work: Callable[[StateStore], Awaitable[Any]]) -> None:
         usage = Usage(of_each, of_all)
-        async with Memory(folder / "memory.db", usage=usage) as memory:
+        async with StateStore(folder / "memory.db", usage=usage) as memory:
             await work(memory)
 
     for work in works:
@@ -51,14 +51,14 @@ def run(
 def test_a_user_keeps_so_many_objects(tmp_path: Path) -> None:
     """Take objects up to the limit, refuse a call past it whole, and count after a restart too."""
 
-    async def fill(memory: Memory) -> None:
+    async def fill(memory: StateStore) -> None:
         await memory.publish(units(8), ONE)
         with pytest.raises(LimitsExceeded, match=r"uid 1000 would keep 11 .* 10: .*withdraw"):
             await memory.publish(units(3, first=8), ONE)
         assert len(memory.catalogue) == 8
         await memory.publish(units(2, first=8), ONE)
 
-    async def again(memory: Memory) -> None:
+    async def again(memory: StateStore) -> None:
         with pytest.raises(LimitsExceeded):
             await memory.publish([unit("one too many")], ONE)
         await memory.publish(units(10, "changed"), ONE)
@@ -74,7 +74,7 @@ def test_a_user_keeps_so_many_objects(tmp_path: Path) -> None:
 def test_all_users_together_have_four_times_as_much(tmp_path: Path) -> None:
     """Give all users four times what one has, and name the setting that gives more."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         for user in range(4):
             await memory.publish(units(2, first=2 * user), user)
         with pytest.raises(LimitsExceeded, match=r"all publishers .* OP_DBUS_PUBLISH_OBJECTS$"):
@@ -86,7 +86,7 @@ def test_all_users_together_have_four_times_as_much(tmp_path: Path) -> None:
 def test_what_passes_frees_its_room(tmp_path: Path) -> None:
     """Count what lives as long as a connection, and no longer than it lives."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish(units(10), ONE, holder=":1.1")
         with pytest.raises(LimitsExceeded):
             await memory.publish([unit("more")], ONE)
@@ -99,9 +99,9 @@ def test_what_passes_frees_its_room(tmp_path: Path) -> None:
 def test_a_file_declares_without_limit(tmp_path: Path) -> None:
     """Count nothing that the state file declares."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         declared = [unit(f"d{n}", source=FILE) for n in range(50)]
-        await memory.replace(FILE, Present({item.identity for item in declared}), declared)
+        await memory.replace(FILE, IdentityHashSet({item.identity for item in declared}), declared)
         await memory.publish(units(10), ROOT)
 
     run(tmp_path, Quota(10, ROOMY), Quota(10, ROOMY), work)
@@ -110,7 +110,7 @@ def test_a_file_declares_without_limit(tmp_path: Path) -> None:
 def test_root_changes_and_does_not_take_away(tmp_path: Path) -> None:
     """Let root change another's object, which stays the other's, in ownership and in room."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish(units(10), ONE)
         await memory.publish(units(10, "by root"), ROOT)
         assert {entry.owner for entry in memory.catalogue} == {ONE}
@@ -138,7 +138,7 @@ def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) ->
     """
     limit = Quota(ROOMY, ROOMY, 10)
 
-    async def fill(memory: Memory) -> None:
+    async def fill(memory: StateStore) -> None:
         await memory.publish(of_kinds(10), ONE)
         with pytest.raises(LimitsExceeded, match=r"keep 11 publishers, plugins and kinds, .* 10"):
             await memory.publish(of_kinds(1, first=10), ONE)
@@ -152,7 +152,7 @@ def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) ->
         assert len(memory.catalogue.sorts) == 11
         assert len(memory.catalogue.view.of_number) <= 22
 
-    async def again(memory: Memory) -> None:
+    async def again(memory: StateStore) -> None:
         with pytest.raises(LimitsExceeded):
             await memory.publish(of_kinds(1), ONE)
         assert len(memory.catalogue.sorts) == 11

@@ -15,11 +15,11 @@ from test_child import _child, _children, _ends, _watched
 
 from opdbus.errors import StateFileError
 from opdbus.index.database import record_process
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.records import Recorder
 from opdbus.index.state_store.events import Changed
-from opdbus.index.state_store.state_file_loader import Declared
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.models.child import ChildFailed
 from opdbus.state.file import StateFile, signature
 from opdbus.state.object import Identity
@@ -50,16 +50,16 @@ def _written(path: Path, content: dict[str, Any]) -> Path:
     return path
 
 
-def _are(present: Present, identities: set[Identity]) -> bool:
-    return bool(np.array_equal(present.keys(), Present(identities).keys()))
+def _are(present: IdentityHashSet, identities: set[Identity]) -> bool:
+    return bool(np.array_equal(present.keys(), IdentityHashSet(identities).keys()))
 
 
 async def _loaded(folder: Path, path: Path, large: int) -> tuple[Any, ...]:
     """Load a file, edit one object, load it again; give what is known, and what was told."""
     told = list[Any]()
-    async with Memory(folder / "memory.db", clock=lambda: 1e9) as memory:
+    async with StateStore(folder / "memory.db", clock=lambda: 1e9) as memory:
         memory.notify = told.append
-        declared = Declared(path, memory, large=large)
+        declared = StateFileLoader(path, memory, large=large)
         _written(path, content := _content())
         await declared.load()
         content["plugins"]["systemd"]["units"]["job-7.service"]["description"] = "another"
@@ -155,8 +155,8 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path: Path) -> None:
         record_process.stream(StateFile(path))
 
     async def work() -> None:
-        async with Memory(tmp_path / "memory.db") as memory:
-            declared = Declared(path, memory, large=0)
+        async with StateStore(tmp_path / "memory.db") as memory:
+            declared = StateFileLoader(path, memory, large=0)
             with pytest.raises(StateFileError, match=r"line 2 column 20 .*nothing is declared"):
                 await declared.load()
             _written(path, _content())

@@ -19,8 +19,8 @@ from opdbus.errors import StoreError
 from opdbus.history.row_filter import NEVER, Filter, Reader
 from opdbus.history.verify import Report, verify
 from opdbus.index.database.database import Damaged, NewerStore, connect_to_read
-from opdbus.index.database.identity_set import Present
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.database.identity_set import IdentityHashSet
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.storage import recovery
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, StateObject
@@ -34,7 +34,7 @@ def unit(name: str, text: str = "network") -> StateObject:
     return StateObject(Identity("publish:probe", "systemd", "unit", name), {"description": text})
 
 
-async def fill(memory: Memory) -> None:
+async def fill(memory: StateStore) -> None:
     """Publish objects enough for many pages, and one that does not outlive its publisher."""
     await memory.publish([unit(f"u{n}", f"text {n} " * 20) for n in range(COUNT)], OWNER)
     await memory.publish([unit("transient")], OWNER, holder=":1.1")
@@ -55,7 +55,7 @@ def filled(tmp_path: Path, full: Path) -> Path:
     return tmp_path
 
 
-async def names(memory: Memory) -> set[str]:
+async def names(memory: StateStore) -> set[str]:
     """Give the names of all objects, each of which can be read and searched."""
     entries = list(memory.catalogue)
     contents = await memory.content(entries[:100])
@@ -64,7 +64,7 @@ async def names(memory: Memory) -> set[str]:
     return {entry.identity.name for entry in entries}
 
 
-async def told(memory: Memory) -> str:
+async def told(memory: StateStore) -> str:
     """Give what the memory says of the rebuild."""
     return memory.archive.notice
 
@@ -118,7 +118,7 @@ def test_a_damaged_database_is_rebuilt(filled: Path, damage: str) -> None:
     DAMAGES[damage](path)
     before = path.read_bytes()
 
-    async def look(memory: Memory) -> None:
+    async def look(memory: StateStore) -> None:
         aside = filled / "memory.db.damaged-1"
         assert aside.read_bytes() == before
         assert aside.stat().st_mode & 0o777 == 0o600
@@ -144,7 +144,7 @@ def test_generations_go_on(filled: Path) -> None:
     """Never give a number of a change again after a rebuild."""
     without_table(filled / "memory.db")
 
-    async def generation(memory: Memory) -> int:
+    async def generation(memory: StateStore) -> int:
         return memory.generation
 
     assert run(filled, generation) == 2
@@ -208,7 +208,7 @@ def test_a_newer_database_stays_where_it_is(filled: Path) -> None:
 def test_damage_that_is_found_later_ends_the_daemon_once(filled: Path) -> None:
     """Tell of damage that a later read finds, and have the next start rebuild the database."""
 
-    async def find(memory: Memory) -> None:
+    async def find(memory: StateStore) -> None:
         entries = list(memory.catalogue)
         hole(filled / "memory.db")
         with pytest.raises(StoreError, match="damaged"):  # noqa: PT012 -- whichever meets it first
@@ -300,9 +300,9 @@ async def _ask_all(daemon: Running) -> None:
 def test_declared_objects_survive_without_their_file(tmp_path: Path) -> None:
     """Keep declared objects through a rebuild too: their file may be bad at that moment."""
 
-    async def declare(memory: Memory) -> None:
+    async def declare(memory: StateStore) -> None:
         item = StateObject(Identity(FILE, "systemd", "unit", "a"), {"description": "text"})
-        await memory.replace(FILE, Present({item.identity}), [item])
+        await memory.replace(FILE, IdentityHashSet({item.identity}), [item])
 
     run(tmp_path, declare)
     without_table(tmp_path / "memory.db")
@@ -318,14 +318,14 @@ def verified(folder: Path) -> Report:
         return verify(database, [])
 
 
-async def busy(memory: Memory) -> None:
+async def busy(memory: StateStore) -> None:
     """Record enough changes for many pages."""
     for number in range(40):
         items = [unit(f"u{n}", f"text {number} {n} " * 20) for n in range(30)]
         await memory.publish(items, OWNER)
 
 
-async def one_more(memory: Memory) -> None:
+async def one_more(memory: StateStore) -> None:
     """Record one more change."""
     await memory.publish([unit("more")], OWNER)
 
@@ -376,7 +376,7 @@ def test_a_lost_end_of_history_is_found_again(tmp_path: Path) -> None:
 def test_history_is_looked_through_by_a_new_redaction(tmp_path: Path) -> None:
     """Erase from history what this version recognizes as secret and the last one did not."""
 
-    async def publish(memory: Memory) -> None:
+    async def publish(memory: StateStore) -> None:
         for secret in ("hunter2", "hunter3"):
             hidden = {"password": secret, "port": len(secret)}
             value = {"name": "DB_PASSWORD", "value": secret}

@@ -10,7 +10,7 @@ import pytest
 from running import PATIENCE_SECONDS, Make, Running, state_file
 
 from opdbus.index.snapshot import snapshot_file
-from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.platform.regular_files import open_regular, read_regular, set_aside
 
 
@@ -82,7 +82,7 @@ def test_vectors_are_written_again(tmp_path: Path, kind: str, suffix: str) -> No
     path = tmp_path / "vectors" / "engine.rows"
     path.parent.mkdir()
     put(path.with_suffix(suffix), kind)
-    assert BitRows(path, 8).end == 0
+    assert SignQuantizedVectors(path, 8).end == 0
     assert path.is_file()
 
 

@@ -15,13 +15,13 @@ from tiny import write_tiny_model
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding
 from opdbus.errors import InvalidArgs, ModelError
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Score
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.search.rerank import RERANKED, Reranker
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.models.catalogue import LEVELS
@@ -148,7 +148,7 @@ def test_search_with_another_level(both: Config) -> None:
 
     async def main() -> None:
         async with (
-            Memory(both.state_dir / "memory.db") as memory,
+            StateStore(both.state_dir / "memory.db") as memory,
             Serving(both) as serving,
         ):
             await serving.start()
@@ -157,7 +157,7 @@ def test_search_with_another_level(both: Config) -> None:
             memory.notify = told.put_nowait
             indexing = asyncio.create_task(Indexer(vectors).run())
             objects = things(60)
-            await memory.replace(FILE, Present({o.identity for o in objects}), objects)
+            await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
             while vectors.waiting():
                 await told.get()
             finder = Finder(vectors, Reranker(serving))
@@ -190,7 +190,7 @@ def test_search_with_another_level(both: Config) -> None:
     asyncio.run(main())
 
 
-async def text_of(memory: Memory, hit: Any) -> str:
+async def text_of(memory: StateStore, hit: Any) -> str:
     """Give the whole text of what was found."""
     entries = memory.catalogue.about(hit.thing)
     return (await memory.content(entries))[entries[0].id].text

@@ -14,14 +14,14 @@ import pytest
 
 from opdbus.history.forget import Target
 from opdbus.index.catalogue import entry_columns
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.fields.field_index import FieldIndex, Item
 from opdbus.index.query import condition_matching
 from opdbus.index.snapshot import entry_snapshot, postings
 from opdbus.index.snapshot.entry_snapshot import SEALED
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import Condition
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 OWNER = 1000
 SOURCES = ("publish:one", "publish:two")
@@ -48,12 +48,12 @@ class Run:
         self.folder = folder
         self._ticks = itertools.count(1_000_000)
 
-    def of(self, work: Callable[[Memory], Awaitable[Any]]) -> Any:
+    def of(self, work: Callable[[StateStore], Awaitable[Any]]) -> Any:
         """Do work with a memory."""
 
         async def both() -> Any:
             path = self.folder / "memory.db"
-            async with Memory(path, clock=lambda: next(self._ticks), boot="b") as memory:
+            async with StateStore(path, clock=lambda: next(self._ticks), boot="b") as memory:
                 return await work(memory)
 
         return asyncio.run(both())
@@ -64,12 +64,12 @@ class Run:
         return self.folder / "entries.sealed"
 
 
-async def known(memory: Memory) -> list[Any]:
+async def known(memory: StateStore) -> list[Any]:
     """Return all that a memory knows, but for places."""
     return [*in_catalogue(memory), await having_words(memory), await meeting(memory)]
 
 
-async def having_words(memory: Memory) -> dict[str, dict[int, float]]:
+async def having_words(memory: StateStore) -> dict[str, dict[int, float]]:
     """Return the ids of what has each word, and the scores that it gives them."""
     await memory.words.ready()
     lookup = memory.words.lookup
@@ -87,7 +87,7 @@ async def having_words(memory: Memory) -> dict[str, dict[int, float]]:
     return found
 
 
-async def meeting(memory: Memory) -> list[frozenset[Thing]]:
+async def meeting(memory: StateStore) -> list[frozenset[ObjectId]]:
     """Return what meets some conditions, first with what is not read yet, then with all of it."""
     asked = [("value", "=", "1"), ("value", ">", "1"), ("value", "~", "ass"), ("kind", "!=", "a")]
     asked += [("extra", "~", "2"), ("name", "=", "n7"), ("value", "!=", "3")]
@@ -98,7 +98,7 @@ async def meeting(memory: Memory) -> list[frozenset[Thing]]:
     return before
 
 
-def in_catalogue(memory: Memory) -> list[Any]:
+def in_catalogue(memory: StateStore) -> list[Any]:
     """Return all that a catalogue knows, but for places."""
     catalogue = memory.catalogue
     things = catalogue.things({})
@@ -121,15 +121,15 @@ def without_file(run: Run, folder: Path) -> Any:
     return Run(folder).of(known)
 
 
-async def changed(memory: Memory, chance: random.Random) -> None:
+async def changed(memory: StateStore, chance: random.Random) -> None:
     """Change some objects, have some come, and some go."""
     for source in SOURCES:
         numbers = chance.sample(range(60), 12)
         await memory.publish([item(source, n, chance.randrange(4)) for n in numbers], OWNER)
     declared = [item(FILE, n, chance.randrange(4)) for n in chance.sample(range(60), 15)]
-    await memory.replace(FILE, Present({one.identity for one in declared}), declared)
+    await memory.replace(FILE, IdentityHashSet({one.identity for one in declared}), declared)
     published = [e for source in SOURCES for e in memory.catalogue.of_source(source)]
-    gone = {Thing(*e.identity[1:]) for e in chance.sample(published, 4)}
+    gone = {ObjectId(*e.identity[1:]) for e in chance.sample(published, 4)}
     await memory.withdraw(gone, OWNER)
     await memory.publish([item("publish:one", 70, "passing")], OWNER, holder="somebody")
 
@@ -141,7 +141,7 @@ def test_a_start_from_the_file_is_one_from_the_database(tmp_path: Path, seed: in
     from_file = []
     for turn in range(8):
 
-        async def work(memory: Memory) -> None:
+        async def work(memory: StateStore) -> None:
             if chance.random() < 0.5:
                 await changed(memory, chance)
             if chance.random() < 0.6:
@@ -161,7 +161,7 @@ def test_a_start_from_the_file_is_one_from_the_database(tmp_path: Path, seed: in
 def sealed(run: Run, count: int = 200) -> None:
     """Have entries be in a file."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n) for n in range(count)], OWNER)
         await memory.sealer.seal()
 
@@ -218,7 +218,7 @@ def test_a_file_that_was_not_confirmed_is_not_read(tmp_path: Path, read: list[in
     run = Run(tmp_path)
     sealed(run)
 
-    async def killed(memory: Memory) -> None:
+    async def killed(memory: StateStore) -> None:
         await memory.publish([item("publish:one", 5, "another")], OWNER)
         await memory.archive.read_apart(lambda store: entry_snapshot.write(store, 0))
 
@@ -250,7 +250,7 @@ def test_what_is_redacted_anew_is_in_no_file(
     monkeypatch.setattr("opdbus.index.storage.migration.WRITTEN_BY", "another redaction")
     read.clear()
 
-    async def noted(memory: Memory) -> list[int]:
+    async def noted(memory: StateStore) -> list[int]:
         return await memory.archive.read(lambda store: store.noted.since(0))
 
     assert run.of(noted) == []
@@ -263,8 +263,8 @@ def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Pa
     sealed(run)
     assert run.file.exists()
 
-    async def work(memory: Memory) -> tuple[Any, Any]:
-        gone = [Thing(*item("publish:one", n, n).identity[1:]) for n in range(195)]
+    async def work(memory: StateStore) -> tuple[Any, Any]:
+        gone = [ObjectId(*item("publish:one", n, n).identity[1:]) for n in range(195)]
         await memory.withdraw(gone, OWNER)
         await memory.sealer.seal()
         await memory.publish([item("publish:one", 197, "another")], OWNER)
@@ -279,7 +279,7 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.of(lambda memory: memory.publish([item("publish:one", n, n) for n in range(1200)], OWNER))
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         sealing = asyncio.create_task(memory.sealer.run())
         while True:
             # a token, and not that changes are noted for a file that comes
@@ -320,7 +320,7 @@ def test_a_start_reads_words_and_fields_of_what_has_changed_since(
     """Read the fields of one changed object and a new one, and no words of others."""
     run = Run(tmp_path)
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
         await memory.fields.catch_up()
         await memory.sealer.seal()
@@ -337,7 +337,7 @@ def test_words_of_shorter_objects_are_read_again(tmp_path: Path, asked: list[str
     """Score by the length that objects have now, where it is another one than in the file."""
     run = Run(tmp_path)
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
         await memory.sealer.seal()
 
@@ -356,7 +356,7 @@ def test_damaged_words_and_fields_are_read_again(
     """Find a byte that is another one, and a file that is missing, and read the database."""
     run = Run(tmp_path)
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
         await memory.fields.catch_up()
         await memory.sealer.seal()
@@ -388,7 +388,7 @@ def test_values_that_are_forgotten_are_in_no_file(tmp_path: Path) -> None:
     """What history forgets is not in a file of an earlier moment either."""
     run = Run(tmp_path)
 
-    async def work(memory: Memory) -> list[set[str]]:
+    async def work(memory: StateStore) -> list[set[str]]:
         secret = [item("publish:one", n, "swordfish") for n in range(50)]
         await memory.publish(secret, OWNER)
         await memory.fields.catch_up()

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from raising import raising
 
 from opdbus.index.query import query_terms
-from opdbus.index.ranking.boosts import Raised, Raising
-from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Likeness, ceiling, rank
+from opdbus.index.ranking.boosts import BoostPlan, Boosts
+from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Similarity, ceiling, rank
 from opdbus.index.search import term_overlap
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
-    likeness = None if cosines is None else Likeness(np.array(cosines, np.float32))
+    likeness = None if cosines is None else Similarity(np.array(cosines, np.float32))
     return [index for index, _ in rank(likeness, np.array(shares, np.float32))]
 
 
 def test_hybrid_is_the_weighted_sum() -> None:
     """Rank by cosine plus the weighted share of the best lexical score."""
     cosines, shares = np.array([0.5, 0.6], np.float32), np.array([1.0, 0.0], np.float32)
-    (index, best), (_, second) = rank(Likeness(cosines), shares)
+    (index, best), (_, second) = rank(Similarity(cosines), shares)
     assert (index, best.total) == (0, pytest.approx(0.5 + LEXICAL_WEIGHT))
     assert (best.vector, best.lexical) == (pytest.approx(0.5), 1.0)
     assert (second.vector, second.lexical) == (pytest.approx(0.6), 0.0)
@@ -52,7 +52,7 @@ def test_equal_scores_have_the_order_of_their_ids(places: int) -> None:
     """Rank equals by their ids, wherever they are, also where few of them are among the best."""
     ids = np.random.default_rng(places).permutation(places).astype(np.int64)
     cosines = (ids % 10 == 0).astype(np.float32)
-    ranked = rank(Likeness(cosines), None, None, ids)
+    ranked = rank(Similarity(cosines), None, None, ids)
     found = [int(ids[place]) for place, _ in islice(ranked, places // 5)]
     assert found == sorted(range(places), key=lambda one: (one % 10 > 0, one))[: places // 5]
 
@@ -67,7 +67,7 @@ def test_the_best_of_many_are_those_of_all(places: int) -> None:
     kinds = dice.choice([-0.05, 0, 0.15], places).astype(np.float32)
     total = np.nan_to_num(cosines) + np.float32(LEXICAL_WEIGHT) * shares
     total = np.where(total > 0, np.maximum(total + kinds, np.float32(1e-6)), total)
-    ranked = list(islice(rank(Likeness(cosines), shares, raising(None, kinds)), 5000))
+    ranked = list(islice(rank(Similarity(cosines), shares, raising(None, kinds)), 5000))
     assert [place for place, _ in ranked] == np.argsort(-total, kind="stable")[:5000].tolist()
     for place, score in ranked[:500]:
         assert score.total == total[place]
@@ -96,7 +96,7 @@ def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() ->
         compared.extend(likely.tolist())
         return estimates[likely]
 
-    next(rank(Likeness(estimates.copy(), exact=exact)))
+    next(rank(Similarity(estimates.copy(), exact=exact)))
     assert compared == sorted(np.argsort(-estimates, kind="stable")[:400].tolist())
 
 
@@ -106,10 +106,10 @@ def test_what_is_named_is_found_however_low_it_is() -> None:
     named = np.array([12_345, 99_999])
     cosines[named] = 0.01
 
-    def at(places: NDArray[np.intp]) -> Raised:
-        return Raised(None, np.isin(places, named).astype(np.float32))
+    def at(places: NDArray[np.intp]) -> Boosts:
+        return Boosts(None, np.isin(places, named).astype(np.float32))
 
-    ranked = rank(Likeness(cosines), None, Raising(len(cosines), at, 0.0, named, None))
+    ranked = rank(Similarity(cosines), None, BoostPlan(len(cosines), at, 0.0, named, None))
     assert [place for place, _ in islice(ranked, 2)] == named.tolist()
     assert next(ranked)[0] == np.argmax(cosines)
 

@@ -42,13 +42,13 @@ from opdbus.errors import (
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.search.rerank import Reranker
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors import indexer as indexer_module
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving import level as level_module
 from opdbus.serving import serving as serving_module
 from opdbus.serving.states import State
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Identity, ObjectId, StateObject
 
 # Sequences of a run of this test; `make test-all` asks for 20,000.
 SEQUENCES = int(os.environ.get("OP_DBUS_TEST_SEQUENCES", "200"))
@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
         self.loop.settle()
 
     async def _live(self) -> None:
-        memory = Memory(Path(self.folder) / "memory.db", clock=lambda: 0.0)
+        memory = StateStore(Path(self.folder) / "memory.db", clock=lambda: 0.0)
         opening = self.serving_class(self.base, self.runtime.open_engine, (1.0, 2.0))
         async with memory as self.memory, opening as self.serving:
             self.vectors = ObjectVectors(memory, self.serving)
@@ -196,7 +196,7 @@ class Machine(RuleBasedStateMachine):
     @rule(word=st.sampled_from(WORDS))
     def similar(self, word: str) -> None:
         """Look for what is like an object."""
-        self._call(self.finder.similar(Thing("p", "k", word), Page(3)), TIMEOUT)
+        self._call(self.finder.similar(ObjectId("p", "k", word), Page(3)), TIMEOUT)
 
     @rule(names=st.sets(st.sampled_from(WORDS), min_size=1), value=st.integers(0, 2))
     def publish(self, names: set[str], value: int) -> None:

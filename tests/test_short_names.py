@@ -3,14 +3,14 @@
 import pytest
 
 from opdbus.index.catalogue.short_names import MOST, find
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 NAMES = (
     "systemd/unit/sshd.service systemd/unit/sshd.socket systemd/unit/cron.timer"
     " systemd/unit/nginx.service packages/package/nginx users/account/root users/group/root"
     " mounts/mount//var files/file//etc/ssh/sshd_config login1/seat/seat0 net/interface/Wlan0"
 )
-THINGS = [Thing(*name.split("/", 2)) for name in NAMES.split()]
+THINGS = [ObjectId(*name.split("/", 2)) for name in NAMES.split()]
 
 
 def found(name: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_close_names_are_found(name: str, nearest: str) -> None:
 def test_a_name_that_is_not_there_has_no_close_one() -> None:
     """What shares some letters with a name is not close to it."""
     assert find(
-        [Thing("users", "group", "shadow"), Thing("packages", "package", "passwd")], "sshd"
+        [ObjectId("users", "group", "shadow"), ObjectId("packages", "package", "passwd")], "sshd"
     ) == (
         [],
         [],
@@ -89,7 +89,7 @@ def test_a_name_of_nothing_means_nothing(name: str) -> None:
 
 def test_lists_are_short() -> None:
     """However many objects a name may mean, or are close to it, few are given."""
-    many = [Thing("a", f"kind{number}", "same") for number in range(50)]
+    many = [ObjectId("a", f"kind{number}", "same") for number in range(50)]
     assert len(find(many, "same")[0]) == MOST
     assert len(find(many, "sam")[1]) == MOST
     assert len(find(many, "smae")[1]) == MOST
@@ -98,6 +98,6 @@ def test_lists_are_short() -> None:
 @pytest.mark.parametrize("blank", ["", " "])
 def test_a_blank_name_means_nothing(blank: str) -> None:
     """A blank name is not that of the mount `/`, although that ends with nothing after a slash."""
-    root = Thing("mounts", "mount", "/")
+    root = ObjectId("mounts", "mount", "/")
     assert find([*THINGS, root], blank) == ([], [])
     assert find([*THINGS, root], "/") == ([root], [])

@@ -13,9 +13,9 @@ from opdbus.bus.service.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, An
 from opdbus.bus.transport.values import Typed
 from opdbus.index.catalogue.catalogue import Change
 from opdbus.index.state_store.events import Changed, Drift, Event, Listed, Vectorized
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
-A, B, C = (Thing("systemd", "unit", name) for name in "abc")
+A, B, C = (ObjectId("systemd", "unit", name) for name in "abc")
 
 
 class Bus:
@@ -51,10 +51,10 @@ def told(work: Callable[[Announcer, Bus], Awaitable[None]]) -> list[tuple[str, l
 
 def changed(generation: int, **names: Change) -> Changed:
     """Make an event of units by name."""
-    return Changed(generation, {Thing("systemd", "unit", n): what for n, what in names.items()})
+    return Changed(generation, {ObjectId("systemd", "unit", n): what for n, what in names.items()})
 
 
-def path(thing: Thing) -> str:
+def path(thing: ObjectId) -> str:
     """Give a thing's path."""
     return paths.of(*thing)
 
@@ -82,12 +82,12 @@ HISTORIES = st.lists(st.dictionaries(st.sampled_from([A, B, C]), st.booleans()),
 
 @given(st.sets(st.sampled_from([A, B, C])), HISTORIES)
 def test_merged_changes_say_what_became_of_a_thing(
-    start: set[Thing], history: list[dict[Thing, bool]]
+    start: set[ObjectId], history: list[dict[ObjectId, bool]]
 ) -> None:
     """Lead whoever knew what was there to what is there, by any number of changes."""
-    there, whole = set(start), dict[Thing, Change]()
+    there, whole = set(start), dict[ObjectId, Change]()
     for step in history:
-        changes: dict[Thing, Change] = {}
+        changes: dict[ObjectId, Change] = {}
         for thing, stays in step.items():
             if stays:
                 changes[thing] = "changed" if thing in there else "added"
@@ -231,13 +231,13 @@ def test_parts_let_others_go_first() -> None:
     """Send one part at a time: what else waits for the loop is done between any two."""
 
     async def work(announcer: Announcer, bus: Bus) -> None:
-        announcer.announce(Changed(1, {Thing("p", "k", str(n)): "added" for n in range(MANY)}))
+        announcer.announce(Changed(1, {ObjectId("p", "k", str(n)): "added" for n in range(MANY)}))
         seen = []
         for _ in range(4):
             seen.append(len(bus.sent))
             await bus.until(len(bus.sent) + 1)
         assert seen == [1, 2, 3, 4]
-        announcer.announce(Changed(2, {Thing("p", "k", str(MANY - 1)): "removed"}))
+        announcer.announce(Changed(2, {ObjectId("p", "k", str(MANY - 1)): "removed"}))
         await bus.until(10)
 
     sent = told(work)
@@ -248,8 +248,8 @@ def test_parts_let_others_go_first() -> None:
 
 def test_many_changes_come_in_parts() -> None:
     """Send no more changes in a signal than its limit, and all of them, in order."""
-    many: Mapping[Thing, Change] = {
-        Thing("p", "k", str(n)): "added" for n in range(2 * MAX_CHANGES + 201)
+    many: Mapping[ObjectId, Change] = {
+        ObjectId("p", "k", str(n)): "added" for n in range(2 * MAX_CHANGES + 201)
     }
 
     async def work(announcer: Announcer, bus: Bus) -> None:
@@ -268,7 +268,7 @@ def test_long_paths_come_in_smaller_parts() -> None:
     names = ["a" * 30_000 + str(n) for n in range(5)] + ["b" * (MAX_BYTES + 1)]
 
     async def work(announcer: Announcer, _bus: Bus) -> None:
-        announcer.announce(Changed(1, {Thing("p", "k", name): "added" for name in names}))
+        announcer.announce(Changed(1, {ObjectId("p", "k", name): "added" for name in names}))
         announcer.flush()
 
     parts = [body[1] for _, body in told(work)]
@@ -281,10 +281,10 @@ def test_what_follows_many_changes_waits_for_them() -> None:
 
     async def work(announcer: Announcer, bus: Bus) -> None:
         announcer.announce(
-            Changed(1, {Thing("p", "k", str(n)): "added" for n in range(4 * MAX_CHANGES)})
+            Changed(1, {ObjectId("p", "k", str(n)): "added" for n in range(4 * MAX_CHANGES)})
         )
         for number in range(120):
-            announcer.announce(Drift(Thing("p", "k", str(number)), "drift", "error", ["state"]))
+            announcer.announce(Drift(ObjectId("p", "k", str(number)), "drift", "error", ["state"]))
         announcer.announce(Listed("live:systemd", frozenset({("p", "k")})))
         assert len(bus.sent) == 1
         await bus.until(124)

@@ -19,7 +19,7 @@ from running import STATE, STATE_PATH, Running, calling, replace, state_file
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import StoreError
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.storage import recovery
 from opdbus.index.storage.archive import Archive
 from opdbus.state.object import Identity, StateObject
@@ -49,7 +49,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
 
     async def work() -> None:
-        async with Memory(path) as memory:
+        async with StateStore(path) as memory:
             await memory.publish(items, 0)
 
     asyncio.run(work())

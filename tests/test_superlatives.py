@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from opdbus.config import load
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import extremes
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, Json, StateObject
@@ -81,7 +81,7 @@ def test_a_bound_is_no_superlative(tmp_path: Path) -> None:
     """Read `at least` as a bound, not as asking for the least."""
 
     async def work() -> list[bool]:
-        async with Memory(tmp_path / "db") as memory:
+        async with StateStore(tmp_path / "db") as memory:
             stored = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
             await memory.observe(stored, set(), {})
             asked = "the least level of a vat", "a vat whose level is at least okay"
@@ -103,7 +103,7 @@ async def names(
     folder: Path, objects: dict[tuple[str, str, str], dict[str, Json]], question: str
 ) -> list[str]:
     """Return the names of what a question finds, best first."""
-    async with Memory(folder / "db") as memory:
+    async with StateStore(folder / "db") as memory:
         stored = [StateObject(Identity("live:x", *of), said) for of, said in objects.items()]
         await memory.observe(stored, set(), {})
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
@@ -117,11 +117,11 @@ def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:
         return StateObject(Identity(source, "mounts", "mount", name), fields)
 
     async def work() -> list[str]:
-        async with Memory(tmp_path / "db") as memory:
+        async with StateStore(tmp_path / "db") as memory:
             wished = [
                 mount(name, FILE, used_percent=n, size_gb=n) for name, n in (("/", 1), ("/w", 99))
             ]
-            await memory.replace(FILE, Present({one.identity for one in wished}), wished)
+            await memory.replace(FILE, IdentityHashSet({one.identity for one in wished}), wished)
             seen = [mount(name, "live:filesystems", fstype="ext4") for name in ("/", "/srv")]
             moved = zip((one.identity for one in seen), (71, 40), strict=True)
             await memory.observe(seen, set(), {one: {"used_percent": n} for one, n in moved})

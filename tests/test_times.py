@@ -9,7 +9,7 @@ from opdbus.config import load
 from opdbus.index.query.clock_times import find
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
@@ -89,7 +89,7 @@ def test_what_is_scheduled_then_comes_first(tmp_path: Path) -> None:
         return StateObject(Identity("live:x", "systemd", "unit", f"{name}.timer"), said)
 
     async def main() -> list[str]:
-        async with Memory(tmp_path / "db") as memory:
+        async with StateStore(tmp_path / "db") as memory:
             objects = [timer(f"t{n}", f"*-*-* {n:02}:15:00") for n in range(10)]
             objects.append(timer("right", "Mon *-*-* 04:40:00"))
             await memory.observe(objects, set(), {})

@@ -14,7 +14,7 @@ from opdbus.bus.service.tree import Tree
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker
 from opdbus.index.search.finder import Finder
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
@@ -39,7 +39,7 @@ def children(tmp_path: Path) -> Callable[[str], list[str] | None]:
     """Give the names of the nodes below a path, None where there is no node."""
 
     async def find(path: str) -> list[str] | None:
-        async with Memory(tmp_path / "memory.db") as memory:
+        async with StateStore(tmp_path / "memory.db") as memory:
             await memory.publish([OBJECT], 1000)
             interfaces = map(BusInterface, FIXED)
             vectors = ObjectVectors(memory, Serving(load({})))

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from running import PATIENCE_SECONDS
 
 from opdbus.index.catalogue.arrays import PlainRows, RoundedRows, Rows
-from opdbus.index.catalogue.text_table import Texts
-from opdbus.index.ranking.scores import USUAL_BACKGROUND, Background
+from opdbus.index.catalogue.text_table import TextTable
+from opdbus.index.ranking.scores import USUAL_BACKGROUND, CosineBaseline
 from opdbus.index.snapshot.sign_snapshot import BLOCK
-from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.index.vectors.vector_index import MANY, VectorIndex
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # How far vectors and cosines may be off, of 8 dimensions.
 KINDS = pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def _view(index: VectorIndex, digests: Sequence[bytes]) -> Any:
 @KINDS
 def test_scores_are_cosines(kind: Callable[[int], Rows], off: float, cosine_off: float) -> None:
     """Give for each row what numpy gives for the whole matrix, and the rows as they were added."""
-    vectors, made = VectorIndex("", 8, Texts(), kind(8)), _unit(700)
+    vectors, made = VectorIndex("", 8, TextTable(), kind(8)), _unit(700)
     keys = _keys(700)
     for start in range(0, 700, 7):
         asyncio.run(vectors.add(keys[start : start + 7], made[start : start + 7]))
@@ -65,7 +65,7 @@ def test_scores_are_cosines(kind: Callable[[int], Rows], off: float, cosine_off:
 
 def test_an_empty_matrix_answers() -> None:
     """Give no scores, no row and no vector where nothing was added."""
-    vectors = VectorIndex("", 8, Texts())
+    vectors = VectorIndex("", 8, TextTable())
     assert np.isnan(cosines(vectors, _unit(1)[0], b"x")).all()
     assert (vectors.get(b"x"), b"x" in vectors) == (None, False)
     vectors.drop([b"x"])
@@ -80,7 +80,7 @@ def test_an_empty_matrix_answers() -> None:
 )
 def test_it_holds_what_a_dict_would(steps: list[tuple[bool, set[int]]]) -> None:
     """Hold after any adding and dropping what a plain dict would hold."""
-    rows, vectors, expected = _unit(41), VectorIndex("", 8, Texts()), {}
+    rows, vectors, expected = _unit(41), VectorIndex("", 8, TextTable()), {}
     for adding, numbers in steps:
         if adding:
             new = [n for n in numbers if _key(n) not in expected]
@@ -101,7 +101,7 @@ def test_what_is_forgotten_takes_no_room(
     kind: Callable[[int], Rows], off: float, cosine_off: float
 ) -> None:
     """Make the matrix smaller once half of it is forgotten, and add only what is new."""
-    vectors, made = VectorIndex("", 8, Texts(), kind(8)), _unit(100)
+    vectors, made = VectorIndex("", 8, TextTable(), kind(8)), _unit(100)
     keys = _keys(100)
     asyncio.run(vectors.add(keys, made))
     vectors.drop(keys[:60])
@@ -130,11 +130,11 @@ _TEXTS = [n.to_bytes(16, "little") for n in range(6)]
 )
 def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]) -> None:
     """Know after any changes how many things wait, and for which texts, without counting."""
-    texts, rows, things = Texts(), _unit(6), dict[Thing, set[bytes]]()
+    texts, rows, things = TextTable(), _unit(6), dict[ObjectId, set[bytes]]()
     index = VectorIndex("", 8, texts)
     for number, given_texts in steps:
         if number >= 0:
-            thing = Thing("p", "k", str(number))
+            thing = ObjectId("p", "k", str(number))
             texts.change(thing, [*things.pop(thing, ())], [*given_texts])
             things |= {thing: given_texts} if given_texts else {}
         elif number == -1:
@@ -159,7 +159,7 @@ def _keys(rows: int) -> list[bytes]:
 def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
     """Know after a kill each whole row of the file, and give what was put in."""
     made, keys, path = _unit(3000), _keys(3000), tmp_path / "vectors" / "e.rows"
-    index = VectorIndex("", 8, Texts(), BitRows(path, 8))
+    index = VectorIndex("", 8, TextTable(), SignQuantizedVectors(path, 8))
     asyncio.run(index.add(keys, made))
     index.drop(keys[:2000])
     asyncio.run(index.shrink())
@@ -169,7 +169,7 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
         # a row of a power cut, and one that was not written to its end
         file.write(keys[20] + bytes(16) + keys[21])
     again = VectorIndex("", 8, index.texts)
-    again.adopt(BitRows(path, 8))
+    again.adopt(SignQuantizedVectors(path, 8))
     for one in (index, again):
         assert len(one) == len(kept)
         exact = one.likeness(made[5], _view(one, keys)).exact
@@ -187,7 +187,7 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
 def test_what_is_usual_does_not_depend_on_the_order() -> None:
     """Say the same of a question however the vectors came: a start finds them in another order."""
     made, keys = _unit(3000), _keys(3000)
-    one, other = (VectorIndex("", 8, Texts()) for _ in range(2))
+    one, other = (VectorIndex("", 8, TextTable()) for _ in range(2))
     asyncio.run(one.add(keys, made))
     asyncio.run(other.add(keys[::-1], made[::-1]))
     usual, again = one.background(made[5]), other.background(made[5])
@@ -204,8 +204,8 @@ def test_a_host_of_few_objects_has_its_own_cosines() -> None:
     """Know the usual cosines of a dozen vectors, and of fewer by what is usual elsewhere."""
     made = _unit(300)
 
-    def background(count: int) -> Background | None:
-        index = VectorIndex("", 8, Texts())
+    def background(count: int) -> CosineBaseline | None:
+        index = VectorIndex("", 8, TextTable())
         asyncio.run(index.add(_keys(count), made[:count]))
         return index.background(made[299])
 
@@ -231,7 +231,7 @@ def test_signs_tell_what_is_likely(tmp_path: Path) -> None:
     made = np.random.default_rng(1).normal(size=(2000, 384)).astype(np.float32)
     made[:20] += 3 * made[0]
     made /= np.linalg.norm(made, axis=1, keepdims=True)
-    index = VectorIndex("", 384, Texts(), BitRows(tmp_path / "e.rows", 384))
+    index = VectorIndex("", 384, TextTable(), SignQuantizedVectors(tmp_path / "e.rows", 384))
     asyncio.run(index.add([], made[:0]))
     assert np.isnan(cosines(index, made[0], b"unknown")).all()
     asyncio.run(index.add(_keys(2000), made))
@@ -242,12 +242,12 @@ def test_signs_tell_what_is_likely(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("some", [0, 9, 1500, 4000])
-@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, BitRows])
+@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, SignQuantizedVectors])
 def test_some_are_compared_as_all_are(kind: Any, some: int, tmp_path: Path) -> None:
     """Give the cosines of any part of the entries, in its order, as of all; of few exact ones."""
     made = _unit(8000)
-    rows = BitRows(tmp_path / "e.rows", 8) if kind is BitRows else kind(8)
-    index = VectorIndex("", 8, Texts(), rows)
+    rows = SignQuantizedVectors(tmp_path / "e.rows", 8) if kind is SignQuantizedVectors else kind(8)
+    index = VectorIndex("", 8, TextTable(), rows)
     asyncio.run(index.add(_keys(8000), made))
     view = _view(index, [b"unknown", *_keys(8000)])
     at = np.random.default_rng(0).permutation(8001)[:some]
@@ -262,11 +262,11 @@ def test_some_are_compared_as_all_are(kind: Any, some: int, tmp_path: Path) -> N
         np.testing.assert_allclose(found.exact(np.arange(some)), expected, atol=0.001)
 
 
-@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, BitRows])
+@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, SignQuantizedVectors])
 def test_what_is_numbered_anew_meanwhile_is_compared_as_it_was(kind: Any, tmp_path: Path) -> None:
     """Give the products of the rows that there were, whatever is forgotten or comes meanwhile."""
     made = _unit(100)
-    rows = BitRows(tmp_path / "e.rows", 8) if kind is BitRows else kind(8)
+    rows = SignQuantizedVectors(tmp_path / "e.rows", 8) if kind is SignQuantizedVectors else kind(8)
     rows.append(_keys(100), made)
     products, expected = rows.products(), rows.products()(made[0])
     rows.append(_keys(9), made[:9])
@@ -276,14 +276,14 @@ def test_what_is_numbered_anew_meanwhile_is_compared_as_it_was(kind: Any, tmp_pa
     assert len(rows.products()(made[0])) == 39
 
 
-@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, BitRows])
+@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, SignQuantizedVectors])
 def test_what_is_forgotten_while_room_is_given_back_has_no_vector(
     kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keep the vectors of all others, in half of the rows."""
     made, keys = _unit(100), _keys(100)
-    rows = BitRows(tmp_path / "e.rows", 8) if kind is BitRows else kind(8)
-    index = VectorIndex("", 8, Texts(), rows)
+    rows = SignQuantizedVectors(tmp_path / "e.rows", 8) if kind is SignQuantizedVectors else kind(8)
+    index = VectorIndex("", 8, TextTable(), rows)
     asyncio.run(index.add(keys, made))
     index.drop(keys[:60])
 
@@ -318,7 +318,7 @@ class SlowRows(PlainRows):
 def test_a_vector_that_is_read_while_rows_move_is_the_right_one() -> None:
     """Give the vector of a text to another thread also while rows are numbered anew."""
     rows, made = SlowRows(8), _unit(40)
-    index = VectorIndex("", 8, Texts(), rows)
+    index = VectorIndex("", 8, TextTable(), rows)
     asyncio.run(index.add(_keys(40), made))
     index.drop(_keys(30))
     with ThreadPoolExecutor(1) as other:
@@ -331,10 +331,10 @@ def test_a_vector_that_is_read_while_rows_move_is_the_right_one() -> None:
 
 def test_a_full_disk_moves_vectors_to_memory(tmp_path: Path) -> None:
     """Hold in memory what cannot be written, and go on."""
-    rows = BitRows(tmp_path / "rows", 8)
+    rows = SignQuantizedVectors(tmp_path / "rows", 8)
     with Path("/dev/full").open("wb") as full:
         os.dup2(full.fileno(), rows._file, inheritable=False)
-    index = VectorIndex("", 8, Texts(), rows)
+    index = VectorIndex("", 8, TextTable(), rows)
     asyncio.run(index.add(_keys(9), _unit(9)))
     assert index.likeness(_unit(1)[0], _view(index, [])).exact is None
     np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])
@@ -349,7 +349,7 @@ def test_vectors_are_as_they_were_stored(
     some = every[np.isfinite(every) & (np.abs(every) < 1)]
     made = some[: len(some) // 8 * 8].reshape(-1, 8).astype(np.float32)
     made[:, 0] = 1
-    rows = BitRows(tmp_path / "e.rows", 8)
+    rows = SignQuantizedVectors(tmp_path / "e.rows", 8)
     rows.append([bytes(16)] * len(made), made)
     monkeypatch.setattr(
         "opdbus.index.vectors.quantized_rows._waits",
@@ -364,7 +364,7 @@ def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
     """Take the signs of full blocks from their own file, and others where that is not whole."""
     path, made = tmp_path / "e.rows", _unit(BLOCK + 5)
     digests = [number.to_bytes(16, "big") for number in range(1, BLOCK + 6)]
-    rows = BitRows(path, 8)
+    rows = SignQuantizedVectors(path, 8)
     rows.append(digests, made)
     rows.seal()
     before = rows.products()(made[3])
@@ -372,13 +372,13 @@ def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
     kept = signs.read_bytes()
     for damaged in (kept, kept[:-1], kept[:5000] + b"?" + kept[5001:], b"", b"?" * len(kept)):
         signs.write_bytes(damaged)
-        again = BitRows(path, 8)
+        again = SignQuantizedVectors(path, 8)
         assert again.left() == digests
         assert (again.products()(made[3]) == before).all()
         assert signs.read_bytes() == kept
     again.become(again.some(np.arange(BLOCK)))
     assert not signs.exists()
-    assert BitRows(path, 8).left() == digests[:BLOCK]
+    assert SignQuantizedVectors(path, 8).left() == digests[:BLOCK]
     assert signs.exists()
 
 
@@ -387,7 +387,7 @@ def test_what_is_forgotten_while_vectors_move_has_none(tmp_path: Path) -> None:
     made, keys = _unit(MANY + 10), _keys(MANY + 10)
 
     async def work() -> VectorIndex:
-        index = VectorIndex("", 8, Texts(), folder=tmp_path)
+        index = VectorIndex("", 8, TextTable(), folder=tmp_path)
         await index.add(keys[:MANY], made[:MANY])
         moving = asyncio.create_task(index.add(keys[MANY:], made[MANY:]))
         assert index.path
@@ -424,7 +424,7 @@ def test_the_event_loop_does_not_wait_for_a_search() -> None:
             return super().take(rows)
 
     async def work() -> None:
-        index = VectorIndex("", 8, Texts(), Slow(8))
+        index = VectorIndex("", 8, TextTable(), Slow(8))
         await index.add(keys, made)
         view = _view(index, keys)
         searching = asyncio.create_task(asyncio.to_thread(index.likeness, made[0], view))

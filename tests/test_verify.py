@@ -20,8 +20,8 @@ from opdbus.history.change import Why
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.ledger import Ledger, State
 from opdbus.history.verify import Report, verify
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Identity, ObjectId, StateObject
 
 OWNER, COUNT = 1000, 40
 SOURCE = "publish:probe"
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Checkpoin
     found: list[Checkpoint] = []
 
     async def work() -> None:
-        async with Memory(folder / "memory.db", boot="b1") as memory:
+        async with StateStore(folder / "memory.db", boot="b1") as memory:
             for number in range(COUNT):
                 item = unit(number, state=f"s{number}", number=number)
                 cause = Why(f"job:{number} restart", number % 3)
@@ -283,10 +283,10 @@ def test_a_withdrawal_explains_erased_values(tmp_path: Path) -> None:
     """Hold a chain of which an object was withdrawn, and find a change of such a row."""
 
     async def work() -> None:
-        async with Memory(tmp_path / "memory.db", boot="b1") as memory:
+        async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
             await memory.publish([unit(1, a=1), unit(2, a=1)], OWNER)
             await memory.publish([unit(1, a=2)], OWNER)
-            await memory.withdraw([Thing("systemd", "unit", "u1")], OWNER)
+            await memory.withdraw([ObjectId("systemd", "unit", "u1")], OWNER)
 
     asyncio.run(work())
     path = tmp_path / "memory.db"

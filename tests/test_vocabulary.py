@@ -11,7 +11,7 @@ from raising import raising
 from value_host import objects
 
 from opdbus.index.ranking.boosts import VALUE_WEIGHT, named_values
-from opdbus.index.ranking.scores import Likeness, rank
+from opdbus.index.ranking.scores import Similarity, rank
 from opdbus.language.vocabulary import TRAIT_BYTES, Reader, asked, denied, rows
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
@@ -153,7 +153,7 @@ def test_values_raise_and_do_not_filter() -> None:
     shares, values = np.zeros(3, np.float32), np.array([0, 0, 1], np.float32)
     cosines = np.array([0.5, 0.5 + VALUE_WEIGHT + 0.1, 0.5], np.float32)
     raised = raising(values, np.zeros(3, np.float32))
-    ranked = list(rank(Likeness(cosines), shares, raised))
+    ranked = list(rank(Similarity(cosines), shares, raised))
     assert [index for index, _ in ranked] == [1, 2, 0]
     assert ranked[1][1].values == 1
 

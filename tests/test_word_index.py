@@ -9,14 +9,14 @@ import pytest
 from remembering import OWNER, run, unit
 
 from opdbus.errors import StoreError
-from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.database import fulltext_table
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext import word_index
 from opdbus.index.fulltext.bm25 import InDatabase, InMemory
 from opdbus.index.snapshot import postings
 from opdbus.index.snapshot.postings import Vocabulary, sums
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import StateObject
 
 TERMS = ["mail", "server", "servers", "10.0.0.7", "wien", "rack", "nothing", "name3"]
@@ -29,7 +29,7 @@ def _made(number: int, seed: int) -> StateObject:
     return unit(f"name{number}", description=said)
 
 
-async def _require_same(memory: Memory, within: float) -> None:
+async def _require_same(memory: StateStore, within: float) -> None:
     """Compare what has each term, and its score, with what FTS5 says."""
     assert memory.words.lookup
     lookup, view = memory.words.lookup, memory.catalogue.view
@@ -49,7 +49,7 @@ async def _require_same(memory: Memory, within: float) -> None:
     await memory.archive.read(compare)
 
 
-async def _read(memory: Memory) -> None:
+async def _read(memory: StateStore) -> None:
     await memory.words.begin()
 
 
@@ -64,7 +64,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_words_in_memory_are_those_of_the_database(tmp_path: Path) -> None:
     """What comes, changes and goes is found as the database finds it, with the score of BM25."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await _read(memory)
         await memory.publish([_made(n, n) for n in range(90)], OWNER)
         await _require_same(memory, 0.002)
@@ -72,7 +72,7 @@ def test_the_words_in_memory_are_those_of_the_database(tmp_path: Path) -> None:
         await _read(memory)
         await _require_same(memory, 0.002)
         await memory.publish([_made(n, n + 1000) for n in range(0, 30, 3)], OWNER)
-        await memory.withdraw([*map(thing_of, memory.catalogue)][:20], OWNER)
+        await memory.withdraw([*map(object_id_of, memory.catalogue)][:20], OWNER)
         # in places that became free, and in new ones
         await memory.publish([_made(n, n) for n in range(100, 140)], OWNER)
         await _require_same(memory, 0.05)
@@ -85,12 +85,12 @@ def test_the_words_in_memory_are_those_of_the_database(tmp_path: Path) -> None:
 def test_what_changes_while_the_words_are_read_is_not_lost(tmp_path: Path) -> None:
     """Objects may come, change and go at any moment of the reading."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([_made(n, n) for n in range(60)], OWNER)
         for turn in range(5):
             reading = memory.words.begin()
             await asyncio.sleep(0.002 * turn)
-            await memory.withdraw([*map(thing_of, memory.catalogue)][:5], OWNER)
+            await memory.withdraw([*map(object_id_of, memory.catalogue)][:5], OWNER)
             await memory.publish([_made(n, n + turn) for n in range(50, 70)], OWNER)
             await reading
             await _require_same(memory, 0.05)
@@ -104,7 +104,7 @@ def test_very_many_changes_have_the_words_read_again(
     """Past a limit changes are not remembered one by one, and the database answers meanwhile."""
     monkeypatch.setattr(word_index, "_LEAST", 10)
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([_made(0, 0)], OWNER)
         await _read(memory)
         await memory.publish([_made(n, n) for n in range(11)], OWNER)
@@ -124,7 +124,7 @@ def test_very_many_changes_have_the_words_read_again(
 def test_words_that_cannot_be_read_are_left_to_the_database(tmp_path: Path) -> None:
     """A search never fails for the words in memory: closing ends the reading of them."""
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: StateStore) -> None:
         await memory.publish([_made(0, 0)], OWNER)
 
         def fails(_store: Store) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from opdbus.index.database.store import Content
-from opdbus.index.ranking.confidence_features import Evidence
+from opdbus.index.ranking.confidence_features import ConfidenceFeatures
 from opdbus.index.search import word_similarity
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
@@ -12,7 +12,7 @@ WEB = Content('{"enabled": true}', "systemd service nginx: web server and revers
 MAIL = Content('{"exec": "/usr/sbin/postfix"}', "systemd service mta: sends and takes mail", b"")
 
 
-def evidence(question: str, *contents: Content) -> list[Evidence]:
+def evidence(question: str, *contents: Content) -> list[ConfidenceFeatures]:
     """Compare a question with objects."""
     return word_similarity.ours().evidence(question, contents)
 
@@ -65,7 +65,7 @@ def test_a_question_without_words_is_compared() -> None:
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find the same however many words came before."""
     monkeypatch.setattr(word_similarity, "_KEPT", 64)
-    made = word_similarity.WordVectors(StaticTable.read(OURS, max_tokens=512))
+    made = word_similarity.WordSimilarity(StaticTable.read(OURS, max_tokens=512))
     before = made.evidence("reverse proxy of mail", [WEB, MAIL])
     for number in range(100):
         made.evidence(f"word{number}", [])

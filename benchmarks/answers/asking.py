@@ -21,13 +21,13 @@ from value_host import objects as of_the_value_host
 from opdbus import config
 from opdbus.drift.declarations import PairedDeclarations
 from opdbus.drift.pairs import Pairs
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import relative_dates
 from opdbus.index.query.condition_matching import things
 from opdbus.index.ranking.scores import MODES, Score
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.observe.table import chosen
 from opdbus.serving.serving import Serving
@@ -96,14 +96,14 @@ async def opened(host: str, level: str, scratch: Path) -> AsyncIterator[ObjectVe
     place.mkdir(parents=True, exist_ok=True)
     environ = {"OP_DBUS_STATE_DIR": str(place), "OP_DBUS_VECTOR_LEVEL": level}
     settings = config.load({"OP_DBUS_PRECISION": "fp32", **os.environ, **environ})
-    async with Memory(place / "db") as memory, Serving(settings) as serving:
+    async with StateStore(place / "db") as memory, Serving(settings) as serving:
         vectors = ObjectVectors(memory, serving)
         await serving.embedder()
         found = contents(host)
         if host in EXAMS:
             await memory.observe(*_as_observed(found))
         else:
-            await memory.replace(FILE, Present({each.identity for each in found}), found)
+            await memory.replace(FILE, IdentityHashSet({each.identity for each in found}), found)
         await vectorize(vectors)
         yield vectors
 
@@ -126,7 +126,7 @@ def _as_observed(
     return lasting, set(), moved
 
 
-async def questions(host: str, memory: Memory) -> list[Question]:
+async def questions(host: str, memory: StateStore) -> list[Question]:
     """Return all questions about a host, with the kind of each, its answers, and what says so."""
     foreign = [{**row, "kind": "foreign"} for row in load("foreign")]
     if host in EXAMS:
@@ -191,7 +191,7 @@ def _called(host: str, name: str | None, sort: str) -> Iterator[str]:
             yield "/".join(each.identity[1:])
 
 
-async def _of_values(memory: Memory) -> list[Question]:
+async def _of_values(memory: StateStore) -> list[Question]:
     path = ROOT / "tests" / "data" / "value_questions.json"
     found = []
     for at, row in enumerate(json.loads(path.read_text(encoding="utf-8"))):
@@ -228,16 +228,16 @@ async def answers(
 
 
 @asynccontextmanager
-async def _without(memory: Memory, host: str, names: set[str]) -> AsyncIterator[None]:
+async def _without(memory: StateStore, host: str, names: set[str]) -> AsyncIterator[None]:
     """Take some objects out of a memory, for as long as it is asked."""
     objects = contents(host) if names else []
     gone = [each for each in objects if "/".join(each.identity[1:]) in names]
     every = {each.identity for each in objects}
     if names:
-        await memory.replace(FILE, Present(every - {each.identity for each in gone}), [])
+        await memory.replace(FILE, IdentityHashSet(every - {each.identity for each in gone}), [])
     yield
     if names:
-        await memory.replace(FILE, Present(every), gone)
+        await memory.replace(FILE, IdentityHashSet(every), gone)
 
 
 async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:

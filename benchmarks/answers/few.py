@@ -28,7 +28,7 @@ from opdbus import config
 from opdbus.language.glossary import gloss
 from opdbus.serving.serving import Serving
 from opdbus.state.fields import split
-from opdbus.state.object import StateObject, Thing
+from opdbus.state.object import ObjectId, StateObject
 
 _SEED: Final = 34
 _SIZES: Final = 12, 14, 16, 18, 20, 25, 30, 40, 60
@@ -59,7 +59,7 @@ def hosts(exam: str, half: str, count: int) -> Iterator[tuple[list[StateObject],
     for thing in every:
         sorts[thing[:2]].append(thing)
     for _ in range(count):
-        size, there = random.choice(_SIZES), set[Thing]()
+        size, there = random.choice(_SIZES), set[ObjectId]()
         answered = [row for row in rows if 0 < len(row["right"]) <= _MOST_ANSWERS]
         for row in random.sample(answered, size // 3):
             there.add(random.choice(sorted(row["right"] & every.keys())))
@@ -85,7 +85,7 @@ def hosts(exam: str, half: str, count: int) -> Iterator[tuple[list[StateObject],
         )
 
 
-def _is_like(right: set[Thing], there: set[Thing]) -> bool:
+def _is_like(right: set[ObjectId], there: set[ObjectId]) -> bool:
     """Return whether some objects are among others, or called like these."""
     words = set[str]().union(*(_words(thing) for thing in right)) - _COMMON
     meanings = {gloss(thing[-1]) for thing in right} - {""}
@@ -94,7 +94,7 @@ def _is_like(right: set[Thing], there: set[Thing]) -> bool:
     )
 
 
-def _words(thing: Thing) -> set[str]:
+def _words(thing: ObjectId) -> set[str]:
     return {word for word in split(thing[-1].lower()) if len(word) >= _SHORTEST}
 
 

@@ -22,7 +22,7 @@ from asking import DESCRIBED, HOSTS, Answer, answers
 from fit import LEVELS
 
 from opdbus.bench import machine
-from opdbus.index.ranking.confidence import judge
+from opdbus.index.ranking.confidence import rate
 from opdbus.index.ranking.scores import MODES
 
 _TENTHS: Final = np.linspace(0, 1, 11)
@@ -35,7 +35,7 @@ _POINTS: Final = (0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 
 def chances(answer: Answer) -> list[float]:
     """Return how likely each hit is right."""
-    return [judged.chance for judged in judge(answer.scores, answer.mode)]
+    return [judged.chance for judged in rate(answer.scores, answer.mode)]
 
 
 def best(answer: Answer) -> float:
@@ -45,7 +45,7 @@ def best(answer: Answer) -> float:
 
 def is_refused(answer: Answer) -> bool:
     """Return whether the answer is empty."""
-    return not answer.scores or judge(answer.scores, answer.mode)[0].is_weak
+    return not answer.scores or rate(answer.scores, answer.mode)[0].is_weak
 
 
 def of(found: Sequence[Answer], **wanted: str) -> list[Answer]:

@@ -33,11 +33,11 @@ from asking import ROOT, load
 
 from opdbus import config
 from opdbus.bench import machine
-from opdbus.index.database.identity_set import Present
-from opdbus.index.ranking.confidence import judge
+from opdbus.index.database.identity_set import IdentityHashSet
+from opdbus.index.ranking.confidence import rate
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject
@@ -59,10 +59,10 @@ class Found:
     score: float
 
 
-async def found(memory: Memory, serving: Serving, row: dict[str, Any]) -> Found:
+async def found(memory: StateStore, serving: Serving, row: dict[str, Any]) -> Found:
     """Ask for the best hit."""
     hits = await Finder(ObjectVectors(memory, serving)).search(row["question"], Page(10), _MODE)
-    rated = judge([hit.score for hit in hits], _MODE)
+    rated = rate([hit.score for hit in hits], _MODE)
     is_refused = not rated or rated[0].is_weak
     right = {tuple(answer) for answer in row["answers"]}
     return Found(
@@ -85,10 +85,12 @@ async def asked(
     declared = [each for each in made if each.identity.source == FILE]
     observed = [each for each in made if each.identity.source != FILE]
     with tempfile.TemporaryDirectory() as folder:
-        async with Memory(Path(folder) / "db") as memory:
+        async with StateStore(Path(folder) / "db") as memory:
             await memory.observe(observed, set(), {})
             if declared:
-                await memory.replace(FILE, Present({one.identity for one in declared}), declared)
+                await memory.replace(
+                    FILE, IdentityHashSet({one.identity for one in declared}), declared
+                )
             try:
                 from opdbus.drift.declarations import PairedDeclarations
                 from opdbus.drift.pairs import Pairs

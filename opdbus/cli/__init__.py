@@ -16,7 +16,7 @@ def main() -> None:
     # Exact search multiplies one matrix by one vector: a second thread only costs memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     modules()
-    from opdbus.cli.root import Unread, root
+    from opdbus.cli.root import OutputClosed, root
 
     if sys.stdout is None:  # closed by who started us
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end
@@ -35,7 +35,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except (BrokenPipeError, Unread):
+    except (BrokenPipeError, OutputClosed):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opdbus.state.judge import Judgement
-    from opdbus.state.object import Json, Thing
+    from opdbus.state.object import Json, ObjectId
 
 # of names that are listed for people
 _MOST = 10
@@ -108,7 +108,7 @@ def _unobserved(found: Judgement) -> list[str]:
     return ["{}/{}: {}".format(*sort, observed_kinds.why_not(sort)) for sort in sorts]
 
 
-def _listed(things: Sequence[Thing], why: str) -> str:
+def _listed(things: Sequence[ObjectId], why: str) -> str:
     if not things:
         return ""
     more = len(things) - _MOST

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.cli import field_values
-from opdbus.cli.telling import STATE_FILE, Change, Told, is_declaration, noun, plural, tell
+from opdbus.cli.telling import STATE_FILE, Change, ChangeWords, is_declaration, noun, plural, tell
 from opdbus.history import jobs
 from opdbus.platform import name_lists
 
@@ -23,7 +23,7 @@ _APART: Final = 60_000_000
 
 _RUNS: Final = ("apt:", "dpkg:", "rpm:")
 
-_Item: TypeAlias = tuple[Change, Told]
+_Item: TypeAlias = tuple[Change, ChangeWords]
 _Group: TypeAlias = tuple[object, ...]
 
 

@@ -38,7 +38,7 @@ _HAPPENED: Final = frozenset({"appeared", "changed", "event"})
 _FIRST: Final = "first"
 
 
-class Known(NamedTuple):
+class MapData(NamedTuple):
     """What the daemon says: vectors in a file, what drifts, what changed since when, and topics."""
 
     vectors: BinaryIO
@@ -49,7 +49,7 @@ class Known(NamedTuple):
     topics: Sequence[Sequence[Any]]
 
 
-def scene(known: Known, table: Table) -> Scene:
+def scene(known: MapData, table: Table) -> Scene:
     """Find a place for each object, and say what it is."""
     number_of: dict[tuple[str, ...], int] = {row[:3]: n for n, row in enumerate(table.rows)}
     for declared, observed in table.renamed.items():
@@ -99,7 +99,7 @@ def _places(vectors: BinaryIO) -> list[tuple[float, float]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _marks(known: Known, number_of: Numbers) -> dict[int, Mark]:
+def _marks(known: MapData, number_of: Numbers) -> dict[int, Mark]:
     """Mark what changed, and what drifts, which counts more."""
     found: dict[int, Mark] = {}
     for change in known.changes:

@@ -15,7 +15,7 @@ from opdbus.cli.root import as_json, kind, number, plugin, root
 from opdbus.errors import InvalidArgs, LimitsExceeded
 
 if TYPE_CHECKING:
-    from opdbus.cli.map_scene import Known
+    from opdbus.cli.map_scene import MapData
     from opdbus.client import Client
     from opdbus.picture.scene import Scene
     from opdbus.picture.table import Table
@@ -92,8 +92,8 @@ def map_(
     _tell(target, scene, found, len(content), drifted, json_=json_)
 
 
-async def _ask(client: Client, wanted: dict[str, Any], limit: int, since: int) -> Known:
-    from opdbus.cli.map_scene import TYPICAL, Known
+async def _ask(client: Client, wanted: dict[str, Any], limit: int, since: int) -> MapData:
+    from opdbus.cli.map_scene import TYPICAL, MapData
 
     vectors = await client.vectors({**wanted, "sample": limit, "dtype": "float16"})
     sort: dict[str, Any] = {key: wanted[key] for key in ("plugin", "kind") if key in wanted}
@@ -105,7 +105,7 @@ async def _ask(client: Client, wanted: dict[str, Any], limit: int, since: int) -
         topics = await client.clusters(_TOPICS, {**wanted, "objects": TYPICAL})
     except LimitsExceeded:
         topics = await client.clusters(_TOPICS, {**wanted, "objects": _FEW})
-    return Known(vectors, drifts, changes, since, topics)
+    return MapData(vectors, drifts, changes, since, topics)
 
 
 def _write(target: Path, content: bytes) -> None:

@@ -48,10 +48,10 @@ class Root(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise Unread from None
+            raise OutputClosed from None
 
 
-class Unread(Exception):
+class OutputClosed(Exception):
     """Nobody reads any more what is printed: `op-dbus list | head`."""
 
 

@@ -59,7 +59,7 @@ _DECLARED_OR_OLD: Final = (field_values.DECLARED, "")
 _AND_BACK: Final = "changed, and is as it was"
 
 
-class Told(NamedTuple):
+class ChangeWords(NamedTuple):
     """A change in words: `sshd.service`, `stopped`, `active -> inactive`."""
 
     subject: str
@@ -71,7 +71,7 @@ class Told(NamedTuple):
         return f"{self.subject} {self.verb}{between}{self.detail}"
 
 
-def tell(change: Change) -> Told:
+def tell(change: Change) -> ChangeWords:
     """Say in plain words what happened."""
     sort = (change["plugin"], change["kind"])
     values = field_values.read(change["fields"])
@@ -81,36 +81,36 @@ def tell(change: Change) -> Told:
     comes, leaves = _PUBLISHED if is_published else known.get(sort, ("appeared", "is gone"))
     subject, what = subject_of(sort, change["name"]), change["what"]
     if sort == STATE_FILE:
-        return Told(subject, *_readable(change["fields"]))
+        return ChangeWords(subject, *_readable(change["fields"]))
     if is_declaration(change):
         return _edited(subject, what, values)
     if what == "appeared":
         comes = _left_as(values) or comes if sort[1] == "package" else comes
         verb = "found" if change["cause"] == "first" else comes
-        return Told(subject, verb, _came(sort, values))
+        return ChangeWords(subject, verb, _came(sort, values))
     if what == "gone":
-        return Told(subject, leaves, _left(sort, values))
+        return ChangeWords(subject, leaves, _left(sort, values))
     if what == "changed":
         said = _changed(sort, values, jobs.alone(change["cause"]))
-        return Told(subject, *(said or ("changed", field_values.in_words(values))))
+        return ChangeWords(subject, *(said or ("changed", field_values.in_words(values))))
     if what == "event":
-        return Told(subject, _happened(sort, change["cause"]))
+        return ChangeWords(subject, _happened(sort, change["cause"]))
     if what == "forgot":
         count = values["count"].after if "count" in values else "some"
         rows = f"{count} {plural('row', 1 if count == '1' else 2)}"
-        return Told("history", "was made to forget", f" the values of {rows}")
+        return ChangeWords("history", "was made to forget", f" the values of {rows}")
     return _compared(subject, change, values)
 
 
-def _compared(subject: str, change: Change, values: Values) -> Told:
+def _compared(subject: str, change: Change, values: Values) -> ChangeWords:
     """Say how a thing is beside what is declared of it."""
     what = change["what"]
     presence = {values[f"{own}{field_values.PRESENCE}"].before for own in _DECLARED_OR_OLD}
     if what == "undeclared" and field_values.NOT_DECLARED in presence:
-        return Told(subject, "need not be declared any more")
+        return ChangeWords(subject, "need not be declared any more")
     is_late = change["cause"] == NOT_FOLLOWED
     verb = "is still other than declared" if is_late else _WHATS.get(what, what)
-    return Told(
+    return ChangeWords(
         subject, verb, field_values.compared(what, values, (change["plugin"], change["kind"]))
     )
 
@@ -120,12 +120,12 @@ def is_declaration(change: Change) -> bool:
     return change.get("source") == FILE and change["what"] in {"appeared", "changed", "gone"}
 
 
-def _edited(subject: str, what: str, values: Values) -> Told:
+def _edited(subject: str, what: str, values: Values) -> ChangeWords:
     if what == "appeared":
-        return Told(subject, "declared")
+        return ChangeWords(subject, "declared")
     if what == "gone":
-        return Told(f"declaration of {subject}", "removed")
-    return Told(f"declaration of {subject}", "changed", field_values.in_words(values))
+        return ChangeWords(f"declaration of {subject}", "removed")
+    return ChangeWords(f"declaration of {subject}", "changed", field_values.in_words(values))
 
 
 def _readable(fields: Iterable[Sequence[str]]) -> tuple[str, str]:

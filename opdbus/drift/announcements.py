@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from opdbus.drift.field import Path, Severity
-from opdbus.drift.transition_filter import Crossing, Drifted
+from opdbus.drift.transition_filter import Drifted, DriftTransition
 from opdbus.index.state_store.events import Drift, Event
 from opdbus.platform.name_lists import shortened
 
@@ -13,13 +13,15 @@ MAX_FIELDS: Final = 64
 MAX_FIELD: Final = 200
 
 
-def announce(notify: Callable[[Event], None], threshold: Severity, crossing: Crossing) -> None:
+def announce(
+    notify: Callable[[Event], None], threshold: Severity, crossing: DriftTransition
+) -> None:
     """Tell of a crossing unless it is below the threshold."""
     if event := signalled(crossing, threshold):
         notify(event)
 
 
-def signalled(crossing: Crossing, threshold: Severity) -> Drift | None:
+def signalled(crossing: DriftTransition, threshold: Severity) -> Drift | None:
     """Return what to tell of a crossing: which fields are bad enough, or that none is any more.
 
     Each field that begins, ends, or is worse or less bad than before is told of.

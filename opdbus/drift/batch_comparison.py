@@ -13,8 +13,8 @@ from opdbus.drift.field import MISSING, Field, Path
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Row, Sort
 from opdbus.index.database.store import Content, Entry
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import Json, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Json, ObjectId
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class Observed(NamedTuple):
 class Plan:
     """What is to be read of a thing to compare it; without a declared entry it is undeclared."""
 
-    thing: Thing
+    thing: ObjectId
     declared: Entry | None
     observed: Sequence[Observed]
 
@@ -56,7 +56,7 @@ class Plan:
         return [self.declared, *seen] if self.declared else seen
 
 
-def plan(pairs: Pairs, thing: Thing) -> Plan:
+def plan(pairs: Pairs, thing: ObjectId) -> Plan:
     """Return what is to be read of a thing."""
     sides = pairs.sides(thing)
     if sides.declared is None:
@@ -64,7 +64,7 @@ def plan(pairs: Pairs, thing: Thing) -> Plan:
     return Plan(thing, sides.declared, [_observed(pairs, one) for one in pairs.observed(thing)])
 
 
-def _observed(pairs: Pairs, thing: Thing) -> Observed:
+def _observed(pairs: Pairs, thing: ObjectId) -> Observed:
     parts = sorted(pairs.parts(thing))[:_MAX_PARTS]
     placed = ((_place(part[:2]), pairs.sides(part).observed) for part in parts)
     return Observed(pairs.sides(thing).observed, list(placed), pairs.other_names(thing))
@@ -77,7 +77,7 @@ def _place(sort: Sort) -> str:
     return members[1] if members else ""
 
 
-async def look(memory: Memory, plans: Sequence[Plan]) -> list[list[Field] | None]:
+async def look(memory: StateStore, plans: Sequence[Plan]) -> list[list[Field] | None]:
     """Return the differences of each thing; None where a side of it was removed just now."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
     # on a thread: a thousand objects take a tenth of a second
@@ -110,7 +110,7 @@ def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None
 
 
 async def observed(
-    memory: Memory, plan: Plan, fields: Sequence[Field]
+    memory: StateStore, plan: Plan, fields: Sequence[Field]
 ) -> Mapping[Path, Sequence[Json]]:
     """Return what is observed of some fields of a thing now: no value of what nobody observes."""
     contents = await memory.content(plan.entries)
@@ -129,7 +129,7 @@ def views(plan: Plan, contents: Mapping[int, Content]) -> list[dict[str, Json]]:
     return [one for one in found if row.suits(name, one)]
 
 
-async def unseen(memory: Memory, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
+async def unseen(memory: StateStore, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
     """Return of each thing that is declared and observed the fields as `compare.unseen` does."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
     there = [all(entry.id in contents for entry in plan.entries) for plan in plans]

@@ -8,7 +8,7 @@ from typing import Final
 from opdbus.drift import rule_table
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Sort
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 _STILL: Final = float("inf")
 
@@ -20,7 +20,7 @@ class Coverage:
         self,
         pairs: Pairs,
         wall: Callable[[], float],
-        of_sorts: Callable[[Collection[Sort]], Iterator[Thing]],
+        of_sorts: Callable[[Collection[Sort]], Iterator[ObjectId]],
     ) -> None:
         self._pairs = pairs
         self._wall = wall
@@ -28,13 +28,13 @@ class Coverage:
         # the sorts that each source has listed
         self._listed: dict[str, frozenset[Sort]] = {}
         # declared things that are not observed, by the sort that they would be of
-        self._missing: dict[Sort, set[Thing]] = {}
+        self._missing: dict[Sort, set[ObjectId]] = {}
         # declared sorts of which nothing is observed: a million things are not listed here, too
         self._alone: set[Sort] = set()
         # those of them of which something has gone since
         self._fewer: set[Sort] = set()
         # until when declared things were observed, if they ever were
-        self._until: dict[Thing, float] = {}
+        self._until: dict[ObjectId, float] = {}
 
     def list(self, source: str, sorts: frozenset[Sort]) -> frozenset[Sort]:
         """Note which sorts a source has listed, none if it is gone; return those that are news."""
@@ -61,7 +61,7 @@ class Coverage:
         wanted = claimed | alone | {sort for sort, things in self._missing.items() if things}
         return {sort[0] for sort in wanted if not self.lists(sort)}
 
-    def missing(self, sort: Sort) -> Iterator[Thing]:
+    def missing(self, sort: Sort) -> Iterator[ObjectId]:
         """Return the declared things of an observed sort that are not observed.
 
         They are to be looked at one by one.
@@ -70,15 +70,15 @@ class Coverage:
         self._alone -= alone
         return chain(tuple(self._missing.get(sort, ())), self._of_sorts(alone) if alone else ())
 
-    def all_missing(self) -> Iterator[Thing]:
+    def all_missing(self) -> Iterator[ObjectId]:
         """Yield all declared things that are not observed; others may come and go meanwhile."""
         yield from chain(*map(tuple, self._missing.values()), self._of_sorts(self._alone))
 
-    def left_at(self, thing: Thing) -> float:
+    def left_at(self, thing: ObjectId) -> float:
         """Return when a declared thing ceased to be observed; 0 if it never was."""
         return self._until.get(thing, 0.0)
 
-    def covers(self, thing: Thing) -> bool:
+    def covers(self, thing: ObjectId) -> bool:
         """Return whether a thing that is not observed would be if it were there.
 
         A program may publish few things of many: of these it would tell only what it told before.
@@ -88,7 +88,7 @@ class Coverage:
             return True
         return thing in self._until and self._pairs.is_published(sort)
 
-    def note(self, thing: Thing, *, is_missing: bool) -> None:
+    def note(self, thing: ObjectId, *, is_missing: bool) -> None:
         """Note whether a declared thing is observed."""
         missing = self._missing.setdefault(rule_table.of_declared(thing[:2]).observed, set())
         is_alone = thing[:2] in self._alone
@@ -108,7 +108,7 @@ class Coverage:
         """Note that no thing of a declared sort was ever observed."""
         self._alone.add(sort)
 
-    def forget(self, thing: Thing) -> None:
+    def forget(self, thing: ObjectId) -> None:
         """Forget a thing that is not declared any more."""
         self._fewer.add(thing[:2])
         self._missing.get(rule_table.of_declared(thing[:2]).observed, set()).discard(thing)

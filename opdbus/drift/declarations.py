@@ -12,8 +12,8 @@ from opdbus.drift.batch_comparison import Plan
 from opdbus.drift.pairs import Pairs, is_one
 from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, NOTHING_DECLARED, Declaration
 from opdbus.index.database.store import Content, Entry
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import Json, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Json, ObjectId
 
 log = structlog.get_logger()
 
@@ -23,36 +23,36 @@ class PairedDeclarations:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: StateStore,
         pairs: Pairs,
-        is_missing: Callable[[Thing], bool] = lambda _thing: False,
-        covers: Callable[[Thing], bool] = lambda _thing: False,
+        is_missing: Callable[[ObjectId], bool] = lambda _thing: False,
+        covers: Callable[[ObjectId], bool] = lambda _thing: False,
     ) -> None:
         self._memory = memory
         self._pairs = pairs
         self._is_missing = is_missing
         self._covers = covers
 
-    def observed(self, thing: Thing) -> Sequence[Thing]:
+    def observed(self, thing: ObjectId) -> Sequence[ObjectId]:
         """Return what a declared object meets: itself, the same by another name, or its parts."""
         return self._pairs.observed(thing)
 
-    def one(self, thing: Thing) -> Thing:
+    def one(self, thing: ObjectId) -> ObjectId:
         """Return the observed object that a declared one is; another one as it is."""
         sides = self._pairs.sides(thing)
         if sides.observed or not sides.declared or not is_one(thing):
             return thing
         return next(iter(self._pairs.observed(thing)), thing)
 
-    def renamed(self) -> AbstractSet[Thing]:
+    def renamed(self) -> AbstractSet[ObjectId]:
         """Return the declared objects that are observed under another name."""
         return self._pairs.renamed
 
-    def is_missing(self, thing: Thing) -> bool:
+    def is_missing(self, thing: ObjectId) -> bool:
         """Return whether a declared object was looked for and is not there."""
         return self._is_missing(thing)
 
-    def absence(self, thing: Thing, declared: Mapping[str, Json]) -> str:
+    def absence(self, thing: ObjectId, declared: Mapping[str, Json]) -> str:
         """Say that an object is declared absent, and whether it was looked for; empty if not."""
         if compare.is_only_observed(declared) or compare.is_wanted(declared):
             return ""
@@ -60,18 +60,18 @@ class PairedDeclarations:
         is_known = self._covers(thing) and rule_table.of_declared(thing[:2]).missing is not None
         return ABSENT_AS_DECLARED if is_known else "declared absent"
 
-    def declares(self, thing: Thing) -> Entry | None:
+    def declares(self, thing: ObjectId) -> Entry | None:
         """Return the entry that declares an observed object."""
         return self._pairs.joined(thing).declared
 
-    async def read(self, things: Sequence[Thing]) -> Mapping[Thing, Declaration]:
+    async def read(self, things: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
         """Return what is declared of declared objects that are observed; without those gone."""
         plans = [batch_comparison.plan(self._pairs, thing) for thing in things]
         plans = [plan for plan in plans if plan.declared and plan.observed]
         contents = await self._memory.content([e for plan in plans for e in plan.entries])
         there = [plan for plan in plans if all(e.id in contents for e in plan.entries)]
 
-        def work() -> Mapping[Thing, Declaration]:
+        def work() -> Mapping[ObjectId, Declaration]:
             return {plan.thing: _declaration(plan, contents) for plan in there}
 
         return await asyncio.to_thread(work) if there else {}

@@ -9,14 +9,14 @@ import structlog
 from opdbus.drift.field import DECLARED, Field, Severity
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Sort
-from opdbus.drift.transition_filter import Crossing, Drifted
+from opdbus.drift.transition_filter import Drifted, DriftTransition
 from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Change, FieldChange, What, Why
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.store import Entry, Store
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import FILE, PUBLISHED, Identity, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import FILE, PUBLISHED, Identity, ObjectId
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ _SINCE: Final = "declared since"
 class Records:
     """Reads and writes what is counted."""
 
-    def __init__(self, memory: Memory, pairs: Pairs) -> None:
+    def __init__(self, memory: StateStore, pairs: Pairs) -> None:
         # the sorts that the file claims whole; None until that is known
         self.claims: frozenset[Sort] | None = None
         # when something was declared for the first time: that was no change of a declaration
@@ -35,11 +35,11 @@ class Records:
         self._memory = memory
         self._pairs = pairs
         # what could not be written
-        self._unsaved: dict[Thing, Drifted | None] = {}
+        self._unsaved: dict[ObjectId, Drifted | None] = {}
         # things of which programs told: these may withdraw what they said
-        self._told: set[Thing] = set()
+        self._told: set[ObjectId] = set()
 
-    async def read(self) -> dict[Thing, Drifted]:
+    async def read(self) -> dict[ObjectId, Drifted]:
         """Return what was counted when the database was written: of the fields, no values."""
         rows, claims, since = await self._memory.archive.read(
             lambda store: (list(store.drifts()), store.fact(_CLAIMS), store.fact(_SINCE))
@@ -55,7 +55,7 @@ class Records:
             self.declared_since = at
             await self.write([])
 
-    async def write(self, crossings: Sequence[Crossing]) -> None:
+    async def write(self, crossings: Sequence[DriftTransition]) -> None:
         """Write crossings; what cannot be written now is written later, without its history."""
         changes = [one for crossing in crossings for one in self._changes(crossing)]
         states = {crossing.thing: crossing.after for crossing in crossings}
@@ -82,7 +82,7 @@ class Records:
             if self._unsaved.get(thing) is state:
                 del self._unsaved[thing]
 
-    def _changes(self, crossing: Crossing) -> Iterator[Change]:
+    def _changes(self, crossing: DriftTransition) -> Iterator[Change]:
         """Yield the rows of history that a crossing makes: at most one for each class."""
         publisher = self._publisher(crossing.thing)
         for what, cause, fields in _told(crossing):
@@ -96,7 +96,7 @@ class Records:
         if crossing.after is None:
             self._told.discard(crossing.thing)
 
-    def _publisher(self, thing: Thing) -> Entry | None:
+    def _publisher(self, thing: ObjectId) -> Entry | None:
         """Return the entry of a program that tells of a thing, if what it says is compared."""
         sides = map(self._pairs.sides, self._pairs.observed(thing))
         entries = [entry for side in sides for entry in side.observed]
@@ -106,7 +106,7 @@ class Records:
         return found
 
 
-def _told(crossing: Crossing) -> Iterator[tuple[What, str, Sequence[Field]]]:
+def _told(crossing: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
     """Yield what is told of a crossing: what happened, why, and to which fields."""
     if crossing.after and crossing.began:
         yield crossing.after.what, _began_by(crossing), crossing.began
@@ -116,7 +116,7 @@ def _told(crossing: Crossing) -> Iterator[tuple[What, str, Sequence[Field]]]:
         yield "undeclared", STATE_FILE, crossing.dropped
 
 
-def _began_by(crossing: Crossing) -> str:
+def _began_by(crossing: DriftTransition) -> str:
     before, after = crossing.before, crossing.after
     if after and after.what == "intended":
         return STATE_FILE
@@ -125,7 +125,7 @@ def _began_by(crossing: Crossing) -> str:
     return NOT_FOLLOWED if has_waited and crossing.began_by == STATE_FILE else crossing.began_by
 
 
-def _moved(what: What, crossing: Crossing, field: Field) -> Iterator[FieldChange]:
+def _moved(what: What, crossing: DriftTransition, field: Field) -> Iterator[FieldChange]:
     """Yield what was observed of a field before and after, and the value that is declared of it.
 
     The declared value is no value before: it has a row of its own, below `declared`.

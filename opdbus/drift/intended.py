@@ -11,8 +11,8 @@ from opdbus.drift.field import QUIET_SECONDS, Field
 from opdbus.drift.pairs import Pairs
 from opdbus.history.row_filter import Row
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import FILE, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import FILE, ObjectId
 
 # What changes in the declaration is intended for so long, unless the host changes, too.
 INTENDED_SECONDS: Final = 600.0
@@ -26,7 +26,7 @@ class Intended:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: StateStore,
         pairs: Pairs,
         records: Records,
         coverage: Coverage,
@@ -40,7 +40,7 @@ class Intended:
 
     async def declared_at(
         self, compared: Sequence[tuple[Plan, Sequence[Field]]]
-    ) -> Mapping[Thing, int]:
+    ) -> Mapping[ObjectId, int]:
         """Return when what differs was declared so, where all of it was declared so lately."""
         least = max(self._wall() - INTENDED_SECONDS, self._records.declared_since)
         new = [
@@ -86,13 +86,13 @@ class Intended:
         return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
 
 
-def _declarations(store: Store, thing: Thing, since: int) -> list[Row]:
+def _declarations(store: Store, thing: ObjectId, since: int) -> list[Row]:
     """Return the newest changes of what is declared of a thing, from a time on."""
     rows = store.history.newest(thing, _MOST, since)
     return [row for row in rows if row.identity.source == FILE and row.what in _DECLARES]
 
 
-def _has_left(store: Store, things: AbstractSet[Thing], since: int) -> bool:
+def _has_left(store: Store, things: AbstractSet[ObjectId], since: int) -> bool:
     """Return whether what was observed of things is gone since a time in seconds since 1970."""
     rows = (row for one in things for row in store.history.newest(one, _MOST, since * 1_000_000))
     return any(row.what == "gone" and row.identity.source != FILE for row in rows)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from opdbus.drift import rule_table
 from opdbus.drift.rule_table import Sort
 from opdbus.index.database.store import Content, Entry
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import FILE, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import FILE, ObjectId
 
 
-async def names(memory: Memory, observed: Sort) -> frozenset[str]:
+async def names(memory: StateStore, observed: Sort) -> frozenset[str]:
     """Return the names under which what the file declares of a sort would be observed."""
     sorts = rule_table.declared_of(observed)
     found = (memory.catalogue.about(thing)[0] for thing in memory.catalogue.of_sorts(sorts))
@@ -20,7 +20,7 @@ async def names(memory: Memory, observed: Sort) -> frozenset[str]:
     return frozenset(name for entry in entries for name in _names(entry, contents))
 
 
-def plugins(things: Iterable[Thing]) -> set[str]:
+def plugins(things: Iterable[ObjectId]) -> set[str]:
     """Return the plugins under which things would be observed, if the file declares them."""
     return {rule_table.of_declared(sort).observed[0] for sort in {thing[:2] for thing in things}}
 
@@ -35,5 +35,5 @@ def _names(entry: Entry, contents: Mapping[int, Content]) -> Iterator[str]:
             yield row.declared_key(thing.kind, field)
 
 
-def _thing(entry: Entry) -> Thing:
-    return Thing(*entry.identity[1:])
+def _thing(entry: Entry) -> ObjectId:
+    return ObjectId(*entry.identity[1:])

@@ -7,7 +7,7 @@ from opdbus.drift import rule_table
 from opdbus.drift.rule_table import Sort
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
-from opdbus.state.object import FILE, PUBLISHED, Json, Thing
+from opdbus.state.object import FILE, PUBLISHED, Json, ObjectId
 
 # An observed sort, and what a declared and an observed name have in common.
 Key: TypeAlias = tuple[Sort, str]
@@ -27,7 +27,7 @@ class Sides(NamedTuple):
 class _Keys(NamedTuple):
     further: Sequence[Key] = ()
     owners: Sequence[Key] = ()
-    related: Sequence[Thing] = ()
+    related: Sequence[ObjectId] = ()
 
 
 class Pairs:
@@ -36,25 +36,25 @@ class Pairs:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         # declared things by the keys of what they meet, and observed ones by their further keys
-        self._wanted: dict[Key, set[Thing]] = {}
-        self._met: dict[Key, set[Thing]] = {}
+        self._wanted: dict[Key, set[ObjectId]] = {}
+        self._met: dict[Key, set[ObjectId]] = {}
         # what belongs to the thing of a key
-        self._parts: dict[Key, set[Thing]] = {}
+        self._parts: dict[Key, set[ObjectId]] = {}
         # the further keys of an observed thing, the keys of what it belongs to, and related things
-        self._keys: dict[Thing, _Keys] = {}
+        self._keys: dict[ObjectId, _Keys] = {}
         # what the fields of declared things name
-        self._named: dict[Thing, Sequence[str]] = {}
+        self._named: dict[ObjectId, Sequence[str]] = {}
         # observed sorts that declared things meet, and those that belong to such
         self.active: set[Sort] = set()
         # of active sorts, what programs publish
-        self._published: dict[Sort, set[Thing]] = {}
+        self._published: dict[Sort, set[ObjectId]] = {}
         # declared things that are observed under another name
-        self.renamed: set[Thing] = set()
+        self.renamed: set[ObjectId] = set()
         # the sides of things as of a version of the catalogue: a comparison asks for each often
         self._version = -1
-        self._sides: dict[Thing, Sides] = {}
+        self._sides: dict[ObjectId, Sides] = {}
 
-    def sides(self, thing: Thing) -> Sides:
+    def sides(self, thing: ObjectId) -> Sides:
         """Return the entries about a thing."""
         version = self._catalogue.view.version
         if version != self._version or len(self._sides) > _MOST:
@@ -68,7 +68,7 @@ class Pairs:
         self._sides[thing] = sides
         return sides
 
-    def joined(self, thing: Thing) -> Sides:
+    def joined(self, thing: ObjectId) -> Sides:
         """Return the entries about a thing, also those under the other name that it has."""
         own = self.sides(thing)
         if own.declared is None:
@@ -84,7 +84,7 @@ class Pairs:
         """Return whether programs publish things of an active sort."""
         return bool(self._published.get(sort))
 
-    def declare(self, thing: Thing, fields: Sequence[str] = ()) -> set[Sort]:
+    def declare(self, thing: ObjectId, fields: Sequence[str] = ()) -> set[Sort]:
         """Take in a declared thing; return the sorts that are to be active, and are not.
 
         Its `fields` are given if they name what it meets.
@@ -96,7 +96,7 @@ class Pairs:
         self.note(thing)
         return sorts
 
-    def note(self, thing: Thing) -> None:
+    def note(self, thing: ObjectId) -> None:
         """Note whether a declared thing is observed under another name, after a change of it."""
         sides = self.sides(thing)
         if sides.declared and not sides.observed and is_one(thing) and self.observed(thing):
@@ -104,7 +104,7 @@ class Pairs:
         else:
             self.renamed.discard(thing)
 
-    def declare_each(self, sort: Sort, things: Iterable[Thing]) -> set[Sort]:
+    def declare_each(self, sort: Sort, things: Iterable[ObjectId]) -> set[Sort]:
         """Take in declared things of one sort, by what is known of their fields: see `declare`."""
         row = rule_table.of_declared(sort)
         for thing in things:
@@ -113,14 +113,14 @@ class Pairs:
                     self._wanted.setdefault(key, set()).add(thing)
         return {sort, row.observed, *(joined for joined, *_ in row.joined)} - self.active
 
-    def undeclare(self, thing: Thing) -> None:
+    def undeclare(self, thing: ObjectId) -> None:
         """Forget a declared thing."""
         for key in self._keys_of(thing):
             _discard(self._wanted, key, thing)
         self._named.pop(thing, None)
         self.renamed.discard(thing)
 
-    def observe(self, thing: Thing, properties: Mapping[str, Json] | None) -> bool:
+    def observe(self, thing: ObjectId, properties: Mapping[str, Json] | None) -> bool:
         """Take in an observed thing of an active sort; None for one that is gone.
 
         Return whether related things are to be compared again, since it has other names now.
@@ -152,40 +152,40 @@ class Pairs:
             _discard(self._published, thing[:2], thing)
         return bool(rule_table.of_observed(thing[:2]).related) and before.further != keys.further
 
-    def observed(self, thing: Thing) -> list[Thing]:
+    def observed(self, thing: ObjectId) -> list[ObjectId]:
         """Return the observed things that a declared one meets, or else what is called just so."""
-        found: dict[Thing, None] = {}
+        found: dict[ObjectId, None] = {}
         for key in self._keys_of(thing):
-            plain = Thing(*key[0], key[1])
+            plain = ObjectId(*key[0], key[1])
             if self.sides(plain).observed:
                 found[plain] = None
             met = sorted(self._met.get(key, ()))
             found |= dict.fromkeys(other for other in met if self.sides(other).observed)
         return list(found) or ([thing] if self.sides(thing).observed else [])
 
-    def declared(self, thing: Thing) -> set[Thing]:
+    def declared(self, thing: ObjectId) -> set[ObjectId]:
         """Return the declared things that an observed one, or what it belongs to, meets."""
         row = rule_table.of_observed(thing[:2])
         keys = self._keys.get(thing, _Keys())
         plain = (thing[:2], row.observed_key(thing.name))
-        found: set[Thing] = set()
+        found: set[ObjectId] = set()
         for key in (plain, (thing[:2], thing.name), *keys.further, *keys.owners):
             found |= self._wanted.get(key, set())
-            same = Thing(*key[0], key[1])
+            same = ObjectId(*key[0], key[1])
             if same == thing or rule_table.of_declared(key[0]).observed == key[0]:
                 found |= {same} if self.sides(same).declared else set()
         return found
 
-    def about(self, thing: Thing) -> set[Thing]:
+    def about(self, thing: ObjectId) -> set[ObjectId]:
         """Return a declared thing and what it meets, also if that is gone, unless it has others."""
-        plain = (Thing(*sort, name) for sort, name in self._keys_of(thing))
+        plain = (ObjectId(*sort, name) for sort, name in self._keys_of(thing))
         return {thing, *plain, *self.observed(thing)}
 
-    def parts(self, thing: Thing) -> set[Thing]:
+    def parts(self, thing: ObjectId) -> set[ObjectId]:
         """Return the things that belong to an observed one."""
         return self._parts.get((thing[:2], thing.name), set())
 
-    def other_names(self, thing: Thing) -> dict[str, str]:
+    def other_names(self, thing: ObjectId) -> dict[str, str]:
         """Return the names of the things of its sort that an observed one is related to.
 
         The keys are what else these are called.
@@ -194,31 +194,31 @@ class Pairs:
         each = [one for one in related if one[:2] == thing[:2]]
         return {key[1]: one.name for one in each for key in self._keys.get(one, _Keys()).further}
 
-    def _keys_of(self, thing: Thing) -> list[Key]:
+    def _keys_of(self, thing: ObjectId) -> list[Key]:
         return _keys(thing, self._named.get(thing) or (thing.name,))
 
 
-def is_one(declared: Thing) -> bool:
+def is_one(declared: ObjectId) -> bool:
     """Return whether a declared thing meets what is the same thing, and not several parts of it."""
     row = rule_table.of_declared(declared[:2])
     return not row.parts and not row.each
 
 
-def means(declared: Thing, observed: Thing) -> bool:
+def means(declared: ObjectId, observed: ObjectId) -> bool:
     """Return whether a declared thing is another one that is observed, by their names alone."""
     names = (observed.name, rule_table.of_observed(observed[:2]).observed_key(observed.name))
     keys = {*((observed[:2], name) for name in names), *_owners(observed, {})}
     return declared != observed and not keys.isdisjoint(_keys(declared, (declared.name,)))
 
 
-def _keys(thing: Thing, names: Iterable[str]) -> list[Key]:
+def _keys(thing: ObjectId, names: Iterable[str]) -> list[Key]:
     """Return the keys of what a declared thing meets, which may be called by several names."""
     row = rule_table.of_declared(thing[:2])
     keys = row.parts or [row.declared_key(thing.kind, name) for name in names]
     return [(row.observed, key) for key in keys]
 
 
-def _further(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
+def _further(thing: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
     row = rule_table.of_observed(thing[:2])
     if (key := row.observed_key(thing.name)) != thing.name:
         yield row.observed, key
@@ -227,7 +227,7 @@ def _further(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
         yield row.observed, str(name)
 
 
-def _owners(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
+def _owners(thing: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
     if joined := rule_table.JOINED.get(thing[:2]):
         row, pattern, _ = joined
         if match := pattern.fullmatch(thing.name):
@@ -237,7 +237,7 @@ def _owners(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
         yield row.observed, owner
 
 
-def _discard(index: dict[K, set[Thing]], key: K, thing: Thing) -> None:
+def _discard(index: dict[K, set[ObjectId]], key: K, thing: ObjectId) -> None:
     if held := index.get(key):
         held.discard(thing)
         if not held:

@@ -11,12 +11,12 @@ from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.language import kinds
 from opdbus.language.vocabulary import stem
 from opdbus.state.fields import split
-from opdbus.state.object import Thing, matches
+from opdbus.state.object import ObjectId, matches
 
-Ranked = Sequence[tuple[Thing, Drifted]]
+Ranked = Sequence[tuple[ObjectId, Drifted]]
 
 
-async def ranked(counted: Mapping[Thing, Drifted]) -> Ranked:
+async def ranked(counted: Mapping[ObjectId, Drifted]) -> Ranked:
     """Return what is counted, the worst first, without what was not compared since the start."""
     # on a thread: 100,000 take a tenth of a second
     return await asyncio.to_thread(_ranked, list(counted.items()))
@@ -49,9 +49,9 @@ def by_question(rows: Ranked, question: str) -> Ranked:
     questions.MAX_CHARACTERS are read.
     """
     question = question[:MAX_CHARACTERS]
-    asked, words = kinds.asked(question, STOP_WORDS).named, _stems(question)
+    asked, words = kinds.requested(question, STOP_WORDS).named, _stems(question)
 
-    def rank(row: tuple[Thing, Drifted]) -> tuple[int, int]:
+    def rank(row: tuple[ObjectId, Drifted]) -> tuple[int, int]:
         thing, drifted = row
         fields = (f"{one.name} {one.declared} {one.observed}" for one in drifted.fields)
         own = _stems(" ".join((thing.kind, thing.name, *fields)))
@@ -64,7 +64,7 @@ def _stems(text: str) -> set[str]:
     return {stem(word) for word in split(text) if word not in STOP_WORDS}
 
 
-def _rank(row: tuple[Thing, Drifted]) -> tuple[object, ...]:
+def _rank(row: tuple[ObjectId, Drifted]) -> tuple[object, ...]:
     thing, drifted = row
     has_failed = any(str(one.observed).startswith("failed") for one in drifted.fields)
     return -drifted.severity, not has_failed, drifted.what != "drift", thing

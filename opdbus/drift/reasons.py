@@ -12,12 +12,12 @@ from opdbus.drift.compare import is_only_observed, is_wanted
 from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field, Path
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Sort
-from opdbus.drift.transition_filter import Crossing
+from opdbus.drift.transition_filter import DriftTransition
 from opdbus.history.change import FIRST, STATE_FILE
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import FILE, Json, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import FILE, Json, ObjectId
 
 # Rows of a thing that are looked at, and by how much they may be older than what they cause.
 _NEWEST: Final = 8
@@ -31,11 +31,13 @@ _THERE: Final = ("absent", "missing", "present")
 class Reasons:
     """Finds the causes of crossings, and what of them is declared no longer."""
 
-    def __init__(self, memory: Memory, pairs: Pairs) -> None:
+    def __init__(self, memory: StateStore, pairs: Pairs) -> None:
         self._memory = memory
         self._pairs = pairs
 
-    async def given(self, crossings: Sequence[Crossing], claims: frozenset[Sort]) -> list[Crossing]:
+    async def given(
+        self, crossings: Sequence[DriftTransition], claims: frozenset[Sort]
+    ) -> list[DriftTransition]:
         """Return crossings with their causes."""
         found = []
         # one by one: rows may be large
@@ -52,21 +54,21 @@ class Reasons:
             found.append(_with_causes(replace(known, observed=observed), recent))
         return found
 
-    async def _after(self, one: Crossing) -> Mapping[Path, Sequence[Json]]:
+    async def _after(self, one: DriftTransition) -> Mapping[Path, Sequence[Json]]:
         """Return what is observed now of the fields that are as declared again."""
         if not one.healed:
             return {}
         plan = batch_comparison.plan(self._pairs, one.thing)
         return await batch_comparison.observed(self._memory, plan, one.healed)
 
-    async def _declared(self, one: Crossing) -> Mapping[str, Json] | None:
+    async def _declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
         """Return what is declared of a thing; None if nothing is."""
         if (declared := self._pairs.sides(one.thing).declared) is None:
             return None
         content = (await self._memory.content([declared])).get(declared.id)
         return json.loads(content.properties) if content else {}
 
-    def _is_gone(self, one: Crossing, declared: Mapping[str, Json] | None) -> bool:
+    def _is_gone(self, one: DriftTransition, declared: Mapping[str, Json] | None) -> bool:
         """Return whether fields ended since there is no such thing as is declared any more.
 
         What is declared absent, and is gone, is as declared.
@@ -77,7 +79,7 @@ class Reasons:
         return is_meant and not self._pairs.observed(one.thing)
 
     def _dropped(
-        self, one: Crossing, values: Mapping[str, Json] | None, claims: frozenset[Sort]
+        self, one: DriftTransition, values: Mapping[str, Json] | None, claims: frozenset[Sort]
     ) -> list[Field]:
         """Return the fields that ended, and that the file does not declare any more."""
         if not one.ended:
@@ -90,7 +92,7 @@ class Reasons:
         return [f for f in one.ended if f.path != PRESENCE and not _has(values, f.path)]
 
 
-def _before(rows: Sequence[Row], one: Crossing) -> Mapping[Path, Sequence[Json]]:
+def _before(rows: Sequence[Row], one: DriftTransition) -> Mapping[Path, Sequence[Json]]:
     """Return what was observed of the fields that began to differ, as far as it is known."""
     counted = {f.path: f for f in one.before.fields} if one.before else {}
     found: dict[Path, Sequence[Json]] = {}
@@ -106,7 +108,7 @@ def _before(rows: Sequence[Row], one: Crossing) -> Mapping[Path, Sequence[Json]]
 
 
 def _newest(
-    things: AbstractSet[Thing], joined: Sequence[Sort], since: int, store: Store
+    things: AbstractSet[ObjectId], joined: Sequence[Sort], since: int, store: Store
 ) -> list[Row]:
     """Return the newest rows about some things but those about drift, the newest first.
 
@@ -122,7 +124,7 @@ def _newest(
     return sorted((row for row in rows if row.what in _OF_OBJECTS), key=lambda row: -row.seq)
 
 
-def _with_causes(one: Crossing, rows: Sequence[Row]) -> Crossing:
+def _with_causes(one: DriftTransition, rows: Sequence[Row]) -> DriftTransition:
     """Return a crossing with causes from the newest rows about it, the newest first."""
     began, ended = (_cause(rows, fields, side) for fields, side in ((one.began, 1), (one.ended, 0)))
     # nothing of the host has changed, but what the file claims, or for how long it is intended

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 from opdbus.drift import network_values, word_values
 from opdbus.drift.field import Severity
 from opdbus.drift.word_values import Meaning
-from opdbus.state.object import SETTINGS, Json, Thing
+from opdbus.state.object import SETTINGS, Json, ObjectId
 
 # A plugin and a kind of it.
 Sort: TypeAlias = tuple[str, str]
@@ -304,7 +304,7 @@ def declared_of(observed: Sort) -> frozenset[Sort]:
     return frozenset({observed}.union(*(r.declared for r in ROWS if r.observed == observed)))
 
 
-def is_claimed(thing: Thing, claims: frozenset[Sort]) -> bool:
+def is_claimed(thing: ObjectId, claims: frozenset[Sort]) -> bool:
     """Return whether an observed thing would be declared, as all things of some sorts are."""
     row = of_observed(thing[:2])
     return any(sort in claims and row.covers(sort[1], thing.name) for sort in row.declared)

@@ -17,16 +17,21 @@ from opdbus.drift.pairs import Pairs, Sides
 from opdbus.drift.ranking import Ranked
 from opdbus.drift.reasons import Reasons
 from opdbus.drift.rule_table import Sort
-from opdbus.drift.transition_filter import MOST_QUIET_SECONDS, Crossing, Crossings, Drifted
+from opdbus.drift.transition_filter import (
+    MOST_QUIET_SECONDS,
+    Drifted,
+    DriftTransition,
+    TransitionFilter,
+)
 from opdbus.drift.unobserved import Unobserved, unobserved
-from opdbus.drift.unobserved_kinds import Alone
-from opdbus.drift.work_queue import AT_A_TIME, Waiting
+from opdbus.drift.unobserved_kinds import UnobservedKinds
+from opdbus.drift.work_queue import AT_A_TIME, WorkQueue
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import slices
 from opdbus.platform.tasks import at_most
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, ObjectId
 
 # Units are being started while a host boots: what differs then counts later.
 BOOT_SECONDS: Final = 90.0
@@ -41,8 +46,8 @@ class Tracker:
 
     def __init__(
         self,
-        memory: Memory,
-        on_change: Callable[[Crossing], None] = lambda _crossing: None,
+        memory: StateStore,
+        on_change: Callable[[DriftTransition], None] = lambda _crossing: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -51,15 +56,15 @@ class Tracker:
         self._clock = clock
         self._wall = wall
         self._pairs = Pairs(memory.catalogue)
-        self._crossings = Crossings(BOOT_SECONDS)
+        self._crossings = TransitionFilter(BOOT_SECONDS)
         self._records = Records(memory, self._pairs)
         self._reasons = Reasons(memory, self._pairs)
-        self._waiting = Waiting()
+        self._waiting = WorkQueue()
         self._coverage = Coverage(self._pairs, wall, memory.catalogue.of_sorts)
         self.declarations = PairedDeclarations(
             memory, self._pairs, self._is_missing, self._coverage.covers
         )
-        self._alone = Alone(memory.catalogue, self._pairs, self._coverage)
+        self._alone = UnobservedKinds(memory.catalogue, self._pairs, self._coverage)
         self._intended = Intended(memory, self._pairs, self._records, self._coverage, wall)
         # when this began, or a source listed objects for the first time
         self._news_at = clock()
@@ -67,7 +72,7 @@ class Tracker:
         self._ranked: tuple[int, Ranked] = 0, ()
 
     @property
-    def counted(self) -> Mapping[Thing, Drifted]:
+    def counted(self) -> Mapping[ObjectId, Drifted]:
         """What is other than declared."""
         return self._crossings.counted
 
@@ -110,26 +115,26 @@ class Tracker:
         """Return what is declared and cannot be compared; `why_not` as of `unobserved`."""
         return await unobserved(self._memory, self._pairs, self._coverage, why_not)
 
-    def entries(self, thing: Thing) -> tuple[Entry | None, Entry | None]:
+    def entries(self, thing: ObjectId) -> tuple[Entry | None, Entry | None]:
         """Return the entry that declares a thing, and the first that tells what was observed."""
         sides = self._pairs.sides(thing)
         met = self._pairs.observed(thing) if sides.declared else [thing]
         seen = [entry for one in met for entry in self._pairs.sides(one).observed]
         return sides.declared, next(iter(seen), None)
 
-    def sides(self, thing: Thing) -> Sides:
+    def sides(self, thing: ObjectId) -> Sides:
         """Return the entries about a thing, also those under the other name that it has."""
         return self._pairs.joined(thing)
 
-    def is_observed(self, thing: Thing) -> bool:
+    def is_observed(self, thing: ObjectId) -> bool:
         """Return whether anything was observed under the name of a thing."""
         return bool(self._pairs.sides(thing).observed)
 
-    def _is_missing(self, thing: Thing) -> bool:
+    def _is_missing(self, thing: ObjectId) -> bool:
         counted = self._crossings.counted.get(thing)
         return counted is not None and any(field.is_absence for field in counted.fields)
 
-    def same(self, thing: Thing) -> set[Thing]:
+    def same(self, thing: ObjectId) -> set[ObjectId]:
         """Return what declares a thing, and what is observed of it, under other names."""
         met = self._pairs.observed(thing) if self._pairs.sides(thing).declared else ()
         return {*self._pairs.declared(thing), *met} - {thing}
@@ -195,14 +200,14 @@ class Tracker:
             await self._waiting.news.wait()
         self._waiting.news.clear()
 
-    async def _take(self, things: Sequence[Thing]) -> None:
+    async def _take(self, things: Sequence[ObjectId]) -> None:
         """Find out which declared things changes concern, and compare those."""
         taken = self._alone.take(things, self._crossings)
         if taken.declared_at:
             await self._records.declare(taken.declared_at)
             self._activate(taken.sorts)
         things = taken.left
-        concerned: dict[Thing, None] = {}
+        concerned: dict[ObjectId, None] = {}
         observed = [thing for thing in things if thing[:2] in self._pairs.active]
         for thing in things:
             if declared := self._pairs.sides(thing).declared:
@@ -221,7 +226,7 @@ class Tracker:
         content = (await self._memory.content([declared])).get(declared.id)
         return tuple(json.loads(content.properties)) if content else ()
 
-    def _undeclare(self, thing: Thing) -> dict[Thing, None]:
+    def _undeclare(self, thing: ObjectId) -> dict[ObjectId, None]:
         """Forget what was declared of a thing; return what that concerns."""
         met = self._pairs.observed(thing) if self._claims else ()
         self._pairs.undeclare(thing)
@@ -238,15 +243,15 @@ class Tracker:
         """The observed sorts of what the file claims."""
         return {rule_table.of_declared(sort).observed for sort in self._claims}
 
-    def _is_claimed(self, thing: Thing) -> bool:
+    def _is_claimed(self, thing: ObjectId) -> bool:
         return rule_table.is_claimed(thing, self._claims)
 
-    async def _observe(self, things: Sequence[Thing]) -> dict[Thing, None]:
+    async def _observe(self, things: Sequence[ObjectId]) -> dict[ObjectId, None]:
         """Take in what was observed of things; return the declared ones that this concerns."""
         there = {thing: self._pairs.sides(thing).observed for thing in things}
         readable = [t for t in things if there[t] and rule_table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
-        concerned: dict[Thing, None] = {}
+        concerned: dict[ObjectId, None] = {}
         renamed: set[Sort] = set()
         for thing in things:
             was_published = self._pairs.is_published(thing[:2])
@@ -267,7 +272,7 @@ class Tracker:
             self._waiting.add(self._memory.catalogue.of_sorts(renamed))
         return concerned
 
-    async def _compare(self, things: Sequence[Thing]) -> None:
+    async def _compare(self, things: Sequence[ObjectId]) -> None:
         for part in slices(things, AT_A_TIME):
             plans = [batch_comparison.plan(self._pairs, thing) for thing in part]
             wanted = [one for one in plans if self._is_wanted(one)]
@@ -302,7 +307,7 @@ class Tracker:
         intended = self._intended.seconds(plan, fields, declared_at)
         self._crossings.compare(plan.thing, fields, now, now + intended)
         for one in plan.observed if plan.declared else ():
-            extra = Thing(*one.entries[0].identity[1:])
+            extra = ObjectId(*one.entries[0].identity[1:])
             # it was not declared before
             if extra != plan.thing and self._crossings.knows(extra):
                 self._crossings.compare(extra, [], now)

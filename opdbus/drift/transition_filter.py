@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from opdbus.drift.field import QUIET_SECONDS, Field, Path, Severity
-from opdbus.state.object import Json, Thing
+from opdbus.state.object import Json, ObjectId
 
 # `intended`: the declaration has changed, and the host has not followed yet.
 Class: TypeAlias = Literal["drift", "intended"]
@@ -37,7 +37,7 @@ class Drifted:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class DriftTransition:
     """A thing begins to be other than declared, or ends to be, in some more fields.
 
     `at` is since when they are as they are. Its causes may be found later, the fields that ended
@@ -45,7 +45,7 @@ class Crossing:
     was observed of fields before they began, and after they ended, to differ: no value if nothing.
     """
 
-    thing: Thing
+    thing: ObjectId
     before: Drifted | None
     after: Drifted | None
     at: float = 0.0
@@ -92,18 +92,18 @@ class _Pending:
     due: float = 0.0
 
 
-class Crossings:
+class TransitionFilter:
     """All things that are counted, and those that may be soon."""
 
     def __init__(self, not_before: float = 0.0) -> None:
         self._not_before = not_before
-        self.counted: dict[Thing, Drifted] = {}
+        self.counted: dict[ObjectId, Drifted] = {}
         # how many of these were compared since the start
         self.known = 0
         # how often that has changed
         self.changes = 0
-        self._pending: dict[Thing, _Pending] = {}
-        self._queue: list[tuple[float, int, Thing]] = []
+        self._pending: dict[ObjectId, _Pending] = {}
+        self._queue: list[tuple[float, int, ObjectId]] = []
         self._numbers = itertools.count()
 
     @property
@@ -111,17 +111,17 @@ class Crossings:
         """When `take` has something to do; infinity if never."""
         return self._queue[0][0] if self._queue else float("inf")
 
-    def recall(self, counted: Mapping[Thing, Drifted]) -> None:
+    def recall(self, counted: Mapping[ObjectId, Drifted]) -> None:
         """Take what was counted before."""
         for thing, drifted in counted.items():
             self._set(thing, drifted)
 
-    def knows(self, thing: Thing) -> bool:
+    def knows(self, thing: ObjectId) -> bool:
         """Return whether a thing is counted, or may be soon."""
         return thing in self.counted or thing in self._pending
 
     def compare(
-        self, thing: Thing, fields: Iterable[Field], now: float, intended_until: float = 0.0
+        self, thing: ObjectId, fields: Iterable[Field], now: float, intended_until: float = 0.0
     ) -> None:
         """Note how a thing differs now; until some time that is intended."""
         new = {one.path: one for one in fields}
@@ -154,9 +154,9 @@ class Crossings:
         due = min(quiet, pending.first_at + MOST_QUIET_SECONDS)
         self._wait(thing, max(due, self._not_before))
 
-    def take(self, now: float, wall: float, most: int) -> list[Crossing]:
+    def take(self, now: float, wall: float, most: int) -> list[DriftTransition]:
         """Count what has been as it is for long enough; at most so many things."""
-        found: list[Crossing] = []
+        found: list[DriftTransition] = []
         while self.due <= now + _ROUNDING and len(found) < most:
             due, _, thing = heapq.heappop(self._queue)
             pending = self._pending.get(thing)
@@ -165,8 +165,8 @@ class Crossings:
         return found
 
     def _count(
-        self, thing: Thing, pending: _Pending, now: float, wall: float
-    ) -> Iterator[Crossing]:
+        self, thing: ObjectId, pending: _Pending, now: float, wall: float
+    ) -> Iterator[DriftTransition]:
         before = self.counted.get(thing)
         fields, later = _settled(pending, before, now)
         is_intended = now + _ROUNDING < pending.intended_until
@@ -185,12 +185,12 @@ class Crossings:
                 what = before.what
             after = Drifted(what, before.since if before else wall, fields)
         self._set(thing, after)
-        crossing = Crossing(thing, before, after)
+        crossing = DriftTransition(thing, before, after)
         if moved := [*crossing.began, *crossing.ended]:
             ago = now - min(pending.since.get(one.path, now) for one in moved)
             yield replace(crossing, at=wall - ago)
 
-    def _set(self, thing: Thing, drifted: Drifted | None) -> None:
+    def _set(self, thing: ObjectId, drifted: Drifted | None) -> None:
         before = self.counted.pop(thing, None)
         if drifted:
             self.counted[thing] = drifted
@@ -198,7 +198,7 @@ class Crossings:
         self.changes += 1
 
     def _wait_while_intended(
-        self, thing: Thing, fields: Mapping[Path, Field], now: float, until: float
+        self, thing: ObjectId, fields: Mapping[Path, Field], now: float, until: float
     ) -> None:
         """Look at a thing that is counted as it is when it is intended no longer, if it is now."""
         self._pending.pop(thing, None)
@@ -206,7 +206,7 @@ class Crossings:
             self._pending[thing] = _Pending(now, now, until, fields)
             self._wait(thing, until)
 
-    def _wait(self, thing: Thing, due: float) -> None:
+    def _wait(self, thing: ObjectId, due: float) -> None:
         self._pending[thing].due = due
         heapq.heappush(self._queue, (due, next(self._numbers), thing))
 

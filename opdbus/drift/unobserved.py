@@ -13,9 +13,9 @@ from opdbus.drift.coverage import Coverage
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Sort
 from opdbus.drift.work_queue import AT_A_TIME
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import batches, slices
-from opdbus.state.object import FILE, Json, Thing
+from opdbus.state.object import FILE, Json, ObjectId
 
 # Names that are given of a sort, each of so many characters, and rows in all.
 _MOST_NAMES: Final = 3
@@ -41,7 +41,7 @@ class Unobserved(NamedTuple):
 
 
 async def unobserved(
-    memory: Memory, pairs: Pairs, coverage: Coverage, why_not: Callable[[Sort], str]
+    memory: StateStore, pairs: Pairs, coverage: Coverage, why_not: Callable[[Sort], str]
 ) -> list[Unobserved]:
     """Return what is declared and cannot be compared; `why_not` says why a sort is not listed.
 
@@ -67,9 +67,9 @@ async def unobserved(
     return sorted(row for row in rows if row.why)[:_MOST_ROWS]
 
 
-async def _meant(memory: Memory, pairs: Pairs, coverage: Coverage) -> list[Thing]:
+async def _meant(memory: StateStore, pairs: Pairs, coverage: Coverage) -> list[ObjectId]:
     """Return the declared things that are not observed, and of which that is not told as drift."""
-    things: list[Thing] = []
+    things: list[ObjectId] = []
     for part in batches(coverage.all_missing(), _MOST):
         things += [thing for thing in part if _is_silent(thing, coverage)]
         await asyncio.sleep(0)
@@ -85,10 +85,10 @@ async def _meant(memory: Memory, pairs: Pairs, coverage: Coverage) -> list[Thing
     return [thing for thing in things if thing not in passed]
 
 
-async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
+async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str, str]]:
     """Return declared fields of observed things that cannot be compared, and why."""
     things = [*islice(memory.catalogue.things_of(FILE), _MOST_DECLARED)]
-    found: list[tuple[Thing, str, str]] = []
+    found: list[tuple[ObjectId, str, str]] = []
     left = _MOST_COMPARED
     for part in slices(things, AT_A_TIME):
         plans = [batch_comparison.plan(pairs, thing) for thing in part]
@@ -103,23 +103,23 @@ async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
     return found
 
 
-def _is_silent(thing: Thing, coverage: Coverage) -> bool:
+def _is_silent(thing: ObjectId, coverage: Coverage) -> bool:
     row = rule_table.of_declared(thing[:2])
     if not coverage.lists(row.observed):
         return not coverage.covers(thing)
     return row.missing is None and row.observed not in rule_table.LOOKED_AT
 
 
-def _is_meant(declared: Mapping[str, Json], thing: Thing, coverage: Coverage) -> bool:
+def _is_meant(declared: Mapping[str, Json], thing: ObjectId, coverage: Coverage) -> bool:
     """Return whether something would have to be observed: what must be absent is as it should."""
     is_listed = coverage.lists(rule_table.of_declared(thing[:2]).observed)
     return not is_only_observed(declared) and (is_wanted(declared) or not is_listed)
 
 
-async def _hidden(memory: Memory, pairs: Pairs, sort: Sort) -> Iterator[tuple[str, str]]:
+async def _hidden(memory: StateStore, pairs: Pairs, sort: Sort) -> Iterator[tuple[str, str]]:
     """Yield the names of things that were looked at, and could not be seen, and why."""
     names = await named_objects.names(memory, sort)
-    seen = {name: pairs.sides(Thing(*sort, name)).observed for name in names}
+    seen = {name: pairs.sides(ObjectId(*sort, name)).observed for name in names}
     contents = await memory.content([entry for entries in seen.values() for entry in entries])
     return _unseen(
         (name, contents[entry.id].properties)

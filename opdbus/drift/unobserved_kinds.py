@@ -12,22 +12,22 @@ from opdbus.drift import rule_table
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Sort
-from opdbus.drift.transition_filter import Crossings
+from opdbus.drift.transition_filter import TransitionFilter
 from opdbus.index.catalogue.catalogue import Catalogue
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, ObjectId
 
 _SORT: Final = itemgetter(slice(2))
 
 
-class Taken(NamedTuple):
+class ActivationPlan(NamedTuple):
     """Which sorts are to be active, when the first was declared, and what is to be looked at."""
 
     sorts: set[Sort]
     declared_at: int
-    left: Sequence[Thing]
+    left: Sequence[ObjectId]
 
 
-class Alone:
+class UnobservedKinds:
     """Takes in what is declared and cannot be observed yet."""
 
     def __init__(self, catalogue: Catalogue, pairs: Pairs, coverage: Coverage) -> None:
@@ -35,16 +35,16 @@ class Alone:
         self._pairs = pairs
         self._coverage = coverage
 
-    def take(self, things: Sequence[Thing], crossings: Crossings) -> Taken:
+    def take(self, things: Sequence[ObjectId], crossings: TransitionFilter) -> ActivationPlan:
         """Take in those of some things that are alone; returns the others to be looked at."""
-        sorts, left, times = set[Sort](), list[Thing](), list[int]()
+        sorts, left, times = set[Sort](), list[ObjectId](), list[int]()
         for sort, group in groupby(things, _SORT):
             same = list(group)
             if not self._is_alone(sort):
                 left += same
                 continue
             places = self._catalogue.places(same)
-            taken, at = list[Thing](), list[int]()
+            taken, at = list[ObjectId](), list[int]()
             for thing, place in zip(same, places, strict=True):
                 if place >= 0 and not crossings.knows(thing):
                     taken.append(thing)
@@ -53,7 +53,7 @@ class Alone:
                     left.append(thing)
             sorts |= self._declare(sort, taken)
             times += self._catalogue.view.times[at].tolist()
-        return Taken(sorts, min(times, default=0), left)
+        return ActivationPlan(sorts, min(times, default=0), left)
 
     def _is_alone(self, sort: Sort) -> bool:
         """Return whether no thing of a sort can be compared: what there is of it is declared."""
@@ -66,7 +66,7 @@ class Alone:
             or any(source != FILE for source, *_ in others)
         )
 
-    def _declare(self, sort: Sort, things: Sequence[Thing]) -> set[Sort]:
+    def _declare(self, sort: Sort, things: Sequence[ObjectId]) -> set[Sort]:
         if things:
             self._coverage.note_alone(sort)
         return self._pairs.declare_each(sort, things)

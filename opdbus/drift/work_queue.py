@@ -6,32 +6,32 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # Things that are looked at at a time: some milliseconds' work.
 AT_A_TIME: Final = 100
 
 
-class Waiting:
+class WorkQueue:
     """Things in the order in which they came; `news` is set when some come."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
-        self._parts: deque[Iterator[Thing]] = deque()
+        self._parts: deque[Iterator[ObjectId]] = deque()
 
     @property
     def is_more(self) -> bool:
         """Whether something may wait."""
         return bool(self._parts)
 
-    def add(self, things: Iterable[Thing]) -> None:
+    def add(self, things: Iterable[ObjectId]) -> None:
         """Have things looked at; those of an iterator are not kept."""
         self._parts.append(things if isinstance(things, Iterator) else iter(tuple(things)))
         self.news.set()
 
-    def take(self) -> list[Thing]:
+    def take(self) -> list[ObjectId]:
         """Return some of the things, each once."""
-        found: dict[Thing, None] = {}
+        found: dict[ObjectId, None] = {}
         while self._parts and len(found) < AT_A_TIME:
             part = dict.fromkeys(islice(self._parts[0], AT_A_TIME))
             if not part:

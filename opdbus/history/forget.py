@@ -7,7 +7,7 @@ from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import Ledger
 from opdbus.history.row_filter import of_things
 from opdbus.platform.slices import batches
-from opdbus.state.object import Identity, Thing, canonical
+from opdbus.state.object import Identity, ObjectId, canonical
 
 # What rows `forgot` are about.
 HISTORY: Final = Identity("history", "op-dbus", "history", "values")
@@ -22,10 +22,10 @@ class Target(NamedTuple):
     Of `declarations`, the rows that say how the object is other than declared.
     """
 
-    thing: Thing | None = None
+    thing: ObjectId | None = None
     row: int = 0
     text: str = ""
-    declarations: Sequence[Thing] = ()
+    declarations: Sequence[ObjectId] = ()
 
     def clause(self) -> tuple[str, Sequence[str | int]]:
         """Return SQL that is true of the rows that are meant, and the values in it."""

@@ -16,7 +16,7 @@ from opdbus.history.ledger import BLOCK, UNCHECKED
 from opdbus.platform.slices import slices
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.fields import IDENTITY
-from opdbus.state.object import Identity, Json, Thing
+from opdbus.state.object import Identity, Json, ObjectId
 
 # Larger than any number or time in the database.
 NEVER: Final = (1 << 63) - 1
@@ -47,7 +47,7 @@ class Filter:
     plugin: str = ""
     kind: str = ""
     # of these alone; None: of all
-    things: Collection[Thing] | None = None
+    things: Collection[ObjectId] | None = None
     where: Sequence[Condition] = ()
     is_oldest_first: bool = False
     # what was there when it was first listed, which is no change
@@ -166,7 +166,7 @@ class Reader:
             (json.dumps(list(numbers)), self.unchecked()),
         )
 
-    def newest(self, thing: Thing, limit: int, since: int = 0) -> list[Row]:
+    def newest(self, thing: ObjectId, limit: int, since: int = 0) -> list[Row]:
         """Return the newest rows about a thing, from a time on, the newest first."""
         return self._rows(
             "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? AND seq > ?"
@@ -174,19 +174,19 @@ class Reader:
             (*thing, since, self.unchecked(), limit),
         )
 
-    def sources(self, thing: Thing) -> list[str]:
+    def sources(self, thing: ObjectId) -> list[str]:
         """Return the sources that told of a thing."""
         rows = self._database.execute(
             "SELECT DISTINCT source FROM history WHERE plugin = ? AND kind = ? AND name = ?", thing
         )
         return [source for (source,) in rows]
 
-    def things(self, after: Sequence[str]) -> list[Thing]:
+    def things(self, after: Sequence[str]) -> list[ObjectId]:
         """Return the next things that have rows, in the order of plugin, kind and name."""
         (found,) = self._database.execute(_THINGS, (*after, _THINGS_AT_A_TIME)).fetchone()
-        return [Thing(*row) for row in json.loads(found)]
+        return [ObjectId(*row) for row in json.loads(found)]
 
-    def present(self, thing: Thing, sources: Collection[str]) -> Present:
+    def present(self, thing: ObjectId, sources: Collection[str]) -> Present:
         """Return what a thing is now, by source, and which rows come before that."""
         self._database.execute("BEGIN")
         try:
@@ -273,7 +273,7 @@ _OF_THINGS: Final = (
 )
 
 
-def of_things(things: Iterable[Thing]) -> Clause:
+def of_things(things: Iterable[ObjectId]) -> Clause:
     """Return SQL that is true of the rows of some things."""
     return Clause(_OF_THINGS, [json.dumps([[*thing] for thing in things])])
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from opdbus.history.full_text import FullText
 from opdbus.history.ledger import UNCHECKED
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # Half precision: cosines differ by less than 0.001, and the disk reads half as much.
 _STORED: Final = "<f2"
@@ -19,7 +19,7 @@ _BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SentenceHit:
     """A sentence, the newest of its rows that is meant, and how many of them are."""
 
     text: str
@@ -108,25 +108,28 @@ class Sentences:
             (self._unchecked(), *values),
         ).fetchall()
 
-    def things(self, rows: Sequence[int]) -> dict[int, Thing]:
+    def things(self, rows: Sequence[int]) -> dict[int, ObjectId]:
         """Return what the rows of some numbers are about."""
         found = self._database.execute(
             "SELECT seq, plugin, kind, name FROM history"
             " WHERE seq IN (SELECT value FROM json_each(?))",
             (json.dumps(list(rows)),),
         )
-        return {row[0]: Thing(*row[1:]) for row in found.fetchall()}
+        return {row[0]: ObjectId(*row[1:]) for row in found.fetchall()}
 
     def said(
         self, ids: Collection[int], rows: Mapping[int, tuple[int, int]] | None
-    ) -> list[tuple[int, Said]]:
+    ) -> list[tuple[int, SentenceHit]]:
         """Return sentences by number with the newest rows of them: those given, else of all.
 
         Those whose rows may have what is secret by today's rules are left out.
         """
         unchecked = self._unchecked()
         found = (
-            (number, Said(text, *(rows[number] if rows is not None else self._newest(number))))
+            (
+                number,
+                SentenceHit(text, *(rows[number] if rows is not None else self._newest(number))),
+            )
             for number, text in self._texts(ids)
         )
         return [(number, one) for number, one in found if one.seq > unchecked or not unchecked]

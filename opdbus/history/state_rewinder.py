@@ -11,7 +11,7 @@ from opdbus.state.object import Json
 _CHANGES: Final = ("appeared", "changed", "gone")
 
 
-class Backwards:
+class StateRewinder:
     """The states of a thing by source, as they were before the changes that were undone."""
 
     def __init__(self, states: Mapping[str, dict[str, Json]]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opdbus.errors import blame
-from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.states import State
 
@@ -11,7 +11,7 @@ from opdbus.serving.states import State
 class Health:
     """Joins the states of serving, of the objects' vectors, of the database and the state file."""
 
-    def __init__(self, vectors: ObjectVectors, declared: Declared) -> None:
+    def __init__(self, vectors: ObjectVectors, declared: StateFileLoader) -> None:
         self._vectors = vectors
         self._memory = vectors.memory
         self._serving = vectors.serving

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from opdbus.state.object import Json, Thing
+from opdbus.state.object import Json, ObjectId
 
 KINDS: Final = frozenset((("users", "account"), ("net", "listener"), ("files", "file")))
 # What the distribution and the hardware bring is as it is: only in these it may be odd.
@@ -36,7 +36,7 @@ class Rule(NamedTuple):
     is_fault: bool
 
 
-def is_ordinary(thing: Thing, properties: Mapping[str, Json]) -> bool:
+def is_ordinary(thing: ObjectId, properties: Mapping[str, Json]) -> bool:
     """Return whether an object is of the distribution or the hardware, and nobody's own."""
     is_made = thing.kind == "unit" and thing.name.endswith(_MADE)
     return thing.plugin in _ORDINARY or bool(properties.get("package")) or is_made
@@ -48,7 +48,7 @@ def is_state(field: str) -> bool:
 
 
 def rule_of(
-    thing: Thing, properties: Mapping[str, Json], services: AbstractSet[str] = frozenset()
+    thing: ObjectId, properties: Mapping[str, Json], services: AbstractSet[str] = frozenset()
 ) -> Rule | None:
     """Return how a rule sees an object; None where there is no rule for it.
 

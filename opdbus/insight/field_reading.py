@@ -12,12 +12,12 @@ from opdbus.insight.gathering import kind_of
 from opdbus.insight.oddities import LEAST
 from opdbus.insight.survey import Survey
 from opdbus.platform.slices import slices
-from opdbus.state.object import FILE, Identity, Json, Thing, matches
+from opdbus.state.object import FILE, Identity, Json, ObjectId, matches
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.state_store.state_store import StateStore
     from opdbus.insight.gathering import Kind
 
     # does work on another thread
@@ -32,12 +32,12 @@ _FIRST_PERSON: Final = 1000
 
 
 class _Item(NamedTuple):
-    thing: Thing
+    thing: ObjectId
     is_observed: bool
     properties: Mapping[str, Json]
 
 
-async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
+async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
     """Return what the objects of each kind have, of kinds with enough objects or with a rule.
 
     `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is
@@ -59,7 +59,7 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
     clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
 
     def alone(identity: Identity, properties: Mapping[str, Json]) -> list[_Item]:
-        thing = Thing(*identity[1:])
+        thing = ObjectId(*identity[1:])
         if memory.catalogue.is_shared(thing) or thing in renamed:
             return []
         return [_Item(thing, identity.source != FILE, properties)]
@@ -72,7 +72,7 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
     return [found[key] for key in sorted(found)]
 
 
-async def _services(memory: Memory, known: Sequence[Thing]) -> frozenset[str]:
+async def _services(memory: StateStore, known: Sequence[ObjectId]) -> frozenset[str]:
     """Return the names of the accounts of the system."""
     accounts = [thing for thing in known if thing[:2] == ("users", "account")]
     rows = await condition_matching.values(memory, accounts, ["system", "uid"])
@@ -84,7 +84,7 @@ async def _services(memory: Memory, known: Sequence[Thing]) -> frozenset[str]:
     )
 
 
-async def _joined(memory: Memory, things: Sequence[Thing]) -> list[_Item]:
+async def _joined(memory: StateStore, things: Sequence[ObjectId]) -> list[_Item]:
     """Read things of several sources."""
     catalogue = memory.catalogue
     about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}

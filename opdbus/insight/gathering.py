@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from opdbus.index.catalogue.catalogue import first
+from opdbus.index.catalogue.catalogue import representative
 from opdbus.insight.clustering import Vectors, normalized
 from opdbus.insight.text_outliers import lonely
 from opdbus.language.object_text import UNIT_NOUNS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opdbus.index.database.store import Entry
     from opdbus.index.vectors.vector_index import VectorIndex
     from opdbus.insight.text_outliers import Lonely
-    from opdbus.state.object import Thing
+    from opdbus.state.object import ObjectId
 
 # Vectors that are copied at a time.
 _AT_A_TIME: Final = 4096
@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     type: str = ""
 
 
-def kind_of(thing: Thing) -> Kind:
+def kind_of(thing: ObjectId) -> Kind:
     """Return the kind of a thing; a timer is no service."""
     suffix = thing.name.rpartition(".")[2] if thing.kind == "unit" else ""
     return Kind(thing.plugin, thing.kind, suffix if suffix in UNIT_NOUNS else "")
@@ -50,7 +50,7 @@ def kind_of(thing: Thing) -> Kind:
 class Rows:
     """Objects in an order that the digests of their texts give: the first are a fair sample."""
 
-    things: Sequence[Thing]
+    things: Sequence[ObjectId]
     entries: Sequence[Entry]
 
     def __len__(self) -> int:
@@ -69,9 +69,9 @@ class Rows:
 def gather(
     catalogue: Catalogue,
     wanted: Mapping[str, str],
-    within: AbstractSet[Thing] | None,
+    within: AbstractSet[ObjectId] | None,
     index: VectorIndex,
-    renamed: AbstractSet[Thing] = frozenset(),
+    renamed: AbstractSet[ObjectId] = frozenset(),
 ) -> Rows:
     """Return the things that are wanted and have vectors; for any thread.
 
@@ -96,14 +96,14 @@ def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(parts), "<u8").copy()
 
 
-def _told(catalogue: Catalogue, thing: Thing) -> Entry | None:
+def _told(catalogue: Catalogue, thing: ObjectId) -> Entry | None:
     """Return the entry whose text stands for a thing, None where it is gone by now."""
     entries = catalogue.entries(thing)
-    return first(entries) if entries else None
+    return representative(entries) if entries else None
 
 
 def far_from_all(
-    things: Sequence[Thing], catalogue: Catalogue, index: VectorIndex | None
+    things: Sequence[ObjectId], catalogue: Catalogue, index: VectorIndex | None
 ) -> Mapping[int, Lonely]:
     """Return which things of one kind are unlike all others, if all of them have vectors."""
     entries = [_told(catalogue, thing) for thing in things]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opdbus.index.vectors.vector_index import VectorIndex
     from opdbus.insight.oddities import Odd
     from opdbus.insight.topics import Topic
-    from opdbus.state.object import Thing
+    from opdbus.state.object import ObjectId
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Insight:
             )
 
     async def _make_topics(
-        self, index: VectorIndex, wanted: Mapping[str, str], within: AbstractSet[Thing] | None
+        self, index: VectorIndex, wanted: Mapping[str, str], within: AbstractSet[ObjectId] | None
     ) -> Sequence[Topic]:
         catalogue = self._memory.catalogue
         renamed = self._renamed()
@@ -82,7 +82,7 @@ class Insight:
         texts = await self._texts(rows, topics.SAMPLE)
         return await self._run(lambda: assigned.topics(texts))
 
-    def _renamed(self) -> frozenset[Thing]:
+    def _renamed(self) -> frozenset[ObjectId]:
         return frozenset(self._memory.declarations.renamed())
 
     async def outliers(self, page: Page) -> Sequence[Odd]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from opdbus.insight.survey import Quirk, Survey
     from opdbus.insight.text_outliers import Lonely
-    from opdbus.state.object import Thing
+    from opdbus.state.object import ObjectId
 
 # Of fewer objects nobody knows what is usual.
 LEAST: Final = 10
@@ -29,14 +29,14 @@ _FURTHER: Final = 0.5
 class Odd:
     """An object that is unlike its kind, which has so many objects; the worst field first."""
 
-    thing: Thing
+    thing: ObjectId
     score: float
     objects: int
     quirks: tuple[Quirk, ...]
     # None where its text is like that of others, or is not compared
     distance: float | None = None
     usual_distance: float | None = None
-    nearest: Thing | None = None
+    nearest: ObjectId | None = None
 
 
 def outliers(survey: Survey, lonely: Mapping[int, Lonely]) -> list[Odd]:
@@ -81,7 +81,7 @@ def _telling(quirk: Quirk) -> tuple[float, bool, int]:
 
 
 def _odd(
-    things: Sequence[Thing], place: int, quirks: Sequence[Quirk], lonely: Lonely | None
+    things: Sequence[ObjectId], place: int, quirks: Sequence[Quirk], lonely: Lonely | None
 ) -> Odd:
     bits = sorted([*(q.bits for q in quirks), *([lonely.bits] if lonely else [])], reverse=True)
     score = sum(each * _FURTHER**n for n, each in enumerate(bits))

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from opdbus.index.catalogue.catalogue import first
+from opdbus.index.catalogue.catalogue import representative
 from opdbus.insight.gathering import kind_of
 from opdbus.insight.naming import words
 from opdbus.insight.survey import states
 
 if TYPE_CHECKING:
     from opdbus.index.database.store import Store
-    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.state_store.state_store import StateStore
     from opdbus.insight.gathering import Kind
-    from opdbus.state.object import Thing
+    from opdbus.state.object import ObjectId
 
 # The fields of an object, each with its value as JSON.
 States: TypeAlias = Mapping[str, str]
@@ -116,7 +116,9 @@ def _agreement(having: Counter[tuple[str, str]]) -> Mapping[str, float]:
     return {f: squares[f] / count**2 for f, count in counts.items() if count >= _LEAST}
 
 
-async def explain(memory: Memory, thing: Thing, others: Sequence[Thing]) -> Sequence[Alike]:
+async def explain(
+    memory: StateStore, thing: ObjectId, others: Sequence[ObjectId]
+) -> Sequence[Alike]:
     """Say of each of others what it has in common with a thing, and in what it differs.
 
     One that is gone by now has nothing in common.
@@ -135,20 +137,20 @@ async def explain(memory: Memory, thing: Thing, others: Sequence[Thing]) -> Sequ
     return await asyncio.to_thread(work)
 
 
-async def _describe(memory: Memory, things: Sequence[Thing]) -> Mapping[Thing, Described]:
+async def _describe(memory: StateStore, things: Sequence[ObjectId]) -> Mapping[ObjectId, Described]:
     catalogue = memory.catalogue
     about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}
     contents = await memory.content([entry for entries in about.values() for entry in entries])
 
-    def work() -> Mapping[Thing, Described]:
+    def work() -> Mapping[ObjectId, Described]:
         return {
             thing: Described(
                 kind_of(thing),
-                words(contents[first(entries).id].text),
+                words(contents[representative(entries).id].text),
                 states(memory.joined(entries, contents, only_stored=True)),
             )
             for thing, entries in about.items()
-            if first(entries).id in contents
+            if representative(entries).id in contents
         }
 
     return await asyncio.to_thread(work)

@@ -23,7 +23,7 @@ from opdbus.state.secret_text import REDACTED
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from opdbus.state.object import Json, Thing
+    from opdbus.state.object import Json, ObjectId
 
 # A value is usual that so many objects have, and this share of them.
 _USUAL: Final = 3
@@ -79,7 +79,7 @@ class Survey:
     def __init__(self, services: AbstractSet[str] = frozenset()) -> None:
         # the accounts of the system
         self._services = services
-        self.things: list[Thing] = []
+        self.things: list[ObjectId] = []
         self._fields: dict[str, int] = {}
         self._values: dict[_Value, int] = {}
         # how many values each field has
@@ -89,7 +89,7 @@ class Survey:
         # the places of objects that are as the distribution has them
         self._ordinary: set[int] = set()
 
-    def add(self, thing: Thing, properties: Mapping[str, Json]) -> None:
+    def add(self, thing: ObjectId, properties: Mapping[str, Json]) -> None:
         """Take in an object; what moves by itself and texts are left out."""
         if rule := fault_rules.rule_of(thing, properties, self._services):
             self._rules[len(self.things)] = rule
@@ -209,20 +209,20 @@ def _as_json(values: list[Json]) -> str:
     return json.dumps(f"{', '.join(map(str, values))[:_LONGEST]}...", ensure_ascii=False)
 
 
-def _names(thing: Thing) -> Iterator[tuple[str, str]]:
+def _names(thing: ObjectId) -> Iterator[tuple[str, str]]:
     stem = thing.name.rpartition(".")[0] if thing.kind == "unit" else thing.name
     yield stem, _NAME
     yield stem.partition("@")[2], _INSTANCE
 
 
-def _without_name(text: str, thing: Thing) -> str:
+def _without_name(text: str, thing: ObjectId) -> str:
     for part, sign in _names(thing):
         if len(part) >= _SHORTEST:
             text = text.replace(part, sign)
     return text
 
 
-def _with_name(text: str, thing: Thing) -> str:
+def _with_name(text: str, thing: ObjectId) -> str:
     for part, sign in _names(thing):
         text = text.replace(sign, json.dumps(part, ensure_ascii=False)[1:-1])
     return text

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.index.vectors.vector_index import VectorIndex
-    from opdbus.state.object import Thing
+    from opdbus.state.object import ObjectId
 
 # Topics are learnt from so many objects at most; all of them are then assigned.
 SAMPLE: Final = 16_384
@@ -36,7 +36,7 @@ class Topic:
     """What objects are about: words, and things with their cosine to the centre, best first."""
 
     words: Sequence[str]
-    members: Sequence[tuple[Thing, float]]
+    members: Sequence[tuple[ObjectId, float]]
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class Assigned:
         of = (self._cosines[labels == n] for n in range(self._count))
         return np.array([np.median(each) if len(each) else 0 for each in of], np.float32)
 
-    def _members(self, topic: int) -> list[tuple[Thing, float]]:
+    def _members(self, topic: int) -> list[tuple[ObjectId, float]]:
         things, cosines = self._rows.things, self._cosines
         places = np.flatnonzero(self._labels == topic).tolist()
         found = [(things[n], float(cosines[n])) for n in places]

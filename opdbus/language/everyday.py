@@ -17,7 +17,7 @@ _MOST_WORDS: Final = 64
 _QUESTIONS: Final = 16
 
 
-class Said(NamedTuple):
+class EverydayTerms(NamedTuple):
     """The words of a phrase in a question, and others that hosts have for it."""
 
     phrase: Sequence[str]
@@ -25,14 +25,14 @@ class Said(NamedTuple):
 
 
 @lru_cache(maxsize=_QUESTIONS)
-def said(question: str) -> Sequence[Said]:
+def said(question: str) -> Sequence[EverydayTerms]:
     """Return the phrases of a question for which hosts have other words."""
     asked = WORD.findall(question.lower())[:_MOST_WORDS]
     found = []
     for at, length, rows in _phrases().find(asked, lambda _at: True):
         words = (word for n, row in enumerate(_meanings()) if rows >> n & 1 for word in row)
         others = tuple(word for word in dict.fromkeys(words) if word not in asked)
-        found.append(Said(asked[at : at + length], others))
+        found.append(EverydayTerms(asked[at : at + length], others))
     return found
 
 

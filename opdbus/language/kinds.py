@@ -14,7 +14,7 @@ from opdbus.language import tables
 from opdbus.language.glossary import gloss
 
 if TYPE_CHECKING:
-    from opdbus.state.object import Thing
+    from opdbus.state.object import ObjectId
 
 # Which rows of the table a thing is in, or a question names: one bit each.
 Kinds: TypeAlias = int
@@ -79,16 +79,16 @@ def _of_sort(sort: str) -> tuple[Kinds, float]:
     ]
     if not fitting:
         words = _WORD.findall(sort.split("/")[1].lower())
-        return asked(" ".join(words[-1:]), frozenset()).named, 0.0
+        return requested(" ".join(words[-1:]), frozenset()).named, 0.0
     return sum(bit for bit, _ in fitting), fitting[0][1]
 
 
-def of_thing(thing: Thing) -> tuple[Kinds, float]:
+def of_thing(thing: ObjectId) -> tuple[Kinds, float]:
     """Return the rows that a thing is in, and what is taken from it if nobody asks for them."""
     return _of_sort(f"{thing.plugin}/{thing.kind}/{_telling(thing)}")
 
 
-def _telling(thing: Thing) -> str:
+def _telling(thing: ObjectId) -> str:
     """Return the part of a name that tells a sort: few different ones are remembered."""
     if thing.kind == "unit":
         _, at, suffix = thing.name.rpartition("@.")
@@ -101,7 +101,7 @@ def _telling(thing: Thing) -> str:
     return thing.name if thing.kind == "fact" else ""
 
 
-class Asked(NamedTuple):
+class RequestedKinds(NamedTuple):
     """The rows that a question names, and those of them that it asks for.
 
     `what sets the host name` names a fact, and asks for something else.
@@ -111,7 +111,7 @@ class Asked(NamedTuple):
     subject: Kinds
 
 
-def asked(question: str, passed: AbstractSet[str]) -> Asked:
+def requested(question: str, passed: AbstractSet[str]) -> RequestedKinds:
     """Return the rows that a question names, of several phrases at one place the longest.
 
     Words that are `passed` may stand before its subject: they say nothing.
@@ -120,13 +120,15 @@ def asked(question: str, passed: AbstractSet[str]) -> Asked:
     found = {at: kinds for at, _, kinds in _phrases().find(words) if kinds}
     named = reduce(or_, found.values(), 0)
     if words and words[0] in _ENDING and words[1:2] != ["there"]:
-        return Asked(named, named)
+        return RequestedKinds(named, named)
     first = next((at for at, word in enumerate(words) if at in found or word not in passed), 0)
     if words[:1] == ["which"]:
         # a noun comes after what says more of it: `which old web services`
         noun = next((at for at in range(1, _FIRST_WORDS) if at in found), first)
         first = noun if passed.isdisjoint(words[1:noun]) else first
-    return Asked(named, _asked_later(question) or found.get(first, 0) or _head(question, passed))
+    return RequestedKinds(
+        named, _asked_later(question) or found.get(first, 0) or _head(question, passed)
+    )
 
 
 def _asked_later(question: str) -> Kinds:

@@ -17,7 +17,7 @@ from opdbus.errors import OpDbusError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.index.state_store.events import Changed, Event
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe import table
 from opdbus.observe.core.causes import Causes
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
@@ -58,7 +58,7 @@ class _Watched:
     """One observer, and how it is."""
 
     def __init__(
-        self, observer: Observer, memory: Memory, changes: ChangesPerHour, causes: Causes
+        self, observer: Observer, memory: StateStore, changes: ChangesPerHour, causes: Causes
     ) -> None:
         self.observer = observer
         self._causes = causes
@@ -127,7 +127,7 @@ class Supervisor:
     def __init__(
         self,
         observers: Sequence[Observer],
-        memory: Memory,
+        memory: StateStore,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
         changes: Callable[[], ChangesPerHour] = ChangesPerHour,
     ) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final, TypeAlias
 
 from opdbus.state.flatten import Reader, flatten
-from opdbus.state.object import Json, StateObject, Thing, is_hash_name
+from opdbus.state.object import Json, ObjectId, StateObject, is_hash_name
 from opdbus.state.redact import redact_text
 from opdbus.state.secret_text import REDACTED
 
@@ -29,9 +29,9 @@ class Judgement:
     objects: Mapping[tuple[str, str], int]
     hidden: Mapping[tuple[str, str, str], int]
     # names of which the file has none, or others
-    made: Sequence[Thing]
-    cut: Sequence[Thing]
-    redacted: Sequence[Thing]
+    made: Sequence[ObjectId]
+    cut: Sequence[ObjectId]
+    redacted: Sequence[ObjectId]
     warnings: Sequence[str]
 
 
@@ -41,7 +41,7 @@ def judge(
     """Judge the content of a valid state file; `warn` says what else is probably not meant."""
     plugins = content["plugins"]
     _, objects = Reader().read(plugins)
-    things = [Thing(*item.identity[1:]) for item in objects]
+    things = [ObjectId(*item.identity[1:]) for item in objects]
     given = {(plugin, kind, name) for plugin, kind, name, _ in flatten(plugins)}
     changed = sorted(thing for thing in things if thing not in given)
     known = set(things)
@@ -61,12 +61,12 @@ def judge(
     )
 
 
-def _first(thing: Thing) -> Thing:
+def _first(thing: ObjectId) -> ObjectId:
     """Return the first thing of a name: others have an ordinal such as #2."""
     return thing._replace(name=_ORDINAL.sub("", thing.name))
 
 
-def _repetitions(repeated: Mapping[Thing, int]) -> Iterator[str]:
+def _repetitions(repeated: Mapping[ObjectId, int]) -> Iterator[str]:
     for thing, more in repeated.items():
         name = "/".join(thing)
         yield f"{_short(name)} is declared {more + 1} times: the others are {_short(name)}#2 and on"

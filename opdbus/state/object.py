@@ -41,7 +41,7 @@ class Identity(NamedTuple):
     name: str
 
 
-class Thing(NamedTuple):
+class ObjectId(NamedTuple):
     """What an object path names: a file may declare it, and programs may observe it."""
 
     plugin: str
@@ -49,7 +49,7 @@ class Thing(NamedTuple):
     name: str
 
 
-def matches(named: Identity | Thing, wanted: Mapping[str, str]) -> bool:
+def matches(named: Identity | ObjectId, wanted: Mapping[str, str]) -> bool:
     """Return whether an identity or a thing has all wanted values, such as of plugin and kind."""
     return all(getattr(named, key) == value for key, value in wanted.items())
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.object import MAX_NAME, PUBLISHED, Identity, Json, StateObject, Thing
+from opdbus.state.object import MAX_NAME, PUBLISHED, Identity, Json, ObjectId, StateObject
 from opdbus.state.redact import redact_object, redact_text
 
 MAX_SHOWN: Final = 64
@@ -36,7 +36,7 @@ def observed(
     publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
 ) -> StateObject:
     """Make a state object of a published one; raises InvalidArgs."""
-    thing = Thing(plugin, kind, name)
+    thing = ObjectId(plugin, kind, name)
     for (what, most), value in zip(MAX_NAME.items(), thing, strict=True):
         if not value:
             raise InvalidArgs(f"the {what} of the object '{_shown(thing)}' is empty: give one")
@@ -56,12 +56,12 @@ def observed(
     return item
 
 
-def _shown(thing: Thing) -> str:
+def _shown(thing: ObjectId) -> str:
     """Name a thing in a refusal, which is logged and sent: short, and without secrets."""
     return "/".join(redact_text(part)[:MAX_SHOWN] for part in thing)
 
 
-def _json(value: Json, thing: Thing, depth: int) -> Json:
+def _json(value: Json, thing: ObjectId, depth: int) -> Json:
     """Turn what D-Bus can carry into what JSON can.
 
     Bytes become hexadecimal digits, and numbers that are not finite the strings that protobuf's

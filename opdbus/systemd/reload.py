@@ -10,7 +10,7 @@ import structlog
 from opdbus import config
 from opdbus.config import ENGINE_SETTINGS, Config
 from opdbus.errors import OpDbusError
-from opdbus.index.state_store.state_file_loader import Declared
+from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.serving.serving import Serving
 from opdbus.systemd.notify import Systemd
 
@@ -21,7 +21,11 @@ class Reloader:
     """Reads settings and state file again, one reload at a time; on a fault nothing changes."""
 
     def __init__(
-        self, load: Callable[[], Config], serving: Serving, declared: Declared, systemd: Systemd
+        self,
+        load: Callable[[], Config],
+        serving: Serving,
+        declared: StateFileLoader,
+        systemd: Systemd,
     ) -> None:
         self._load = load
         # as read last: SetProvider may have changed what serves since

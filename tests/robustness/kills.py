@@ -33,7 +33,7 @@ from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Store
 from opdbus.index.snapshot import entry_snapshot
-from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.platform.tasks import cancel
 from opdbus.state import publish
 from opdbus.state.object import digest
@@ -226,9 +226,9 @@ def _same_entries(store: Store) -> int:
 def _same_vectors(file: Path, vectors: Mapping[bytes, np.ndarray], copy: Path) -> int:
     """Compare a file of vectors with the database, and its signs with those made afresh."""
     dimension = len(next(iter(vectors.values())))
-    sealed = BitRows(file, dimension)
+    sealed = SignQuantizedVectors(file, dimension)
     shutil.copy(file, copy)
-    fresh = BitRows(copy, dimension)
+    fresh = SignQuantizedVectors(copy, dimension)
     digests = sealed.left()
     assert digests == fresh.left()
     query = next(iter(vectors.values()))

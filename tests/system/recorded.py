@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from opdbus.index.state_store.events import Event, Recorded
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.report import Observer
 from opdbus.observe.supervisor import STARTING, Supervisor
 from opdbus.observe.systemd import unit_observer
@@ -113,7 +113,7 @@ async def _print_rows() -> None:
             if isinstance(event, Recorded):
                 news.set()
 
-        async with Memory(path, hear, boot="this") as memory:
+        async with StateStore(path, hear, boot="this") as memory:
             supervisor = Supervisor([*map(_hasty, observers)], memory)
             task = asyncio.create_task(supervisor.run())
             while any(status.state == STARTING for status in supervisor.statuses):  # noqa: ASYNC110 -- none says so

@@ -13,7 +13,7 @@ from opdbus.bus import paths
 from opdbus.bus.service import listed
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, require_range
-from opdbus.index.catalogue.catalogue import first
+from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.catalogue.declarations import marked
 from opdbus.platform.slices import slices
 from opdbus.state.object import FILE
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.index.database.store import Content, Entry
-    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.state_store.state_store import StateStore
     from opdbus.index.vectors.object_vectors import ObjectVectors
     from opdbus.index.vectors.vector_index import VectorIndex
-    from opdbus.state.object import Json, Thing
+    from opdbus.state.object import Json, ObjectId
 
 
 # Of one call, so that what it says of them besides takes tens of megabytes at most.
@@ -53,10 +53,10 @@ _PART: Final = {"offset": int, "limit": int, "sample": int}
 class _Rows:
     """The objects that have a vector, row by row, and how many have none yet."""
 
-    about: list[tuple[Thing, Sequence[Entry]]] = field(default_factory=list)
+    about: list[tuple[ObjectId, Sequence[Entry]]] = field(default_factory=list)
     # encoded, many in one
     vectors: list[bytes] = field(default_factory=list)
-    waiting: list[Thing] = field(default_factory=list)
+    waiting: list[ObjectId] = field(default_factory=list)
 
 
 async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given) -> Descriptor:
@@ -84,7 +84,7 @@ async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given
             return await threads.run(file.sealed)
 
 
-async def _renamed(memory: Memory) -> dict[str, str]:
+async def _renamed(memory: StateStore) -> dict[str, str]:
     """Return the paths of declared objects that are observed under other names, and of these."""
     one, found = memory.declarations.one, dict[str, str]()
     for part in slices([*memory.declarations.renamed()], _AT_A_TIME):
@@ -93,7 +93,7 @@ async def _renamed(memory: Memory) -> dict[str, str]:
     return found
 
 
-def _part(things: Sequence[Thing], checked: Options) -> Sequence[Thing]:
+def _part(things: Sequence[ObjectId], checked: Options) -> Sequence[ObjectId]:
     """Return those that a call wants: an even sample, and of that a page."""
     limit, offset = checked.get("limit", MAX_ROWS), checked.get("offset", 0)
     sample = checked.get("sample", len(things))
@@ -104,7 +104,7 @@ def _part(things: Sequence[Thing], checked: Options) -> Sequence[Thing]:
 
 
 async def _look_up(
-    things: Sequence[Thing], memory: Memory, index: VectorIndex, wanted: Format
+    things: Sequence[ObjectId], memory: StateStore, index: VectorIndex, wanted: Format
 ) -> _Rows:
     """Find vectors on the event loop, where the index is written, a few at a time."""
     rows = _Rows()
@@ -112,7 +112,7 @@ async def _look_up(
         found = []
         for thing in filter(memory.catalogue.has, part):
             entries = memory.catalogue.about(thing)
-            vector = index.get(first(entries).text_digest)
+            vector = index.get(representative(entries).text_digest)
             if vector is None:
                 rows.waiting.append(thing)
             else:
@@ -125,13 +125,15 @@ async def _look_up(
 
 
 async def _contents(
-    memory: Memory, rows: Sequence[tuple[Thing, Sequence[Entry]]]
+    memory: StateStore, rows: Sequence[tuple[ObjectId, Sequence[Entry]]]
 ) -> Mapping[int, Content]:
     return await memory.content([entry for _, entries in rows for entry in entries])
 
 
 def _lines(
-    rows: Sequence[tuple[Thing, Sequence[Entry]]], contents: Mapping[int, Content], memory: Memory
+    rows: Sequence[tuple[ObjectId, Sequence[Entry]]],
+    contents: Mapping[int, Content],
+    memory: StateStore,
 ) -> bytes:
     """Say what things are: a line of JSON each."""
     return b"".join(
@@ -141,10 +143,10 @@ def _lines(
 
 
 def _described(
-    entries: Sequence[Entry], contents: Mapping[int, Content], memory: Memory
+    entries: Sequence[Entry], contents: Mapping[int, Content], memory: StateStore
 ) -> tuple[str, str]:
     """Return the first line of a thing's text, and its state; empty once it is gone."""
-    entry = first(entries)
+    entry = representative(entries)
     content, fields = contents.get(entry.id), memory.joined(entries, contents)
     states = [_word(fields[key]) for key in _STATES if key in fields]
     line = content.text.partition("\n")[0] if content else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
-    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.state_store.state_store import StateStore
     from opdbus.insight.insight import Insight
     from opdbus.insight.topics import Topic
 
@@ -29,7 +29,7 @@ _OBJECTS: Final = 5
 
 
 async def clusters(
-    insight: Insight, memory: Memory, limit: int, options: Given
+    insight: Insight, memory: StateStore, limit: int, options: Given
 ) -> list[WireCluster]:
     """Find what the objects that match are about, the largest topic first."""
     checked = Options(options, {**FILTERS, "topic": str, "objects": int})

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from opdbus.drift.tracker import Tracker
     from opdbus.history.change import FieldChange
     from opdbus.history.row_filter import Row
-    from opdbus.index.changes.change_finder import ChangeFinder, Found
-    from opdbus.index.state_store.state_store import Memory
-    from opdbus.state.object import Thing
+    from opdbus.index.changes.change_finder import ChangeFinder, RankedChange
+    from opdbus.index.state_store.state_store import StateStore
+    from opdbus.state.object import ObjectId
 
 _NUMBERS: Final = ("since", "before", "after", "below")
 _TEXTS: Final = ("cause", "what", "plugin", "kind")
@@ -57,7 +57,7 @@ class HistoryInterface:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: StateStore,
         finder: ChangeFinder,
         drifts: Tracker,
         look: connections.Look,
@@ -119,7 +119,7 @@ class HistoryInterface:
         wanted = things if found.things is None else things.intersection(found.things)
         return replace(found, things=wanted, has_first=bool(found.cause))
 
-    async def _around(self, named: Collection[Thing]) -> frozenset[Thing]:
+    async def _around(self, named: Collection[ObjectId]) -> frozenset[ObjectId]:
         """Return a thing by all its names, and what is or was connected with it."""
         found = set(named)
         for thing in named:
@@ -130,11 +130,13 @@ class HistoryInterface:
             found |= await connections.earlier(self._memory, thing)
         return self._all_of(found)
 
-    def _among(self, near: connections.Connections, gone: Sequence[Thing]) -> frozenset[Thing]:
+    def _among(
+        self, near: connections.Connections, gone: Sequence[ObjectId]
+    ) -> frozenset[ObjectId]:
         """Return what is connected of all things; may be called on a thread."""
         return near.among({*self._memory.catalogue.known(), *gone})
 
-    def _all_of(self, things: Collection[Thing]) -> frozenset[Thing]:
+    def _all_of(self, things: Collection[ObjectId]) -> frozenset[ObjectId]:
         """Return things with what they are called where they are declared or observed."""
         return frozenset(things).union(*map(self._drifts.same, things))
 
@@ -153,17 +155,17 @@ class HistoryInterface:
         rows = f"rows {kept.start} to {kept.stop - 1} are kept" if kept else "there are none yet"
         raise NotKept(f"there is no row {number} of history: {rows}")
 
-    async def _names_of(self, thing: Thing) -> frozenset[Thing]:
+    async def _names_of(self, thing: ObjectId) -> frozenset[ObjectId]:
         """Return a thing with what declares it and what was observed of it, also if gone."""
         known = await history_reader.things(self._memory)
 
-        def named() -> list[Thing]:
+        def named() -> list[ObjectId]:
             return [t for t in known if pairs.means(t, thing) or pairs.means(thing, t)]
 
         # on a thread: of 100,000 objects it takes 0.5 s
         return self._all_of([thing, *await asyncio.to_thread(named)])
 
-    async def _newest(self, thing: Thing) -> Row:
+    async def _newest(self, thing: ObjectId) -> Row:
         which = Filter(things=await self._names_of(thing))
         rows = await history_reader.first(self._memory, which, _NEWEST)
         name = "/".join(thing)
@@ -260,7 +262,7 @@ def _wire(row: Row) -> dict[str, Plain]:
     return found if row.moved is None else {**found, "moved": row.moved}
 
 
-def _found(found: Found) -> dict[str, Plain]:
+def _found(found: RankedChange) -> dict[str, Plain]:
     """Give a change that was found by its meaning."""
     numbers = {"count": found.count, "others": found.others, "total": found.total}
     more = {name: Typed("u", number) for name, number in numbers.items() if number}

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus.service import sorts
-from opdbus.index.catalogue.catalogue import FILTER_KEYS, thing_of
+from opdbus.index.catalogue.catalogue import FILTER_KEYS, object_id_of
 from opdbus.index.catalogue.declarations import absence_of
 from opdbus.index.query import condition_matching
 from opdbus.state import conditions
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opdbus.bus.service.options import Options
-    from opdbus.index.state_store.state_store import Memory
-    from opdbus.state.object import Thing
+    from opdbus.index.state_store.state_store import StateStore
+    from opdbus.state.object import ObjectId
 
 FILTER: Final = {**dict.fromkeys(FILTER_KEYS, str), "where": str}
 
 
-async def things(memory: Memory, checked: Options) -> Sequence[Thing]:
+async def things(memory: StateStore, checked: Options) -> Sequence[ObjectId]:
     """Return the things that a filter means, in listing order; raises InvalidArgs."""
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     where = conditions.parse(checked.get("where", ""))
@@ -36,10 +36,10 @@ async def things(memory: Memory, checked: Options) -> Sequence[Thing]:
     return [thing for thing in found if thing not in renamed or one(thing) not in there]
 
 
-async def absent(memory: Memory, declared: Sequence[Thing]) -> set[Thing]:
+async def absent(memory: StateStore, declared: Sequence[ObjectId]) -> set[ObjectId]:
     """Return those of some things, all only declared, that are declared absent."""
     entries = [entry for thing in declared for entry in memory.catalogue.about(thing)[:1]]
     contents = await memory.content(entries)
     there = (entry for entry in entries if entry.id in contents)
     declarations = memory.declarations
-    return {thing_of(e) for e in there if absence_of(declarations, e, contents[e.id])}
+    return {object_id_of(e) for e in there if absence_of(declarations, e, contents[e.id])}

@@ -14,11 +14,11 @@ from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, page
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import UnknownObject
-from opdbus.index.catalogue.catalogue import thing_of
+from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, marked
 from opdbus.insight import similarities
 from opdbus.platform.slices import each
-from opdbus.state.object import Json, Thing, canonical
+from opdbus.state.object import Json, ObjectId, canonical
 
 if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opdbus.index.database.store import Entry
     from opdbus.index.search.finder import Finder
     from opdbus.index.search.hits import Hit, Why
-    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.state_store.state_store import StateStore
     from opdbus.index.vectors.object_vectors import ObjectVectors
     from opdbus.insight.similarities import Alike
 
@@ -49,7 +49,7 @@ class ObjectInterface:
     info = contract.interface(names.OBJECT)
 
     def __init__(
-        self, thing: Thing, vectors: ObjectVectors, finder: Finder, drifts: Tracker
+        self, thing: ObjectId, vectors: ObjectVectors, finder: Finder, drifts: Tracker
     ) -> None:
         self._thing = thing
         self._drifts = drifts
@@ -69,13 +69,13 @@ class ObjectInterface:
         return await describe(self._vectors, self._thing, self._drifts)
 
 
-def thing_at(path: str) -> Thing:
+def thing_at(path: str) -> ObjectId:
     """Give the thing that an object path names; raises UnknownObject."""
-    return Thing(*paths.parse(path))
+    return ObjectId(*paths.parse(path))
 
 
 async def similar(
-    memory: Memory, finder: Finder, thing: Thing, limit: int, options: Given
+    memory: StateStore, finder: Finder, thing: ObjectId, limit: int, options: Given
 ) -> list[WireHit]:
     """Find the objects most like a thing."""
     checked = Options(options, {**FILTERS, "explain": bool})
@@ -98,7 +98,7 @@ def _alike(why: Alike) -> dict[str, Plain]:
     }
 
 
-async def vector(vectors: ObjectVectors, thing: Thing, options: Given) -> WireVector:
+async def vector(vectors: ObjectVectors, thing: ObjectId, options: Given) -> WireVector:
     """Give a thing's vector as it goes over the bus."""
     checked = Options(options, {"dtype": str, "dimensions": int})
     _, found = await vectors.vector(thing)
@@ -106,7 +106,7 @@ async def vector(vectors: ObjectVectors, thing: Thing, options: Given) -> WireVe
     return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
 
 
-async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dict[str, Plain]:
+async def describe(vectors: ObjectVectors, thing: ObjectId, drifts: Tracker) -> dict[str, Plain]:
     """Give the properties of Object1 for a thing; raises UnknownObject."""
     declared, observed = drifts.sides(thing)
     entry = next(iter(observed), None) or vectors.memory.catalogue.first(thing)
@@ -137,12 +137,12 @@ async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dic
 def _drift(drifts: Tracker, declared: Entry | None, text: str, *, is_observed: bool) -> str:
     if declared is None:
         return ""
-    if counted := drifts.counted.get(thing_of(declared)):
+    if counted := drifts.counted.get(object_id_of(declared)):
         return counted.severity.word
     return "none" if is_observed or text.startswith(ABSENT_AS_DECLARED) else ""
 
 
-def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large: bool) -> str:
+def whole(thing: ObjectId, source: str, declared: Json, observed: Json, *, is_large: bool) -> str:
     """Give all that is known of a thing as JSON; raises LimitsExceeded."""
     sides = {"source": source, "declared": declared, "observed": observed}
     found = json.dumps({**thing._asdict(), **sides}, ensure_ascii=False)

@@ -13,7 +13,7 @@ from opdbus.bus.transport.values import Typed
 if TYPE_CHECKING:
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
-    from opdbus.index.state_store.state_store import Memory
+    from opdbus.index.state_store.state_store import StateStore
     from opdbus.insight.insight import Insight
     from opdbus.insight.oddities import Odd
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def outliers(
-    insight: Insight, memory: Memory, limit: int, options: Given
+    insight: Insight, memory: StateStore, limit: int, options: Given
 ) -> list[WireOutlier]:
     """Find the objects that are unlike their kind, the worst first."""
     checked = Options(options, FILTERS)

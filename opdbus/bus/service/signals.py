@@ -14,7 +14,7 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.index.catalogue.catalogue import Change
 from opdbus.index.state_store.events import Changed, Drift, Event, Recorded, Vectorized
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # Changes of more objects than this are sent in several signals, so that none is ever large, and
 # takes more than some milliseconds.
@@ -39,7 +39,7 @@ class Announcer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._sent: dict[str, Mapping[str, Plain]] = {}
-        self._changes: dict[Thing, Change] = {}
+        self._changes: dict[ObjectId, Change] = {}
         # what is sent after these changes
         self._following: deque[Vectorized | Drift] = deque()
         self._generation = 0
@@ -156,7 +156,9 @@ class Announcer:
         self._connection.emit(path, f"{interface}.{member}", signature, *body)
 
 
-def merged(before: Mapping[Thing, Change], after: Mapping[Thing, Change]) -> dict[Thing, Change]:
+def merged(
+    before: Mapping[ObjectId, Change], after: Mapping[ObjectId, Change]
+) -> dict[ObjectId, Change]:
     """Merge changes of things; a thing that was added and removed has none."""
     changes = {**before, **after}
     for thing in before.keys() & after.keys():

@@ -5,7 +5,7 @@ from typing import Final
 
 from opdbus.errors import InvalidArgs
 from opdbus.index.changes import connections, history_reader
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import kinds
 from opdbus.language.object_text import NOUNS
 from opdbus.platform import name_lists
@@ -14,7 +14,7 @@ from opdbus.platform import name_lists
 _MOST: Final = 30
 
 
-async def require(memory: Memory, plugin: str = "", kind: str = "") -> None:
+async def require(memory: StateStore, plugin: str = "", kind: str = "") -> None:
     """Raise InvalidArgs, with what there is, where nothing is or was of a plugin or a kind.
 
     What op-dbus observes itself may be asked for before any of it is there. Empty names fit all.
@@ -39,7 +39,7 @@ def _fits(known: Iterable[tuple[str, str]], plugin: str, kind: str) -> bool:
 
 def _meant(word: str, known: Iterable[tuple[str, str]]) -> str:
     """Return the kinds that a word names in questions: a port is a `listener`."""
-    named = kinds.asked(word, frozenset()).named
+    named = kinds.requested(word, frozenset()).named
     rows = (row for number, row in enumerate(kinds.rows()) if named >> number & 1)
     things = {tuple(thing.split("/")[:2]) for row in rows for thing in row.things}
     return _some(kind for plugin, kind in known if (plugin, kind) in things)

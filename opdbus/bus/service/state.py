@@ -26,7 +26,7 @@ from opdbus.language import routes
 from opdbus.platform.slices import each
 from opdbus.state import publish
 from opdbus.state.fields import Members, split
-from opdbus.state.object import Json, StateObject, Thing
+from opdbus.state.object import Json, ObjectId, StateObject
 
 if TYPE_CHECKING:
     from opdbus.bus.service.asking import Answers
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from opdbus.drift.transition_filter import Drifted
     from opdbus.index.health import Health
     from opdbus.index.search.finder import Finder
-    from opdbus.index.state_store.state_file_loader import Declared
+    from opdbus.index.state_store.state_file_loader import StateFileLoader
     from opdbus.index.vectors.object_vectors import ObjectVectors
     from opdbus.insight.insight import Insight
 
@@ -93,7 +93,7 @@ class StateInterface:
         vectors: ObjectVectors,
         finder: Finder,
         insight: Insight,
-        declared: Declared,
+        declared: StateFileLoader,
         health: Health,
         observers: Observed,
         drifts: Tracker,
@@ -183,7 +183,7 @@ class StateInterface:
             found, close = await asyncio.to_thread(short_names.find, known, name)
         return [_row(thing) for thing in self._distinct(found)], [_row(thing) for thing in close]
 
-    def _distinct(self, found: Sequence[Thing]) -> list[Thing]:
+    def _distinct(self, found: Sequence[ObjectId]) -> list[ObjectId]:
         """Leave out what only declares another one of the things that were found."""
         return [
             thing
@@ -220,7 +220,7 @@ class StateInterface:
         }
         marks |= dict.fromkeys(await listed.absent(self._memory, wishes), "declared absent")
 
-        def cells(row: tuple[Mapping[str, Sequence[Json]], Thing]) -> list[str]:
+        def cells(row: tuple[Mapping[str, Sequence[Json]], ObjectId]) -> list[str]:
             return [_cell(row[0].get(name, ()), marks.get(row[1], "")) for name in fields]
 
         return await each(cells, [*zip(rows, things, strict=True)])
@@ -290,7 +290,7 @@ class StateInterface:
         found = await self._drifts.unobserved(self._observers.why_not)
         return [(*row.sort, row.total, row.names, row.why) for row in found]
 
-    def _drift(self, thing: Thing, drifted: Drifted) -> WireDrift:
+    def _drift(self, thing: ObjectId, drifted: Drifted) -> WireDrift:
         fields = [
             (one.name, _json(one.declared), _json(one.observed), one.severity.word)
             for one in drifted.fields
@@ -337,7 +337,7 @@ def _cell(values: Sequence[Json], mark: str) -> str:
     return _json({mark: value} if mark else value)
 
 
-def _row(thing: Thing) -> tuple[str, str, str, str]:
+def _row(thing: ObjectId) -> tuple[str, str, str, str]:
     return (paths.of(*thing), *thing)
 
 

@@ -9,7 +9,7 @@ from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
 from opdbus.index.search.finder import Finder
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 
 class Tree:
@@ -68,7 +68,7 @@ class Tree:
         except ValueError:
             return []
         depth = len(wanted)
-        if depth >= len(Thing._fields):
+        if depth >= len(ObjectId._fields):
             return []
         found = self._memory.catalogue.below(wanted)
         return [paths.escape(name) for name in found[:MAX_CHILDREN]]

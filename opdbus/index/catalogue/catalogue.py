@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from opdbus.errors import UnknownObject
 from opdbus.index.catalogue.entry_columns import Columns
-from opdbus.index.catalogue.entry_view import Found, View
+from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.catalogue.hash_table import HashTable
-from opdbus.index.catalogue.listing_order import Listing, in_order
-from opdbus.index.catalogue.shared_objects import Shared, SharedThings
-from opdbus.index.catalogue.text_table import Texts
-from opdbus.index.database.identity_set import Present
+from opdbus.index.catalogue.listing_order import ListingOrder, in_order
+from opdbus.index.catalogue.shared_objects import SharedObjects, SharedRows
+from opdbus.index.catalogue.text_table import TextTable
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.quota import Quota, Usage
 from opdbus.index.database.store import Entry
 from opdbus.platform.slices import slices
-from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, Thing, matches
+from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, ObjectId, matches
 
 Change: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers name as many sources as they like.
@@ -35,31 +35,31 @@ _UNIT: Final = ("systemd", "unit")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
-def thing_of(entry: Entry) -> Thing:
+def object_id_of(entry: Entry) -> ObjectId:
     """Return the thing that an entry is about."""
-    return Thing(*entry.identity[1:])
+    return ObjectId(*entry.identity[1:])
 
 
-def first(entries: Sequence[Entry]) -> Entry:
+def representative(entries: Sequence[Entry]) -> Entry:
     """Return of the entries about a thing the one that stands for it: an observed one, if any."""
     return next((one for one in entries if one.identity.source != FILE), entries[0])
 
 
-class Made(NamedTuple):
+class EntryColumns(NamedTuple):
     """Entries that are to be put, in columns."""
 
     entries: Sequence[Entry]
     columns: Columns
-    things: Sequence[Thing]
+    things: Sequence[ObjectId]
     # of which entries no other one is about the same thing
     is_alone: NDArray[np.bool_]
 
 
-def made(entries: Sequence[Entry]) -> Made:
+def entry_columns(entries: Sequence[Entry]) -> EntryColumns:
     """Put entries into columns, which takes half the time of putting them; on any thread."""
     columns = Columns()
     columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
-    return Made(entries, columns, [*map(thing_of, entries)], columns.is_alone())
+    return EntryColumns(entries, columns, [*map(object_id_of, entries)], columns.is_alone())
 
 
 class Catalogue:
@@ -69,16 +69,16 @@ class Catalogue:
         self.usage = usage
         # how many entries each source has
         self.sources: Counter[str] = Counter()
-        self.texts = Texts()
-        self.view = View(self.texts)
+        self.texts = TextTable()
+        self.view = EntryView(self.texts)
         # the places of entries, by the hashes of their things
         self._by_thing = HashTable()
         # and by those of their names: each is in no more than there are plugins and kinds
         self._by_name = HashTable()
-        self._shared = SharedThings(self.view)
+        self._shared = SharedObjects(self.view)
         # increases when a thing comes or leaves
         self._comings = 0
-        self._listing = Listing(self.known)
+        self._listing = ListingOrder(self.known)
 
     def __len__(self) -> int:
         """Count the things."""
@@ -114,7 +114,7 @@ class Catalogue:
         return is_new
 
     def _replace(
-        self, columns: Columns, things: Sequence[Thing], is_alone: NDArray[np.bool_]
+        self, columns: Columns, things: Sequence[ObjectId], is_alone: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Take entries in place of those of the same ids, and return of which things.
 
@@ -154,11 +154,11 @@ class Catalogue:
             for number in filter(of_sorts.__getitem__, range(len(of_sorts))):
                 self.usage.count_sort(owner, view.of_number[number], sign * of_sorts[number])
 
-    def put(self, entries: Sequence[Entry]) -> dict[Thing, Change]:
+    def put(self, entries: Sequence[Entry]) -> dict[ObjectId, Change]:
         """Insert or replace entries, and return how their things changed."""
         if len(entries) < _MANY:
             return self.put_each(entries)
-        changes, others = self.put_made(made(entries))
+        changes, others = self.put_made(entry_columns(entries))
         return changes | self.put_each(others)
 
     def make_room(self, count: int) -> None:
@@ -168,7 +168,7 @@ class Catalogue:
         self.texts.make_room(count)
         self.view.make_room(count)
 
-    def put_made(self, new: Made) -> tuple[dict[Thing, Change], list[Entry]]:
+    def put_made(self, new: EntryColumns) -> tuple[dict[ObjectId, Change], list[Entry]]:
         """Insert or replace entries, and return how their things changed, and which are left.
 
         Those are for `put_each`, which says how their things changed: several entries are about
@@ -176,15 +176,15 @@ class Catalogue:
         """
         is_new = self._add(new.columns, new.is_alone)
         is_known = self._replace(new.columns, new.things, new.is_alone & ~is_new)
-        changes: dict[Thing, Change] = dict.fromkeys(new.things, "added")
+        changes: dict[ObjectId, Change] = dict.fromkeys(new.things, "added")
         changes |= dict.fromkeys(compress(new.things, is_known), "changed")
         return changes, [*compress(new.entries, ~(is_new | is_known))]
 
-    def put_each(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+    def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
         """Insert or replace entries one by one, and return how their things changed."""
-        changes: dict[Thing, Change] = {}
+        changes: dict[ObjectId, Change] = {}
         for entry in entries:
-            thing = thing_of(entry)
+            thing = object_id_of(entry)
             before = self._at(thing)
             changes.setdefault(thing, "changed" if before else "added")
             own = self.view.places.get(entry.id)
@@ -196,7 +196,7 @@ class Catalogue:
             self._put(thing, entry, before, own)
         return changes
 
-    def _put(self, thing: Thing, entry: Entry, before: tuple[int, ...], own: int | None) -> None:
+    def _put(self, thing: ObjectId, entry: Entry, before: tuple[int, ...], own: int | None) -> None:
         others = [place for place in before if place != own]
         left = [self._digest(place) for place in others]
         self.texts.change(thing, [*map(self._digest, before)], [entry.text_digest, *left])
@@ -209,11 +209,11 @@ class Catalogue:
         # the declared entry first, then what op-dbus saw itself, then what was published last
         self._shared.put(thing, sorted([place, *others], key=self._rank))
 
-    def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+    def remove(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
         """Remove entries, and return how their things changed."""
-        changes: dict[Thing, Change] = {}
+        changes: dict[ObjectId, Change] = {}
         for entry in entries:
-            thing, own = thing_of(entry), self.view.places[entry.id]
+            thing, own = object_id_of(entry), self.view.places[entry.id]
             before = self._at(thing)
             left = [place for place in before if place != own]
             self.usage.count(entry, -1)
@@ -230,7 +230,7 @@ class Catalogue:
             changes[thing] = "changed" if left else "removed"
         return changes
 
-    def _at(self, thing: Thing) -> tuple[int, ...]:
+    def _at(self, thing: ObjectId) -> tuple[int, ...]:
         """Return the places of the entries about a thing, the declared one first."""
         if places := self._shared.get(thing):
             return places
@@ -251,7 +251,7 @@ class Catalogue:
 
     def get(self, identity: Identity) -> Entry | None:
         """Return an entry by identity."""
-        places = self._at(Thing(*identity[1:]))
+        places = self._at(ObjectId(*identity[1:]))
         own = [place for place in places if self.view.source(place) == identity.source]
         return self.view.at(own[0]) if own else None
 
@@ -262,7 +262,7 @@ class Catalogue:
         keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
         there = np.flatnonzero(self._by_thing.find_each(keys.astype(np.uint64)) >= 0)
         asked = [asked[at] for at in there.tolist()]
-        places = self.places([Thing(*identity[1:]) for identity in asked])
+        places = self.places([ObjectId(*identity[1:]) for identity in asked])
         found: dict[Identity, Entry] = {}
         for identity, place in zip(asked, places, strict=True):
             entry = self.view.at(place) if place >= 0 else None
@@ -273,7 +273,7 @@ class Catalogue:
                 found[identity] = entry
         return found
 
-    def about(self, thing: Thing) -> tuple[Entry, ...]:
+    def about(self, thing: ObjectId) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; raises UnknownObject."""
         if entries := self.entries(thing):
             return entries
@@ -281,18 +281,18 @@ class Catalogue:
             f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
         )
 
-    def first(self, thing: Thing) -> Entry:
+    def first(self, thing: ObjectId) -> Entry:
         """Return the entry that stands for a thing: what is observed of it before what is declared.
 
         Raises UnknownObject.
         """
-        return first(self.about(thing))
+        return representative(self.about(thing))
 
-    def is_observed(self, thing: Thing) -> bool:
+    def is_observed(self, thing: ObjectId) -> bool:
         """Return whether anything but the state file tells of a thing."""
         return any(self.view.source(place) != FILE for place in self._at(thing))
 
-    def entries(self, thing: Thing) -> tuple[Entry, ...]:
+    def entries(self, thing: ObjectId) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; none if it is unknown."""
         return tuple(filter(None, map(self.view.at, self._at(thing))))
 
@@ -302,7 +302,7 @@ class Catalogue:
         Where no service has it, one is meant that is said to be one, or has the number of a
         version: redis-server for `redis`, apache2 for `apache`.
         """
-        services = [Thing(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE]
+        services = [ObjectId(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE]
         known = np.flatnonzero(np.array(self.places(services)) >= 0)
         return [*self._named(name), *(self._at(services[known[0]]) if len(known) else ())]
 
@@ -310,15 +310,15 @@ class Catalogue:
         found = self._by_name.find(hash(name))
         return sorted(place for place in found if self.view.names[place] == name)
 
-    def shared(self) -> Shared:
+    def shared(self) -> SharedRows:
         """Return the things that several sources tell of, and their entries."""
         return self._shared.all()
 
-    def is_shared(self, thing: Thing) -> bool:
+    def is_shared(self, thing: ObjectId) -> bool:
         """Return whether several sources tell of a thing."""
         return thing in self._shared
 
-    def has(self, thing: Thing) -> bool:
+    def has(self, thing: ObjectId) -> bool:
         """Return whether a thing is known."""
         return bool(self._at(thing))
 
@@ -326,7 +326,7 @@ class Catalogue:
         """Return (source, entries) of each source, the largest first; at most MAX_SOURCES."""
         return [row for row in self.sources.most_common(MAX_SOURCES) if row[1]]
 
-    def places(self, things: Sequence[Thing]) -> list[int]:
+    def places(self, things: Sequence[ObjectId]) -> list[int]:
         """Return a place of each thing, -1 of one that is unknown; quicker than one by one."""
         keys = np.fromiter(map(hash, things), np.int64, len(things)).astype(np.uint64)
         places = self._by_thing.find_each(keys)
@@ -339,26 +339,26 @@ class Catalogue:
                 found[at] = next(iter(self._at(things[at])), -1)
         return found
 
-    def known(self) -> list[Thing]:
+    def known(self) -> list[ObjectId]:
         """Return a copy of all things, in no order, which other threads may read."""
         return self._things(self.view.taken())
 
-    def holding(self, part: str) -> list[Thing]:
+    def holding(self, part: str) -> list[ObjectId]:
         """Return all things whose names hold a text in some case, in no order."""
         if not part or not part.isascii():
             return self.known()
         places = self.view.names.holding(part.lower().encode())
         return self._things(places[self.view.ids[places] > 0])
 
-    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[Thing]:
+    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[ObjectId]:
         """Yield all things of some plugins and kinds, in no order; some of them twice."""
         return self._each(self.view.of_sorts(lambda sort: sort[1:] in sorts))
 
-    def things_of(self, source: str) -> Iterator[Thing]:
+    def things_of(self, source: str) -> Iterator[ObjectId]:
         """Yield all things of a source, in no order."""
         return self._each(self.view.of_sorts(lambda sort: sort[0] == source))
 
-    def _each(self, places: NDArray[np.intp]) -> Iterator[Thing]:
+    def _each(self, places: NDArray[np.intp]) -> Iterator[ObjectId]:
         """Yield the things at some places, each made when it is asked for.
 
         What has gone by then is left out, and what came in its place may be there instead.
@@ -366,16 +366,16 @@ class Catalogue:
         for part in slices(places, _MADE):
             yield from self.view.things(part[self.view.ids[part] > 0])
 
-    def _things(self, places: NDArray[np.intp]) -> list[Thing]:
+    def _things(self, places: NDArray[np.intp]) -> list[ObjectId]:
         things = self.view.things(places)
         return [*dict.fromkeys(things)] if self._shared else things
 
-    def found(self, things: Iterable[Thing]) -> Found:
+    def found(self, things: Iterable[ObjectId]) -> EntryRefs:
         """Return all entries about things, without those that are gone."""
         places = np.array([place for thing in things for place in self._at(thing)], np.intp)
-        return Found(places, self.view.ids[places])
+        return EntryRefs(places, self.view.ids[places])
 
-    def of_source(self, source: str, present: Present | None = None) -> list[Entry]:
+    def of_source(self, source: str, present: IdentityHashSet | None = None) -> list[Entry]:
         """Return all entries of a source, without those that are known to be present."""
         if not self.sources[source]:
             return []
@@ -384,7 +384,9 @@ class Catalogue:
             places = places[present.lacks(self._by_thing.keys(places))]
         return [*filter(None, map(self.view.at, places.tolist()))]
 
-    def things(self, wanted: Mapping[str, str], within: Found | None = None) -> Sequence[Thing]:
+    def things(
+        self, wanted: Mapping[str, str], within: EntryRefs | None = None
+    ) -> Sequence[ObjectId]:
         """Return things of which an entry has all wanted values, in listing order.
 
         Those `within` some entries where these are given. Of 100,000 that takes half a second: call
@@ -393,7 +395,7 @@ class Catalogue:
         met = self.among(wanted, within)
         return self._listing.all(self._comings) if met is None else in_order(self.view, met.places)
 
-    def among(self, wanted: Mapping[str, str], within: Found | None) -> Found | None:
+    def among(self, wanted: Mapping[str, str], within: EntryRefs | None) -> EntryRefs | None:
         """Return the entries within some that have all wanted values, in the order of their places.
 
         None where that is all of them.
@@ -401,7 +403,7 @@ class Catalogue:
         places = None if within is None else np.sort(self.view.there(within), kind="stable")
         if wanted:
             places = self._meeting(wanted, places)
-        return None if places is None else Found(places, self.view.ids[places])
+        return None if places is None else EntryRefs(places, self.view.ids[places])
 
     def _meeting(
         self, wanted: Mapping[str, str], within: NDArray[np.intp] | None
@@ -418,7 +420,7 @@ class Catalogue:
         """Return what comes after some first names, such as a plugin's, of things; in order."""
         depth = len(names)
         places = self.view.of_sorts(lambda sort: sort[1:][:depth] == names)
-        if depth == len(Thing._fields) - 1:
+        if depth == len(ObjectId._fields) - 1:
             return sorted({*self.view.names.of(places.tolist())})
         numbers = np.unique(self.view.sorts[places]).tolist()
         return sorted({self.view.of_number[number][1 + depth] for number in numbers if number})

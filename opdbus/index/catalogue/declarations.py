@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol
 
 from opdbus.index.database.store import Content, Entry
-from opdbus.state.object import FILE, Json, Thing
+from opdbus.state.object import FILE, Json, ObjectId
 
 
 class Declaration(NamedTuple):
@@ -30,25 +30,25 @@ DECLARED: Final = "declared"
 class Declarations(Protocol):
     """Tells which observed objects declared ones are, and in what they differ."""
 
-    def observed(self, thing: Thing) -> Sequence[Thing]:
+    def observed(self, thing: ObjectId) -> Sequence[ObjectId]:
         """Return what a declared object meets: itself, the same by another name, or its parts."""
 
-    def one(self, thing: Thing) -> Thing:
+    def one(self, thing: ObjectId) -> ObjectId:
         """Return the observed object that a declared one is; another one as it is."""
 
-    def renamed(self) -> AbstractSet[Thing]:
+    def renamed(self) -> AbstractSet[ObjectId]:
         """Return the declared objects that are observed under another name."""
 
-    def is_missing(self, thing: Thing) -> bool:
+    def is_missing(self, thing: ObjectId) -> bool:
         """Return whether a declared object was looked for and is not there."""
 
-    def absence(self, thing: Thing, declared: Mapping[str, Json]) -> str:
+    def absence(self, thing: ObjectId, declared: Mapping[str, Json]) -> str:
         """Say that an object is declared absent, and whether it was looked for; empty if not."""
 
-    def declares(self, thing: Thing) -> Entry | None:
+    def declares(self, thing: ObjectId) -> Entry | None:
         """Return the entry that declares an observed object."""
 
-    async def read(self, things: Sequence[Thing]) -> Mapping[Thing, Declaration]:
+    async def read(self, things: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
         """Return what is declared of declared objects that are observed; without those gone."""
 
 
@@ -58,7 +58,7 @@ def marked(declarations: Declarations, entry: Entry, content: Content, text: str
         return text
     if absence := absence_of(declarations, entry, content):
         return f"{absence}: {text}"
-    is_missing = declarations.is_missing(Thing(*entry.identity[1:]))
+    is_missing = declarations.is_missing(ObjectId(*entry.identity[1:]))
     return f"declared, missing: {text}" if is_missing else f"declared {text}"
 
 
@@ -66,36 +66,36 @@ def absence_of(declarations: Declarations, entry: Entry, content: Content) -> st
     """Say that the object of an entry is only declared, and that as absent; empty if it is not."""
     if entry.identity.source != FILE:
         return ""
-    return declarations.absence(Thing(*entry.identity[1:]), json.loads(content.properties))
+    return declarations.absence(ObjectId(*entry.identity[1:]), json.loads(content.properties))
 
 
 class Unpaired:
     """Declarations of a memory whose drift nobody follows: every object is one of its own."""
 
-    def observed(self, _thing: Thing) -> Sequence[Thing]:
+    def observed(self, _thing: ObjectId) -> Sequence[ObjectId]:
         """Return nothing."""
         return ()
 
-    def one(self, thing: Thing) -> Thing:
+    def one(self, thing: ObjectId) -> ObjectId:
         """Return the object itself."""
         return thing
 
-    def renamed(self) -> AbstractSet[Thing]:
+    def renamed(self) -> AbstractSet[ObjectId]:
         """Return nothing."""
         return frozenset()
 
-    def is_missing(self, _thing: Thing) -> bool:
+    def is_missing(self, _thing: ObjectId) -> bool:
         """Return that nobody looked for it."""
         return False
 
-    def absence(self, _thing: Thing, _declared: Mapping[str, Json]) -> str:
+    def absence(self, _thing: ObjectId, _declared: Mapping[str, Json]) -> str:
         """Say nothing."""
         return ""
 
-    def declares(self, _thing: Thing) -> Entry | None:
+    def declares(self, _thing: ObjectId) -> Entry | None:
         """Return nothing."""
         return None
 
-    async def read(self, _things: Sequence[Thing]) -> Mapping[Thing, Declaration]:
+    async def read(self, _things: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
         """Return nothing."""
         return {}

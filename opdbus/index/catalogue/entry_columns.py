@@ -15,7 +15,7 @@ from opdbus.index.database.database import Damaged
 from opdbus.index.database.store import Entry, Store
 from opdbus.language import kinds
 from opdbus.language.vocabulary import TRAIT_BYTES
-from opdbus.state.object import DIGEST_BYTES, Identity, Thing
+from opdbus.state.object import DIGEST_BYTES, Identity, ObjectId
 
 # A source, a plugin and a kind.
 Sort: TypeAlias = tuple[str, str, str]
@@ -101,7 +101,7 @@ class Columns:
         encoded = [name.encode() for name in names]
         self.names += b"".join(encoded)
         self.sizes_of_names.extend(map(len, encoded))
-        things = [*map(Thing, plugins, kinds_, names)]
+        things = [*map(ObjectId, plugins, kinds_, names)]
         of, less = zip(*map(kinds.of_thing, things), strict=True)
         self.kinds.extend(of)
         self.less.extend(less)

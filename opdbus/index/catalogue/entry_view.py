@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from opdbus.index.catalogue.entry_columns import Columns, Sort
 from opdbus.index.catalogue.hash_table import HashTable
-from opdbus.index.catalogue.name_array import Names
-from opdbus.index.catalogue.text_table import NO_TEXT, Texts
+from opdbus.index.catalogue.name_array import NameArray
+from opdbus.index.catalogue.text_table import NO_TEXT, TextTable
 from opdbus.index.database.store import Entry
 from opdbus.language import kinds
 from opdbus.language.vocabulary import TRAIT_BYTES
-from opdbus.state.object import Identity, Thing
+from opdbus.state.object import Identity, ObjectId
 
 _FIRST_SIZE: Final = 64
 _NO_SORT: Final[Sort] = ("", "", "")
@@ -36,21 +36,21 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
 }
 
 
-class Found(NamedTuple):
+class EntryRefs(NamedTuple):
     """Entries that were found, by place and by id: a place may be another entry's by now."""
 
     places: NDArray[np.intp]
     ids: NDArray[np.int64]
 
-    def and_also(self, more: "Found") -> "Found":
+    def and_also(self, more: "EntryRefs") -> "EntryRefs":
         """Return these entries and others."""
-        return Found(np.append(self.places, more.places), np.append(self.ids, more.ids))
+        return EntryRefs(np.append(self.places, more.places), np.append(self.ids, more.ids))
 
 
-NOTHING: Final = Found(np.empty(0, np.intp), np.empty(0, np.int64))
+NOTHING: Final = EntryRefs(np.empty(0, np.intp), np.empty(0, np.int64))
 
 
-class View:
+class EntryView:
     """Entries at their places; a place that is free has the id 0.
 
     One thread changes it, others may read meanwhile.
@@ -68,16 +68,16 @@ class View:
     sizes: NDArray[np.uint32]
     transient: NDArray[np.bool_]
 
-    def __init__(self, digests: Texts) -> None:
+    def __init__(self, digests: TextTable) -> None:
         self._digests = digests
         # places that there ever were
         self.end = 0
-        self.names = Names()
+        self.names = NameArray()
         for name, (kind, width) in _COLUMNS.items():
             setattr(self, name, np.zeros((_FIRST_SIZE, width) if width else _FIRST_SIZE, kind))
         # increases with every change
         self.version = 0
-        self.places = Places()
+        self.places = EntryPlaces()
         self.entries = Entries(self)
         self._free: list[int] = []
         # of each (source, plugin, kind) that there is: few; none has the number 0, and one that is
@@ -148,7 +148,7 @@ class View:
             self.sorts[place] = self._number(entry.identity[:3], 1)
         _, plugin, kind, name = entry.identity
         self.texts[place] = text
-        self.kinds[place], self.less[place] = kinds.of_thing(Thing(plugin, kind, name))
+        self.kinds[place], self.less[place] = kinds.of_thing(ObjectId(plugin, kind, name))
         self.owners[place], self.times[place] = entry.owner, entry.updated_at
         self.sizes[place], self.transient[place] = entry.size, entry.transient
         self.fingerprints[place] = np.frombuffer(bytes.fromhex(entry.fingerprint), np.uint64)
@@ -217,7 +217,7 @@ class View:
         # while it was read, another one may have come in its place
         return entry if self.ids.item(place) == number else None
 
-    def is_about(self, place: int, thing: Thing) -> bool:
+    def is_about(self, place: int, thing: ObjectId) -> bool:
         """Return whether the entry at a place is about a thing."""
         _, plugin, kind = self.of_number[self.sorts.item(place)]
         return self.names[place] == thing.name and (plugin, kind) == thing[:2]
@@ -236,22 +236,22 @@ class View:
         """Return the places of all entries."""
         return np.flatnonzero(self.ids[: self.end])
 
-    def there(self, found: Found) -> NDArray[np.intp]:
+    def there(self, found: EntryRefs) -> NDArray[np.intp]:
         """Return the places of those that were found and are still there."""
         is_there: NDArray[np.bool_] = self.ids[found.places] == found.ids
         return found.places[is_there]
 
-    def things(self, places: NDArray[np.intp]) -> list[Thing]:
+    def things(self, places: NDArray[np.intp]) -> list[ObjectId]:
         """Return the things that the entries at some places are about."""
         sorts = map(self.of_number.__getitem__, self.sorts[places].tolist())
         named = zip(sorts, self.names.of(places.tolist()), strict=True)
-        return [Thing(plugin, kind, name) for (_, plugin, kind), name in named]
+        return [ObjectId(plugin, kind, name) for (_, plugin, kind), name in named]
 
-    def found(self, ids: Collection[int]) -> Found:
+    def found(self, ids: Collection[int]) -> EntryRefs:
         """Return the entries with some ids, without those that are gone."""
         wanted = np.fromiter(ids, np.int64, len(ids))
         places = self.places.find_each(wanted)
-        return Found(places[places >= 0].astype(np.intp), wanted[places >= 0])
+        return EntryRefs(places[places >= 0].astype(np.intp), wanted[places >= 0])
 
     def of_sorts(
         self, is_wanted: Callable[[Sort], bool], within: NDArray[np.intp] | None = None
@@ -264,7 +264,7 @@ class View:
         return np.flatnonzero(is_met) if within is None else within[is_met]
 
 
-class Places:
+class EntryPlaces:
     """The places of entries by their ids."""
 
     def __init__(self) -> None:
@@ -312,7 +312,7 @@ class Places:
 class Entries:
     """The entries by place, made when they are asked for; None is at a free place."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: EntryView) -> None:
         self._view = view
 
     def __len__(self) -> int:

@@ -5,32 +5,32 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.entry_view import View
-from opdbus.state.object import Thing
+from opdbus.index.catalogue.entry_view import EntryView
+from opdbus.state.object import ObjectId
 
 
-def in_order(view: View, places: NDArray[np.intp]) -> list[Thing]:
+def in_order(view: EntryView, places: NDArray[np.intp]) -> list[ObjectId]:
     """Return the things of the entries at some places."""
     of_number, sorts = view.of_number, view.sorts[places]
     numbers: dict[tuple[str, str], list[int]] = {}
     for number in np.unique(sorts).tolist():
         numbers.setdefault(of_number[number][1:], []).append(number)
-    found: list[Thing] = []
+    found: list[ObjectId] = []
     for sort in sorted(numbers):
         names = {*view.names.of(places[np.isin(sorts, numbers[sort])].tolist())}
-        found += [Thing(*sort, name) for name in sorted(names)]
+        found += [ObjectId(*sort, name) for name in sorted(names)]
     return found
 
 
-class Listing:
+class ListingOrder:
     """All things in order, put in order only after some came or left: see `known`."""
 
-    def __init__(self, known: Callable[[], Sequence[Thing]]) -> None:
+    def __init__(self, known: Callable[[], Sequence[ObjectId]]) -> None:
         self._known = known
         # as of so many comings
-        self._ordered: tuple[int, Sequence[Thing]] = 0, ()
+        self._ordered: tuple[int, Sequence[ObjectId]] = 0, ()
 
-    def all(self, comings: int) -> Sequence[Thing]:
+    def all(self, comings: int) -> Sequence[ObjectId]:
         """Return all things, as of so many comings or later ones."""
         done, order = self._ordered
         if done != comings:

@@ -15,7 +15,7 @@ _LEFT: Final = 1 << 16
 _SMALL: Final = np.uint8(0x20)
 
 
-class Names:
+class NameArray:
     """Names by place; one thread puts them, and others read those of places that stay."""
 
     def __init__(self) -> None:

@@ -7,40 +7,40 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.entry_view import Found, View
-from opdbus.state.object import Thing
+from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
+from opdbus.state.object import ObjectId
 
 
-class Shared(NamedTuple):
+class SharedRows(NamedTuple):
     """The things that several sources tell of, where the entries of each begin, and all entries."""
 
-    things: Sequence[Thing]
+    things: Sequence[ObjectId]
     starts: NDArray[np.intp]
-    entries: Found
+    entries: EntryRefs
 
 
-class SharedThings:
+class SharedObjects:
     """The places of entries by things that several sources tell of, the declared entry first."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: EntryView) -> None:
         self._view = view
-        self._places: dict[Thing, tuple[int, ...]] = {}
+        self._places: dict[ObjectId, tuple[int, ...]] = {}
         # all of them, until one is another
-        self._all: Shared | None = None
+        self._all: SharedRows | None = None
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
         return bool(self._places)
 
-    def __contains__(self, thing: Thing) -> bool:
+    def __contains__(self, thing: ObjectId) -> bool:
         """Return whether several sources tell of a thing."""
         return thing in self._places
 
-    def get(self, thing: Thing) -> tuple[int, ...]:
+    def get(self, thing: ObjectId) -> tuple[int, ...]:
         """Return the places of a thing's entries; none where not several sources tell of it."""
         return self._places.get(thing, ())
 
-    def put(self, thing: Thing, places: Sequence[int]) -> None:
+    def put(self, thing: ObjectId, places: Sequence[int]) -> None:
         """Note the places of the entries about a thing, if it has several."""
         if tuple(places) == self._places.get(thing):
             return
@@ -50,11 +50,11 @@ class SharedThings:
         elif self._places.pop(thing, None):
             self._all = None
 
-    def all(self) -> Shared:
+    def all(self) -> SharedRows:
         """Return all of them; takes a while only after a change."""
         if self._all is None:
             counts = np.fromiter(map(len, self._places.values()), np.intp, len(self._places))
             places = np.fromiter(chain.from_iterable(self._places.values()), np.intp, counts.sum())
-            entries = Found(places, self._view.ids[places])
-            self._all = Shared([*self._places], np.cumsum(counts) - counts, entries)
+            entries = EntryRefs(places, self._view.ids[places])
+            self._all = SharedRows([*self._places], np.cumsum(counts) - counts, entries)
         return self._all

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from opdbus.index.catalogue.catalogue import Catalogue
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # Of either list.
 MOST: Final = 10
@@ -27,7 +27,7 @@ _HOLDING: Final = 64
 _Test: TypeAlias = Callable[[str], bool]
 
 
-def find(things: Sequence[Thing], given: str) -> tuple[list[Thing], list[Thing]]:
+def find(things: Sequence[ObjectId], given: str) -> tuple[list[ObjectId], list[ObjectId]]:
     """Return the things that a name means, and where there is none, those with close names.
 
     The name may follow a plugin, a kind, or both, and is then the whole name of a thing if there is
@@ -36,16 +36,16 @@ def find(things: Sequence[Thing], given: str) -> tuple[list[Thing], list[Thing]]
     if not given.strip():
         return [], []
     parts = given.split("/", 2)
-    if len(parts) == len(Thing._fields) and (whole := Thing(*parts)) in things:
+    if len(parts) == len(ObjectId._fields) and (whole := ObjectId(*parts)) in things:
         return [whole], []
-    found: list[Thing] = []
+    found: list[ObjectId] = []
     for reading in _readings(given):
         for test in _tests(reading[1]):
             found = found or _matching(things, reading[0], test)
     return sorted(found)[:MOST], [] if found else _close(things, _name(given))
 
 
-def find_in(catalogue: Catalogue, given: str) -> tuple[list[Thing], list[Thing]]:
+def find_in(catalogue: Catalogue, given: str) -> tuple[list[ObjectId], list[ObjectId]]:
     """Find as in all things; takes milliseconds where some name holds what is given."""
     holding = catalogue.holding(_name(given).lower().removesuffix(_SUFFIX)[:_HOLDING])
     found, close = find(holding, given)
@@ -75,21 +75,21 @@ def _tests(name: str) -> Iterator[_Test]:
     yield lambda known: known.lower() in folded
 
 
-def _matching(things: Sequence[Thing], before: str, test: _Test) -> list[Thing]:
+def _matching(things: Sequence[ObjectId], before: str, test: _Test) -> list[ObjectId]:
     found = [thing for thing in things if test(thing.name)]
     if not before:
         return found
     return [t for t in found if before in {t.plugin, t.kind, f"{t.plugin}/{t.kind}"}]
 
 
-def _close(things: Sequence[Thing], name: str) -> list[Thing]:
+def _close(things: Sequence[ObjectId], name: str) -> list[ObjectId]:
     """Return the things whose names hold this one, and else those that are spelt much like it."""
     wanted = name.lower().removesuffix(_SUFFIX)
     is_long = len(wanted) >= _HELD
     holding = [thing for thing in things if is_long and wanted in thing.name.lower()]
     if holding:
         return sorted(holding, key=lambda thing: (len(thing.name), thing))[:MOST]
-    stems: dict[str, list[Thing]] = {}
+    stems: dict[str, list[ObjectId]] = {}
     for thing in things:
         stem = thing.name.removesuffix(_SUFFIX).lower()
         is_alike = stem[:1] == wanted[:1] or stem[-1:] == wanted[-1:]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.hash_table import HashTable
-from opdbus.state.object import DIGEST_BYTES, Thing
+from opdbus.state.object import DIGEST_BYTES, ObjectId
 
 # The number of what is no text, and the row of a text that has none.
 NO_TEXT: Final = 0
@@ -56,7 +56,7 @@ class _Arrays(NamedTuple):
         )
 
 
-class Texts:
+class TextTable:
     """Gives texts their numbers; what is counted is kept, and never counted again.
 
     A text that no thing has any more keeps its number, and its rows, until it is forgotten.
@@ -72,8 +72,8 @@ class Texts:
         # whether it is known though nothing has it
         self._held, self._alone, self._digests, self._unused, _ = _Arrays.of(_FIRST_SIZE, 0)
         # things of several texts, and those of each such text
-        self._several: dict[Thing, frozenset[int]] = {}
-        self._together: dict[int, set[Thing]] = {}
+        self._several: dict[ObjectId, frozenset[int]] = {}
+        self._together: dict[int, set[ObjectId]] = {}
         self._free: list[int] = []
         self._layers: list[ref[Layer]] = []
         # what `make_room` made ready
@@ -211,7 +211,7 @@ class Texts:
         """Return the same of texts by their numbers."""
         return self._held[numbers] > 0
 
-    def change(self, thing: Thing, before: Sequence[bytes], after: Sequence[bytes]) -> None:
+    def change(self, thing: ObjectId, before: Sequence[bytes], after: Sequence[bytes]) -> None:
         """Note that a thing had some texts, and has others now; none: it comes, or is gone."""
         if not before and len(after) == 1:
             self._come(self.number(after[0]))
@@ -250,7 +250,7 @@ class Texts:
             self._held[number] += sign
             self._alone[number] += sign * (len(numbers) == 1)
 
-    def _tie(self, thing: Thing, old: frozenset[int], new: frozenset[int]) -> None:
+    def _tie(self, thing: ObjectId, old: frozenset[int], new: frozenset[int]) -> None:
         """Note which things of several texts have a text."""
         for number in old if len(old) > 1 else ():
             self._together[number].discard(thing)
@@ -270,7 +270,7 @@ class Texts:
         layer.version += 1
         layer.waiting -= int(self._alone[new].sum())
         if self._together:
-            met = set[Thing]().union(*(self._together.get(n, ()) for n in new.tolist()))
+            met = set[ObjectId]().union(*(self._together.get(n, ()) for n in new.tolist()))
             layer.waiting -= sum(not layer.lacks(self._several[thing]) for thing in met)
 
     def drop(self, layer: Layer, digests: Iterable[bytes]) -> None:

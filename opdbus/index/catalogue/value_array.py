@@ -19,7 +19,7 @@ _LEAST_MARK: Final = NOTHING[0]
 _SAMPLED: Final = 1 << 14
 
 
-class Values:
+class ValueArray:
     """Values by number, as `encoded` writes them.
 
     One thread adds, others read meanwhile: what is there never changes.
@@ -91,7 +91,7 @@ class Values:
 
 
 def encoded(value: Json) -> bytes:
-    """Write a value for `Values`: a mark, and its text in lower case."""
+    """Write a value for `ValueArray`: a mark, and its text in lower case."""
     if isinstance(value, str):
         return TEXT + value.lower().encode("utf-8", "surrogatepass")
     if value is None:

@@ -9,7 +9,7 @@ from opdbus.state.object import Identity, Json
 _NONE: Final[Mapping[str, Json]] = {}
 
 
-class Volatile:
+class VolatileValues:
     """The values by entry, and which entries have which fields: there are few such groups."""
 
     def __init__(self) -> None:

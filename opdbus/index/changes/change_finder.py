@@ -16,7 +16,7 @@ from opdbus.errors import ModelError, NotKept, OpDbusError, ProviderError, Unkno
 from opdbus.history import event_questions, jobs, row_filter
 from opdbus.history.row_filter import Clause, Filter, Row
 from opdbus.history.row_times import said
-from opdbus.history.sentence_table import Block, Said
+from opdbus.history.sentence_table import Block, SentenceHit
 from opdbus.index.changes import change_ranking, change_relations, connections, history_reader
 from opdbus.index.changes.change_ranking import Meant, Near
 from opdbus.index.changes.connections import Connections
@@ -31,7 +31,7 @@ from opdbus.language.glossary import gloss
 from opdbus.language.object_text import UNIT_NOUNS, digest_of
 from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # Sentences whose vectors are read at a time, and rows whose sentences are: others read meanwhile.
 _AT_A_TIME: Final = 4096
@@ -82,7 +82,7 @@ _BEFORE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RankedChange:
     """The newest change of a sentence, how many there are of it, and how well it answers."""
 
     row: Row
@@ -96,10 +96,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ChangeChain:
     """A change that was found, and the rows of it and its dependents after it."""
 
-    found: Found
+    found: RankedChange
     rows: Sequence[Row]
 
 
@@ -116,7 +116,7 @@ class ChangeFinder:
 
     async def about(
         self, asked: str, wanted: Filter, limit: int, *, priority: Rank = Rank.FEW
-    ) -> list[Found]:
+    ) -> list[RankedChange]:
         """Find the changes that best answer a question, one of each sentence, best first.
 
         `What happened before EVENT?` is answered as by `before`.
@@ -132,7 +132,7 @@ class ChangeFinder:
 
     async def before(
         self, event: str, wanted: Filter, limit: int, *, within: int = WITHIN
-    ) -> list[Found]:
+    ) -> list[RankedChange]:
         """Find what may have led to an event: what changed within so many microseconds before it.
 
         The event is the change that answers best, of all from `since` to `before`; what has to do
@@ -175,7 +175,7 @@ class ChangeFinder:
         is_run = not _OF_RUNS.isdisjoint(event_questions.words(event_questions.asked(event)))
         catalogue, known = self._memory.catalogue, await history_reader.things(self._memory)
 
-        def called() -> list[Thing]:
+        def called() -> list[ObjectId]:
             every = {*catalogue.known(), *known}
             return [t for t in every if any(_is_called(t, word) for word in certain)]
 
@@ -205,7 +205,7 @@ class ChangeFinder:
         since = said(max([wanted.since, *first]))
         raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
 
-    async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
+    async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[ChangeChain]:
         """Find the changes that are most like one, each with what followed from it.
 
         The one is given in words, or as a row of history: before it the same happened to things of
@@ -219,16 +219,16 @@ class ChangeFinder:
         if isinstance(to, Row):
             found = [each for each in found if _is_like(each.row, to)][:limit]
         return [
-            Followed(replace(each, event=seq), await self._followed(each.row)) for each in found
+            ChangeChain(replace(each, event=seq), await self._followed(each.row)) for each in found
         ]
 
     async def _about(
         self, asked: str, wanted: Filter, limit: int, rank: Rank, *, is_question: bool = True
-    ) -> list[Found]:
+    ) -> list[RankedChange]:
         meant = await self._meant(wanted)
         near = await self._near(change_ranking.subject(asked), meant, rank)
 
-        def read(store: Store) -> list[tuple[Said, float]]:
+        def read(store: Store) -> list[tuple[SentenceHit, float]]:
             candidates = change_ranking.candidates(store, asked, near.cosines, meant)
             about = {each.said.seq for each in candidates}
             if is_question:
@@ -241,12 +241,14 @@ class ChangeFinder:
         numbers = [said.seq for said, _ in best]
         rows = {row.seq: row for row in await history_reader.numbered(self._memory, numbers)}
         return [
-            Found(rows[said.seq], said.count, score, total=len(ranked))
+            RankedChange(rows[said.seq], said.count, score, total=len(ranked))
             for said, score in best
             if said.seq in rows
         ]
 
-    async def _led_to(self, event: Row, wanted: Filter, limit: int, within: int) -> list[Found]:
+    async def _led_to(
+        self, event: Row, wanted: Filter, limit: int, within: int
+    ) -> list[RankedChange]:
         event = await self._beginning(event)
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
@@ -256,9 +258,9 @@ class ChangeFinder:
         later = await history_reader.first(self._memory, after, _MOST_ROWS)
         rows = [*(row for row in later if change_relations.is_seen_late(row, event)), *rows]
         near = await self._near_to(event, rows)
-        things = await connections.around(self._memory, Thing(*event.identity[1:]), self._look)
+        things = await connections.around(self._memory, ObjectId(*event.identity[1:]), self._look)
         further = [
-            (row, await connections.around(self._memory, Thing(*row.identity[1:]), self._look))
+            (row, await connections.around(self._memory, ObjectId(*row.identity[1:]), self._look))
             for row in _needed(event, rows, things)
         ]
         started = change_relations.last_start(event, rows)
@@ -269,7 +271,7 @@ class ChangeFinder:
             behind = (change_relations.likelihood(row, other, of) for other, of in further)
             likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
             likely *= OVERCOME_WEIGHT if row.seq < started else 1.0
-            less = 0.0 if likely else kinds.of_thing(Thing(*row.identity[1:]))[1]
+            less = 0.0 if likely else kinds.of_thing(ObjectId(*row.identity[1:]))[1]
             less += _OF_FILE_LESS * _is_beside(row, event)
             if not likely:
                 loose.add(row.seq)
@@ -277,8 +279,8 @@ class ChangeFinder:
             alike = near.get(row.sentence, 0.0)
             return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
 
-        def scored() -> list[Found]:
-            found = _distinct([Found(row, 1, score(row), event.seq) for row in rows])
+        def scored() -> list[RankedChange]:
+            found = _distinct([RankedChange(row, 1, score(row), event.seq) for row in rows])
             found = _without_bulk(found, loose)
             return [replace(each, total=len(found)) for each in found[:limit]]
 
@@ -289,7 +291,7 @@ class ChangeFinder:
         for _ in range(_MOST_FAILURES):
             if "failed" not in event_questions.happened(event.sentence):
                 break
-            thing = Thing(*event.identity[1:])
+            thing = ObjectId(*event.identity[1:])
             before = Filter(things=[thing], since=event.at - WITHIN, below=event.seq)
             rows = await history_reader.first(self._memory, before, _MOST_ROWS)
             since_start = takewhile(lambda row: not change_relations.is_start(row), rows)
@@ -309,7 +311,7 @@ class ChangeFinder:
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await history_reader.first(self._memory, window, _MOST_ROWS)
-        things = await connections.around(self._memory, Thing(*row.identity[1:]))
+        things = await connections.around(self._memory, ObjectId(*row.identity[1:]))
 
         def followed() -> list[Row]:
             near = (
@@ -385,7 +387,7 @@ class ChangeFinder:
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
 
 
-def _is_called(thing: Thing, word: str) -> bool:
+def _is_called(thing: ObjectId, word: str) -> bool:
     """Return whether a word is the name of a thing; of a service, also without its instance."""
     name = thing.name.lower()
     stem = name.removesuffix(".service")
@@ -438,10 +440,10 @@ def _sentences(sql: str, values: Sequence[str | int], store: Store) -> list[tupl
     return store.sentences.meant(sql, values)
 
 
-def _distinct(found: Sequence[Found]) -> list[Found]:
+def _distinct(found: Sequence[RankedChange]) -> list[RankedChange]:
     """Return the best one of each sentence, with their count, best first."""
     counts = Counter(each.row.sentence for each in found)
-    best: dict[str, Found] = {}
+    best: dict[str, RankedChange] = {}
     for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
         best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
     return list(best.values())
@@ -450,15 +452,15 @@ def _distinct(found: Sequence[Found]) -> list[Found]:
 def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
     """Return the last failures of connected units before an event, one of each unit."""
     failed = {
-        Thing(*row.identity[1:]): row for row in reversed(rows) if change_relations.is_harm(row)
+        ObjectId(*row.identity[1:]): row for row in reversed(rows) if change_relations.is_harm(row)
     }
-    failed.pop(Thing(*event.identity[1:]), None)
+    failed.pop(ObjectId(*event.identity[1:]), None)
     return [row for thing, row in failed.items() if thing in near][-_MOST_NEEDED:]
 
 
-def _without_bulk(found: Sequence[Found], loose: Collection[int]) -> list[Found]:
+def _without_bulk(found: Sequence[RankedChange], loose: Collection[int]) -> list[RankedChange]:
     """Take what one cause did to many objects as one, but for those that the event concerns."""
-    best: dict[object, Found] = {}
+    best: dict[object, RankedChange] = {}
     for each in found:
         row = each.row
         cause, did = jobs.alone(row.cause), event_questions.happened(row.sentence)[0]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.history import event_questions
-from opdbus.history.sentence_table import Said, Sentences
+from opdbus.history.sentence_table import SentenceHit, Sentences
 from opdbus.index.changes import change_relations
 from opdbus.index.database.store import Store
 from opdbus.index.query import query_terms
 from opdbus.index.ranking.boosts import KIND_WEIGHT, NAME_WEIGHT
-from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Background, ceiling
+from opdbus.index.ranking.scores import LEXICAL_WEIGHT, CosineBaseline, ceiling
 from opdbus.language import kinds
 
 # What it counts that what a question says happened.
@@ -53,14 +53,14 @@ class Near(NamedTuple):
     """
 
     cosines: Mapping[int, float]
-    background: Background | None = None
+    background: CosineBaseline | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A sentence that may answer, its cosine with the question, and its share of the words."""
 
-    said: Said
+    said: SentenceHit
     cosine: float
     share: float
 
@@ -123,7 +123,7 @@ def candidates(
     ]
 
 
-def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Said, float]]:
+def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[SentenceHit, float]]:
     """Return what may answer with its scores, best first.
 
     Where a question says only that something happened, that must have happened, if it ever did.
@@ -141,7 +141,7 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sai
             or not event_questions.is_of_declaration(each.said.text)
         ] or found
     happened = event_questions.asked(asked)
-    sorts = kinds.asked(asked, query_terms.STOP_WORDS | event_questions.saying(asked))
+    sorts = kinds.requested(asked, query_terms.STOP_WORDS | event_questions.saying(asked))
     if is_of_happenings := _is_of_happenings(asked):
         found = [each for each in found if event_questions.share(happened, each.said.text)] or found
     numbers = [each.said.seq for each in found]
@@ -183,7 +183,7 @@ def _is_of_happenings(asked: str) -> bool:
     rest = (word for word in event_questions.besides(asked) if not _ASKING.fullmatch(word))
     said = query_terms.terms(" ".join(rest))
     return bool(event_questions.asked(asked)) and all(
-        kinds.asked(word, query_terms.STOP_WORDS).named for word in said
+        kinds.requested(word, query_terms.STOP_WORDS).named for word in said
     )
 
 

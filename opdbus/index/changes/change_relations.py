@@ -12,7 +12,7 @@ from opdbus.history.row_filter import Row
 from opdbus.index.changes.connections import Connections
 from opdbus.language.object_text import DESCRIBING, UNIT_NOUNS
 from opdbus.state.fields import split
-from opdbus.state.object import Thing, canonical
+from opdbus.state.object import ObjectId, canonical
 
 # What it counts to be of the same thing, to name it or be named by it, to have the same cause. What
 # happened to the thing itself is likely to be known.
@@ -65,7 +65,7 @@ _ORDINARY: Final = frozenset(
 _COMMON: Final = frozenset(("", "exit", "kernel", "reload", BOOT, FIRST, SOURCE, START))
 
 
-def called(thing: Thing) -> AbstractSet[str]:
+def called(thing: ObjectId) -> AbstractSet[str]:
     """Return what a thing is called: its name, and that without its folder and its suffix."""
     name = thing.name.lower()
     last = name.rpartition("/")[2] if name.startswith("/") else name.partition(" ")[0]
@@ -73,13 +73,13 @@ def called(thing: Thing) -> AbstractSet[str]:
     return {form for form in (name, last, bare, bare.partition("@")[0]) if form}
 
 
-def relation(row: Row, other: Row, connected: Container[Thing]) -> float:
+def relation(row: Row, other: Row, connected: Container[ObjectId]) -> float:
     """Return how much two changes have to do with each other; 0 if nothing is known of it.
 
     `connected` are the things that are connected with the other one's now. What is gone, and what
     has no field for it, is told by names.
     """
-    one, two = Thing(*row.identity[1:]), Thing(*other.identity[1:])
+    one, two = ObjectId(*row.identity[1:]), ObjectId(*other.identity[1:])
     if one == two:
         return SAME
     if one in connected or _names(one) & _said(other) or _names(two) & _said(row):
@@ -94,7 +94,7 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
 
     What a unit goes through while it fails leads to nothing, nor does what goes well.
     """
-    thing, of = Thing(*row.identity[1:]), Thing(*event.identity[1:])
+    thing, of = ObjectId(*row.identity[1:]), ObjectId(*event.identity[1:])
     related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))
     if not related:
         is_for_all = thing[:2] in _FOR_ALL or thing.name in _FILES_FOR_ALL
@@ -172,7 +172,7 @@ def _is_own(row: Row, unit: str) -> bool:
     return bool(sides) and all(unit in str(side).split(", ") for side in sides)
 
 
-def _names(thing: Thing) -> AbstractSet[str]:
+def _names(thing: ObjectId) -> AbstractSet[str]:
     return {n for n in called(thing) if len(n) >= _SHORTEST} - _ORDINARY
 
 
@@ -180,7 +180,7 @@ def _said(row: Row) -> AbstractSet[str]:
     """Return the names in a row: in that of its object, and in the values of telling fields."""
     told = (field for field in row.fields if "".join(split("".join(field.path[-1:]))) not in _TEXTS)
     values = canonical([[*(field.before or ()), *(field.after or ())] for field in told])
-    return _mentioned(f"{row.identity.name} {values}") | called(Thing(*row.identity[1:]))
+    return _mentioned(f"{row.identity.name} {values}") | called(ObjectId(*row.identity[1:]))
 
 
 def _mentioned(text: str) -> AbstractSet[str]:

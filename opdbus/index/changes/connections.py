@@ -19,9 +19,9 @@ from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.changes import history_reader
 from opdbus.index.query import condition_matching, config_mentions
 from opdbus.index.query.config_mentions import Mentions
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import Condition
-from opdbus.state.object import Json, Thing
+from opdbus.state.object import Json, ObjectId
 
 # A plugin and a kind.
 Sort: TypeAlias = tuple[str, str]
@@ -79,20 +79,20 @@ async def nothing_more(_: str, __: Mapping[str, Json], ___: Collection[str]) -> 
 class Connections:
     """What is connected with a thing: things by their fields, and what its configuration names."""
 
-    things: frozenset[Thing]
+    things: frozenset[ObjectId]
     mentions: Mentions = Mentions()  # noqa: RUF009 -- it is frozen
 
     def __contains__(self, thing: object) -> bool:
         """Return whether a thing is connected, be it there or gone."""
-        return thing in self.things or (isinstance(thing, Thing) and self.mentions.has(thing))
+        return thing in self.things or (isinstance(thing, ObjectId) and self.mentions.has(thing))
 
-    def among(self, known: Iterable[Thing]) -> frozenset[Thing]:
+    def among(self, known: Iterable[ObjectId]) -> frozenset[ObjectId]:
         """Return the things that are connected, with those of some that are; of many, some."""
         named = {thing for thing in known if self.mentions.has(thing)} - self.things
         return self.things | frozenset(sorted(named)[: MOST - len(self.things)])
 
 
-async def around(memory: Memory, thing: Thing, look: Look = nothing_more) -> Connections:
+async def around(memory: StateStore, thing: ObjectId, look: Look = nothing_more) -> Connections:
     """Return what is connected with a thing; of many things, some.
 
     `look` tells what a unit names.
@@ -115,20 +115,20 @@ async def around(memory: Memory, thing: Thing, look: Look = nothing_more) -> Con
     return Connections(frozenset([thing, *sorted(found - {thing})[: MOST - 1]]), told)
 
 
-def _units_of(catalogue: Catalogue, file: Thing) -> set[Thing]:
+def _units_of(catalogue: Catalogue, file: ObjectId) -> set[ObjectId]:
     """Return the units in the folder of whose name a file lies; may be called on a thread."""
     units = (thing for thing in catalogue.known() if thing[:2] == UNIT)
     return {unit for unit in units if config_mentions.of_names(unit.name).has(file)}
 
 
-async def earlier(memory: Memory, thing: Thing) -> frozenset[Thing]:
+async def earlier(memory: StateStore, thing: ObjectId) -> frozenset[ObjectId]:
     """Return the ports that were a unit's: what is closed has no fields that name it any more."""
     if thing[:2] != UNIT:
         return frozenset()
     ports = [each for each in await history_reader.things(memory) if each[:2] == _LISTENER]
     wanted = Filter(things=ports, where=[Condition("unit", "~", thing.name)])
     rows = await history_reader.first(memory, wanted, MOST)
-    return frozenset(Thing(*row.identity[1:]) for row in rows if thing.name in _units(row))
+    return frozenset(ObjectId(*row.identity[1:]) for row in rows if thing.name in _units(row))
 
 
 def _units(row: Row) -> Iterator[str]:
@@ -139,12 +139,12 @@ def _units(row: Row) -> Iterator[str]:
                 yield from _names(values[0] if values else None)
 
 
-async def named(memory: Memory, thing: Thing) -> list[Thing]:
+async def named(memory: StateStore, thing: ObjectId) -> list[ObjectId]:
     """Return the things that the fields of a thing name."""
     return [*_named(thing, await fields_of(memory, thing))]
 
 
-async def fields_of(memory: Memory, thing: Thing) -> Mapping[str, Json]:
+async def fields_of(memory: StateStore, thing: ObjectId) -> Mapping[str, Json]:
     """Return the fields of a thing, none if it is gone."""
     if not memory.catalogue.has(thing):
         return {}
@@ -152,7 +152,7 @@ async def fields_of(memory: Memory, thing: Thing) -> Mapping[str, Json]:
     return memory.joined(entries, await memory.content(entries))
 
 
-async def naming(memory: Memory, field: str, thing: Thing) -> list[Thing]:
+async def naming(memory: StateStore, field: str, thing: ObjectId) -> list[ObjectId]:
     """Return the units that have a unit in a field of theirs, in order; of many, some."""
     # a part, since it may be one of several
     found = sorted(
@@ -164,22 +164,22 @@ async def naming(memory: Memory, field: str, thing: Thing) -> list[Thing]:
     ]
 
 
-def units_in(fields: Mapping[str, Json], *names: str) -> list[Thing]:
+def units_in(fields: Mapping[str, Json], *names: str) -> list[ObjectId]:
     """Return the units that some fields name, each once."""
     return list(
-        dict.fromkeys(Thing(*UNIT, name) for key in names for name in _names(fields.get(key)))
+        dict.fromkeys(ObjectId(*UNIT, name) for key in names for name in _names(fields.get(key)))
     )
 
 
-def _named(thing: Thing, fields: Mapping[str, Json]) -> Iterator[Thing]:
+def _named(thing: ObjectId, fields: Mapping[str, Json]) -> Iterator[ObjectId]:
     """Yield the things that the fields of a thing name."""
     for relation in RELATIONS:
         if relation.of == thing[:2]:
             for name in _names(fields.get(relation.field)):
-                yield Thing(*relation.to, name)
+                yield ObjectId(*relation.to, name)
 
 
-async def _naming(memory: Memory, thing: Thing) -> AsyncIterator[set[Thing]]:
+async def _naming(memory: StateStore, thing: ObjectId) -> AsyncIterator[set[ObjectId]]:
     """Yield the things of which a field names a thing."""
     fields = {relation.field for relation in RELATIONS if relation.to == thing[:2]}
     for field in sorted(fields):

@@ -10,16 +10,16 @@ from opdbus.errors import LimitsExceeded, NotKept, UnknownObject
 from opdbus.history import change, row_filter
 from opdbus.history.row_filter import NEVER, Filter, Part, Row
 from opdbus.history.row_times import said
-from opdbus.history.state_rewinder import Backwards
+from opdbus.history.state_rewinder import StateRewinder
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
-from opdbus.state.object import Json, Thing
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Json, ObjectId
 
 # Of what is given at a time, as JSON.
 MAX_BYTES: Final = 1 << 20
 
 
-async def parts(memory: Memory, wanted: Filter) -> AsyncGenerator[Part, None]:
+async def parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None]:
     """Yield the rows that a filter means, part by part; those that come meanwhile are left out."""
     numbers = await memory.archive.read(lambda store: store.history.numbers(wanted))
 
@@ -34,7 +34,9 @@ async def parts(memory: Memory, wanted: Filter) -> AsyncGenerator[Part, None]:
             rest = part.rest
 
 
-async def first(memory: Memory, wanted: Filter, limit: int, *, is_sent: bool = False) -> list[Row]:
+async def first(
+    memory: StateStore, wanted: Filter, limit: int, *, is_sent: bool = False
+) -> list[Row]:
     """Return the first rows that a filter means; raises LimitsExceeded if not all can be sent."""
     found: list[Row] = []
     async with aclosing(parts(memory, wanted)) as read:
@@ -53,12 +55,12 @@ def require_small(rows: Collection[Row]) -> None:
         raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
 
 
-async def numbered(memory: Memory, numbers: Sequence[int]) -> list[Row]:
+async def numbered(memory: StateStore, numbers: Sequence[int]) -> list[Row]:
     """Return the rows of some numbers that are kept, in their order."""
     return await memory.archive.read(lambda store: store.history.numbered(numbers))
 
 
-async def object_at(memory: Memory, thing: Thing, at: int) -> dict[str, dict[str, Json]]:
+async def object_at(memory: StateStore, thing: ObjectId, at: int) -> dict[str, dict[str, Json]]:
     """Return what a thing was at a time (microseconds since 1970), by source.
 
     Raises UnknownObject where it was not there, and NotKept where history does not say.
@@ -69,7 +71,7 @@ async def object_at(memory: Memory, thing: Thing, at: int) -> dict[str, dict[str
     if at < now.begun:
         begins = "has no rows yet" if now.begun == NEVER else f"begins at {said(now.begun)}"
         raise NotKept(f"what was at {said(at)} is not known: history {begins}")
-    then = Backwards(now.states)
+    then = StateRewinder(now.states)
     wanted, before = Filter(things=[thing], below=now.numbers.stop), None
     async with aclosing(parts(memory, wanted)) as read:
         async for part in read:
@@ -85,7 +87,7 @@ async def object_at(memory: Memory, thing: Thing, at: int) -> dict[str, dict[str
 
 
 def _not_there(
-    thing: Thing, at: int, then: Backwards, before: Row | None
+    thing: ObjectId, at: int, then: StateRewinder, before: Row | None
 ) -> UnknownObject | NotKept:
     """Say why a thing has no state at a time, by the changes after that and the one before."""
     name, when = "/".join(thing), said(at)
@@ -102,9 +104,9 @@ def _not_there(
     return UnknownObject(f"{name} was not there at {when}: it appeared at {came}")
 
 
-async def things(memory: Memory) -> list[Thing]:
+async def things(memory: StateStore) -> list[ObjectId]:
     """Return all things that have rows, also those that are gone."""
-    found: list[Thing] = []
+    found: list[ObjectId] = []
     while True:
         after = found[-1] if found else ("", "", "")
         more = await memory.archive.read(partial(_things, after=after))
@@ -113,5 +115,5 @@ async def things(memory: Memory) -> list[Thing]:
             return found
 
 
-def _things(store: Store, after: Sequence[str]) -> list[Thing]:
+def _things(store: Store, after: Sequence[str]) -> list[ObjectId]:
     return store.history.things(after)

@@ -18,7 +18,7 @@ END;
 _COUNT: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'changed'"
 
 
-class Noted:
+class ChangeLog:
     """The notes through one connection."""
 
     def __init__(self, database: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ _PARSED: Final = 1 << 17
 _MORE: Final = 128
 
 
-class Words(FullText):
+class FulltextTable(FullText):
     """The words of objects through one connection that reads."""
 
     # of name, text and words

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.ownership import ROOT
 from opdbus.index.database.records import Recorder, draft
 from opdbus.index.database.store import Record
@@ -36,7 +36,9 @@ _OF_IDENTITY: Final = len(Identity._fields)
 # in the parent
 
 
-def stream(file: StateFile, same: str = "") -> tuple[Present, Iterator[StateObject | Record]]:
+def stream(
+    file: StateFile, same: str = ""
+) -> tuple[IdentityHashSet, Iterator[StateObject | Record]]:
     """Read a file as `StateFile.stream` does; raises ChildFailed where it does not begin.
 
     A file whose signature is the `same` is known. The identities are complete after the last
@@ -51,12 +53,12 @@ def stream(file: StateFile, same: str = "") -> tuple[Present, Iterator[StateObje
             next(parts, None)
     except OSError as error:
         raise ChildFailed(f"cannot tell it what is known: {error.strerror}") from None
-    present = Present()
+    present = IdentityHashSet()
     return present, _received(file, parts, present)
 
 
 def _received(
-    file: StateFile, parts: Iterator[bytes], present: Present
+    file: StateFile, parts: Iterator[bytes], present: IdentityHashSet
 ) -> Iterator[StateObject | Record]:
     try:
         for part in parts:

@@ -20,10 +20,10 @@ from opdbus.history.prune import prune
 from opdbus.history.row_filter import Reader
 from opdbus.history.sentence_table import Sentences
 from opdbus.index.database import database
-from opdbus.index.database.change_log import Noted
-from opdbus.index.database.fulltext_table import Words
+from opdbus.index.database.change_log import ChangeLog
+from opdbus.index.database.fulltext_table import FulltextTable
 from opdbus.language.vocabulary import TRAIT_BYTES
-from opdbus.state.object import Identity, Thing
+from opdbus.state.object import Identity, ObjectId
 
 _INTO: Final = """
 INSERT INTO objects
@@ -157,8 +157,8 @@ class Store:
         self.ledger = Ledger(self._database)
         self.history = Reader(self._database)
         self.sentences = Sentences(self._database)
-        self.words = Words(self._database)
-        self.noted = Noted(self._database)
+        self.words = FulltextTable(self._database)
+        self.noted = ChangeLog(self._database)
 
     def close(self) -> None:
         """Close the connection."""
@@ -442,14 +442,14 @@ class Store:
 
     # drift
 
-    def drifts(self) -> Iterator[tuple[Thing, str, float, str]]:
+    def drifts(self) -> Iterator[tuple[ObjectId, str, float, str]]:
         """Yield (thing, class, since, fields as JSON, without values) of what is counted."""
         query = "SELECT plugin, kind, name, what, since, fields FROM drifts"
         for row in self._database.execute(query):
-            yield Thing(*row[:3]), *row[3:]
+            yield ObjectId(*row[:3]), *row[3:]
 
     def put_drifts(
-        self, rows: Iterable[tuple[Thing, str, float, str]], gone: Iterable[Thing]
+        self, rows: Iterable[tuple[ObjectId, str, float, str]], gone: Iterable[ObjectId]
     ) -> None:
         """Insert or replace what is counted, and delete what is not any more; in a transaction."""
         self._database.executemany(

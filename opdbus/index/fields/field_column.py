@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import extended
-from opdbus.index.catalogue.value_array import BOOLEAN, NUMBER, TEXT, Values, decoded, encoded
+from opdbus.index.catalogue.value_array import BOOLEAN, NUMBER, TEXT, ValueArray, decoded, encoded
 from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, mean_one, number
 from opdbus.state.object import Json
 
@@ -79,7 +79,7 @@ class FieldColumn:
 
     def __init__(self) -> None:
         self._rows = Ramp()
-        self._values = Values()
+        self._values = ValueArray()
         # the numbers of the first values, while there are few different ones; then each is kept by
         # itself, the next from number `_base` on
         self._codes = np.empty(0, np.uint16)
@@ -100,7 +100,7 @@ class FieldColumn:
         plain, found._base, is_known, *inexact = about
         found._inexact = inexact
         found._rows = Ramp.of(plain, arrays["rows"])
-        found._values = values = Values.of(arrays)
+        found._values = values = ValueArray.of(arrays)
         found._codes, found._coded = arrays["codes"], len(arrays["codes"])
         found._numeric, found._floats = arrays["numeric"], arrays["floats"]
         found._numeric_end = len(found._numeric)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import extended
-from opdbus.index.catalogue.entry_view import Found, View
+from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.catalogue.text_table import NO_ROW
 from opdbus.index.catalogue.value_array import encoded
 from opdbus.index.fields.field_column import FieldColumn
@@ -35,7 +35,7 @@ _MAX_COLUMNS: Final = 2048
 _MAX_ALL: Final = 1 << 24
 
 
-class Written(NamedTuple):
+class WrittenRows(NamedTuple):
     """What was written: the objects of the next rows, and those that were not taken."""
 
     ids: list[int]
@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
 class FieldIndex:
     """The rows of objects: `write` may run on any one thread, `publish` on that of the view."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: EntryView) -> None:
         self.end = 0
         # objects that are in no row
         self.outside: set[int] = set()
@@ -71,7 +71,7 @@ class FieldIndex:
     @classmethod
     def of(
         cls,
-        view: View,
+        view: EntryView,
         about: Sequence[Any],
         arrays: Mapping[str, NDArray[Any]],
         changed: Collection[int],
@@ -121,9 +121,9 @@ class FieldIndex:
         found[is_there] = self._row_of[places[is_there]] != NO_ROW
         return found
 
-    def write(self, items: Iterable[Item]) -> Written:
+    def write(self, items: Iterable[Item]) -> WrittenRows:
         """Write the values of objects, which nobody sees yet."""
-        written, identities = Written([], []), list[Identity]()
+        written, identities = WrittenRows([], []), list[Identity]()
         staged: dict[Key, tuple[list[int], list[bytes]]] = {}
         for number, identity, properties in items:
             leaves = [*islice(fields.leaves(properties), MAX_VALUES + 1)]
@@ -164,7 +164,7 @@ class FieldIndex:
         keys = {(path, lists) for path, lists, _ in leaves}
         return len(keys | staged | self._columns.keys()) <= _MAX_COLUMNS
 
-    def publish(self, written: Written) -> None:
+    def publish(self, written: WrittenRows) -> None:
         """Have what was written be seen, in place of the rows that the objects had."""
         ids, end = written.ids, self.end + len(written.ids)
         self.outside.difference_update(ids)
@@ -193,12 +193,12 @@ class FieldIndex:
         """Return which rows there are now: for `found`, on another thread."""
         return Snapshot(self.end, self._is_current[: self.end].copy())
 
-    def found(self, rows: NDArray[np.bool_]) -> Found:
+    def found(self, rows: NDArray[np.bool_]) -> EntryRefs:
         """Return the objects of some rows."""
         at = np.flatnonzero(rows)
-        return Found(self._places[at].astype(np.intp), self._ids[at])
+        return EntryRefs(self._places[at].astype(np.intp), self._ids[at])
 
-    def rows_of(self, found: Found) -> NDArray[np.intp]:
+    def rows_of(self, found: EntryRefs) -> NDArray[np.intp]:
         """Return the rows of objects, -1 for those that have none."""
         rows = np.full(len(found.ids), -1, np.intp)
         is_there = found.places < len(self._row_of)

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, TypeAlias
 from opdbus.errors import StoreError
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
-from opdbus.index.fields.field_index import FieldIndex, Written
+from opdbus.index.fields.field_index import FieldIndex, WrittenRows
 from opdbus.index.snapshot import snapshot_file
-from opdbus.index.snapshot.snapshot_file import Sealed
+from opdbus.index.snapshot.snapshot_file import SnapshotFile
 from opdbus.index.storage.archive import Archive
 from opdbus.platform.slices import slices
 from opdbus.state.object import Identity, Json
@@ -65,7 +65,7 @@ class FieldReader:
         self._last = int(self._catalogue.view.ids.max(initial=0))
         self._news.set()
 
-    def recall(self, sealed: Sealed, changed: Collection[int]) -> None:
+    def recall(self, sealed: SnapshotFile, changed: Collection[int]) -> None:
         """Take the fields of a moment, and have what is not in it, or has changed since, be read.
 
         Before anything else changes.
@@ -160,7 +160,7 @@ class FieldReader:
             index.publish(await asyncio.to_thread(self._write, index, rows))
         return rows
 
-    def _write(self, index: FieldIndex, rows: Rows) -> Written:
+    def _write(self, index: FieldIndex, rows: Rows) -> WrittenRows:
         view, contents = self._catalogue.view, dict(rows)
         found = view.found(contents)
         sorts = map(view.of_number.__getitem__, view.sorts[found.places].tolist())

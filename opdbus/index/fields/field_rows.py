@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from opdbus.index.catalogue.entry_view import Found
-from opdbus.index.catalogue.shared_objects import Shared
+from opdbus.index.catalogue.entry_view import EntryRefs
+from opdbus.index.catalogue.shared_objects import SharedRows
 from opdbus.index.fields.field_index import FieldIndex
 from opdbus.state.conditions import Condition
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 
 class Rows:
@@ -17,7 +17,7 @@ class Rows:
     Of entries that are `left` they say nothing.
     """
 
-    def __init__(self, index: FieldIndex, shared: Shared, left: Found) -> None:
+    def __init__(self, index: FieldIndex, shared: SharedRows, left: EntryRefs) -> None:
         self._index = index
         self._shared = shared
         self._end, self._is_told = index.snapshot()
@@ -27,7 +27,7 @@ class Rows:
         # of the entries of shared things, -1 where these are to be looked at
         self._of_shared = np.where(np.isin(shared.entries.ids, left.ids), -1, rows)
 
-    def look(self, conditions: Sequence[Condition]) -> tuple[Found, Sequence[Thing]]:
+    def look(self, conditions: Sequence[Condition]) -> tuple[EntryRefs, Sequence[ObjectId]]:
         """Return the entries that meet all conditions, and the shared things that perhaps do."""
         things, starts, _ = self._shared
         is_met, is_wanted = self._is_told, np.ones(len(things), np.bool_)

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext.word_index import Lookup, Term
 from opdbus.index.ranking.scores import idf
@@ -20,7 +20,7 @@ _SCORED_SHARE: Final = 0.02
 _NOWHERE: Final = Having(np.empty(0, np.int32), np.empty(0, np.float16))
 
 
-class Scored(Protocol):
+class Bm25Scores(Protocol):
     """What entries have of terms; entries are given by their places."""
 
     @property
@@ -34,7 +34,9 @@ class Scored(Protocol):
         """Return the entries that have a term: all, if they are few."""
 
 
-def scored(store: Store, lookup: Lookup | None, terms: Sequence[str], view: View) -> Scored:
+def bm25_scores(
+    store: Store, lookup: Lookup | None, terms: Sequence[str], view: EntryView
+) -> Bm25Scores:
     """Look for terms in memory, and while they are not there, in the database."""
     return InMemory(store, lookup, terms, view) if lookup else InDatabase(store, terms, view)
 
@@ -42,7 +44,7 @@ def scored(store: Store, lookup: Lookup | None, terms: Sequence[str], view: View
 class InDatabase:
     """By FTS5: where very many entries have a term, not all of them are scored."""
 
-    def __init__(self, store: Store, terms: Sequence[str], view: View) -> None:
+    def __init__(self, store: Store, terms: Sequence[str], view: EntryView) -> None:
         self._words = store.words
         self._view = view
         self._enough = _enough(view)
@@ -64,7 +66,7 @@ class InDatabase:
 class InMemory:
     """By arrays of words; phrases are looked for in the database."""
 
-    def __init__(self, store: Store, lookup: Lookup, terms: Sequence[str], view: View) -> None:
+    def __init__(self, store: Store, lookup: Lookup, terms: Sequence[str], view: EntryView) -> None:
         self._words = store.words
         self._lookup = lookup
         self._view = view
@@ -98,10 +100,10 @@ class InMemory:
         return Term(count, _NOWHERE, Having(there.places.astype(np.int32), impacts))
 
 
-def _enough(view: View) -> int:
+def _enough(view: EntryView) -> int:
     return max(_SCORED, round(_SCORED_SHARE * len(view.places)))
 
 
-def _places(view: View, ids: Iterable[int]) -> NDArray[np.int32]:
+def _places(view: EntryView, ids: Iterable[int]) -> NDArray[np.int32]:
     """Return the places of ids, without entries that have gone since they were looked up."""
     return view.found([*ids]).places.astype(np.int32)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from opdbus.history.full_text import TOKENIZED
-from opdbus.index.database.fulltext_table import Words
+from opdbus.index.database.fulltext_table import FulltextTable
 from opdbus.index.snapshot.postings import Having, impacts, once
 
 _LEXICON: Final = f"CREATE VIRTUAL TABLE lexicon USING fts5 (name, text, words, {TOKENIZED})"
@@ -32,7 +32,7 @@ class RecentWords:
         self.changed: list[int] = []
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.execute(_LEXICON)
-        self._words = Words(self._database)
+        self._words = FulltextTable(self._database)
         # how many words each entry has, by place
         self._lengths: dict[int, int] = {}
         self._one_at_a_time = Lock()

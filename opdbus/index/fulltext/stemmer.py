@@ -9,7 +9,7 @@ from opdbus.history.full_text import TOKENIZED
 _KEPT: Final = 1024
 
 
-class Stems:
+class Stemmer:
     """Takes terms apart; for one thread at a time."""
 
     def __init__(self) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
-from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext.recent_words import RecentWords, Row
-from opdbus.index.fulltext.stemmer import Stems
+from opdbus.index.fulltext.stemmer import Stemmer
 from opdbus.index.snapshot import postings
-from opdbus.index.snapshot.entry_snapshot import Words
+from opdbus.index.snapshot.entry_snapshot import WordSnapshot
 from opdbus.index.snapshot.postings import Having, Postings
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
@@ -50,7 +50,7 @@ class Lookup:
     since: RecentWords
     # whether the entry at each place (then.size,) has changed since then
     is_other: NDArray[np.bool_]
-    stems: Stems
+    stems: Stemmer
 
     def find(self, word: bytes, mean_length: float) -> Term:
         """Return what has a word, given as its stem; the mean length of objects is today's."""
@@ -92,10 +92,10 @@ def _add(total: NDArray[np.float32], having: Having, idf: float) -> None:
 class WordIndex:
     """Keeps the words of all entries of a view; derived from the database."""
 
-    def __init__(self, archive: Archive, view: View) -> None:
+    def __init__(self, archive: Archive, view: EntryView) -> None:
         self._archive = archive
         self._view = view
-        self._stems = Stems()
+        self._stems = Stemmer()
         # None while the words are not there
         self.lookup: Lookup | None = None
         # set once they were there, or the database cannot be read
@@ -113,7 +113,7 @@ class WordIndex:
             if is_soon and len(self._view.places) <= _FEW:
                 await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
 
-    async def recall(self, words: Words, changed: Collection[int]) -> None:
+    async def recall(self, words: WordSnapshot, changed: Collection[int]) -> None:
         """Take the words of a moment, and of the database what has changed since.
 
         Before anything else changes. Where too much has changed, all is to be read. Raises

@@ -12,17 +12,17 @@ from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from opdbus.index.catalogue.catalogue import first
-from opdbus.index.catalogue.entry_view import Found
-from opdbus.index.catalogue.volatile_values import Volatile
+from opdbus.index.catalogue.catalogue import representative
+from opdbus.index.catalogue.entry_view import EntryRefs
+from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.store import Content, Entry, Store
 from opdbus.index.fields.field_reader import Unread
 from opdbus.index.fields.field_rows import Rows
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import slices
 from opdbus.state import fields
 from opdbus.state.conditions import AllOf, Condition, pattern
-from opdbus.state.object import Identity, Json, Thing
+from opdbus.state.object import Identity, Json, ObjectId
 
 T = TypeVar("T")
 # An SQL clause, and the values of its parameters.
@@ -32,14 +32,14 @@ Clause: TypeAlias = tuple[str, list[str]]
 _AT_A_TIME: Final = 256
 
 
-async def things(memory: Memory, conditions: Sequence[Condition]) -> frozenset[Thing]:
+async def things(memory: StateStore, conditions: Sequence[Condition]) -> frozenset[ObjectId]:
     """Return the things that meet all conditions."""
     view = memory.catalogue.view
     met = await found(memory, conditions)
     return await asyncio.to_thread(lambda: frozenset(view.things(view.there(met))))
 
 
-async def aliased(memory: Memory, name: str) -> list[Thing]:
+async def aliased(memory: StateStore, name: str) -> list[ObjectId]:
     """Return the units that have another name, which may be given without `.service`."""
     names = (name.lower(), f"{name.lower()}.service")
     found = [await things(memory, [Condition("aliases", "=", each)]) for each in names]
@@ -47,8 +47,8 @@ async def aliased(memory: Memory, name: str) -> list[Thing]:
 
 
 async def found(
-    memory: Memory, conditions: Sequence[Condition], *, only_first: bool = False
-) -> Found:
+    memory: StateStore, conditions: Sequence[Condition], *, only_first: bool = False
+) -> EntryRefs:
     """Return all entries about the things that meet all conditions, or some of them.
 
     What is observed of a thing counts, and what is declared only where nothing is observed, as
@@ -63,7 +63,7 @@ async def found(
     met, perhaps = await asyncio.to_thread(rows.look, conditions)
     if only_first and len(met.ids):
         return met
-    others: set[Thing] = set()
+    others: set[ObjectId] = set()
     async for part in _left(memory, wanted, unread, sorted(ids)):
         others.update(part)
         if others and only_first:
@@ -75,18 +75,18 @@ async def found(
     # what is declared of a thing that is observed under another name
     left_out = await asyncio.to_thread(catalogue.found, tuple(renamed))
     is_left = ~np.isin(every.ids, left_out.ids)
-    return Found(every.places[is_left], every.ids[is_left])
+    return EntryRefs(every.places[is_left], every.ids[is_left])
 
 
 async def _left(
-    memory: Memory, wanted: AllOf, unread: Unread, ids: Sequence[int]
-) -> AsyncIterator[list[Thing]]:
+    memory: StateStore, wanted: AllOf, unread: Unread, ids: Sequence[int]
+) -> AsyncIterator[list[ObjectId]]:
     """Yield things that meet conditions of those that no row of the index tells of."""
 
-    def matching(identity: Identity, properties: Mapping[str, Json]) -> list[Thing]:
+    def matching(identity: Identity, properties: Mapping[str, Json]) -> list[ObjectId]:
         if not wanted.hold(identity, properties):
             return []
-        thing = Thing(*identity[1:])
+        thing = ObjectId(*identity[1:])
         return [] if memory.catalogue.is_shared(thing) else [thing]
 
     if unread.after < unread.last:
@@ -100,7 +100,7 @@ async def _left(
             yield part
 
 
-async def _shared(memory: Memory, wanted: AllOf, things: Sequence[Thing]) -> set[Thing]:
+async def _shared(memory: StateStore, wanted: AllOf, things: Sequence[ObjectId]) -> set[ObjectId]:
     """Return the things that meet all conditions, of some that several sources tell of."""
 
     def meets(entries: Sequence[Entry], known: Mapping[str, Json]) -> bool:
@@ -111,19 +111,19 @@ async def _shared(memory: Memory, wanted: AllOf, things: Sequence[Thing]) -> set
 
 
 async def values(
-    memory: Memory, things: Sequence[Thing], names: Sequence[str]
+    memory: StateStore, things: Sequence[ObjectId], names: Sequence[str]
 ) -> list[dict[str, list[Json]]]:
     """Return what each thing has of fields by their names; of one that is gone, nothing."""
     wanted = fields.Names(names)
 
     def read(entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, list[Json]]:
-        return wanted.values(first(entries).identity, known)
+        return wanted.values(representative(entries).identity, known)
 
     found = dict(await _each(memory, things, read))
     return [found.get(thing, {}) for thing in things]
 
 
-async def leaves(memory: Memory, things: Sequence[Thing]) -> list[dict[str, Json]]:
+async def leaves(memory: StateStore, things: Sequence[ObjectId]) -> list[dict[str, Json]]:
     """Return the scalar fields of each thing by their last keys; of one that is gone, nothing."""
 
     def read(_entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, Json]:
@@ -134,20 +134,20 @@ async def leaves(memory: Memory, things: Sequence[Thing]) -> list[dict[str, Json
 
 
 async def _each(
-    memory: Memory,
-    things: Sequence[Thing],
+    memory: StateStore,
+    things: Sequence[ObjectId],
     work: Callable[[Sequence[Entry], Mapping[str, Json]], T],
-) -> list[tuple[Thing, T]]:
+) -> list[tuple[ObjectId, T]]:
     """Return things that there are, each with what work gives for its entries and their fields."""
 
     def worked(
-        about: Mapping[Thing, Sequence[Entry]], contents: Mapping[int, Content]
-    ) -> list[tuple[Thing, T]]:
+        about: Mapping[ObjectId, Sequence[Entry]], contents: Mapping[int, Content]
+    ) -> list[tuple[ObjectId, T]]:
         return [
             (t, work(entries, memory.joined(entries, contents))) for t, entries in about.items()
         ]
 
-    found: list[tuple[Thing, T]] = []
+    found: list[tuple[ObjectId, T]] = []
     for part in slices(things, _AT_A_TIME):
         about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
         contents = await memory.content([entry for entries in about.values() for entry in entries])
@@ -155,7 +155,7 @@ async def _each(
     return found
 
 
-async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]:
+async def field_names(memory: StateStore, wanted: Mapping[str, str]) -> Counter[str]:
     """Count the entries of a plugin or kind that have each field, as conditions name it."""
     clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
 
@@ -169,9 +169,9 @@ async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]
 
 
 async def parts(
-    memory: Memory,
+    memory: StateStore,
     clause: Clause,
-    volatile: Volatile | None,
+    volatile: VolatileValues | None,
     work: Callable[[Identity, Mapping[str, Json]], Sequence[T] | set[T]],
     last: int = 0,
 ) -> AsyncIterator[list[T]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from opdbus.language.object_text import UNIT_NOUNS
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # Of a longer line the beginning counts, and of a text so many lines.
 _LONGEST: Final = 4096
@@ -79,7 +79,7 @@ class Mentions:
         """Return all that both name."""
         return Mentions(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
 
-    def has(self, thing: Thing) -> bool:
+    def has(self, thing: ObjectId) -> bool:
         """Return whether a thing is named, lies in what is, or holds what is."""
         match thing[:2]:
             case "files", "file":
@@ -119,7 +119,7 @@ class Mentions:
         top = mount if mount.endswith("/") else f"{mount}/"
         return any(f"{path}/".startswith(top) for path in self.paths)
 
-    def is_of_need(self, thing: Thing) -> bool:
+    def is_of_need(self, thing: ObjectId) -> bool:
         """Return whether a thing is a package that is needed, and not the unit's own."""
         return thing[:2] == ("packages", "package") and not self._is_called(thing.name)
 

@@ -11,18 +11,18 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.catalogue import thing_of
-from opdbus.index.catalogue.entry_view import Found as Met
-from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.catalogue import object_id_of
+from opdbus.index.catalogue.entry_view import EntryRefs as Met
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.query import condition_matching
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.search.word_similarity import BEGINNING
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.second_stage import Found
 from opdbus.language import everyday, kinds
 from opdbus.state.fields import split
 from opdbus.state.flatten import singular
-from opdbus.state.object import Json, Thing
+from opdbus.state.object import Json, ObjectId
 
 # Words of fields, and what asks for the most and for the least of them. Words of the
 # question count, too: `which interface has the biggest mtu`.
@@ -90,11 +90,11 @@ class Superlative(NamedTuple):
     """
 
     words: str
-    things: Sequence[Thing]
-    below: Sequence[Thing]
+    things: Sequence[ObjectId]
+    below: Sequence[ObjectId]
 
 
-async def find(memory: Memory, question: str, within: Met | None) -> Superlative | None:
+async def find(memory: StateStore, question: str, within: Met | None) -> Superlative | None:
     """Return the first superlative in a question, if what it asks for has one of its fields.
 
     Only what is `within` some entries is compared.
@@ -122,13 +122,13 @@ async def find(memory: Memory, question: str, within: Met | None) -> Superlative
 
 
 def _places(
-    view: View, question: str, some: NDArray[np.intp] | None
+    view: EntryView, question: str, some: NDArray[np.intp] | None
 ) -> Iterator[tuple[NDArray[np.intp], int]]:
     """Yield the places of what may be compared, and how well a field must fit there.
 
     First what is of the sorts of a question, then what publishers call so, then all.
     """
-    sorts = kinds.asked(question, STOP_WORDS)
+    sorts = kinds.requested(question, STOP_WORDS)
     every = view.of_sorts(lambda _sort: True, some)
     words = {singular(word) for word in everyday.WORD.findall(question.lower())}
     for places, least in (
@@ -142,11 +142,11 @@ def _places(
 
 
 def _order(
-    given: Mapping[Thing, Mapping[str, Json]], wanted: _Wanted, question: str, least: int
-) -> list[tuple[Thing, Any]]:
+    given: Mapping[ObjectId, Mapping[str, Json]], wanted: _Wanted, question: str, least: int
+) -> list[tuple[ObjectId, Any]]:
     """Return the things that have the field that is meant, each with its value, best first."""
     words = _begin({*everyday.WORD.findall(question.lower())} - STOP_WORDS)
-    fields = dict[tuple[str, bool], dict[Thing, Any]]()
+    fields = dict[tuple[str, bool], dict[ObjectId, Any]]()
     for thing, leaves in given.items():
         for key, value in leaves.items():
             is_time = isinstance(value, str) and bool(_TIME.match(value))
@@ -166,14 +166,16 @@ def _order(
 
 def _is_plural(question: str) -> bool:
     words = (word for word in everyday.WORD.findall(question.lower()) if word.endswith("s"))
-    return any(not word.endswith("ss") and kinds.asked(word, STOP_WORDS).named for word in words)
+    return any(
+        not word.endswith("ss") and kinds.requested(word, STOP_WORDS).named for word in words
+    )
 
 
-def order(most: Sequence[Thing], below: Sequence[Thing], found: Found) -> Found:
+def order(most: Sequence[ObjectId], below: Sequence[ObjectId], found: Found) -> Found:
     """Put what was found of these things in their order, each with the total of its new place."""
     ranks = dict.fromkeys(below, len(most)) | {thing: rank for rank, thing in enumerate(most)}
-    places = [place for place, row in enumerate(found) if thing_of(row[0]) in ranks]
-    rows = sorted((found[place] for place in places), key=lambda row: ranks[thing_of(row[0])])
+    places = [place for place, row in enumerate(found) if object_id_of(row[0]) in ranks]
+    rows = sorted((found[place] for place in places), key=lambda row: ranks[object_id_of(row[0])])
     ordered = [*found]
     for place, (entry, score) in zip(places, rows, strict=True):
         ordered[place] = entry, replace(score, total=found[place][1].total)

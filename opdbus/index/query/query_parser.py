@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NamedTuple
 
-from opdbus.index.catalogue.entry_view import NOTHING, Found
+from opdbus.index.catalogue.entry_view import NOTHING, EntryRefs
 from opdbus.index.database.store import Store
 from opdbus.index.query import (
     clock_times,
@@ -16,7 +16,7 @@ from opdbus.index.query import (
     spelling,
 )
 from opdbus.index.query.spelling import Correction
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.state import fields
 from opdbus.state.conditions import IS, Condition, condition
@@ -41,15 +41,15 @@ _DIGIT = re.compile(r"\d")
 _AT_THE_END: Final = "?!.,;)"
 
 
-class Compared(NamedTuple):
+class ComparedValue(NamedTuple):
     """A comparison as it stands in a question, and what meets it."""
 
     words: str
-    entries: Found
+    entries: EntryRefs
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ParsedQuery:
     """A question: its words, and the conditions and comparisons that were taken out of it.
 
     Conditions are to be met; what meets a comparison is raised.
@@ -57,31 +57,31 @@ class Question:
 
     words: str
     conditions: tuple[Condition, ...] = ()
-    compared: tuple[Compared, ...] = ()
+    compared: tuple[ComparedValue, ...] = ()
     corrected: tuple[Correction, ...] = ()
 
 
-async def read(memory: Memory, question: str) -> Question:
+async def read(memory: StateStore, question: str) -> ParsedQuery:
     """Take out of a question FIELD:VALUE and comparisons with numbers, of fields that there are."""
     asked = await _without_conditions(memory, question)
     words, compared = asked.words, []
     told = clock_times.find(words)
     for found in sorted([*comparisons.find(words), *told], reverse=True):
         met = [await condition_matching.found(memory, [meaning]) for meaning in found.meanings]
-        either = reduce(Found.and_also, met, NOTHING)
+        either = reduce(EntryRefs.and_also, met, NOTHING)
         if len(either.ids):
-            compared.append(Compared(words[found.start : found.end], either))
+            compared.append(ComparedValue(words[found.start : found.end], either))
             # a schedule has the digits of a time in its words
             if found not in told or not _DIGIT.search(words, found.start, found.end):
                 words = words[: found.start] + words[found.end :]
     for dated in relative_dates.find(words, relative_dates.now()):
         either = await relative_dates.met(memory, dated)
         if len(either.ids):
-            compared.append(Compared(dated.words, either))
-    return Question(words if words.strip() else asked.words, asked.conditions, tuple(compared))
+            compared.append(ComparedValue(dated.words, either))
+    return ParsedQuery(words if words.strip() else asked.words, asked.conditions, tuple(compared))
 
 
-async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
+async def corrected(vectors: ObjectVectors, asked: ParsedQuery) -> ParsedQuery:
     """Correct words that no object has: see spelling; where a model is there, those it knows not.
 
     Costs nothing worth telling where the host has all words.
@@ -90,10 +90,10 @@ async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
 
     def look(store: Store) -> list[Correction]:
         words = asked.words[:_MOST_SPELT]
-        named = spelling.joined(words, memory.catalogue.named)
-        found = spelling.unsaid(store, named)
+        named = spelling.find_compounds(words, memory.catalogue.named)
+        found = spelling.without_known_phrases(store, named)
         words = spelling.corrected(words, found)
-        missing = wrong = spelling.unknown(store, words)
+        missing = wrong = spelling.unknown_words(store, words)
         if missing and model:
             plain, *counts = model.splitter.count([_PLAIN, *missing])
             wrong = [word for word, count in zip(missing, counts, strict=True) if count > plain]
@@ -105,7 +105,7 @@ async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
     return replace(asked, words=spelling.corrected(asked.words, found), corrected=tuple(found))
 
 
-async def _without_conditions(memory: Memory, question: str) -> Question:
+async def _without_conditions(memory: StateStore, question: str) -> ParsedQuery:
     candidates = list(_CANDIDATE.finditer(question))
     taken: list[tuple[re.Match[str], Condition]] = []
     for match in candidates if len(candidates) <= _MAX_CONDITIONS else []:
@@ -115,7 +115,7 @@ async def _without_conditions(memory: Memory, question: str) -> Question:
     words = question
     for match, _ in reversed(taken):
         words = words[: match.start()] + words[match.end() :]
-    return Question(words, tuple(found for _, found in taken))
+    return ParsedQuery(words, tuple(found for _, found in taken))
 
 
 def _condition(field: str, given: str) -> Condition | None:
@@ -143,7 +143,7 @@ def _is_address(value: str) -> bool:
     return True
 
 
-async def _is_known(memory: Memory, asked: Condition) -> bool:
+async def _is_known(memory: StateStore, asked: Condition) -> bool:
     if asked.field.lower() in fields.IDENTITY:
         return True
     if asked.field.lower() not in _NAMING:

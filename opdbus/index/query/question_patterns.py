@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from opdbus.index.query import query_terms
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.language import kinds, vocabulary
-from opdbus.language.kinds import Asked, Kinds
+from opdbus.language.kinds import Kinds, RequestedKinds
 
 # What values count for that are not what is asked for.
 DAMPED: Final = 0.3
@@ -111,7 +111,7 @@ class Form(NamedTuple):
     as of `enabled but not active`; if it is `strict`, also where nothing does.
     """
 
-    asked: Asked
+    asked: RequestedKinds
     less: Sequence[tuple[Kinds, float]] = ()
     damped: Kinds = 0
     is_whether: bool = False
@@ -125,17 +125,17 @@ class Form(NamedTuple):
 def of(question: str) -> Form:
     """Return what a question is like."""
     words = _WORD.findall(question.lower()) or [""]
-    asked = kinds.asked(question, STOP_WORDS)
+    asked = kinds.requested(question, STOP_WORDS)
     if _ADDRESS.fullmatch(question.strip()):
         return Form(_with(asked, _sorts("address")))
     if words[0] == "where":
         # `where are the users configured` asks for no user
         files = asked.named & _sorts("file")
-        asked = Asked(files, files) if files else asked
+        asked = RequestedKinds(files, files) if files else asked
         return Form(asked, () if files else _less(tuple(_OF_A_PLACE.items())))
     if _is_deed(words):
         passive = reduce(or_, map(_sorts, _PASSIVE))
-        acting = Asked(asked.named & ~passive, asked.subject & ~passive)
+        acting = RequestedKinds(asked.named & ~passive, asked.subject & ~passive)
         return Form(acting, _less(tuple(_PASSIVE.items())), passive)
     holders, asked = asked.subject, _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
@@ -145,7 +145,7 @@ def of(question: str) -> Form:
         having = _having(question, words)
         # a nightly run is one of a service
         states = having & ~(_sorts("timer") | _sorts("cron job"))
-        asked = _with(asked, states) if is_of_state else Asked(having, asked.subject)
+        asked = _with(asked, states) if is_of_state else RequestedKinds(having, asked.subject)
     found = Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
     if not found.is_pure or "or" in words:
         return found
@@ -209,18 +209,18 @@ def _is_pure(question: str) -> bool:
     return bool(asked) and passed.issuperset(vocabulary.plain(question))
 
 
-def _with(asked: Asked, sorts: Kinds) -> Asked:
-    return Asked(asked.named | sorts, asked.subject | sorts)
+def _with(asked: RequestedKinds, sorts: Kinds) -> RequestedKinds:
+    return RequestedKinds(asked.named | sorts, asked.subject | sorts)
 
 
-def _narrowed(question: str, asked: Asked) -> Asked:
+def _narrowed(question: str, asked: RequestedKinds) -> RequestedKinds:
     """Return without sorts that cannot have a value, if what is asked for is called like others.
 
     A `network card that is down` is an interface, and no device.
     """
     having = asked.subject & _having(question, ())
     lacking = asked.subject & ~having if having else 0
-    return Asked(asked.named & ~lacking, asked.subject & ~lacking)
+    return RequestedKinds(asked.named & ~lacking, asked.subject & ~lacking)
 
 
 def _having(question: str, words: Sequence[str]) -> Kinds:
@@ -244,7 +244,7 @@ def _of_rows() -> Mapping[vocabulary.Traits, Kinds]:
 
 @cache
 def _sorts(phrase: str) -> Kinds:
-    return kinds.asked(phrase, frozenset()).named
+    return kinds.requested(phrase, frozenset()).named
 
 
 @cache

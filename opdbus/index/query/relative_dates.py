@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
 
-from opdbus.index.catalogue.entry_view import Found
+from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.query import condition_matching
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.language.timestamps import MONTH, YEAR
 from opdbus.state.conditions import Condition
 
@@ -69,7 +69,7 @@ _CHARACTERS: Final = 1000
 _MANY: Final = 5000
 
 
-class Asked(NamedTuple):
+class DateConstraint(NamedTuple):
     """Words of a question that ask for dates of some fields from one time to another."""
 
     words: str
@@ -83,19 +83,19 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def find(question: str, today: datetime) -> list[Asked]:
+def find(question: str, today: datetime) -> list[DateConstraint]:
     """Return the dates that a question asks for."""
     return list(islice(_all(question[:_CHARACTERS].lower(), today), _MOST))
 
 
-def _all(question: str, today: datetime) -> Iterator[Asked]:
+def _all(question: str, today: datetime) -> Iterator[DateConstraint]:
     first = datetime.min.replace(tzinfo=UTC)
     for match in _COMING.finditer(question):
-        yield Asked(match[0], ENDS, today, today + _span(match.groupdict()))
+        yield DateConstraint(match[0], ENDS, today, today + _span(match.groupdict()))
     for match in _PAST.finditer(question):
-        yield Asked(match[0], ENDS, first, today)
+        yield DateConstraint(match[0], ENDS, first, today)
     for match in _AGO.finditer(question):
-        yield Asked(match[0], LASTS, first, today - _span(match.groupdict()))
+        yield DateConstraint(match[0], LASTS, first, today - _span(match.groupdict()))
 
 
 def _span(told: Mapping[str, str | None]) -> timedelta:
@@ -106,7 +106,7 @@ def _span(told: Mapping[str, str | None]) -> timedelta:
     return timedelta(days=_UNITS[unit] * (_NUMBERS[count] if count in _NUMBERS else int(count)))
 
 
-async def met(memory: Memory, asked: Asked) -> Found:
+async def met(memory: StateStore, asked: DateConstraint) -> EntryRefs:
     """Return what has such a date."""
     unread = memory.fields.unread()
     # where objects are to be looked at one by one, any of them may have any field

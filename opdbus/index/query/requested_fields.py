@@ -47,7 +47,7 @@ BY_PHRASE: Final = 0.9
 _MOST_NAMES: Final = 4096
 
 
-class AskedFields:
+class RequestedFields:
     """The fields that a question asks for; `terms` are its words that count in a search."""
 
     def __init__(self, question: str, terms: Sequence[str]) -> None:

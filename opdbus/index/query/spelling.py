@@ -41,7 +41,7 @@ class Correction:
     meant: str
 
 
-def unknown(store: Store, question: str) -> list[str]:
+def unknown_words(store: Store, question: str) -> list[str]:
     """Return the words of a question that no object has."""
     words = [
         word for word in query_terms.terms(question) if _SHORTEST_PART <= len(word) <= _LONGEST
@@ -50,7 +50,7 @@ def unknown(store: Store, question: str) -> list[str]:
     return found if len(found) <= _MOST else []
 
 
-def joined(question: str, named: Callable[[str], Sequence[int]]) -> list[Correction]:
+def find_compounds(question: str, named: Callable[[str], Sequence[int]]) -> list[Correction]:
     """Return what two words of a question are that make the name of a thing: `on call`.
 
     `named` gives the places of what has a name.
@@ -65,12 +65,12 @@ def joined(question: str, named: Callable[[str], Sequence[int]]) -> list[Correct
     ]
 
 
-def unsaid(store: Store, found: Sequence[Correction]) -> list[Correction]:
+def without_known_phrases(store: Store, found: Sequence[Correction]) -> list[Correction]:
     """Return the corrections of words that no object has one after the other."""
     return [each for each in found if not store.words.having(each.asked, 1)]
 
 
-class Begun(Protocol):
+class WordLookup(Protocol):
     """Tells which words there are."""
 
     def begun(self, beginnings: Sequence[str]) -> list[str]:
@@ -82,7 +82,7 @@ def corrections(
     question: str,
     missing: Sequence[str],
     wrong: Sequence[str],
-    lookup: Begun | None = None,
+    lookup: WordLookup | None = None,
 ) -> list[Correction]:
     """Return what is meant by words that no object has, where that is found.
 
@@ -109,7 +109,7 @@ def corrected(question: str, found: Sequence[Correction]) -> str:
     return question
 
 
-def _meant(store: Store, word: str, there: Begun) -> str:
+def _meant(store: Store, word: str, there: WordLookup) -> str:
     # a name that the glossary knows is no other one: `sshd` is not `ssh`
     mistyped = "" if gloss(word) else _mistyped(store, word, there)
     return _begun(store, word) or mistyped or _joined(store, word)
@@ -121,7 +121,7 @@ def _begun(store: Store, word: str) -> str:
     return max(forms, key=lambda form: forms[form], default="")
 
 
-def _mistyped(store: Store, word: str, there: Begun) -> str:
+def _mistyped(store: Store, word: str, there: WordLookup) -> str:
     """Return the word that most objects have of those one edit away, or of which that begins."""
     edits = set(_edits(word))
     forms = store.words.known(sorted(edits - query_terms.STOP_WORDS))

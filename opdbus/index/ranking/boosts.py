@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.language.kinds import Asked
+from opdbus.language.kinds import RequestedKinds
 from opdbus.platform.slices import parts
 
 # Weight of having all values that a question names, if they are rare: measured by questions about
@@ -28,7 +28,7 @@ BOTH_WEIGHT: Final = 0.4
 EVERY: Final = slice(None)
 
 
-class Raised(NamedTuple):
+class Boosts(NamedTuple):
     """What counts besides what entries say (entries,).
 
     `values` are shares of the values that a question names, None if it names none; `kinds` is what
@@ -40,7 +40,7 @@ class Raised(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Raising:
+class BoostPlan:
     """What raises so many entries; `at` tells it of those at some places.
 
     Sorts add at most so much, but for those entries that are `named`, and values no more than
@@ -48,7 +48,7 @@ class Raising:
     """
 
     entries: int
-    at: Callable[[NDArray[np.intp]], Raised]
+    at: Callable[[NDArray[np.intp]], Boosts]
     most: float
     named: NDArray[np.intp]
     values: NDArray[np.float32] | None
@@ -79,7 +79,7 @@ def named_values(
 
 
 def named_kinds(
-    asked: Asked,
+    asked: RequestedKinds,
     kinds: NDArray[np.int64],
     less: NDArray[np.float32],
     values: NDArray[np.float32] | None,

@@ -94,7 +94,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RatedHit:
     """How likely a hit is right, and whether it is too weak to be an answer, or a part of one."""
 
     chance: float
@@ -102,7 +102,7 @@ class Judged:
 
 
 # What meets conditions, where nothing else was asked.
-CERTAIN: Final = Judged(1.0, is_weak=False)
+CERTAIN: Final = RatedHit(1.0, is_weak=False)
 
 
 @cache
@@ -116,14 +116,14 @@ def curves() -> Mapping[tuple[str, str], Curve]:
     return found
 
 
-def judge(found: Sequence[Score], mode: str) -> list[Judged]:
+def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
     """Return how likely each of the best hits is right; none is likelier than one before it.
 
     `found` begins with the best. The whole answer is weak if the question is by that less likely to
     have an answer here than its curve demands, or asks for the state of what all of the best are
     called otherwise than. So is, by itself, a hit of which hardly one in so many is right.
     """
-    judged: list[Judged] = []
+    judged: list[RatedHit] = []
     is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
     for score, features in zip(found, featured(found), strict=True):
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
@@ -134,13 +134,13 @@ def judge(found: Sequence[Score], mode: str) -> list[Judged]:
             else is_other or curve.is_weak(features, score.background.few)
         )
         chance = min(chance, judged[-1].chance) if judged else chance
-        judged.append(Judged(chance, is_refused or chance < _LEAST))
+        judged.append(RatedHit(chance, is_refused or chance < _LEAST))
     return judged
 
 
-def like(found: Sequence[Score]) -> list[Judged]:
+def like(found: Sequence[Score]) -> list[RatedHit]:
     """Return the cosines of things that are like another: nothing was asked that they may miss."""
-    return [Judged(min(1.0, max(0.0, score.vector)), is_weak=False) for score in found]
+    return [RatedHit(min(1.0, max(0.0, score.vector)), is_weak=False) for score in found]
 
 
 def featured(found: Sequence[Score]) -> list[Features]:

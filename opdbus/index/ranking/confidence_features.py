@@ -13,7 +13,7 @@ class Missing(NamedTuple):
     names: float = 0.0
 
 
-class Evidence(NamedTuple):
+class ConfidenceFeatures(NamedTuple):
     """What the words of a question and of an entry are to each other, by the static table.
 
     `alike` is the cosine of both as wholes. `lacking` says how much a word of the question tells
@@ -42,5 +42,5 @@ class Mismatch(NamedTuple):
 # What is missing where words do not count.
 NOTHING_MISSING: Final = Missing()
 # What is usual, where it was not looked for.
-USUAL: Final = Evidence()
+USUAL: Final = ConfidenceFeatures()
 AS_ASKED: Final = Mismatch()

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.ranking.boosts import BOTH_WEIGHT, VALUE_WEIGHT, Raised, Raising
+from opdbus.index.ranking.boosts import BOTH_WEIGHT, VALUE_WEIGHT, BoostPlan, Boosts
 from opdbus.index.ranking.confidence_features import (
     AS_ASKED,
     NOTHING_MISSING,
     USUAL,
-    Evidence,
+    ConfidenceFeatures,
     Mismatch,
     Missing,
 )
@@ -39,7 +39,7 @@ _BM25_CEILING: Final = 2.2
 Exact: TypeAlias = Callable[[NDArray[np.intp]], NDArray[np.float32]]
 
 
-class Background(NamedTuple):
+class CosineBaseline(NamedTuple):
     """What a question's cosines with any objects are: their mean, and how far they spread.
 
     `few` says from 0 to 1 how little it tells that a host of so few objects lacks a word.
@@ -51,7 +51,7 @@ class Background(NamedTuple):
 
 
 # What is usual, where no vectors are there.
-USUAL_BACKGROUND: Final = Background(0.1, 0.1)
+USUAL_BACKGROUND: Final = CosineBaseline(0.1, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Score:
     values: float = 0.0
     kinds: float = 0.0
     stage: str = ""
-    background: Background = USUAL_BACKGROUND
+    background: CosineBaseline = USUAL_BACKGROUND
     said: float = 0.0
     missing: Missing = NOTHING_MISSING
-    evidence: Evidence = USUAL
+    evidence: ConfidenceFeatures = USUAL
     mismatch: Mismatch = AS_ASKED
 
     def saying(self, share: float, missing: Missing) -> "Score":
@@ -82,7 +82,7 @@ class Score:
         rest = self.values, self.kinds, self.stage, self.background, share, missing
         return Score(self.total + SAID_WEIGHT * share, self.vector, self.lexical, *rest)
 
-    def by(self, cosine: float, stage: str, background: Background | None = None) -> "Score":
+    def by(self, cosine: float, stage: str, background: CosineBaseline | None = None) -> "Score":
         """Return the score that another level's vector gives."""
         total = cosine + LEXICAL_WEIGHT * self.lexical + VALUE_WEIGHT * self.values
         if total > 0:
@@ -93,7 +93,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Likeness:
+class Similarity:
     """How like a question entries are, by vectors of a level, the `stage`.
 
     `cosines` (entries,) are NaN for an entry without a vector. Where they are estimates, `exact`
@@ -102,7 +102,7 @@ class Likeness:
 
     cosines: NDArray[np.float32]
     stage: str = ""
-    background: Background | None = None
+    background: CosineBaseline | None = None
     exact: Exact | None = None
 
 
@@ -122,9 +122,9 @@ def idf(count: int, objects: int) -> float:
 
 
 def rank(
-    likeness: Likeness | None,
+    likeness: Similarity | None,
     shares: NDArray[np.float32] | None = None,
-    raising: Raising | None = None,
+    raising: BoostPlan | None = None,
     ids: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
@@ -146,7 +146,7 @@ def rank(
 
 
 def _scored(
-    sums: "_Sums", places: NDArray[np.intp], likeness: Likeness | None
+    sums: "_Sums", places: NDArray[np.intp], likeness: Similarity | None
 ) -> Iterator[tuple[int, Score]]:
     """Yield the entries at some places, best first."""
     places = sums.in_order(places)
@@ -177,7 +177,7 @@ class _Sums:
         self,
         cosines: NDArray[np.float32] | None,
         shares: NDArray[np.float32] | None,
-        raising: Raising | None,
+        raising: BoostPlan | None,
         ids: NDArray[np.int64] | None,
     ) -> None:
         self._ids = ids
@@ -202,11 +202,11 @@ class _Sums:
         better, equal = places[total > last], places[total == last]
         return np.sort(np.append(better, self.in_order(equal)[: most - len(better)]))
 
-    def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Raised]:
+    def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Boosts]:
         """Return what ranks the entries at some places, and what of it raises them."""
         total = self._said(places)
         if self._raising is None:
-            return total, Raised(None, np.zeros(len(places), np.float32))
+            return total, Boosts(None, np.zeros(len(places), np.float32))
         raised = self._raising.at(places)
         if raised.values is not None:
             total = total + VALUE_WEIGHT * raised.values

@@ -8,7 +8,7 @@ from typing import Final
 from opdbus.history.full_text import TOKENIZED, FullText
 from opdbus.index.database.store import Entry
 from opdbus.index.query import query_terms
-from opdbus.index.query.requested_fields import BY_PHRASE, AskedFields
+from opdbus.index.query.requested_fields import BY_PHRASE, RequestedFields
 from opdbus.index.ranking.scores import SAID_WEIGHT, Score
 from opdbus.index.search.hits import Field, Query, Why
 from opdbus.language import object_text, vocabulary
@@ -24,7 +24,7 @@ _MOST_CHARACTERS: Final = 200
 _MOST_SEARCHED: Final = 2000
 
 
-def why(
+def explain(
     entry: Entry,
     properties: dict[str, Json],
     score: Score,
@@ -70,7 +70,7 @@ def _words(item: StateObject, question: str) -> tuple[list[Field], list[str], li
     meanings = object_text.meanings(item)
     searched = [f"{' '.join(split(name))} {value} {more}" for name, value, more in named]
     found = having([*searched, *meanings], terms)
-    asked, fields = AskedFields(question, terms), []
+    asked, fields = RequestedFields(question, terms), []
     for at, (name, value, _) in enumerate(named):
         share, by = asked.asking(name) if name not in IDENTITY else (0.0, [])
         words = tuple(sorted({*found.get(at, ()), *by}, key=question.lower().find))

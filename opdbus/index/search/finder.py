@@ -12,7 +12,7 @@ import numpy as np
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.index.catalogue.catalogue import first, thing_of
+from opdbus.index.catalogue.catalogue import object_id_of, representative
 from opdbus.index.catalogue.declarations import (
     DECLARED,
     NOTHING_DECLARED,
@@ -20,7 +20,7 @@ from opdbus.index.catalogue.declarations import (
     absence_of,
     marked,
 )
-from opdbus.index.catalogue.entry_view import Found as Met
+from opdbus.index.catalogue.entry_view import EntryRefs as Met
 from opdbus.index.database.store import Content, Entry, Store
 from opdbus.index.query import (
     condition_matching,
@@ -30,7 +30,7 @@ from opdbus.index.query import (
     question_patterns,
 )
 from opdbus.index.ranking import confidence
-from opdbus.index.ranking.confidence import CERTAIN, Judged, judge, like
+from opdbus.index.ranking.confidence import CERTAIN, RatedHit, like, rate
 from opdbus.index.ranking.scores import Score, rank
 from opdbus.index.search import (
     explanations,
@@ -40,19 +40,19 @@ from opdbus.index.search import (
     word_similarity,
 )
 from opdbus.index.search.hits import Hit, Page, Query, Why
-from opdbus.index.search.lexical_matches import having_all, raise_by, read
+from opdbus.index.search.lexical_matches import compute_boosts, having_all, read
 from opdbus.index.search.rerank import RERANKED, Reranker
-from opdbus.index.search.word_similarity import WordVectors
+from opdbus.index.search.word_similarity import WordSimilarity
 from opdbus.index.vectors import second_stage
 from opdbus.index.vectors.first_stage import STATIC
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.index.vectors.second_stage import Ask, Found, Vector, begun
+from opdbus.index.vectors.second_stage import Ask, Found, Vector, prefetch_embedding
 from opdbus.index.vectors.two_stage_search import Cascade
 from opdbus.language import vocabulary
 from opdbus.language.object_text import first_line
 from opdbus.platform.slices import batches, each
 from opdbus.state.fields import split
-from opdbus.state.object import FILE, Json, Thing
+from opdbus.state.object import FILE, Json, ObjectId
 
 # What is left of a question of which all words were conditions.
 _NO_WORDS = " \t\n?!.,;"
@@ -94,7 +94,7 @@ class Finder:
         self._memory = vectors.memory
         self._reranker = reranker
         self._cascade = cascade
-        self._words: WordVectors | None = None
+        self._words: WordSimilarity | None = None
 
     def staged(self) -> int:
         """Return how many things a search in two stages finds."""
@@ -122,12 +122,12 @@ class Finder:
         asked = await query_parser.read(self._memory, question)
         page = replace(page, where=page.where + asked.conditions)
         if not asked.conditions and not asked.compared:
-            asked = query_parser.Question(question)
+            asked = query_parser.ParsedQuery(question)
         if page.where and not asked.words.strip(_NO_WORDS):
             return await self._list(page, Query(within=await self._within(page)))
         cascade = self._cascade if self._cascade and self._cascade.is_used() else None
         first = partial(self._first(mode, cascade), priority=priority)
-        async with begun(first, asked.words) as ask:
+        async with prefetch_embedding(first, asked.words) as ask:
             corrected = query_parser.corrected(self._vectors, asked)
             asked, within = await asyncio.gather(corrected, self._within(page))
             if question_patterns.of(asked.words).values:
@@ -154,17 +154,17 @@ class Finder:
     def _level(self) -> str:
         return self._vectors.serving.config.vector_level
 
-    async def _query(self, asked: query_parser.Question, within: Met | None) -> Query:
+    async def _query(self, asked: query_parser.ParsedQuery, within: Met | None) -> Query:
         """Return what is asked for, with what has the most or the least."""
-        compared: Sequence[query_parser.Compared] = asked.compared
-        things: Sequence[Thing] = ()
-        below: Sequence[Thing] = ()
+        compared: Sequence[query_parser.ComparedValue] = asked.compared
+        things: Sequence[ObjectId] = ()
+        below: Sequence[ObjectId] = ()
         if most := await extremes.find(self._memory, asked.words, within):
             words, things, below = most
             # the words stay in the question: `disk` alone would be a name
             compared = [
                 *compared,
-                query_parser.Compared(words, self._memory.catalogue.found(things)),
+                query_parser.ComparedValue(words, self._memory.catalogue.found(things)),
             ]
         return Query(
             asked.words,
@@ -227,7 +227,7 @@ class Finder:
         is_kept = np.isin(met.ids, met.ids if within is None else within.ids)
         for at, entry in enumerate(map(view.at, met.places.tolist())):
             is_wish = entry is not None and entry.identity.source == FILE
-            if entry is None or (is_wish and declarations.observed(thing_of(entry))):
+            if entry is None or (is_wish and declarations.observed(object_id_of(entry))):
                 is_kept[at] = False
         return Met(met.places[is_kept], met.ids[is_kept])
 
@@ -235,7 +235,7 @@ class Finder:
         """Return a page of things in listing order, those that nothing observes last."""
         catalogue = self._memory.catalogue
 
-        def listed() -> list[Thing]:
+        def listed() -> list[ObjectId]:
             found = catalogue.things({}, query.within)
             return sorted(found, key=lambda thing: not catalogue.is_observed(thing))
 
@@ -253,7 +253,7 @@ class Finder:
                 return None
             raise
 
-    async def similar(self, thing: Thing, page: Page) -> list[Hit]:
+    async def similar(self, thing: ObjectId, page: Page) -> list[Hit]:
         """Find the things that are most like a thing, itself left out.
 
         Raises UnknownObject, NoVector, NoModel.
@@ -278,7 +278,7 @@ class Finder:
 
         def look(store: Store) -> Query:
             matches = read(store, words, question, catalogue.view)
-            raising = raise_by(matches, query.compared, catalogue, query.places)
+            raising = compute_boosts(matches, query.compared, catalogue, query.places)
             return replace(query, matches=matches.at(query.places), raising=raising)
 
         return await memory.archive.read(look)
@@ -307,7 +307,7 @@ class Finder:
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, confidence.COMPARED)]]
         judging = (
-            partial(judge, scores, query.mode) if query.without is None else partial(like, scores)
+            partial(rate, scores, query.mode) if query.without is None else partial(like, scores)
         )
         judged = judging() if len(scores) <= _FEW else await asyncio.to_thread(judging)
         if query.without is None:
@@ -324,7 +324,9 @@ class Finder:
         evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
         rows = []
         for (entry, score), known in zip(best, evidence, strict=True):
-            other = mismatches.find(question, entry, contents[entry.id], has_kind=has_kind)
+            other = mismatches.find_mismatches(
+                question, entry, contents[entry.id], has_kind=has_kind
+            )
             rows.append((entry, replace(score, evidence=known, mismatch=other)))
         return [*rows, *found[confidence.COMPARED :]]
 
@@ -338,8 +340,10 @@ class Finder:
         if not ranked.declared:
             return ranked.best
         declarations = self._memory.declarations
-        declared = await declarations.read([thing_of(entry) for entry, _ in ranked.declared])
-        known = [declared.get(thing_of(entry), NOTHING_DECLARED) for entry, _ in ranked.declared]
+        declared = await declarations.read([object_id_of(entry) for entry, _ in ranked.declared])
+        known = [
+            declared.get(object_id_of(entry), NOTHING_DECLARED) for entry, _ in ranked.declared
+        ]
         terms, wrong = query_terms.terms(query.question), [*map(_differing, known)]
         is_wrong = await asyncio.to_thread(explanations.having, wrong, terms)
         kept = [
@@ -349,9 +353,9 @@ class Finder:
             or (one.unobserved and at not in is_wrong and not self._is_untrue(query, row[0]))
             or self._is_outside(query, row[0])
         ]
-        found: dict[Thing, tuple[Entry, Score]] = {}
+        found: dict[ObjectId, tuple[Entry, Score]] = {}
         rows = sorted([*ranked.best, *kept], key=lambda row: -row[1].total)
-        ones = await each(lambda row: declarations.one(thing_of(row[0])), rows)
+        ones = await each(lambda row: declarations.one(object_id_of(row[0])), rows)
         for one, row in zip(ones, rows, strict=True):
             found.setdefault(one, row)
         return list(found.values())[:enough]
@@ -366,7 +370,7 @@ class Finder:
         """Return whether what is asked for, such as a plugin, leaves out the observed object."""
         if query.within is None:
             return False
-        one = self._memory.declarations.one(thing_of(declared))
+        one = self._memory.declarations.one(object_id_of(declared))
         entries = self._memory.catalogue.entries(one)
         return not any(entry.id in query.within.ids for entry in entries if entry != declared)
 
@@ -376,7 +380,7 @@ class Finder:
         declared: list[tuple[Entry, Score]] = []
         shares = None if query.matches is None else query.matches.shares
         view, within = self._memory.catalogue.view, query.within
-        found: dict[Thing, tuple[Entry, Score]] = {}
+        found: dict[ObjectId, tuple[Entry, Score]] = {}
         ids = view.ids if within is None else within.ids
         is_left_out = mismatches.left_out(query.question)
         ranking = batches(rank(query.likeness, shares, query.raising, ids), min(enough, _FEW))
@@ -387,7 +391,7 @@ class Finder:
                 # its place may be another's by now
                 if entry is None or (within is not None and entry.id != within.ids[number]):
                     continue
-                thing = thing_of(entry)
+                thing = object_id_of(entry)
                 if query.without is None and is_left_out(thing, score):
                     continue
                 if entry.identity.source == FILE and declarations.observed(thing):
@@ -405,7 +409,7 @@ class Finder:
         page: Page,
         query: Query,
         found: Found,
-        judged: Sequence[Judged],
+        judged: Sequence[RatedHit],
         known: Mapping[int, Content],
     ) -> list[Hit]:
         entries = await each(self._standing, [entry for entry, _ in found])
@@ -420,17 +424,17 @@ class Finder:
         if page.is_explained:
             whys = await asyncio.to_thread(
                 lambda: [
-                    explanations.why(
+                    explanations.explain(
                         entry, self._explained(entry, sides, contents), score, query, page.where
                     )
                     for entry, score, _ in there
                 ]
             )
 
-        def hit(row: tuple[tuple[Entry, Score, Judged], Why | None]) -> Hit:
+        def hit(row: tuple[tuple[Entry, Score, RatedHit], Why | None]) -> Hit:
             (entry, score, mark), why = row
             return Hit(
-                thing_of(entry),
+                object_id_of(entry),
                 entry.identity.source,
                 score,
                 mark,
@@ -445,13 +449,13 @@ class Finder:
         return marked(self._memory.declarations, entry, content, first_line(content.text))
 
     def _absent_last(
-        self, found: Found, judged: list[Judged], contents: Mapping[int, Content]
-    ) -> tuple[Found, list[Judged]]:
+        self, found: Found, judged: list[RatedHit], contents: Mapping[int, Content]
+    ) -> tuple[Found, list[RatedHit]]:
         """Put what is declared, and absent or missing, below all that answers, and no surer."""
         declarations, rows = self._memory.declarations, [*zip(found, judged, strict=False)]
 
         def is_absent(entry: Entry) -> bool:
-            if entry.identity.source == FILE and declarations.is_missing(thing_of(entry)):
+            if entry.identity.source == FILE and declarations.is_missing(object_id_of(entry)):
                 return True
             content = contents.get(entry.id)
             return content is not None and bool(absence_of(declarations, entry, content))
@@ -470,28 +474,28 @@ class Finder:
         """Return the entry that is shown for one that was found: the observed one, if any."""
         if entry.identity.source != FILE:
             return entry
-        entries = self._memory.catalogue.entries(self._memory.declarations.one(thing_of(entry)))
-        return first(entries) if entries else entry
+        entries = self._memory.catalogue.entries(self._memory.declarations.one(object_id_of(entry)))
+        return representative(entries) if entries else entry
 
-    async def _sides(self, entries: Sequence[Entry]) -> Mapping[Thing, Declaration]:
+    async def _sides(self, entries: Sequence[Entry]) -> Mapping[ObjectId, Declaration]:
         """Return what is declared of those of some objects that are observed."""
         declarations = self._memory.declarations
-        observed = [thing_of(one) for one in entries if one.identity.source != FILE]
+        observed = [object_id_of(one) for one in entries if one.identity.source != FILE]
         declaring = await each(declarations.declares, observed)
         declared = {one: other for one, other in zip(observed, declaring, strict=True) if other}
-        found = await declarations.read([*map(thing_of, declared.values())])
+        found = await declarations.read([*map(object_id_of, declared.values())])
         return {
             one: found[thing]
             for one, other in declared.items()
-            if (thing := thing_of(other)) in found
+            if (thing := object_id_of(other)) in found
         }
 
     def _explained(
-        self, entry: Entry, sides: Mapping[Thing, Declaration], contents: Mapping[int, Content]
+        self, entry: Entry, sides: Mapping[ObjectId, Declaration], contents: Mapping[int, Content]
     ) -> dict[str, Json]:
         """Return the fields by which an object may have been found, what is declared set apart."""
         fields = self._memory.joined([entry], contents)
-        side = sides.get(thing_of(entry))
+        side = sides.get(object_id_of(entry))
         return fields | {DECLARED: dict(side.unobserved)} if side and side.unobserved else fields
 
 
@@ -502,13 +506,13 @@ def _differing(declared: Declaration) -> str:
 
 
 def _declared_and_observed(
-    entry: Entry, sides: Mapping[Thing, Declaration], contents: Mapping[int, Content]
+    entry: Entry, sides: Mapping[ObjectId, Declaration], contents: Mapping[int, Content]
 ) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
     """Return what is declared of an object beside what is observed, and that: see Hit."""
     if entry.identity.source == FILE:
         fields: dict[str, Json] = json.loads(contents[entry.id].properties)
         return dict(islice(fields.items(), _MOST_DECLARED)), {}
-    side = sides.get(thing_of(entry), NOTHING_DECLARED)
+    side = sides.get(object_id_of(entry), NOTHING_DECLARED)
     declared = {name: value for name, (value, _) in side.differing.items()} | dict(side.unobserved)
     observed = {name: value for name, (_, value) in side.differing.items() if value is not None}
     return dict(islice(declared.items(), _MOST_DECLARED)), observed

@@ -7,15 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.entry_view import Found
-from opdbus.index.query.query_parser import Compared
+from opdbus.index.catalogue.entry_view import EntryRefs
+from opdbus.index.query.query_parser import ComparedValue
 from opdbus.index.query.spelling import Correction
-from opdbus.index.ranking.boosts import Raising
-from opdbus.index.ranking.confidence import Judged
-from opdbus.index.ranking.scores import Likeness, Score
-from opdbus.index.search.lexical_matches import Matches
+from opdbus.index.ranking.boosts import BoostPlan
+from opdbus.index.ranking.confidence import RatedHit
+from opdbus.index.ranking.scores import Score, Similarity
+from opdbus.index.search.lexical_matches import LexicalMatches
 from opdbus.state.conditions import Condition
-from opdbus.state.object import Json, Thing
+from opdbus.state.object import Json, ObjectId
 
 
 class Field(NamedTuple):
@@ -53,10 +53,10 @@ class Hit:
     fields with dots; `observed` has what is observed of these instead.
     """
 
-    thing: Thing
+    thing: ObjectId
     source: str
     score: Score
-    judged: Judged
+    judged: RatedHit
     snippet: str
     # only where it was asked for
     why: Why | None = None
@@ -81,19 +81,19 @@ class Query:
 
     question: str = ""
     # None where words do not count
-    matches: Matches | None = None
-    raising: Raising | None = None
+    matches: LexicalMatches | None = None
+    raising: BoostPlan | None = None
     # None where vectors do not
-    likeness: Likeness | None = None
-    without: Thing | None = None
+    likeness: Similarity | None = None
+    without: ObjectId | None = None
     # what is asked for, in the order of places; None if that is all
-    within: Found | None = None
+    within: EntryRefs | None = None
     # the comparisons in the question
-    compared: Sequence[Compared] = ()
+    compared: Sequence[ComparedValue] = ()
     # what has the most or the least that the question asks for, in order
-    most: Sequence[Thing] = ()
+    most: Sequence[ObjectId] = ()
     # what is only declared, which comes after these
-    below: Sequence[Thing] = ()
+    below: Sequence[ObjectId] = ()
     # what was looked for in place of words of it
     corrected: tuple[Correction, ...] = ()
 

@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.catalogue import Catalogue
-from opdbus.index.catalogue.entry_view import Found, View
+from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.database.store import Store
-from opdbus.index.fulltext.bm25 import Scored, scored
+from opdbus.index.fulltext.bm25 import Bm25Scores, bm25_scores
 from opdbus.index.fulltext.word_index import Lookup
 from opdbus.index.query import literal_values, query_terms, question_patterns
 from opdbus.index.query.literal_values import Literal
-from opdbus.index.query.query_parser import Compared
+from opdbus.index.query.query_parser import ComparedValue
 from opdbus.index.ranking.boosts import (
     ALONE_WEIGHT,
     EVERY,
     KIND_WEIGHT,
     NAME_WEIGHT,
-    Raised,
-    Raising,
+    BoostPlan,
+    Boosts,
     named_kinds,
     named_values,
 )
@@ -33,7 +33,7 @@ from opdbus.index.ranking.confidence_features import NOTHING_MISSING, Missing
 from opdbus.index.ranking.scores import ceiling, idf
 from opdbus.language import everyday, vocabulary
 from opdbus.language.glossary import gloss
-from opdbus.language.kinds import Asked, Kinds
+from opdbus.language.kinds import Kinds, RequestedKinds
 from opdbus.platform.slices import parts
 
 # A word that more objects have tells little.
@@ -55,7 +55,7 @@ _LEAST_NAMED: Final = -0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
+class LexicalMatches:
     """What has words of a question: shares of them (entries,) by place, and values.
 
     `question` is the part in which words were looked for, `terms` how many it has. A share is the
@@ -68,17 +68,17 @@ class Matches:
     literals: Sequence[Literal] = ()
     missing: Missing = NOTHING_MISSING
 
-    def at(self, places: NDArray[np.intp] | None) -> "Matches":
+    def at(self, places: NDArray[np.intp] | None) -> "LexicalMatches":
         """Return those of entries at some places, if any are given."""
         return self if places is None else replace(self, shares=self.shares[places])
 
 
-def raise_by(
-    matches: Matches,
-    compared: Sequence[Compared],
+def compute_boosts(
+    matches: LexicalMatches,
+    compared: Sequence[ComparedValue],
     catalogue: Catalogue,
     at: NDArray[np.intp] | None = None,
-) -> Raising:
+) -> BoostPlan:
     """Raise what has the values, is of the sorts, or has the very name that words of it say.
 
     Of all entries, or of those at some places.
@@ -86,7 +86,7 @@ def raise_by(
     view, question = catalogue.view, matches.question
     form = question_patterns.of(question)
     if compared and not form.asked.named:
-        form = form._replace(asked=Asked(_sorts_of(compared, view), 0))
+        form = form._replace(asked=RequestedKinds(_sorts_of(compared, view), 0))
     having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
     # not the places: which of them are free depends on what has gone since the start
     values = named_values(having, len(view.places), EVERY if at is None else at)
@@ -98,7 +98,7 @@ def raise_by(
         values[is_meant[EVERY if at is None else at]] = 1.0
     entries = len(matches.shares) if at is None else len(at)
 
-    def unnamed(some: NDArray[np.intp]) -> Raised:
+    def unnamed(some: NDArray[np.intp]) -> Boosts:
         there = some if at is None else at[some]
         sorts, less = view.kinds[there], view.less[there]
         for others, amount in form.less:
@@ -107,7 +107,7 @@ def raise_by(
         if own is not None and form.damped:
             is_damped = form.damped == question_patterns.EVERY or sorts & form.damped != 0
             own *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
-        return Raised(own, named_kinds(form.asked, sorts, less, own))
+        return Boosts(own, named_kinds(form.asked, sorts, less, own))
 
     # a word that is a value is no name besides
     names = set(query_terms.names(question)).difference(one.word for one in matches.literals)
@@ -127,14 +127,14 @@ def raise_by(
         more[number] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
     more[np.searchsorted(named, alone)] += ALONE_WEIGHT
 
-    def raised(some: NDArray[np.intp]) -> Raised:
+    def raised(some: NDArray[np.intp]) -> Boosts:
         found = unnamed(some)
         is_named = np.isin(some, named)
         found.kinds[is_named] = more[np.searchsorted(named, some[is_named])]
         return found
 
     most = max(KIND_WEIGHT if form.asked.named else 0.0, *(-amount for _, amount in form.less), 0.0)
-    return Raising(entries, raised, most, named, values)
+    return BoostPlan(entries, raised, most, named, values)
 
 
 def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> list[int]:
@@ -146,13 +146,13 @@ def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> 
     return found
 
 
-def _sorts_of(compared: Sequence[Compared], view: View) -> Kinds:
+def _sorts_of(compared: Sequence[ComparedValue], view: EntryView) -> Kinds:
     """Return the sorts that meet comparisons: what they are about."""
     met = [view.kinds[view.there(one.entries)] for one in compared]
     return int(np.bitwise_or.reduce(np.concatenate(met)))
 
 
-def having_all(form: question_patterns.Form, view: View) -> Found | None:
+def having_all(form: question_patterns.Form, view: EntryView) -> EntryRefs | None:
     """Return the entries that have all values of a question, and are of the sorts that it asks for.
 
     None where it has not several, or where nothing has them all, unless the question is strict.
@@ -163,11 +163,11 @@ def having_all(form: question_patterns.Form, view: View) -> Found | None:
     if form.holders:
         masks.append(view.kinds[: view.end] & form.holders != 0)
     places = np.flatnonzero(reduce(np.logical_and, masks) & (view.ids[: view.end] != 0))
-    return Found(places, view.ids[places]) if len(places) or form.is_strict else None
+    return EntryRefs(places, view.ids[places]) if len(places) or form.is_strict else None
 
 
 def _of_subject(
-    having: Sequence[NDArray[np.bool_]], subject: Kinds, view: View
+    having: Sequence[NDArray[np.bool_]], subject: Kinds, view: EntryView
 ) -> Sequence[NDArray[np.bool_]]:
     """Return the values that something has that is asked for, or all: each says what has it.
 
@@ -180,7 +180,7 @@ def _of_subject(
 
 
 def _having(
-    matches: Matches, compared: Sequence[Compared], view: View
+    matches: LexicalMatches, compared: Sequence[ComparedValue], view: EntryView
 ) -> Iterator[NDArray[np.bool_]]:
     """Yield which entries (entries,) have each value that a question names."""
     entries = len(matches.shares)
@@ -205,19 +205,19 @@ def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[
     return found
 
 
-def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matches:
+def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) -> LexicalMatches:
     """Return what has words of a question; takes a millisecond where the words are in memory."""
     # what is not so is not looked for: `not enabled` would find `enabled`
     denied = vocabulary.denied(question)
     terms: Sequence[str] = [term for term in query_terms.terms(question) if term not in denied]
     if not terms:
-        return Matches(question, 0, np.zeros(len(view.entries), np.float32))
+        return LexicalMatches(question, 0, np.zeros(len(view.entries), np.float32))
     terms = _without_state(question, terms, view)
     if question_patterns.is_statement(question):
         # in `the web server is down` that would find what shuts the host down
         states = question_patterns.states(question)
         terms = [term for term in terms if term not in states] or terms
-    found = scored(store, lookup, terms, view)
+    found = bm25_scores(store, lookup, terms, view)
     shares, objects = found.scores(), len(view.places)
     shares /= np.float32(ceiling([*found.counts.values()], objects))
     np.minimum(shares, 1, out=shares)
@@ -233,7 +233,7 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
     shares[meant[meant < len(shares)]] = 1.0
     literals = literal_values.read(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
-    return Matches(question, len(terms), shares, literals, missing)
+    return LexicalMatches(question, len(terms), shares, literals, missing)
 
 
 def _add_everyday(
@@ -241,8 +241,8 @@ def _add_everyday(
     store: Store,
     lookup: Lookup,
     question: str,
-    found: Scored,
-    view: View,
+    found: Bm25Scores,
+    view: EntryView,
 ) -> None:
     """Add to the shares of what has other words for what a question says, and not its own.
 
@@ -255,7 +255,7 @@ def _add_everyday(
         weight = _EVERYDAY_WEIGHT * sum(map(rarity.__getitem__, own)) / sum(rarity.values())
         if not weight or not said.words:
             continue
-        others = scored(store, lookup, said.words, view)
+        others = bm25_scores(store, lookup, said.words, view)
         more, having = np.zeros(len(shares), np.float32), [np.empty(0, np.int32)]
         # the rarest come last, and stay
         for word, count in sorted(others.counts.items(), key=lambda one: -one[1]):
@@ -271,7 +271,7 @@ def _add_everyday(
         shares[places] = np.minimum(shares[places] + more[places], 1)
 
 
-def _without_state(question: str, terms: Sequence[str], view: View) -> Sequence[str]:
+def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequence[str]:
     """Return the terms without a first one that is a state of many things: `stopped database`.
 
     What has the state is raised; the word would find what stops something.
@@ -297,7 +297,7 @@ def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
 
 
 def _covers(
-    found: Scored, telling: Sequence[str], objects: int
+    found: Bm25Scores, telling: Sequence[str], objects: int
 ) -> Iterator[tuple[NDArray[np.int32], float]]:
     """Yield what has each word that few have, and its share of all these, that of rare ones most.
 
@@ -309,7 +309,7 @@ def _covers(
         yield places, weight / sum(weights)
 
 
-def _meant(found: Scored, terms: Sequence[str]) -> NDArray[np.int32]:
+def _meant(found: Bm25Scores, terms: Sequence[str]) -> NDArray[np.int32]:
     """Find the few entries that have every identifier of a question: they are meant literally."""
     exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
     having = [found.having(term) for term in exact]

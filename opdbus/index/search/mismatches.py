@@ -10,8 +10,8 @@ import string
 from collections.abc import Callable
 from typing import Final
 
-from opdbus.index.catalogue.catalogue import thing_of
-from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.catalogue import object_id_of
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import question_patterns
@@ -21,7 +21,7 @@ from opdbus.language import kinds, vocabulary
 from opdbus.language.glossary import gloss
 from opdbus.language.vocabulary import stem
 from opdbus.state.fields import split
-from opdbus.state.object import Json, Thing
+from opdbus.state.object import Json, ObjectId
 
 OWN: Final = "op-dbus"
 _NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
@@ -43,7 +43,7 @@ _SAID: Final = dict.fromkeys("yes on true ok".split(), True) | dict.fromkeys(
 _COMMON: Final = 0.5
 
 
-def left_out(question: str) -> Callable[[Thing, Score], bool]:
+def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
     """Return a test for units that only speak of what others are.
 
     That are our own, which watch others, unless a question names them, or nothing but values; and
@@ -53,7 +53,7 @@ def left_out(question: str) -> Callable[[Thing, Score], bool]:
     form, names_us = question_patterns.of(question), bool(_NAMES_US.search(question))
     is_strict = question_patterns.is_yes_or_no(question) and not form.is_pure
 
-    def is_left_out(thing: Thing, score: Score) -> bool:
+    def is_left_out(thing: ObjectId, score: Score) -> bool:
         if thing[:2] != UNIT:
             return False
         if thing.name.startswith(OWN):
@@ -65,7 +65,7 @@ def left_out(question: str) -> Callable[[Thing, Score], bool]:
     return is_left_out
 
 
-def has_asked_kind(question: str, view: View) -> bool:
+def has_asked_kind(question: str, view: EntryView) -> bool:
     """Return whether there is anything of the sorts that a question asks for.
 
     True where it asks for none, or for one that is observed: only few questions mean no other.
@@ -75,9 +75,9 @@ def has_asked_kind(question: str, view: View) -> bool:
     return not is_published or bool((view.kinds[: view.end] & subject).any())
 
 
-def find(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
+def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
     """Return how far an entry is not what a question asks for; `has_kind` as of has_asked_kind."""
-    form, thing = question_patterns.of(question), thing_of(entry)
+    form, thing = question_patterns.of(question), object_id_of(entry)
     subject = form.asked.subject
     is_other = bool(subject) and not subject & kinds.of_thing(thing)[0]
     kind = (_OTHER if has_kind else 1.0) if is_other else 0.0

@@ -13,18 +13,18 @@ from itertools import chain
 from operator import or_
 from typing import Final
 
-from opdbus.index.catalogue.catalogue import thing_of
-from opdbus.index.catalogue.entry_view import Found as Met
+from opdbus.index.catalogue.catalogue import object_id_of
+from opdbus.index.catalogue.entry_view import EntryRefs as Met
 from opdbus.index.changes import connections
 from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import question_patterns
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.second_stage import Found
 from opdbus.language import kinds, vocabulary
 from opdbus.language.kinds import Kinds
 from opdbus.state.fields import split
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # What is asked for so is not the thing itself, but what its fields name.
 _ASKED: Final = ("service", "package", "timer")
@@ -55,7 +55,7 @@ MOST: Final = 5
 
 
 async def order(
-    memory: Memory,
+    memory: StateStore,
     question: str,
     found: Found,
     contents: Mapping[int, Content],
@@ -69,18 +69,18 @@ async def order(
         return found
     best, score = found[0]
     answers = await _of_units(memory, question, found)
-    if not answers and (answer := await _answer(memory, question, thing_of(best))):
+    if not answers and (answer := await _answer(memory, question, object_id_of(best))):
         answers = [answer]
     answers = [each for each in answers if within is None or each.id in within.ids][:MOST]
     first = [
         (each, replace(score, total=score.total + _MORE * (len(answers) - place)))
         for place, each in enumerate(answers)
     ]
-    known = set(map(thing_of, answers))
-    return [*first, *(row for row in found if thing_of(row[0]) not in known)]
+    known = set(map(object_id_of, answers))
+    return [*first, *(row for row in found if object_id_of(row[0]) not in known)]
 
 
-async def _of_units(memory: Memory, question: str, found: Found) -> list[Entry]:
+async def _of_units(memory: StateStore, question: str, found: Found) -> list[Entry]:
     """Return the entries of the units that name the one that a question is about, or of its own."""
     asked = question.strip(" ?.!")
     for form, fields, does in _FORMS:
@@ -89,7 +89,7 @@ async def _of_units(memory: Memory, question: str, found: Found) -> list[Entry]:
         unit = next((each for each, _ in found[:_BEST] if _is_called(each, match["unit"])), None)
         if unit is None:
             return []
-        thing = thing_of(unit)
+        thing = object_id_of(unit)
         if does:
             things = connections.units_in(await connections.fields_of(memory, thing), *fields)
         else:
@@ -101,14 +101,14 @@ async def _of_units(memory: Memory, question: str, found: Found) -> list[Entry]:
 
 def _is_called(entry: Entry, words: str) -> bool:
     """Return whether words name a unit: `the sensor recorder` is sensor-recorder.service."""
-    thing = thing_of(entry)
+    thing = object_id_of(entry)
     said, name = split(words), split(thing.name)
     said = said[said[:1] == ("the",) :]
     kind = name[-1:]
     return thing[:2] == UNIT and (said if said[-1:] == kind else (*said, *kind)) == name
 
 
-async def _answer(memory: Memory, question: str, thing: Thing) -> Entry | None:
+async def _answer(memory: StateStore, question: str, thing: ObjectId) -> Entry | None:
     """Return the entry of what is asked for, by way of a thing."""
     if _STARTING.match(question) and not vocabulary.asked(question):
         return next(_there(memory, await _started_by(memory, thing)), None)
@@ -128,17 +128,17 @@ async def _answer(memory: Memory, question: str, thing: Thing) -> Entry | None:
     return None
 
 
-async def _started_by(memory: Memory, thing: Thing) -> list[Thing]:
+async def _started_by(memory: StateStore, thing: ObjectId) -> list[ObjectId]:
     names = (await connections.fields_of(memory, thing)).get(_STARTED_BY)
     if thing[:2] != UNIT or not isinstance(names, list):
         return []
-    return [Thing(*UNIT, name) for name in names if isinstance(name, str)]
+    return [ObjectId(*UNIT, name) for name in names if isinstance(name, str)]
 
 
-def _there(memory: Memory, things: list[Thing]) -> Iterator[Entry]:
+def _there(memory: StateStore, things: list[ObjectId]) -> Iterator[Entry]:
     """Yield the first entries of things that there are."""
     return (memory.catalogue.first(each) for each in things if memory.catalogue.has(each))
 
 
 def _sorts(phrase: str) -> Kinds:
-    return kinds.asked(phrase, frozenset()).named
+    return kinds.requested(phrase, frozenset()).named

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.database.store import Content
 from opdbus.index.query.query_terms import STOP_WORDS
-from opdbus.index.ranking.confidence_features import Evidence
+from opdbus.index.ranking.confidence_features import ConfidenceFeatures
 from opdbus.language import glossary
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
@@ -41,12 +41,12 @@ def words_of(text: str) -> list[str]:
 
 
 @cache
-def ours() -> "WordVectors":
+def ours() -> "WordSimilarity":
     """Read the table, which takes 50 ms; raises ModelError."""
-    return WordVectors(StaticTable.read(OURS, max_tokens=512))
+    return WordSimilarity(StaticTable.read(OURS, max_tokens=512))
 
 
-class WordVectors:
+class WordSimilarity:
     """The vectors of words, made when they are first needed; for one thread at a time."""
 
     def __init__(self, table: StaticTable) -> None:
@@ -62,7 +62,7 @@ class WordVectors:
         # how any cosines with the meanings spread follows from it
         self._spread = vectors.T @ vectors / len(vectors)
 
-    def evidence(self, question: str, contents: Sequence[Content]) -> list[Evidence]:
+    def evidence(self, question: str, contents: Sequence[Content]) -> list[ConfidenceFeatures]:
         """Return what the words of a question and of each content are to each other."""
         asked, said = words_of(question), [words_of(content.text) for content in contents]
         whole = self._whole(*self._vectors(asked))
@@ -78,7 +78,7 @@ class WordVectors:
             nearest[_having(telling, words, content.properties)] = 1.0
             lacking = float((weights * (1 - nearest)).max(initial=0.0))
             alike = float(whole @ self._whole(rows[start:end], lengths[start:end]))
-            found.append(Evidence(alike, lacking, domain))
+            found.append(ConfidenceFeatures(alike, lacking, domain))
         return found
 
     def _weights(self, question: str, words: Sequence[str]) -> NDArray[np.float32]:

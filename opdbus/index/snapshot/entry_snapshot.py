@@ -20,8 +20,8 @@ from opdbus.index.catalogue.entry_columns import Columns
 from opdbus.index.database.store import Entry, Store
 from opdbus.index.snapshot import postings, snapshot_file
 from opdbus.index.snapshot.postings import Postings
-from opdbus.index.snapshot.snapshot_file import Arrays, Sealed
-from opdbus.state.object import Thing
+from opdbus.index.snapshot.snapshot_file import Arrays, SnapshotFile
+from opdbus.state.object import ObjectId
 
 # The fact by which the database notes what changes: the token of the files that it belongs to.
 SEALED: Final = "sealed"
@@ -46,7 +46,7 @@ _SHARE: Final = 8
 _TOKEN_BYTES: Final = 16
 
 
-class Moment(NamedTuple):
+class SnapshotId(NamedTuple):
     """The files of a moment: the last id that there was, and how many changes were noted."""
 
     token: str
@@ -54,7 +54,7 @@ class Moment(NamedTuple):
     changes: int
 
 
-class Loaded(NamedTuple):
+class LoadedEntries(NamedTuple):
     """Entries of a moment, which of them have changed or gone since, and those that came.
 
     So many are in no file. Without a moment, all were read from the database.
@@ -64,10 +64,10 @@ class Loaded(NamedTuple):
     changed: Sequence[int]
     since: Sequence[Entry]
     unsealed: int
-    moment: Moment | None = None
+    moment: SnapshotId | None = None
 
 
-class Words(NamedTuple):
+class WordSnapshot(NamedTuple):
     """The words of a moment, and the ids of the entries (places,) that had them then."""
 
     then: Postings
@@ -79,7 +79,7 @@ def path_of(store: Store, name: str = "entries") -> Path:
     return store.path.with_name(f"{name}.sealed")
 
 
-def load(store: Store, unrendered: range = range(0)) -> Loaded:
+def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
     """Return all entries but those that lived as long as a connection; raises StoreError.
 
     There are no files while objects are `unrendered`.
@@ -87,39 +87,39 @@ def load(store: Store, unrendered: range = range(0)) -> Loaded:
     token = store.fact(SEALED)
     if token and (sealed := snapshot_file.read(path_of(store), token)):
         last, changes, sorts = sealed.about
-        moment, entries = Moment(token, last, changes), _columns(sealed.arrays, sorts)
+        moment, entries = SnapshotId(token, last, changes), _columns(sealed.arrays, sorts)
         changed = store.noted.since(moment.changes)
         if _SHARE * len(changed) <= len(entries.ids):
             again = [number for number in changed if number <= moment.last]
             new = entry_columns.read(store, moment.last, again)
             since = sorted(new.entries(range(len(new.ids))), key=lambda entry: entry.updated_at)
-            return Loaded(entries, changed, since, len(since) + len(changed), moment)
+            return LoadedEntries(entries, changed, since, len(since) + len(changed), moment)
     found = entry_columns.read(store, unrendered=unrendered)
-    return Loaded(found, (), (), len(found.ids))
+    return LoadedEntries(found, (), (), len(found.ids))
 
 
-def words(store: Store, moment: Moment) -> Words | None:
+def words(store: Store, moment: SnapshotId) -> WordSnapshot | None:
     """Return the words of a moment, if its file is there, and texts are as long as then."""
     sealed = snapshot_file.read(path_of(store, "words"), moment.token)
     if sealed is None:
         return None
     ids = sealed.arrays.pop("ids")
     then = Postings.of(sealed.about, sealed.arrays)
-    return Words(then, ids) if then.mean_length == postings.mean_length(store) else None
+    return WordSnapshot(then, ids) if then.mean_length == postings.mean_length(store) else None
 
 
-def fields(store: Store, moment: Moment) -> Sealed | None:
+def fields(store: Store, moment: SnapshotId) -> SnapshotFile | None:
     """Return the fields of a moment as FieldIndex gave them, if their file is there."""
     return snapshot_file.read(path_of(store, "fields"), moment.token)
 
 
-def write(store: Store, changes: int) -> Moment:
+def write(store: Store, changes: int) -> SnapshotId:
     """Write the files of entries and words; raises OSError.
 
     The database is to note changes already; so many were noted.
     """
     with store.snapshot():
-        moment = Moment(os.urandom(_TOKEN_BYTES).hex(), store.last_id(), changes)
+        moment = SnapshotId(os.urandom(_TOKEN_BYTES).hex(), store.last_id(), changes)
         ids = _write_entries(store, moment)
         # by now the entries take no memory
         then = postings.read(store, ids)
@@ -147,7 +147,7 @@ def remove_values(store: Store) -> None:
             path_of(store, name).unlink(missing_ok=True)
 
 
-def _write_entries(store: Store, moment: Moment) -> NDArray[np.int64]:
+def _write_entries(store: Store, moment: SnapshotId) -> NDArray[np.int64]:
     """Write the file of entries, and return their ids in the order of the places they get."""
     found = entry_columns.read(store)
     arrays = {name: _array(getattr(found, name)) for name in _WRITTEN}
@@ -186,10 +186,10 @@ def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
     return found
 
 
-def _things(found: Columns) -> Iterator[Thing]:
+def _things(found: Columns) -> Iterator[ObjectId]:
     """Yield what the entries are about."""
     sorts, end = [sort[1:] for sort in found.numbers_of_sorts], 0
     names = bytes(found.names)
     for sort, size in zip(found.sorts, found.sizes_of_names, strict=True):
         start, end = end, end + size
-        yield Thing(*sorts[sort], str(names[start:end], "utf-8"))
+        yield ObjectId(*sorts[sort], str(names[start:end], "utf-8"))

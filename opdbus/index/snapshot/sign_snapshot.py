@@ -23,7 +23,7 @@ BLOCK: Final = 1 << 15
 _HEAD: Final = mmap.PAGESIZE
 
 
-class SealedSigns:
+class SignSnapshot:
     """Blocks of digests and signs; `made_by` says how signs are made. Raises OSError."""
 
     def __init__(self, path: Path, words: int, made_by: bytes) -> None:

@@ -32,7 +32,7 @@ _FORM: Final = 3
 _ALIGNED: Final = 64
 
 
-class Sealed(NamedTuple):
+class SnapshotFile(NamedTuple):
     """What a file holds: something about the arrays, and the arrays themselves, read only."""
 
     about: Json
@@ -67,7 +67,7 @@ def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]
         raise
 
 
-def read(path: Path, token: str) -> Sealed | None:
+def read(path: Path, token: str) -> SnapshotFile | None:
     """Map a file; None if there is none, or it is another one or damaged."""
     with (
         suppress(OSError, ValueError, TypeError, IndexError),
@@ -87,7 +87,7 @@ def read(path: Path, token: str) -> Sealed | None:
             at += -at % _ALIGNED
             arrays[name] = np.frombuffer(data, kind, prod(shape), at).reshape(shape)
             at += arrays[name].nbytes
-        return Sealed(about, arrays)
+        return SnapshotFile(about, arrays)
     return None
 
 

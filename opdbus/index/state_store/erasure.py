@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from opdbus.errors import StoreError
 from opdbus.history.forget import Forgotten, Target, count_named, forget
 from opdbus.index.database.store import RENEWED, UNCLEAN, WORD_TABLES, Store
-from opdbus.index.state_store.snapshot_writer import Sealer
+from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage.archive import Archive
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 # Numbers of rows that are looked through in one transaction: some hundredths of a second.
 _AT_A_TIME: Final = 2048
@@ -40,7 +40,9 @@ class Request(NamedTuple):
         if not (kept := store.fact(_REQUEST)):
             return None
         (thing, row, text, names), *rest = json.loads(kept)
-        target = Target(Thing(*thing) if thing else None, row, text, [Thing(*n) for n in names])
+        target = Target(
+            ObjectId(*thing) if thing else None, row, text, [ObjectId(*n) for n in names]
+        )
         return cls(target, *rest)
 
     def keep(self, store: Store) -> None:
@@ -52,7 +54,7 @@ class Request(NamedTuple):
             store.drop_fact(_REQUEST)
 
 
-class Cleaner:
+class Eraser:
     """Erases values of history, and what is left of deleted words; `clock` gives microseconds.
 
     `on_rows` gets the number of each last row that is added.
@@ -61,7 +63,7 @@ class Cleaner:
     def __init__(
         self,
         archive: Archive,
-        sealer: Sealer,
+        sealer: SnapshotWriter,
         boot: str,
         clock: Callable[[], int],
         on_rows: Callable[[int], None],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from opdbus.index.catalogue.catalogue import Change
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Changed:
     """Things were added, changed or removed."""
 
     generation: int
-    changes: Mapping[Thing, Change]
+    changes: Mapping[ObjectId, Change]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Drift:
     field.
     """
 
-    thing: Thing
+    thing: ObjectId
     what: str
     severity: str
     fields: Sequence[str]

@@ -13,7 +13,7 @@ from opdbus.history import checkpoint, prune
 from opdbus.history.chain import Head
 from opdbus.history.prune import Limits
 from opdbus.index.database.store import Store
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 
 log = structlog.get_logger()
 
@@ -25,7 +25,7 @@ _DAY_SECONDS: Final = 86_400.0
 _REST_SECONDS: Final = 0.01
 
 
-class Keeper:
+class HistoryRetention:
     """Writes a checkpoint some minutes after a change, and when it is closed; prunes after it.
 
     `journal_log` is where they go, None where there is no journal. While nothing changes, it prunes
@@ -34,7 +34,7 @@ class Keeper:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: StateStore,
         journal_log: structlog.typing.FilteringBoundLogger | None,
         origin: str,
         limits: Limits,

@@ -11,19 +11,19 @@ import numpy as np
 from opdbus.index.catalogue import catalogue
 from opdbus.index.catalogue.catalogue import Catalogue, Change
 from opdbus.index.catalogue.transient_objects import TransientObjects
-from opdbus.index.catalogue.volatile_values import Volatile
+from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Content, Entry, Record
 from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.fulltext.recent_words import Row
 from opdbus.index.fulltext.word_index import WordIndex
 from opdbus.index.snapshot import entry_snapshot
-from opdbus.index.snapshot.entry_snapshot import Loaded
-from opdbus.index.state_store.snapshot_writer import Sealer
+from opdbus.index.snapshot.entry_snapshot import LoadedEntries
+from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 from opdbus.platform.slices import slices
-from opdbus.state.object import FILE, Json, Thing
+from opdbus.state.object import FILE, Json, ObjectId
 
 # Entries taken into the catalogue at a time: some milliseconds' work, one by one, and of many where
 # a thread has put them into columns.
@@ -33,7 +33,7 @@ _MADE: Final = 1000
 _FEW: Final = 100
 
 
-class Known:
+class InMemoryIndexes:
     """The catalogue of all objects, their fields and their words, which agree."""
 
     def __init__(self, archive: Archive, usage: Usage, one_writer: asyncio.Lock) -> None:
@@ -41,11 +41,11 @@ class Known:
         self.catalogue = Catalogue(usage)
         self.fields = FieldReader(archive, self.catalogue)
         self.words = WordIndex(archive, self.catalogue.view)
-        self.sealer = Sealer(archive, self.catalogue.view, self.fields, one_writer)
+        self.sealer = SnapshotWriter(archive, self.catalogue.view, self.fields, one_writer)
         self.transient = TransientObjects()
-        self.volatile = Volatile()
+        self.volatile = VolatileValues()
 
-    async def load(self, loaded: Loaded) -> None:
+    async def load(self, loaded: LoadedEntries) -> None:
         """Take all entries of a start, and their words and fields where these are in files."""
         with gc_tuning.paused():
             self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
@@ -61,14 +61,14 @@ class Known:
 
     async def take(
         self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]
-    ) -> Mapping[Thing, Change]:
+    ) -> Mapping[ObjectId, Change]:
         """Take what was changed in the database, the entries those of the records.
 
         Others run now and then meanwhile. Returns how things changed.
         """
         self.sealer.note(len(records) + len(gone))
         freed: list[int] = []
-        changes: dict[Thing, Change] = {}
+        changes: dict[ObjectId, Change] = {}
         for part in slices(gone, _AT_A_TIME):
             freed += [self.catalogue.view.places[entry.id] for entry in part]
             self.transient.discard(entry.identity for entry in part)
@@ -82,13 +82,13 @@ class Known:
             await self.words.change(freed, rows)
         return changes
 
-    async def _put(self, entries: Sequence[Entry]) -> Mapping[Thing, Change]:
+    async def _put(self, entries: Sequence[Entry]) -> Mapping[ObjectId, Change]:
         if len(entries) < _FEW:
             changes = self.catalogue.put(entries)
         else:
             ready = await self._archive.prepare(partial(self._made, entries))
             changes, others = self.catalogue.put_made(ready)
-            said: dict[Thing, Change] = {}
+            said: dict[ObjectId, Change] = {}
             for part in slices(others, _AT_A_TIME):
                 await asyncio.sleep(0)
                 # what an entry did to a thing first counts
@@ -98,13 +98,13 @@ class Known:
         await asyncio.sleep(0)
         return changes
 
-    def _made(self, entries: Sequence[Entry]) -> catalogue.Made:
+    def _made(self, entries: Sequence[Entry]) -> catalogue.EntryColumns:
         """Put entries into columns, and have room for them: where there are very many, it is moved.
 
         On any thread, since nothing else is taken meanwhile.
         """
         self.catalogue.make_room(len(entries))
-        return catalogue.made(entries)
+        return catalogue.entry_columns(entries)
 
     def _rows(self, records: Sequence[Record], entries: Sequence[Entry]) -> list[Row]:
         """Return the words of entries, which are those of the records; on any thread."""

@@ -7,8 +7,8 @@ from functools import partial
 import structlog
 
 from opdbus.errors import StoreError
-from opdbus.index.state_store.erasure import Cleaner
-from opdbus.index.state_store.in_memory_indexes import Known
+from opdbus.index.state_store.erasure import Eraser
+from opdbus.index.state_store.in_memory_indexes import InMemoryIndexes
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.index.storage.migration import Migration
@@ -25,8 +25,8 @@ class Migrator:
     def __init__(
         self,
         archive: Archive,
-        known: Known,
-        cleaner: Cleaner,
+        known: InMemoryIndexes,
+        cleaner: Eraser,
         one_writer: asyncio.Lock,
         clock: Callable[[], int],
         boot: str,

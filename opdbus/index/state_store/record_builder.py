@@ -10,7 +10,7 @@ from opdbus.index.database.store import Entry, Record
 from opdbus.state.object import Identity, StateObject
 
 
-class Made(NamedTuple):
+class BuiltRecords(NamedTuple):
     """Records of some objects, and when they were made, in seconds since 1970."""
 
     now: float

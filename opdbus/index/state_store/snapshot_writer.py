@@ -8,11 +8,11 @@ from typing import Final
 import structlog
 
 from opdbus.errors import StoreError
-from opdbus.index.catalogue.entry_view import View
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.snapshot import entry_snapshot, postings
-from opdbus.index.snapshot.entry_snapshot import SEALED, Moment
+from opdbus.index.snapshot.entry_snapshot import SEALED, SnapshotId
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 
@@ -27,11 +27,11 @@ _LEAST: Final = 1000
 _PAUSES: Final = 20
 
 
-class Sealer:
+class SnapshotWriter:
     """Writes the files while `run` runs; all else goes on meanwhile."""
 
     def __init__(
-        self, archive: Archive, view: View, fields: FieldReader, one_writer: asyncio.Lock
+        self, archive: Archive, view: EntryView, fields: FieldReader, one_writer: asyncio.Lock
     ) -> None:
         self._archive = archive
         self._view = view
@@ -104,7 +104,7 @@ def _begin(store: Store) -> int:
     return store.noted.count()
 
 
-def _confirm(store: Store, moment: Moment) -> None:
+def _confirm(store: Store, moment: SnapshotId) -> None:
     """Take a file as the one that the next start is to read."""
     with store.transaction():
         store.set_fact(SEALED, moment.token)

@@ -15,11 +15,11 @@ from opdbus.errors import OpDbusError, StateFileError, StoreError
 from opdbus.history.change import STATE_FILE, Change, FieldChange, Why
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database import record_process
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.records import DECLARED, WRITTEN_BY
 from opdbus.index.database.store import Record, Store
 from opdbus.index.state_store.events import Claimed
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.models.child import ChildFailed
 from opdbus.platform.tasks import cancel
 from opdbus.state import watch
@@ -37,7 +37,7 @@ _LATER_SECONDS: Final = 5.0
 _LARGE: Final = 4 << 20
 
 
-class Declared:
+class StateFileLoader:
     """What a state file declares; a bad file changes only `last_error`.
 
     An `optional` file may be missing: then nothing is declared, unless something was before. One
@@ -48,7 +48,7 @@ class Declared:
     def __init__(
         self,
         path: Path,
-        memory: Memory,
+        memory: StateStore,
         on_change: Callable[[], None] = lambda: None,
         changes: Callable[[Path], AsyncGenerator[None]] = watch.changes,
         *,
@@ -121,10 +121,10 @@ class Declared:
         mark = _mark(await asyncio.to_thread(signature, self.path))
         return bool(mark) and mark == await self._noted()
 
-    def _stream(self, noted: str) -> tuple[Present, Iterator[StateObject | Record]]:
+    def _stream(self, noted: str) -> tuple[IdentityHashSet, Iterator[StateObject | Record]]:
         is_new = not self._memory.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
-            return Present(), iter(())
+            return IdentityHashSet(), iter(())
         found = signature(self.path)
         same = found if _mark(found) == noted else ""
         if _size(self.path) >= self._large:
@@ -135,7 +135,7 @@ class Declared:
                 log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
             present, changed = self._file.stream(same)
-            return Present(present), changed
+            return IdentityHashSet(present), changed
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error

@@ -17,24 +17,24 @@ from opdbus.history.forget import Forgotten, Target
 from opdbus.index.catalogue.catalogue import Change
 from opdbus.index.catalogue.declarations import Declarations, Unpaired
 from opdbus.index.database.database import Damaged
-from opdbus.index.database.identity_set import Present
+from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.ownership import ROOT, owned, require_owner
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import begin
 from opdbus.index.database.store import Content, Entry, Record, Store
 from opdbus.index.snapshot import entry_snapshot
-from opdbus.index.snapshot.entry_snapshot import Loaded
-from opdbus.index.state_store.erasure import Cleaner
+from opdbus.index.snapshot.entry_snapshot import LoadedEntries
+from opdbus.index.state_store.erasure import Eraser
 from opdbus.index.state_store.events import Changed, Event, Recorded
-from opdbus.index.state_store.in_memory_indexes import Known
+from opdbus.index.state_store.in_memory_indexes import InMemoryIndexes
 from opdbus.index.state_store.migrator import Migrator
-from opdbus.index.state_store.record_builder import Made
-from opdbus.index.state_store.transaction_writer import Writing
+from opdbus.index.state_store.record_builder import BuiltRecords
+from opdbus.index.state_store.transaction_writer import TransactionWriter
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.index.storage.migration import Migration
 from opdbus.platform.slices import batches, each, slices
-from opdbus.state.object import Identity, Json, StateObject, Thing
+from opdbus.state.object import Identity, Json, ObjectId, StateObject
 
 # Objects of a state file that are written in one transaction: some tenths of a second's work.
 _PART: Final = 2_000
@@ -42,7 +42,7 @@ _PART: Final = 2_000
 _TEXTS: Final = 1_024
 
 
-class Memory:
+class StateStore:
     """All objects of a host; use as a context.
 
     `notify` is called on the event loop with each event; `clock` gives seconds since 1970, and
@@ -61,8 +61,8 @@ class Memory:
     ) -> None:
         self.archive = Archive(path, on_progress=on_progress)
         self._one_writer = asyncio.Lock()
-        self._known = Known(self.archive, usage or Usage(), self._one_writer)
-        self._writing = Writing(self.archive, self._known, boot)
+        self._known = InMemoryIndexes(self.archive, usage or Usage(), self._one_writer)
+        self._writing = TransactionWriter(self.archive, self._known, boot)
         self.catalogue = self._known.catalogue
         self.fields = self._known.fields
         self.words = self._known.words
@@ -86,7 +86,7 @@ class Memory:
         self.recorded_until = math.inf
         self._clock = clock
         self._boot = boot
-        self._cleaner = Cleaner(
+        self._cleaner = Eraser(
             self.archive,
             self.sealer,
             boot,
@@ -178,7 +178,7 @@ class Memory:
     # is never left halfway: database and catalogue agree even if a caller leaves meanwhile
 
     async def replace(
-        self, source: str, present: Present, changed: Iterable[StateObject | Record]
+        self, source: str, present: IdentityHashSet, changed: Iterable[StateObject | Record]
     ) -> int:
         """Make a source hold exactly the present objects, with the changed ones as given.
 
@@ -190,7 +190,7 @@ class Memory:
         parts = batches(changed, _PART)
         why = _always(change.FIRST if is_first else change.STATE_FILE)
 
-        async def following() -> Made | None:
+        async def following() -> BuiltRecords | None:
             part = await asyncio.to_thread(next, parts, None)
             return None if part is None else await self._writing.made(part, ROOT, self._clock())
 
@@ -296,7 +296,7 @@ class Memory:
         async with self._one_writer:
             return self.catalogue.of_source(source)
 
-    async def withdraw(self, things: Iterable[Thing], owner: int, cause: str = "") -> int:
+    async def withdraw(self, things: Iterable[ObjectId], owner: int, cause: str = "") -> int:
         """Remove what an owner published about things, and count the entries.
 
         Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
@@ -333,18 +333,18 @@ class Memory:
             self.archive.when_writable(lambda: self.release(holder))
             raise
 
-    def _nothing(self) -> Made:
-        return Made(self._clock(), [])
+    def _nothing(self) -> BuiltRecords:
+        return BuiltRecords(self._clock(), [])
 
     async def _write(
         self,
-        made: Made,
+        made: BuiltRecords,
         gone: Sequence[Entry],
         why: Callable[[Identity], Why],
         events: Mapping[Identity, Why] = {},
         *,
         withdrawn: bool = False,
-    ) -> Mapping[Thing, Change]:
+    ) -> Mapping[ObjectId, Change]:
         """Write changes, and tell of them."""
         generation, changes, rows = await self._writing.write(
             made, gone, why, events, withdrawn=withdrawn
@@ -395,7 +395,7 @@ class Memory:
         self._writing.recent_texts.clear()
 
 
-def _load(store: Store, at: int, boot: str) -> tuple[Migration | None, Loaded]:
+def _load(store: Store, at: int, boot: str) -> tuple[Migration | None, LoadedEntries]:
     """Return what is left of a migration, and all entries that stay; raises StoreError.
 
     What is secret by today's rules is gone by then.

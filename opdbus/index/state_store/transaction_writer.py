@@ -10,26 +10,26 @@ from opdbus.index.catalogue.catalogue import Change
 from opdbus.index.database.records import RecentTexts, commit
 from opdbus.index.database.store import Entry, Record
 from opdbus.index.state_store import record_builder
-from opdbus.index.state_store.in_memory_indexes import Known
-from opdbus.index.state_store.record_builder import Made
+from opdbus.index.state_store.in_memory_indexes import InMemoryIndexes
+from opdbus.index.state_store.record_builder import BuiltRecords
 from opdbus.index.storage.archive import Archive
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Identity, ObjectId, StateObject
 
 _MAX_MOVED: Final = 10_000
 
 
-class Written(NamedTuple):
+class CommittedChanges(NamedTuple):
     """The generation that was written, how things changed, and the new rows of history."""
 
     generation: int
-    changes: Mapping[Thing, Change]
+    changes: Mapping[ObjectId, Change]
     rows: range
 
 
-class Writing:
+class TransactionWriter:
     """Writes changes; the caller keeps others from writing meanwhile."""
 
-    def __init__(self, archive: Archive, known: Known, boot: str) -> None:
+    def __init__(self, archive: Archive, known: InMemoryIndexes, boot: str) -> None:
         self.generation = 0
         # rows of history whose distance is known once the texts have vectors
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
@@ -45,25 +45,25 @@ class Writing:
         now: float,
         *,
         transient: bool = False,
-    ) -> Made:
+    ) -> BuiltRecords:
         """Make records of those objects that are not stored just so."""
         known = self._known.catalogue
         make = partial(record_builder.records, known, objects, owner, now, transient=transient)
-        return Made(now, await self._archive.prepare(make))
+        return BuiltRecords(now, await self._archive.prepare(make))
 
     async def write(
         self,
-        made: Made,
+        made: BuiltRecords,
         gone: Sequence[Entry],
         why: Callable[[Identity], Why],
         events: Mapping[Identity, Why],
         *,
         withdrawn: bool,
-    ) -> Written:
+    ) -> CommittedChanges:
         """Write records, and remove entries; raises LimitsExceeded, and StoreError."""
         now, records = made
         if not records and not events and not gone:
-            return Written(self.generation, {}, range(0))
+            return CommittedChanges(self.generation, {}, range(0))
         known = self._known.catalogue
         put = partial(record_builder.update, known, records, gone, why, events, withdrawn=withdrawn)
         update = await self._archive.prepare(put)
@@ -74,4 +74,4 @@ class Writing:
         self.moved += moved
         self.generation = generation
         self.recent_texts.add(records)
-        return Written(generation, await self._known.take(gone, records, entries), rows)
+        return CommittedChanges(generation, await self._known.take(gone, records, entries), rows)

@@ -8,7 +8,7 @@ from typing import Final
 _MOST: Final = 4096
 
 
-class Asked:
+class EmbedPriorityQueue:
     """Texts whose vectors were missing, by digest, with how often."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from opdbus.engine.embedder import Embedder
 from opdbus.errors import OpDbusError, ShuttingDown
 from opdbus.index.catalogue.arrays import RoundedRows
 from opdbus.index.database.store import Entry
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.vector_index import VectorIndex
 from opdbus.serving.serving import Serving
 
@@ -37,7 +37,9 @@ _RETRY_SECONDS: Final = 20.0
 class FirstStage:
     """The static vectors of a memory's objects; `run` keeps them complete while they are needed."""
 
-    def __init__(self, memory: Memory, serving: Serving, is_worth_it: Callable[[], bool]) -> None:
+    def __init__(
+        self, memory: StateStore, serving: Serving, is_worth_it: Callable[[], bool]
+    ) -> None:
         self.index: VectorIndex | None = None
         # whether there is no table, or none that works
         self.is_broken = False

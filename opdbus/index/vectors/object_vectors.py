@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from opdbus.engine.batching import Rank
 from opdbus.errors import NoVector, ProviderError, StoreError
 from opdbus.index.database.store import Entry, Store
-from opdbus.index.state_store.state_store import Memory
-from opdbus.index.vectors.embed_priority import Asked
-from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.index.vectors.embed_priority import EmbedPriorityQueue
+from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.index.vectors.vector_index import MANY, VectorIndex
 from opdbus.platform.slices import slices
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Thing
+from opdbus.state.object import ObjectId
 
 log = structlog.get_logger()
 
@@ -36,13 +36,13 @@ class ObjectVectors:
     Which engine serves is asked of `serving` each time: an index belongs to numerics, to no engine.
     """
 
-    def __init__(self, memory: Memory, serving: Serving) -> None:
+    def __init__(self, memory: StateStore, serving: Serving) -> None:
         self.memory = memory
         self.serving = serving
         # why objects wait for their vectors longer than they should; empty while they do not
         self.fault = ""
         # texts that searches wanted a vector of that was missing
-        self.asked = Asked()
+        self.asked = EmbedPriorityQueue()
         folder = memory.archive.folder
         # whether a run before this one has left very many vectors, perhaps of what will serve
         self.were_left = folder is not None and any(folder.glob("*.rows"))
@@ -80,7 +80,7 @@ class ObjectVectors:
         vector = found.vectors[0]
         return await self.index(found.numerics, len(vector)), vector
 
-    async def vector(self, thing: Thing) -> tuple[VectorIndex, NDArray[np.float32]]:
+    async def vector(self, thing: ObjectId) -> tuple[VectorIndex, NDArray[np.float32]]:
         """Return a thing's vector (dimension,), and the index that it is in.
 
         Waits for the first engine; vectors that are there outlive it. Raises UnknownObject,
@@ -157,7 +157,7 @@ class ObjectVectors:
         index = VectorIndex(numerics, dimension, texts, folder=folder)
         if index.path and len(texts) > MANY:
             with suppress(OSError):
-                index.adopt(await asyncio.to_thread(BitRows, index.path, dimension))
+                index.adopt(await asyncio.to_thread(SignQuantizedVectors, index.path, dimension))
                 await index.shrink()
         if folder:
             _remove_others(folder, index.path)

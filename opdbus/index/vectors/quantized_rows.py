@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import Products
 from opdbus.index.catalogue.text_table import split
-from opdbus.index.snapshot.sign_snapshot import BLOCK, SealedSigns
+from opdbus.index.snapshot.sign_snapshot import BLOCK, SignSnapshot
 from opdbus.platform.regular_files import open_regular, set_aside
 from opdbus.state.object import DIGEST_BYTES, digest
 
@@ -44,7 +44,7 @@ _SEED: Final = 15
 _AT_ONCE: Final = 512
 
 
-class BitRows:
+class SignQuantizedVectors:
     """Vectors by the angles that their signs tell, and exactly where that is asked for."""
 
     is_exact = False
@@ -70,7 +70,7 @@ class BitRows:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         made_by = digest(b"%d %d %d" % (dimension, _SEED, _TURNED))
         set_aside(path)
-        self._sealed = SealedSigns(path.with_suffix(".signs"), self._words, made_by)
+        self._sealed = SignSnapshot(path.with_suffix(".signs"), self._words, made_by)
         self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         self._mapped: NDArray[Any] = np.empty(0, self._kind)
         self._read()

@@ -33,7 +33,7 @@ _AT_HAND: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PendingEmbedding:
     """What the found is compared with, as soon as it is known, and until when that may take."""
 
     vector: Awaitable[Vector]
@@ -41,7 +41,7 @@ class Asking:
 
 
 @asynccontextmanager
-async def begun(ask: Ask, words: str) -> AsyncIterator[Ask]:
+async def prefetch_embedding(ask: Ask, words: str) -> AsyncIterator[Ask]:
     """Begin to ask for the vector of a question that may yet be corrected; give what ends it."""
     task = asyncio.ensure_future(ask(words))
     # so that the model runs while the words are looked up
@@ -73,7 +73,7 @@ class SecondStage:
                 return index, vector
         raise no_vector(entry)
 
-    async def order(self, found: Found, asking: Asking) -> Found:
+    async def order(self, found: Found, asking: PendingEmbedding) -> Found:
         """Return what was found: what has vectors of the level, best first, and then the others."""
         best, rest = found[:COMPUTED], found[COMPUTED:]
         # a model that is still loaded is not waited for

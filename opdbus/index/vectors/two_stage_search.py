@@ -10,7 +10,7 @@ from opdbus.engine.batching import Rank
 from opdbus.index.database.store import Entry
 from opdbus.index.vectors.first_stage import FirstStage
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.index.vectors.second_stage import Asking, SecondStage, Vector
+from opdbus.index.vectors.second_stage import PendingEmbedding, SecondStage, Vector
 from opdbus.index.vectors.vector_index import MANY
 from opdbus.platform.tasks import cancel
 from opdbus.serving.states import State
@@ -79,7 +79,9 @@ class Cascade:
         return index.waiting
 
     @asynccontextmanager
-    async def asking(self, work: Callable[[float], Awaitable[Vector]]) -> AsyncIterator[Asking]:
+    async def asking(
+        self, work: Callable[[float], Awaitable[Vector]]
+    ) -> AsyncIterator[PendingEmbedding]:
         """Embed by the level while the first stage searches; stop when the search has ended.
 
         `work` is given the moment when the search is to be over.
@@ -87,7 +89,7 @@ class Cascade:
         ends = asyncio.get_running_loop().time() + self._seconds
         task = asyncio.ensure_future(work(ends))
         try:
-            yield Asking(task, ends)
+            yield PendingEmbedding(task, ends)
         finally:
             await cancel([task])
 

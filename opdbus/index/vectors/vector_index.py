@@ -14,11 +14,11 @@ import structlog
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.arrays import PlainRows, Rows
-from opdbus.index.catalogue.entry_view import View
-from opdbus.index.catalogue.text_table import NO_ROW, NO_TEXT, Texts
+from opdbus.index.catalogue.entry_view import EntryView
+from opdbus.index.catalogue.text_table import NO_ROW, NO_TEXT, TextTable
 from opdbus.index.database.store import Entry
-from opdbus.index.ranking.scores import USUAL_BACKGROUND, Background, Likeness
-from opdbus.index.vectors.quantized_rows import BitRows
+from opdbus.index.ranking.scores import USUAL_BACKGROUND, CosineBaseline, Similarity
+from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.state.object import digest
 
 log = structlog.get_logger()
@@ -49,7 +49,7 @@ class VectorIndex:
         self,
         numerics: str,
         dimension: int,
-        texts: Texts,
+        texts: TextTable,
         rows: Rows | None = None,
         folder: Path | None = None,
     ) -> None:
@@ -127,10 +127,10 @@ class VectorIndex:
     def likeness(
         self,
         query: NDArray[np.float32],
-        view: View,
+        view: EntryView,
         stage: str = "",
         at: NDArray[np.intp] | None = None,
-    ) -> Likeness:
+    ) -> Similarity:
         """Compare `query` (dimension,) of length 1 with all entries, or with those at some places.
 
         Of very many the cosines are estimates. May be called on a thread.
@@ -139,19 +139,19 @@ class VectorIndex:
             rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
             background = self.background(query)
             if at is not None and len(at) <= _FEW_COMPARED:
-                return Likeness(self._compared(query, rows), stage, background)
+                return Similarity(self._compared(query, rows), stage, background)
             exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
             is_sparse = _SPARSE * len(rows) < self._rows.end
             products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
         if len(lacking) == len(rows):
-            return Likeness(np.full(len(rows), np.nan, np.float32), stage, background)
+            return Similarity(np.full(len(rows), np.nan, np.float32), stage, background)
         cosines = products(query)
         if not is_sparse:
             cosines = cosines.take(rows, mode="clip")
         cosines[lacking] = np.nan
-        return Likeness(cosines, stage, background, exact)
+        return Similarity(cosines, stage, background, exact)
 
-    def _rows_of(self, view: View) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def _rows_of(self, view: EntryView) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the row of each entry, and which have none: found again only after a change."""
         versions = view.version, self._layer.version
         if self._rows_found[0] != versions:
@@ -168,7 +168,7 @@ class VectorIndex:
     def _exact(
         self,
         query: NDArray[np.float32],
-        view: View,
+        view: EntryView,
         at: NDArray[np.intp] | None,
         some: NDArray[np.intp],
     ) -> NDArray[np.float32]:
@@ -183,7 +183,7 @@ class VectorIndex:
         found[rows >= 0] = self._rows.take(rows[rows >= 0]) @ query
         return found
 
-    def background(self, query: NDArray[np.float32]) -> Background | None:
+    def background(self, query: NDArray[np.float32]) -> CosineBaseline | None:
         """Return what the cosines of `query` with a sample are; None where there are no vectors.
 
         On the event loop.
@@ -195,7 +195,7 @@ class VectorIndex:
         usual_mean, usual_spread, _ = USUAL_BACKGROUND
         mean = share * float(cosines.mean()) + (1 - share) * usual_mean
         spread = share * float(cosines.std()) + (1 - share) * usual_spread
-        return Background(mean, spread, self._few())
+        return CosineBaseline(mean, spread, self._few())
 
     def _few(self) -> float:
         """Return how few texts there are, with vectors and without: see Background."""
@@ -244,7 +244,7 @@ class VectorIndex:
         self._rows.append(digests, vectors[which])
         return range(start, self._rows.end)
 
-    def adopt(self, rows: BitRows) -> None:
+    def adopt(self, rows: SignQuantizedVectors) -> None:
         """Take the rows of a file that a run before this one has left, instead of none."""
         found = self.texts.find_each(rows.left())
         # of rows of one text the last counts
@@ -256,7 +256,7 @@ class VectorIndex:
 
     def seal(self) -> None:
         """Write down what spares the next start work; may be called on a thread."""
-        if isinstance(self._rows, BitRows):
+        if isinstance(self._rows, SignQuantizedVectors):
             self._rows.seal()
 
     def _put(self, digests: Sequence[bytes], rows: range) -> None:
@@ -338,10 +338,10 @@ async def _free(left: list[Rows]) -> None:
     await asyncio.to_thread(left.clear)
 
 
-def _empty_file(path: Path, dimension: int) -> BitRows:
+def _empty_file(path: Path, dimension: int) -> SignQuantizedVectors:
     for left in (path.with_suffix(".signs"), path):
         left.unlink(missing_ok=True)
-    return BitRows(path, dimension)
+    return SignQuantizedVectors(path, dimension)
 
 
 def _copy(source: Rows, rows: NDArray[np.intp], digests: Sequence[bytes], target: Rows) -> None:

@@ -11,7 +11,7 @@ from opdbus.state.object import Identity, Json
 Fate: TypeAlias = Literal["written", "event", "folded", "nothing"]
 
 
-class Seen(NamedTuple):
+class SeenObject(NamedTuple):
     """An object as it was seen: hashes of its fields, under a secret key.
 
     `stored` are those of what is stored, since when, and `latest` of what was reported last. While
@@ -33,7 +33,7 @@ def is_run(why: Why) -> bool:
 
 
 def decide(
-    before: Seen,
+    before: SeenObject,
     hashes: Mapping[str, bytes],
     why: Why,
     moving: frozenset[str],

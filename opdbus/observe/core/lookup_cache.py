@@ -7,7 +7,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Known(dict[K, V]):
+class LookupCache(dict[K, V]):
     """The values of the keys that were wanted last."""
 
     def __init__(self, otherwise: V) -> None:

@@ -10,7 +10,7 @@ from opdbus.errors import InvalidArgs
 from opdbus.history.change import Why
 from opdbus.observe.core.batch import Batch, Key
 from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, RUNS, ChangesPerHour
-from opdbus.observe.core.coalescing import Fate, Seen, counted, decide, is_run
+from opdbus.observe.core.coalescing import Fate, SeenObject, counted, decide, is_run
 from opdbus.observe.core.field_hashes import FieldHashes, differing
 from opdbus.observe.core.report import Observer
 from opdbus.state import publish
@@ -33,7 +33,7 @@ class Prepared:
     leaving: set[Key] = field(default_factory=set)
     objects: list[StateObject] = field(default_factory=list)
     volatile: dict[Identity, Mapping[str, Json]] = field(default_factory=dict)
-    seen: dict[Key, Seen] = field(default_factory=dict)
+    seen: dict[Key, SeenObject] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
     runs: list[Key] = field(default_factory=list)
     gone: set[Identity] = field(default_factory=set)
@@ -42,7 +42,7 @@ class Prepared:
     events: dict[Identity, Why] = field(default_factory=dict)
 
 
-class Sightings:
+class ObservationDiff:
     """What was seen of one observer's objects. It is asked on threads, one after the other."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Sightings:
         self._changes = changes
         self._count = count
         self._hashes = FieldHashes()
-        self._seen: dict[Key, Seen] = {}
+        self._seen: dict[Key, SeenObject] = {}
         # objects with changes that are stored later
         self._folded: set[Key] = set()
         # without their secrets two names may be one: the first to have it keeps it
@@ -185,7 +185,7 @@ class Sightings:
         item = publish.observed(*self._identity(key), properties)
         size = len(item.name) + len(item.json())
         _take(new, key, item.identity, size - (before.size if before else 0))
-        seen = Seen(item.identity, hashes, hashes, self._changes.clock(), size)
+        seen = SeenObject(item.identity, hashes, hashes, self._changes.clock(), size)
         if before and fate in {"folded", "nothing"}:
             seen = seen._replace(stored=before.stored, since=before.since, held=why)
         new.seen[key] = seen._replace(folded=properties if seen.held.folded else None)

@@ -11,9 +11,9 @@ from opdbus.errors import OpDbusError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.index.state_store.events import Listed
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
-from opdbus.observe.core.observation_diff import Sightings
+from opdbus.observe.core.observation_diff import ObservationDiff
 from opdbus.observe.core.pace import Allowance
 from opdbus.observe.core.report import Observer, Report
 from opdbus.platform.tasks import at_most, pauses
@@ -33,7 +33,7 @@ class Writer:
         self,
         observer: Observer,
         report: Report,
-        memory: Memory,
+        memory: StateStore,
         changes: ChangesPerHour,
         *,
         is_first: bool = True,
@@ -51,7 +51,7 @@ class Writer:
         self._is_first = is_first
         # why a first listing differs from what is stored
         self._since = ""
-        self._sightings = Sightings(observer, changes, report.count)
+        self._sightings = ObservationDiff(observer, changes, report.count)
         # what the memory has from before, by kind, until that kind is listed
         self._earlier: dict[str, set[Identity]] = {}
         self._listed: set[str] = set()

@@ -13,7 +13,7 @@ from opdbus.bus.transport.connection import RemoteError
 from opdbus.observe.core.report import LostSource, Observer, Report
 from opdbus.observe.core.system_bus import Service, until_owned
 from opdbus.observe.dbus.introspection import objects_of
-from opdbus.observe.dbus.mirror_objects import Objects
+from opdbus.observe.dbus.mirror_objects import MirroredObjects
 from opdbus.observe.dbus.mirror_table import MANAGERS, plugin_of, volatile
 from opdbus.state.object import Json
 
@@ -72,9 +72,9 @@ class Mirror:
     async def _appears(self) -> None:
         await until_owned(self._service)
 
-    async def _first(self, service: Service) -> Objects:
+    async def _first(self, service: Service) -> MirroredObjects:
         """Follow and list the service at the first path that has an ObjectManager."""
-        found: list[Objects] = []
+        found: list[MirroredObjects] = []
         for top in self._tops:
             for interface in _FOLLOWED:
                 await service.follow(f"interface='{interface}',path_namespace='{top}'")
@@ -93,8 +93,8 @@ class Mirror:
             )
         return found[0]
 
-    async def _list(self, service: Service, top: str) -> Objects:
-        objects = Objects(self._service, self._plugin, top)
+    async def _list(self, service: Service, top: str) -> MirroredObjects:
+        objects = MirroredObjects(self._service, self._plugin, top)
         parts = (
             objects_of(service, top, objects.leave_out)
             if self._is_tree
@@ -110,7 +110,7 @@ class Mirror:
             objects.apply(signal)
         return objects
 
-    async def _show_all(self, objects: Objects, report: Report, cause: str = "") -> None:
+    async def _show_all(self, objects: MirroredObjects, report: Report, cause: str = "") -> None:
         kinds: dict[str, dict[str, Mapping[str, Json]]] = {}
         for number, (key, properties) in enumerate(objects.listed(), 1):
             kinds.setdefault(key.kind, {})[key.name] = properties
@@ -119,7 +119,9 @@ class Mirror:
         report.replace_all(kinds, cause)
         report.busy(objects.left_out)
 
-    async def _reread(self, service: Service, objects: Objects, report: Report) -> Objects:
+    async def _reread(
+        self, service: Service, objects: MirroredObjects, report: Report
+    ) -> MirroredObjects:
         """Read what has changed without saying how; of much of it, list all again."""
         stale, objects.stale = objects.stale, {}
         if len(stale) > _MOST_READ:
@@ -132,7 +134,7 @@ class Mirror:
                 self._show(objects, objects.put(path, interface, values), report)
         return objects
 
-    def _show(self, objects: Objects, path: str, report: Report) -> None:
+    def _show(self, objects: MirroredObjects, path: str, report: Report) -> None:
         """Report what has changed since an object was shown."""
         for key, properties in objects.news(path) if path else ():
             if properties is None:

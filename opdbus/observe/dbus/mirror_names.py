@@ -14,7 +14,7 @@ _MAX_NAME: Final = 512
 _VERSION: Final = re.compile("(?:_|(?<![0-9_]))[0-9]+$")
 
 
-class Names:
+class MirrorNames:
     """The names of the objects of one service: no two have the same."""
 
     def __init__(self, service: str, plugin: str) -> None:

@@ -11,7 +11,7 @@ from opdbus.bus.transport.library import Variant
 from opdbus.observe.core.batch import Key
 from opdbus.observe.core.report import MAX_OBJECTS
 from opdbus.observe.core.system_bus import Signal
-from opdbus.observe.dbus.mirror_names import Names
+from opdbus.observe.dbus.mirror_names import MirrorNames
 from opdbus.observe.dbus.mirror_values import Value, field_name, references, resolved, value_of
 from opdbus.state.object import Json
 from opdbus.state.publish import MAX_BYTES
@@ -39,7 +39,7 @@ class _Thing:
         self.size = 0
 
 
-class Objects:
+class MirroredObjects:
     """The objects of one service below a path, and what they are called as objects of ours.
 
     `apply` and the like return the path of the object that they concern, and `news` yields what is
@@ -47,7 +47,7 @@ class Objects:
     """
 
     def __init__(self, service: str, plugin: str, top: str) -> None:
-        self._names = Names(service, plugin)
+        self._names = MirrorNames(service, plugin)
         self.top = top
         self._things: dict[str, _Thing] = {}
         # by the path that is referred to

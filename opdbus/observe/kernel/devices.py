@@ -9,7 +9,7 @@ from typing import Final
 
 from opdbus.history.change import Why
 from opdbus.observe.core.file_reading import files_in, in_thread, text_of
-from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.pace import Seldom
 from opdbus.observe.core.report import Absent, Observer, Report
 from opdbus.observe.core.skipped import Skipped
@@ -41,7 +41,7 @@ class Devices:
     sys: Path = Path("/sys")
     databases: tuple[Path, ...] = PLACES
     # of devices by what they are called in the database: what it says of them
-    known: Known[str, Mapping[str, str]] = field(default_factory=lambda: Known({}))
+    known: LookupCache[str, Mapping[str, str]] = field(default_factory=lambda: LookupCache({}))
     # of the newest listing, and of the newest reading of a database
     skipped: dict[str, Skipped] = field(default_factory=dict)
 

@@ -37,7 +37,7 @@ class Space(NamedTuple):
     inodes_used: float
 
 
-class Hidden(Exception):
+class UnreachableMount(Exception):
     """What we see at a place is not what is mounted there on the host."""
 
 
@@ -52,7 +52,7 @@ def measure(mount: Mount, seen: Mapping[int, Mount]) -> Space:
     try:
         shown = seen.get(_mount_id(descriptor))
         if shown is None or not is_same(mount, shown):
-            raise Hidden
+            raise UnreachableMount
         found = os.statvfs(descriptor)
     finally:
         os.close(descriptor)
@@ -120,7 +120,7 @@ class Gauge:
             return self._facts(mount, await in_thread(work, self._seconds, most=MAX_MOUNTS))
         except LostSource:
             return {"answers": False}
-        except Hidden:
+        except UnreachableMount:
             return {"not_measured": "the sandbox of op-dbus hides it"}
         except OSError as error:
             if error.errno in _FAULTS:

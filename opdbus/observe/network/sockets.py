@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from opdbus.observe.core.causes import FOLLOWS_SECONDS
 from opdbus.observe.core.file_reading import in_thread
-from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.netlink import DIAG, Channel, Message, Refused, attributes, number
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.observe.core.skipped import Skipped
@@ -72,13 +72,13 @@ class Sockets:
     # how long after it is heard that a unit ends its ports are open, at most
     ending_seconds: float = 5.0
     # of ports that process 1 opened: their socket units
-    opened_by_pid1: Known[str, str] = field(default_factory=lambda: Known(_INIT))
+    opened_by_pid1: LookupCache[str, str] = field(default_factory=lambda: LookupCache(_INIT))
     # of ports that there were: their units
     units: dict[str, list[str]] = field(default_factory=dict)
     # when they were listed last
     listed_at: list[float] = field(default_factory=lambda: [0.0])
     # of units that have ports: what they are for
-    purposes: Known[str, str] = field(default_factory=lambda: Known(""))
+    purposes: LookupCache[str, str] = field(default_factory=lambda: LookupCache(""))
 
     async def observe(self, report: Report) -> None:
         """Follow the host's ports."""
@@ -198,7 +198,7 @@ def observer(passed: socket.socket | None) -> Observer:
     return Observer("sockets", "net", Sockets(passed).observe)
 
 
-async def _follow_units(changed: asyncio.Event, purposes: Known[str, str]) -> None:
+async def _follow_units(changed: asyncio.Event, purposes: LookupCache[str, str]) -> None:
     """Say when a unit has changed; where systemd cannot be asked, ports are read less often.
 
     After a reload units may be for something else.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from opdbus.observe.core.file_reading import text_of
-from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages.documents import Port, ports
 
@@ -20,7 +20,7 @@ class ServiceNames:
 
     def __init__(self, file: Path = Path("/etc/services")) -> None:
         self._file = file
-        self._names = Known[Key, Port](_UNKNOWN)
+        self._names = LookupCache[Key, Port](_UNKNOWN)
         # of the newest reading
         self.skipped = Skipped()
 

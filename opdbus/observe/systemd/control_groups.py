@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from opdbus.observe.core.lookup_cache import Known
+from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.systemd.unit_files import is_unit
 
 # The unified hierarchy, whose groups have ids; the second place is that beside older hierarchies.
@@ -23,7 +23,7 @@ class ControlGroups:
 
     def __init__(self, folders: Collection[Path] = FOLDERS) -> None:
         self._folders = folders
-        self._units = Known[int, str]("")
+        self._units = LookupCache[int, str]("")
 
     def units(self, ids: Collection[int]) -> Mapping[int, str]:
         """Return the units of groups; empty for what is in none, or has left meanwhile."""
