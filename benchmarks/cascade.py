@@ -94,7 +94,7 @@ async def _ask(finder: Finder, question: Question, into: Asked) -> list[str]:
     began = time.perf_counter()
     hits = await finder.search(question["question"], _PAGE)
     into[1].append(time.perf_counter() - began)
-    names = ["/".join(hit.thing) for hit in hits]
+    names = ["/".join(hit.object_id) for hit in hits]
     wanted = question["object"]
     into[0].append(1 / (names.index(wanted) + 1) if wanted in names else 0.0)
     return [hit.score.stage for hit in hits[:24]]

@@ -141,7 +141,7 @@ async def named(vectors: ObjectVectors) -> dict[str, Any]:
 async def _coverage(answer: Sequence[Topic], memory: StateStore) -> dict[str, Any]:
     having, sections = [], []
     for topic in answer:
-        about = [memory.catalogue.about(thing)[0] for thing, _ in topic.members]
+        about = [memory.catalogue.about(object_id)[0] for object_id, _ in topic.members]
         contents = await memory.content(about)
         names = {stem for word in topic.words for stem in words(word)}
         texts = [contents[entry.id] for entry in about]
@@ -196,7 +196,7 @@ def _odd(part: Sequence[StateObject], changed: Mapping[str, str]) -> set[str]:
         more = {changed[item.name]: f"planted {number}"} if item.name in changed else {}
         # of packages the distribution's own fields do not count
         survey.add(ObjectId("stock", "item", item.name), {**item.properties, **more})
-    return {odd.thing.name for odd in outliers(survey, {})}
+    return {odd.object_id.name for odd in outliers(survey, {})}
 
 
 def _rest() -> float:

@@ -138,9 +138,9 @@ def reads(bus: str) -> Cases:
     yield "Outliers", _state("Outliers", "ua{sv}", _MOST, {})
     yield "List", _state("List", "a{sv}uu", {}, 0, _MOST)
     yield "Fields", _state("Fields", "a{sv}", {})
-    fields, things = [f"key{n}" for n in range(64)], (_HERE * 5)[:_MOST]
-    yield "Values: 640,000", _state("Values", "aoasa{sv}", things, fields, {})
-    yield "Values: marked", _state("Values", "aoasa{sv}", things, fields, {"marked": True})
+    fields, object_ids = [f"key{n}" for n in range(64)], (_HERE * 5)[:_MOST]
+    yield "Values: 640,000", _state("Values", "aoasa{sv}", object_ids, fields, {})
+    yield "Values: marked", _state("Values", "aoasa{sv}", object_ids, fields, {"marked": True})
     yield "Values: no object", _state("Values", "aoasa{sv}", ["/a"] * 100_000, [], {})
     yield "Vector", _state("Vector", "oa{sv}", _HERE[0], {})
     yield "Vectors", _state("Vectors", "a{sv}", {})
@@ -248,8 +248,8 @@ async def measured(daemon: Running, marks: mmap.mmap, wanted: tuple[str, ...]) -
     async with calling(daemon.bus) as caller:
         await caller.vectorized()
         fields = [{f"key{k}": f"word {n} {k}" for k in range(8)} for n in range(OBJECTS)]
-        things = [["lock", "thing", f"thing-{n}", one] for n, one in enumerate(fields)]
-        await _publish(*things)(caller)
+        object_ids = [["lock", "thing", f"thing-{n}", one] for n, one in enumerate(fields)]
+        await _publish(*object_ids)(caller)
         bus = daemon.bus
         for name, call in chain(questions(bus), reads(bus), values(), many_objects()):
             if name.startswith(wanted):

@@ -142,7 +142,7 @@ async def reciprocal_ranks(
     found = []
     for question in questions:
         hits = await finder.search(str(question["question"]), Page(50), mode, level)
-        names = ["/".join(hit.thing) for hit in hits]
+        names = ["/".join(hit.object_id) for hit in hits]
         wanted = str(question["object"])
         found.append(1 / (names.index(wanted) + 1) if wanted in names else 0.0)
     return found

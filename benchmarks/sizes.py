@@ -52,10 +52,10 @@ def objects(count: int, seed: int = SEED, first: int = 0) -> Iterator[StateObjec
     chance = random.Random(seed)  # noqa: S311 -- no secret
     for number in range(first, first + count):
         plugin, kind = _KINDS[number % 3]
-        role, place, thing = (chance.choice(words) for words in (ROLES, PLACES, _THINGS))
+        role, place, object_id = (chance.choice(words) for words in (ROLES, PLACES, _THINGS))
         where = "in the office" if number % 2 else f"at desk {chance.randrange(10_000)}"
         properties = {
-            "description": f"{role} of the {thing} {number} {where} of {place}",
+            "description": f"{role} of the {object_id} {number} {where} of {place}",
             "active_state": "active" if number % 10 else "failed",
             "main_pid": chance.randrange(1 << 20),
             "path": f"/srv/{role}/{number:x}",

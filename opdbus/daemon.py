@@ -182,7 +182,7 @@ class Daemon:
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(self._observers, memory)
         limits = Limits(given.history_days, given.history_rows, given.history_bytes)
-        self._keeper = HistoryRetention(memory, self._log.to_journal(), _origin(), limits)
+        self._retention = HistoryRetention(memory, self._log.to_journal(), _origin(), limits)
         threshold = Severity[given.drift_threshold.upper()]
         self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
         memory.declarations = self._drifts.declarations
@@ -237,7 +237,7 @@ class Daemon:
                 *([self._cascade.run()] if self._cascade else []),
                 self._declared.watch(),
                 self._supervisor.run(),
-                self._keeper.run(),
+                self._retention.run(),
                 self._drifts.run(),
                 self._reloader.follow(self._hung_up),
             )
@@ -247,7 +247,7 @@ class Daemon:
             self._announcer.flush()
             await self._dispatcher.stop()
             await cancel(self._tasks)
-            await self._keeper.close()
+            await self._retention.close()
 
     async def _vectorize(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""
@@ -273,7 +273,7 @@ class Daemon:
     async def _seal(self) -> None:
         await self._memory.derive()
         await self._refresh()
-        await self._memory.sealer.run()
+        await self._memory.snapshot_writer.run()
 
     async def _follow_serving(self) -> None:
         """Log and announce each change of what serves."""
@@ -309,7 +309,7 @@ class Daemon:
         if isinstance(event, Vectorized):
             self._heap.trim_if_shrunk(size)
         if isinstance(event, Recorded):
-            self._keeper.recorded()
+            self._retention.recorded()
         self._drifts.hear(event)
         self._supervisor.hear(event)
         self._announcer.announce(event)

@@ -26,14 +26,14 @@ class Checked:
     def __init__(self, memory: StateStore, clock: Clock) -> None:
         self.memory = memory
         self.clock = clock
-        self.crossings: list[list[str]] = []
+        self.transitions: list[list[str]] = []
         # declared long ago
         self.tracker = Tracker(memory, self._take, clock, wall=lambda: clock.now + 4e9)
         memory.notify = self.tracker.hear
 
-    def _take(self, crossing: DriftTransition) -> None:
-        what = crossing.after.what if crossing.after else "healed"
-        self.crossings.append([what, "/".join(crossing.thing)])
+    def _take(self, transition: DriftTransition) -> None:
+        what = transition.after.what if transition.after else "healed"
+        self.transitions.append([what, "/".join(transition.object_id)])
 
     async def declare(self, plugins: dict[str, Any], folder: Path) -> None:
         """Take in what a state file declares."""
@@ -70,11 +70,11 @@ class Checked:
     def fields(self) -> dict[str, list[list[Any]]]:
         """What is counted, by the names of things."""
         return {
-            "/".join(thing): [
+            "/".join(object_id): [
                 [field.name, field.declared, field.observed, field.severity.word]
                 for field in drifted.fields
             ]
-            for thing, drifted in self.tracker.counted.items()
+            for object_id, drifted in self.tracker.counted.items()
         }
 
 

@@ -327,16 +327,18 @@ async def measure(
         found = await finder.before(outage["asks"], Filter(), 3)
         unit = ObjectId("systemd", "unit", outage["unit"])
         near = await connections.around(memory, unit, look)
-        things = near.among({*memory.catalogue.known(), *await history_reader.things(memory)})
-        things |= await connections.earlier(memory, unit)
+        object_ids = near.among(
+            {*memory.catalogue.known(), *await history_reader.object_ids(memory)}
+        )
+        object_ids |= await connections.earlier(memory, unit)
         failed = (
             await history_reader.first(
-                memory, Filter(where=conditions.parse("active_state=failed"), things=[unit]), 1
+                memory, Filter(where=conditions.parse("active_state=failed"), object_ids=[unit]), 1
             )
         )[0]
         minutes = 5 if outage["acts"][0][0] > -300 else 15
         window = Filter(
-            things=things,
+            object_ids=object_ids,
             since=failed.at - minutes * 60_000_000,
             is_oldest_first=True,
             has_first=False,

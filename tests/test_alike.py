@@ -8,7 +8,7 @@ from opdbus.insight.similarities import Alike, explain
 from opdbus.state.object import ObjectId
 
 
-def things(*names: str) -> list[ObjectId]:
+def object_ids(*names: str) -> list[ObjectId]:
     """Give units of these names."""
     return [ObjectId("systemd", "unit", name) for name in names]
 
@@ -27,7 +27,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Alike]:
         smtp = unit("smtp.service", description="SMTP server of mail", user="mail", masked=True)
         group = unit("mail", description="mail")
         await memory.publish([*others, imap, smtp, group], OWNER)
-        (one, *rest) = things("imap.service", "smtp.service", "svc3.service", "gone", "mail")
+        (one, *rest) = object_ids("imap.service", "smtp.service", "svc3.service", "gone", "mail")
         return list(await explain(memory, one, rest))
 
     return run(tmp_path_factory.mktemp("alike"), work)

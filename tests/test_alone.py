@@ -27,7 +27,7 @@ async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> N
         catalogue = checked.memory.catalogue
         pairs = Pairs(catalogue)
         alone = UnobservedKinds(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_sorts))
-        there = [*catalogue.things({}), ObjectId("systemd", "unit", "gone")]
+        there = [*catalogue.object_ids({}), ObjectId("systemd", "unit", "gone")]
         taken = alone.take(there, TransitionFilter())
         assert set(taken.left) == {
             ObjectId("systemd", "unit", "gone"),
@@ -74,11 +74,11 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
         assert coverage.left_at(units[0]) == 5.0
         coverage.note_alone(("net", "interface"))
         found = [*coverage.missing(("net", "interface"))]
-        assert sorted(thing.name for thing in found) == ["eth0", "eth1"]
+        assert sorted(object_id.name for object_id in found) == ["eth0", "eth1"]
         assert [*coverage.missing(("net", "interface"))] == []
         coverage.note_alone(("net", "interface"))
         await checked.declare({}, tmp_path)
-        for thing in (*units, *found):
-            coverage.forget(thing)
+        for object_id in (*units, *found):
+            coverage.forget(object_id)
         assert [*coverage.all_missing()] == []
         assert coverage.unlisted(set()) == set()

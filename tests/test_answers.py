@@ -139,9 +139,9 @@ def test_every_level_and_mode_has_a_curve() -> None:
 def test_no_hit_is_likelier_than_one_before_it() -> None:
     """Keep scores in the order of the hits, from 0 to 1."""
     scores = [found(0.9), found(0.8, cosine=0.9), found(0.2, cosine=-1.0)]
-    judged = [each.chance for each in rate(scores, "hybrid")]
-    assert judged == sorted(judged, reverse=True)
-    assert 0 <= judged[-1] < judged[0] <= 1
+    rating = [each.chance for each in rate(scores, "hybrid")]
+    assert rating == sorted(rating, reverse=True)
+    assert 0 <= rating[-1] < rating[0] <= 1
 
 
 def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)
             pages = [await Finder(vectors).search("network manager", Page(n)) for n in (1, 10)]
-            return [page[0].judged.chance for page in pages]
+            return [page[0].rating.chance for page in pages]
 
     one, ten = asked(tmp_path, scores)
     assert one == ten
@@ -189,9 +189,9 @@ def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
             await indexed(vectors)
             finder = Finder(vectors)
             hits = [await finder.search(question, Page(10)) for question in (*THERE, *ABSENT)]
-            names = [found[0].thing[-1] for found in hits]
+            names = [found[0].object_id[-1] for found in hits]
             assert names[: len(THERE)] == [*THERE.values()]
-            return [found[0].judged.is_weak for found in hits]
+            return [found[0].rating.is_weak for found in hits]
 
     weak = asked(tmp_path, refused)
     assert not any(weak[: len(THERE)])
@@ -224,7 +224,7 @@ def test_words_that_no_object_has_are_corrected(
 ) -> None:
     """Look for the host's own words where a question has none of them, and say so."""
     best = search(tmp_path, question)[0]
-    assert best.thing.name == name
+    assert best.object_id.name == name
     assert best.why
     assert [(each.asked, each.meant) for each in best.why.corrected] == corrected
 

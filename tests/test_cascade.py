@@ -114,7 +114,7 @@ def stages(hits: list[Hit]) -> list[str]:
 
 def names(hits: list[Hit]) -> list[str]:
     """Give the name of each hit."""
-    return [hit.thing.name for hit in hits]
+    return [hit.object_id.name for hit in hits]
 
 
 def test_answers_come_before_the_model(live: Callable[..., Any], gate: Gate) -> None:
@@ -264,17 +264,21 @@ def test_two_stages_score_as_one_does(live: Callable[..., Any]) -> None:
             await made.event(Vectorized)
         for question in ("mail 7", "which services use the network?"):
             exact = await Finder(made.vectors).search(question, Page(200))
-            total = {hit.thing: unsaid(hit) for hit in exact}
+            total = {hit.object_id: unsaid(hit) for hit in exact}
             hits = await made.finder.search(question, Page(200))
             assert stages(hits) == ["medium"] * COMPARED + ["static"] * (120 - COMPARED)
             best = [hit.score.total for hit in hits[:COMPARED]]
             parts = [unsaid(hit) for hit in hits[:COMPARED]]
-            assert parts == pytest.approx([total[hit.thing] for hit in hits[:COMPARED]], abs=1e-5)
+            assert parts == pytest.approx(
+                [total[hit.object_id] for hit in hits[:COMPARED]], abs=1e-5
+            )
             assert best == sorted(best, reverse=True)
             rest = [hit.score.total for hit in hits[COMPARED:]]
             assert rest == sorted(rest, reverse=True)
             pages = [await made.finder.search(question, Page(19, n)) for n in range(0, 120, 19)]
-            assert [hit.thing for page in pages for hit in page] == [hit.thing for hit in hits]
+            assert [hit.object_id for page in pages for hit in page] == [
+                hit.object_id for hit in hits
+            ]
 
     live(work, cascade=LONG, always=True)
 
@@ -300,20 +304,20 @@ def test_what_is_missing_is_computed_and_kept(
         best = [hit for hit in hits if hit.score.stage == "medium"]
         assert 1 <= len(best) < COMPUTED
         assert hits[: len(best)] == best
-        assert before[0].thing in [hit.thing for hit in best]
-        left = [hit for hit in before if hit.thing not in {one.thing for one in best}]
-        rest = [(hit.thing, hit.score) for hit in hits[len(best) :]]
-        assert rest == [(hit.thing, hit.score) for hit in left]
-        assert on_disk(made, settings) == {hit.thing.name for hit in best}
+        assert before[0].object_id in [hit.object_id for hit in best]
+        left = [hit for hit in before if hit.object_id not in {one.object_id for one in best}]
+        rest = [(hit.object_id, hit.score) for hit in hits[len(best) :]]
+        assert rest == [(hit.object_id, hit.score) for hit in left]
+        assert on_disk(made, settings) == {hit.object_id.name for hit in best}
         gate.let(1)
         again = await made.finder.search("mail 7", Page(60))
         assert names(again) == names(hits)
         gate.open()
         whole = await made.finder.search("mail 7", Page(60))
         assert stages(whole)[:COMPUTED] == ["medium"] * COMPUTED
-        totals = {hit.thing: hit.score.total for hit in whole}
+        totals = {hit.object_id: hit.score.total for hit in whole}
         for hit in best:
-            assert hit.score.total == pytest.approx(totals[hit.thing], abs=1e-5)
+            assert hit.score.total == pytest.approx(totals[hit.object_id], abs=1e-5)
 
     live(work, engine=False, cascade=LONG, opener=gate.opener)
 

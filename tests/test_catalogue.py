@@ -37,21 +37,22 @@ def _entry(number: int, identity: Identity, chance: random.Random) -> Entry:
 
 
 def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
-    texts, things = catalogue.texts, catalogue.things({})
+    texts, object_ids = catalogue.texts, catalogue.object_ids({})
     return [
         {entry.id: entry for entry in catalogue},
-        {thing: catalogue.entries(thing) for thing in things},
+        {object_id: catalogue.entries(object_id) for object_id in object_ids},
         +catalogue.sources,
         catalogue.sorts,
-        {*catalogue.shared().things},
+        {*catalogue.shared().object_ids},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
         [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
         {*texts.lacking(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
         catalogue.known_of(entry.identity for entry in catalogue)
         == {entry.identity: entry for entry in catalogue},
-        catalogue.known_of([Identity("live:none", *thing) for thing in things]),
-        catalogue.places([*things]) == [catalogue.places([thing])[0] for thing in things],
+        catalogue.known_of([Identity("live:none", *object_id) for object_id in object_ids]),
+        catalogue.places([*object_ids])
+        == [catalogue.places([object_id])[0] for object_id in object_ids],
     ]
 
 
@@ -62,10 +63,10 @@ def _compare_lists(catalogue: Catalogue, there: Collection[Entry], chance: rando
     for wanted in ({}, {"kind": "a"}, {"source": FILE, "name": "n7"}, {"name": "n8", "kind": "b"}):
         for entries, among in ((there, None), (some, within)):
             met = {object_id_of(entry) for entry in entries if matches(entry.identity, wanted)}
-            assert [*catalogue.things(wanted, among)] == sorted(met)
+            assert [*catalogue.object_ids(wanted, among)] == sorted(met)
     for part in ("N7", "n", "", "69", "nn"):
         known = {object_id_of(entry) for entry in there}
-        held = {thing for thing in known if part.lower() in thing.name}
+        held = {object_id for object_id in known if part.lower() in object_id.name}
         assert {*catalogue.holding(part)} == held
         for given in (part, f"a/{part}", f"p/b/{part}"):
             assert find_in(catalogue, given)[0] == find([*known], given)[0]
@@ -92,8 +93,8 @@ def test_many_entries_are_taken_as_if_they_came_one_by_one(seed: int) -> None:
             batch = [*{entry.identity: entry for entry in batch}.values()]
         said = [together.put(batch), {}]
         for entry in batch:
-            for thing, change in one_by_one.put([entry]).items():
-                said[1].setdefault(thing, change)
+            for object_id, change in one_by_one.put([entry]).items():
+                said[1].setdefault(object_id, change)
         assert said[0] == said[1]
         assert [*said[0]] == [*said[1]]
         gone = chance.sample([*there.values()], len(there) // 4)
@@ -137,7 +138,7 @@ def test_room_is_made_before_it_is_taken() -> None:
     batch = [_entry(n + 1, Identity(FILE, "p", "a", f"n{n}"), chance) for n in range(5000)]
     for part in slices(batch, 500):
         catalogue.make_room(len(part))
-        tables = catalogue._by_thing, catalogue.view.places._table
+        tables = catalogue._by_object_id, catalogue.view.places._table
         moved = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         of_texts = catalogue.texts._wider._slots
         changes, others = catalogue.put_made(entry_columns(part))
@@ -164,7 +165,7 @@ def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
     found = texts.find_each(digests[:900])
     assert len({*found.tolist()} - {NO_TEXT}) == 900
     assert texts.digests(found.astype(np.intp)) == digests[:900]
-    assert (texts.things, layer.waiting) == (900, 900)
+    assert (texts.object_ids, layer.waiting) == (900, 900)
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,7 @@ def test_what_people_call_themselves_connects_nothing(settings: Config) -> None:
         assert [row.identity.name for row in found.rows] == ["audio"]
         account = ObjectId("users", "account", "bob")
         around = await connections.around(day.memory, account)
-        assert around.things == {account, ObjectId("users", "group", "audio")}
+        assert around.object_ids == {account, ObjectId("users", "group", "audio")}
 
     run(settings, work)
 

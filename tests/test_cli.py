@@ -63,8 +63,8 @@ def test_a_unique_name_is_enough(served: Running) -> None:
 def test_an_ambiguous_name_lists_what_it_may_be(served: Running) -> None:
     """A name of several objects is a unit's; what changes something refuses it, with full names."""
     other = "systemd/socket/sshd.service"
-    thing = '{"plugin": "systemd", "kind": "socket", "name": "sshd.service"}'
-    ok(served, "publish", "t", stdin=thing)
+    object_id = '{"plugin": "systemd", "kind": "socket", "name": "sshd.service"}'
+    ok(served, "publish", "t", stdin=object_id)
     for command in ("show", "history"):
         told = run(served, command, "sshd")
         assert told.stdout == ok(served, command, SSHD)

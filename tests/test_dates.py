@@ -86,7 +86,7 @@ def test_what_has_the_date_comes_first(
 
     async def first(made: House, question: str) -> str:
         (hit,) = await made.finder.search(question, Page(1), "lexical")
-        return hit.thing.name
+        return hit.object_id.name
 
     async def work(made: House) -> None:
         texts = {

@@ -105,8 +105,8 @@ async def ranks(finder: ChangeFinder, question: dict[str, Any], acts: dict[int, 
             for wanted in question["rows"]
             if wanted["act"] == acts[row.at // 1_000_000]
             and any(
-                fnmatchcase("/".join(row.identity[1:]), thing.replace("[", "[[]"))
-                for thing in wanted["things"]
+                fnmatchcase("/".join(row.identity[1:]), object_id.replace("[", "[[]"))
+                for object_id in wanted["things"]
             )
         ]
         found.append(right[0] if right else 0)

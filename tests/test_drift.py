@@ -112,7 +112,7 @@ async def test_what_cannot_be_compared_harms_nothing(tmp_path: Path) -> None:
         odd = {"net/interface/a": {"addresses": ["x"]}, "net/address/x on a": {"dynamic": 7}}
         await checked.observe({**odd, **STOPPED}, [])
         await checked.until(1010.0)
-        assert ["drift", NAME] in checked.crossings
+        assert ["drift", NAME] in checked.transitions
 
 
 @in_loop
@@ -176,7 +176,7 @@ def test_a_crossing_is_told_once_across_restarts(tmp_path: Path) -> None:
             await checked.observe(STOPPED, ["systemd/unit"])
             await checked.until(1010.0)
             missing = ["drift", "systemd/unit/b"]
-            assert sorted(checked.crossings) == [["drift", NAME], missing]
+            assert sorted(checked.transitions) == [["drift", NAME], missing]
 
     async def second() -> None:
         async with checking(tmp_path) as checked:
@@ -186,11 +186,11 @@ def test_a_crossing_is_told_once_across_restarts(tmp_path: Path) -> None:
             # what nobody has listed yet is not missing, nor is it there
             await checked.observe(STOPPED, ["systemd/unit"])
             await checked.until(1020.0)
-            assert checked.crossings == []
+            assert checked.transitions == []
             assert checked.fields[NAME] == [["active_state", "active", "inactive", "error"]]
             await checked.observe(RUNNING, [])
             await checked.until(1030.0)
-            assert checked.crossings == [["healed", NAME]]
+            assert checked.transitions == [["healed", NAME]]
             differs = (
                 '[[["active_state"],[],["inactive"]],[["declared","active_state"],[],["active"]]]'
             )
@@ -212,13 +212,13 @@ async def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
         # the first time is no change
         await checked.declare({"systemd": {"units": {"a": {"enabled": False}}}}, tmp_path)
         await checked.until(1010.0)
-        assert checked.crossings == [["drift", NAME]]
+        assert checked.transitions == [["drift", NAME]]
         await checked.observe(STOPPED, ["systemd/unit"])
         await checked.declare({"systemd": {"units": {"a": {"state": "active"}}}}, tmp_path)
         await checked.until(1500.0)
-        assert checked.crossings[1:] == [["intended", NAME]]
+        assert checked.transitions[1:] == [["intended", NAME]]
         await checked.until(1700.0)
-        assert checked.crossings[2:] == [["drift", NAME]]
+        assert checked.transitions[2:] == [["drift", NAME]]
         assert [row[:3] for row in await _history(checked)] == [
             ("drift", "a", "state file"),
             ("intended", "a", "state file"),
@@ -238,11 +238,11 @@ async def test_only_what_is_declared_anew_is_intended(tmp_path: Path) -> None:
             await checked.declare({"systemd": {"units": {"a": declared}}}, tmp_path)
             await checked.until(checked.clock.now + 500)
         # the first one differed in nothing; of the last one, 500 s are left of 600
-        assert checked.crossings == [["intended", NAME], ["drift", NAME]]
+        assert checked.transitions == [["intended", NAME], ["drift", NAME]]
         unit = {"state": "active", "enabled": True}
         await checked.declare({"systemd": {"units": {"a": unit}}}, tmp_path)
         await checked.until(checked.clock.now + 10)
-        assert checked.crossings[2:] == [["drift", NAME]]
+        assert checked.transitions[2:] == [["drift", NAME]]
 
 
 @in_loop
@@ -413,10 +413,10 @@ async def test_what_is_declared_absent_heals_when_it_goes(
         began, ended = await _history(checked)
         assert (began[0], ended[0]) == ("drift", "healed")
         assert json.loads(ended[3]) == [[[said], ["present"], [end]]]
-        assert checked.crossings[-1] == ["healed", "users/account/toor"]
+        assert checked.transitions[-1] == ["healed", "users/account/toor"]
         declarations = checked.tracker.declarations
-        thing = ObjectId("users", "account", "toor")
-        assert declarations.absence(thing, {said: absent}) == "declared absent, and not there"
+        object_id = ObjectId("users", "account", "toor")
+        assert declarations.absence(object_id, {said: absent}) == "declared absent, and not there"
 
 
 @in_loop
@@ -546,7 +546,7 @@ async def test_a_declaration_that_changes_while_nothing_runs(tmp_path: Path) -> 
         await checked.observe(RUNNING, ["systemd/unit"])
         await checked.declare({"systemd": {"units": {"a": {"state": "active"}}}}, tmp_path)
         await checked.until(1010.0)
-        assert checked.crossings == []
+        assert checked.transitions == []
     async with StateStore(tmp_path / "memory.db", clock=lambda: 4e9 + 1000) as memory:
         checked = Checked(memory, Clock())
         # the file is read before it is compared
@@ -554,7 +554,7 @@ async def test_a_declaration_that_changes_while_nothing_runs(tmp_path: Path) -> 
         await checked.tracker.begin()
         await checked.observe(RUNNING, ["systemd/unit"])
         await checked.until(1010.0)
-        assert checked.crossings == [["intended", NAME]]
+        assert checked.transitions == [["intended", NAME]]
 
 
 @in_loop
@@ -576,7 +576,7 @@ async def test_what_left_while_nothing_ran_is_drift(tmp_path: Path) -> None:
         await checked.tracker.begin()
         memory.notify(Listed("live:test", frozenset({("users", "account")})))
         await checked.until(1040.0)
-        assert checked.crossings == [["drift", lee]]
+        assert checked.transitions == [["drift", lee]]
         assert (await _history(checked))[-1][:3] == ("drift", "lee", "start")
 
 
@@ -592,16 +592,16 @@ async def test_what_follows_a_declaration_slowly_is_intended(tmp_path: Path) -> 
         wanted = {"b": {"ensure": "installed", "version": "2"}}
         await checked.declare({**DECLARED, "packagekit": {"packages": wanted}}, tmp_path)
         await checked.until(1020.0)
-        assert checked.crossings == [["intended", package]]
+        assert checked.transitions == [["intended", package]]
         for status, version in (("unpacked", "1"), ("half-configured", "1")):
             observed = {"packages/package/b": {"status": status, "version": version}}
             await checked.observe(observed, [])
             await checked.until(checked.clock.now + 10)
-        assert {crossing[0] for crossing in checked.crossings} == {"intended"}
+        assert {transition[0] for transition in checked.transitions} == {"intended"}
         observed = {"packages/package/b": {"status": "installed", "version": "1"}}
         await checked.observe(observed, [])
         await checked.until(checked.clock.now + 10)
-        assert checked.crossings[-1] == ["drift", package]
+        assert checked.transitions[-1] == ["drift", package]
         assert checked.fields == {package: [["version", "2", "1", "warning"]]}
 
 
@@ -640,7 +640,7 @@ async def test_what_is_gone_with_its_source_is_no_drift(tmp_path: Path) -> None:
         await checked.memory.observe([], gone, {})
         await checked.memory.release(":1.5")
         await checked.until(1030.0)
-        assert checked.crossings == []
+        assert checked.transitions == []
 
 
 @in_loop
@@ -651,10 +651,10 @@ async def test_what_a_program_withdraws_of_several_is_missing(tmp_path: Path) ->
         told = [StateObject(Identity("publish:x", "p", "thing", n), {}) for n in "cd"]
         await checked.memory.publish(told, 0)
         await checked.until(1010.0)
-        assert checked.crossings == []
+        assert checked.transitions == []
         await checked.memory.withdraw([ObjectId("p", "thing", "c")], 0)
         await checked.until(1020.0)
-        assert checked.crossings == [["drift", "p/thing/c"]]
+        assert checked.transitions == [["drift", "p/thing/c"]]
 
 
 @in_loop
@@ -668,7 +668,7 @@ async def test_a_claim_that_is_given_up_heals(tmp_path: Path) -> None:
         assert checked.fields == {name: [["presence", "not declared", "present", "warning"]]}
         checked.memory.notify(Claimed(frozenset()))
         await checked.until(1020.0)
-        assert checked.crossings == [["drift", name], ["healed", name]]
+        assert checked.transitions == [["drift", name], ["healed", name]]
 
 
 @pytest.mark.parametrize("claim", ["yes", 1, None, ["units", "typo"], [1], {"a": 1}])

@@ -43,4 +43,4 @@ async def test_exactly_what_differs_is_drift(case: dict[str, Any], tmp_path: Pat
         await checked.until(checked.clock.now + 12)
         assert checked.fields == case["expected"]
         if "crossings" in case:
-            assert checked.crossings == case["crossings"]
+            assert checked.transitions == case["crossings"]

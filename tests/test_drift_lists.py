@@ -171,8 +171,8 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
     async with observed(tmp_path, files.observer) as host:
         shown: dict[str, dict[str, Any]] = {}
 
-        def take(crossing: DriftTransition) -> None:
-            shown["/".join(crossing.thing)] = _by_name(crossing.after)
+        def take(transition: DriftTransition) -> None:
+            shown["/".join(transition.object_id)] = _by_name(transition.after)
 
         async def until_drifted(**expected: dict[str, Any]) -> None:
             wanted = {f"users/{name.replace('_', '/')}": one for name, one in expected.items()}

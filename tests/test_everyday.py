@@ -56,7 +56,7 @@ def test_hosts_words_are_found_after_those_of_the_question(live: Callable[..., A
     """Find what has another word, behind what has the one asked for, and raise nothing else."""
 
     async def names(finder: Finder, question: str) -> list[str]:
-        return [hit.thing.name for hit in await finder.search(question, Page(2), "lexical")]
+        return [hit.object_id.name for hit in await finder.search(question, Page(2), "lexical")]
 
     async def work(made: House) -> None:
         others = [unit(f"u{n}", "nothing of that sort") for n in range(40)]

@@ -89,15 +89,15 @@ def conditions(chance: random.Random) -> Iterator[list[Condition]]:
 
 async def compare(memory: StateStore, chance: random.Random) -> None:
     """Compare what is found with what a look at everything that there is finds."""
-    about = {thing: memory.catalogue.about(thing) for thing in memory.catalogue.known()}
+    about = {object_id: memory.catalogue.about(object_id) for object_id in memory.catalogue.known()}
     contents = await memory.content([entry for entries in about.values() for entry in entries])
-    known = {thing: memory.joined(entries, contents) for thing, entries in about.items()}
+    known = {object_id: memory.joined(entries, contents) for object_id, entries in about.items()}
     for asked in conditions(chance):
         wanted = AllOf(asked)
         met = {
             t for t, all_ in about.items() if any(wanted.hold(e.identity, known[t]) for e in all_)
         }
-        assert await condition_matching.things(memory, asked) == met, asked
+        assert await condition_matching.object_ids(memory, asked) == met, asked
 
 
 async def change(memory: StateStore, chance: random.Random) -> None:
@@ -175,7 +175,9 @@ def test_a_change_while_it_is_read_is_read_again(
                 await memory.observe([StateObject(name, {"state": state}), *others], set(), {})
                 asked = [Condition("state", "=", str(state))]
                 for _ in range(9):
-                    assert await condition_matching.things(memory, asked) == {ObjectId(*name[1:])}
+                    assert await condition_matching.object_ids(memory, asked) == {
+                        ObjectId(*name[1:])
+                    }
                     await asyncio.sleep(0.0003)
 
     asyncio.run(look())
@@ -200,7 +202,9 @@ def test_what_is_to_be_read_anew_meanwhile_is(
                 monkeypatch.setattr(FieldReader, "_take", take)
                 await memory.observe([StateObject(one, {"a": state}) for one in units], set(), {})
                 await memory.fields.catch_up()
-                found = await condition_matching.things(memory, [Condition("a", "=", str(state))])
+                found = await condition_matching.object_ids(
+                    memory, [Condition("a", "=", str(state))]
+                )
                 assert len(found) == len(units)
 
     asyncio.run(look())

@@ -60,11 +60,11 @@ def test_without_a_model_words_are_left(live: Callable[..., Any]) -> None:
 
     async def work(made: House) -> None:
         await made.declare(unit("a", "network"))
-        thing = ObjectId("systemd", "unit", "a")
+        object_id = ObjectId("systemd", "unit", "a")
         asked = (
             made.finder.search("x", Page(5), "vector"),
-            made.finder.similar(thing, Page(5)),
-            made.vectors.vector(thing),
+            made.finder.similar(object_id, Page(5)),
+            made.vectors.vector(object_id),
         )
         for ask in asked:
             with pytest.raises(NoModel):
@@ -72,7 +72,7 @@ def test_without_a_model_words_are_left(live: Callable[..., Any]) -> None:
         assert made.vectors.waiting() == 0
         for mode in ("lexical", "hybrid"):
             (hit,) = await made.finder.search("network", Page(5), mode)
-            assert hit.thing == thing
+            assert hit.object_id == object_id
 
     live(work, settings={"vector_level": "none"}, engine=False)
 
@@ -88,8 +88,8 @@ def test_pages_are_exact(live: Callable[..., Any]) -> None:
             whole = await made.finder.search("network mail 7", Page(100), mode)
             pages = [await made.finder.search("network mail 7", Page(7, o), mode)
                      for o in range(0, 100, 7)]  # fmt: skip
-            assert [h.thing for page in pages for h in page] == [h.thing for h in whole]
-            assert len({h.thing for h in whole}) == len(whole)
+            assert [h.object_id for page in pages for h in page] == [h.object_id for h in whole]
+            assert len({h.object_id for h in whole}) == len(whole)
         found = await made.finder.search("network", Page(5, wanted={"plugin": "nowhere"}))
         assert found == []
 
@@ -112,7 +112,7 @@ def test_answers_do_not_depend_on_what_has_been(live: Callable[..., Any]) -> Non
             *await made.finder.search("failed network mail", Page(20)),
             *await made.finder.search("network mail", Page(20)),
         ]
-        return [(hit.thing.name, hit.score.total, hit.judged.chance) for hit in hits]
+        return [(hit.object_id.name, hit.score.total, hit.rating.chance) for hit in hits]
 
     async def grown(made: House) -> list[tuple[str, float, float]]:
         await made.declare(*some(0, 200))
@@ -139,7 +139,9 @@ def test_a_corrected_question_is_asked_as_it_is_meant(mode: str, live: Callable[
             await made.finder.search(question, Page(5), mode)
             for question in ("network", "net work")
         ]
-        assert [(hit.thing, hit.score) for hit in asked] == [(h.thing, h.score) for h in meant]
+        assert [(hit.object_id, hit.score) for hit in asked] == [
+            (h.object_id, h.score) for h in meant
+        ]
 
     live(work)
 
@@ -149,7 +151,7 @@ def test_a_condition_only_leaves_out(mode: str, live: Callable[..., Any]) -> Non
     """Give what meets a condition, with the scores that its entries have without one."""
 
     def scored(hits: Sequence[Hit]) -> dict[str, Any]:
-        rows = {hit.thing.name: hit.score for hit in hits}
+        rows = {hit.object_id.name: hit.score for hit in hits}
         return {name: (s.vector, s.lexical, s.values, s.kinds) for name, s in rows.items()}
 
     async def work(made: House) -> None:
@@ -162,7 +164,7 @@ def test_a_condition_only_leaves_out(mode: str, live: Callable[..., Any]) -> Non
             for condition in (Condition("name", op, value) for op, value in ASKED):
                 page = Page(100, where=(condition,))
                 found = await made.finder.search(question, page, mode)
-                met = [hit for hit in every if condition.is_met_by([hit.thing.name])]
+                met = [hit for hit in every if condition.is_met_by([hit.object_id.name])]
                 expected = scored(met).items()
                 assert scored(found) == {k: pytest.approx(v, abs=1e-5) for k, v in expected}
 
@@ -200,10 +202,10 @@ def test_what_is_like_an_object_leaves_it_out(live: Callable[..., Any]) -> None:
         await made.declare(*twins)
         while made.vectors.waiting():
             await made.event(Vectorized)
-        thing = ObjectId("systemd", "unit", "mail one")
-        hits = await made.finder.similar(thing, Page(10))
-        assert hits[0].thing.name == "mail two"
-        assert thing not in [hit.thing for hit in hits]
+        object_id = ObjectId("systemd", "unit", "mail one")
+        hits = await made.finder.similar(object_id, Page(10))
+        assert hits[0].object_id.name == "mail two"
+        assert object_id not in [hit.object_id for hit in hits]
         with pytest.raises(UnknownObject):
             await made.finder.similar(ObjectId("a", "b", "c"), Page(10))
 
@@ -242,7 +244,7 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
             while "stopped working" not in await faults.get():
                 pass
             hits = await made.finder.search("mail", Page(5))
-            assert {hit.thing.name for hit in hits} == {"a", "b"}
+            assert {hit.object_id.name for hit in hits} == {"a", "b"}
             # what was computed before is still compared
             assert await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(5))
             with pytest.raises(ProviderError, match="cpu:onnxruntime"):
@@ -265,9 +267,9 @@ def test_what_is_declared_is_looked_up_on_the_event_loop(live: Callable[..., Any
     class Watched(Unpaired):
         """Declarations that note who asks."""
 
-        def observed(self, thing: ObjectId) -> Sequence[ObjectId]:
+        def observed(self, object_id: ObjectId) -> Sequence[ObjectId]:
             threads.add(threading.get_ident())
-            return super().observed(thing)
+            return super().observed(object_id)
 
     async def work(made: House) -> None:
         await made.declare(unit("a", "network mail"), unit("b", "disk"))
@@ -280,7 +282,7 @@ def test_what_is_declared_is_looked_up_on_the_event_loop(live: Callable[..., Any
         )
         made.memory.declarations = Watched()
         (hit,) = await made.finder.search("mail", Page(5), "lexical")
-        assert hit.thing.name == "a"
+        assert hit.object_id.name == "a"
         assert threads == {threading.get_ident()}
 
     live(work, settings={"vector_level": "none"}, engine=False)

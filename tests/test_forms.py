@@ -25,7 +25,7 @@ ADDRESS = ObjectId("net", "address", "192.0.2.1/24 on eth0")
 
 
 @pytest.mark.parametrize(
-    ("question", "thing", "is_asked"),
+    ("question", "object_id", "is_asked"),
     [
         ("is postgres running", UNIT, True),
         ("is postgres running", ACCOUNT, False),
@@ -39,10 +39,13 @@ ADDRESS = ObjectId("net", "address", "192.0.2.1/24 on eth0")
     ],
 )
 def test_a_question_about_a_state_asks_for_what_has_states(
-    question: str, thing: ObjectId, *, is_asked: bool
+    question: str, object_id: ObjectId, *, is_asked: bool
 ) -> None:
     """Raise services if it is asked whether something runs, and no sort where one is named."""
-    assert bool(kinds.of_thing(thing)[0] & question_patterns.of(question).asked.subject) == is_asked
+    assert (
+        bool(kinds.of_object(object_id)[0] & question_patterns.of(question).asked.subject)
+        == is_asked
+    )
 
 
 def test_only_what_can_have_a_value_is_asked_for_with_it() -> None:
@@ -53,13 +56,13 @@ def test_only_what_can_have_a_value_is_asked_for_with_it() -> None:
     )
     for question, is_device in (("network card", True), ("network card that is down", False)):
         subject = question_patterns.of(question).asked.subject
-        assert bool(kinds.of_thing(card)[0] & subject) == is_device
-        assert kinds.of_thing(interface)[0] & subject
+        assert bool(kinds.of_object(card)[0] & subject) == is_device
+        assert kinds.of_object(interface)[0] & subject
 
 
 def test_what_is_scheduled_is_named_by_its_schedule() -> None:
     """Let `what runs every night` name timers, without raising all of them."""
-    asked, of_timer = question_patterns.of("what runs every night").asked, kinds.of_thing(TIMER)[0]
+    asked, of_timer = question_patterns.of("what runs every night").asked, kinds.of_object(TIMER)[0]
     assert of_timer & asked.named
     assert not of_timer & asked.subject
 
@@ -82,7 +85,7 @@ def test_a_question_for_what_acts_asks_for_no_passive_thing(
     question: str, *, is_deed: bool
 ) -> None:
     """Take more from mounts, ports and the like, and never raise them, if a verb begins."""
-    form, of_mount = question_patterns.of(question), kinds.of_thing(MOUNT)[0]
+    form, of_mount = question_patterns.of(question), kinds.of_object(MOUNT)[0]
     assert bool(of_mount & form.damped) == is_deed
     assert any(of_mount & sorts for sorts, _ in form.less) == is_deed
     assert not (is_deed and of_mount & form.asked.named)
@@ -91,16 +94,18 @@ def test_a_question_for_what_acts_asks_for_no_passive_thing(
 def test_a_question_for_a_place_finds_places_first() -> None:
     """Take nothing from files, and less than nothing from mounts, after `where`."""
     less = question_patterns.of("where are the backups").less
-    taken = {thing: [a for sorts, a in less if kinds.of_thing(thing)[0] & sorts] for thing in
-             (MOUNT, FILE, ACCOUNT, UNIT)}  # fmt: skip
+    taken = {
+        object_id: [a for sorts, a in less if kinds.of_object(object_id)[0] & sorts]
+        for object_id in (MOUNT, FILE, ACCOUNT, UNIT)
+    }
     assert taken == {MOUNT: [-0.1], FILE: [0.0], ACCOUNT: [0.1], UNIT: []}
 
 
 def test_where_something_is_configured_asks_for_files_alone() -> None:
     """Raise files, and no accounts, where it is asked where accounts are configured."""
     asked = question_patterns.of("where are the users configured").asked
-    assert kinds.of_thing(FILE)[0] & asked.subject
-    assert not kinds.of_thing(ACCOUNT)[0] & asked.named
+    assert kinds.of_object(FILE)[0] & asked.subject
+    assert not kinds.of_object(ACCOUNT)[0] & asked.named
 
 
 @pytest.mark.parametrize(
@@ -125,7 +130,7 @@ def test_a_state_that_is_asked_about_counts_little(
         found = await Finder(ObjectVectors(memory, Serving(load({})))).search(
             question, Page(10), "lexical"
         )
-        return found[0].thing.name
+        return found[0].object_id.name
 
     others = [unit(f"other{n}.service") for n in range(20)]
     objects = [stork("black", "inactive"), stork("white", "running"), *others]
@@ -171,7 +176,7 @@ def test_all_values_of_a_question_must_be_met(
     async def look(memory: StateStore) -> set[str]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search(question, Page(10), "lexical")
-        return {hit.thing.name for hit in found if not hit.judged.is_weak}
+        return {hit.object_id.name for hit in found if not hit.rating.is_weak}
 
     found = run(tmp_path, objects, look)
     assert found >= names

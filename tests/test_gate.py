@@ -150,8 +150,8 @@ def test_refused_by_rank(low: float, high: float, of_some: str, of_all: str) -> 
     found = replace(grade("int8"), mean_cosine=1, min_cosine=1, change_low=low, change_high=high)
     for is_last, expected in ((False, of_some), (True, of_all)):
         why = grading.lost(found, is_last=is_last)
-        judged = replace(found, refused=why)
-        assert ("refused" if why else "open" if grading.is_open(judged) else "") == expected
+        rating = replace(found, refused=why)
+        assert ("refused" if why else "open" if grading.is_open(rating) else "") == expected
         assert not why or f"{100 * low:+.2f} to {100 * high:+.2f} points from fp32's" in why
 
 

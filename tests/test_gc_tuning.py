@@ -64,11 +64,11 @@ def test_few_objects_are_searched_again() -> None:
 @pytest.mark.usefixtures("tuned")
 def test_what_is_frozen_is_freed_all_the_same() -> None:
     """Free what nobody holds at once, although no search looks at it."""
-    thing, many = Thing(), [[n] for n in range(500_000)]
+    object_id, many = Thing(), [[n] for n in range(500_000)]
     gc.collect()
     assert not any(each is many for each in gc.get_objects())
-    gone = weakref.ref(thing)
-    del thing
+    gone = weakref.ref(object_id)
+    del object_id
     assert gone() is None
 
 

@@ -122,9 +122,9 @@ def test_bus_that_pauses_under_load_loses_nothing(daemons: Callable[..., Running
 def _publish(wires: list[Wire], name: str) -> list[tuple[Wire, int]]:
     """Send many calls on every connection, and wait for none."""
     return [
-        (wire, wire.start(STATE_PATH, PUBLISH, "sa(sssa{sv})a{sv}", "load", [thing], {}))
+        (wire, wire.start(STATE_PATH, PUBLISH, "sa(sssa{sv})a{sv}", "load", [object_id], {}))
         for number, wire in enumerate(wires)
-        for thing in (("p", name, f"n{number}-{n}", {}) for n in range(PUBLISHED_AT_ONCE))
+        for object_id in (("p", name, f"n{number}-{n}", {}) for n in range(PUBLISHED_AT_ONCE))
     ]
 
 

@@ -105,9 +105,9 @@ def test_long_argument_is_refused_at_once(
 
     async def work(caller: Caller) -> None:
         before = cpu_seconds(asked.pid)
-        with pytest.raises(RemoteError) as raised:
+        with pytest.raises(RemoteError) as boost:
             await caller.call(STATE_PATH, f"{STATE}.{member}", signature, *body)
-        assert raised.value.name.endswith(error)
+        assert boost.value.name.endswith(error)
         assert cpu_seconds(asked.pid) - before < 1
 
     ask(asked, work)

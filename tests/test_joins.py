@@ -118,4 +118,4 @@ async def search(
         await memory.observe([*others, *objects], set(), {})
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         hits = await finder.search(question, page, "lexical")
-        return [(hit.thing.name, hit.score.total) for hit in hits]
+        return [(hit.object_id.name, hit.score.total) for hit in hits]

@@ -20,7 +20,7 @@ CANARY = "hunter2-yellowfeather"
 Check = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def judged(plugins: dict[str, Any], **more: Any) -> Judgement:
+def rating(plugins: dict[str, Any], **more: Any) -> Judgement:
     """Judge a file with these plugins."""
     return judge({"version": 1, "plugins": plugins, **more})
 
@@ -38,9 +38,9 @@ def test_names_of_content_and_cut_names() -> None:
     """Names made from content, cut names and redacted names are told apart."""
     long = "n" * (MAX_NAME["name"] + 1)
     url = f"postgres://user:{CANARY}@host/base"
-    found = judged({"net": {"routes": [{"to": "default"}], "links": {long: {}, url: {}, "a": {}}}})
-    assert [(thing.kind, thing.name[0]) for thing in found.made] == [("route", "~")]
-    assert [thing.name[:9] for thing in found.cut] == ["n" * 9]
+    found = rating({"net": {"routes": [{"to": "default"}], "links": {long: {}, url: {}, "a": {}}}})
+    assert [(object_id.kind, object_id.name[0]) for object_id in found.made] == [("route", "~")]
+    assert [object_id.name[:9] for object_id in found.cut] == ["n" * 9]
     (hidden,) = found.redacted
     assert hidden.name[:-8] == "postgres://user:[redacted]@host/base~"
 
@@ -48,7 +48,7 @@ def test_names_of_content_and_cut_names() -> None:
 def test_hidden_fields_are_named_without_values() -> None:
     """Each field in which a secret is replaced is named and counted, and its value never shown."""
     unit = {"environment": {"DB_PASSWORD": CANARY}, "exec": ["x", "--password", CANARY]}
-    found = judged({"systemd": {"units": {"a": unit, "b": unit}}})
+    found = rating({"systemd": {"units": {"a": unit, "b": unit}}})
     assert found.hidden["systemd", "unit", "environment.DB_PASSWORD"] == 2
     assert found.hidden["systemd", "unit", "exec[]"] == 2
     assert CANARY not in repr(found)
@@ -72,7 +72,7 @@ def test_what_is_probably_not_meant(
     plugins: dict[str, Any], more: dict[str, Any], warning: str
 ) -> None:
     """What is allowed but hardly meant is warned of."""
-    assert [text for text in judged(plugins, **more).warnings if warning in text]
+    assert [text for text in rating(plugins, **more).warnings if warning in text]
 
 
 def test_words_that_mean_nothing() -> None:
@@ -110,7 +110,7 @@ def test_a_good_file_has_no_warning() -> None:
 
 def test_an_ordinal_of_the_files_own_is_a_name() -> None:
     """A name that ends like an ordinal and stands in the file is no repetition."""
-    assert judged({"a": {"bs": {"c": {"x": 1}, "c#2": {"x": 1}}}}).warnings == []
+    assert rating({"a": {"bs": {"c": {"x": 1}, "c#2": {"x": 1}}}}).warnings == []
 
 
 # the command
@@ -167,8 +167,8 @@ def test_a_file_that_cannot_be_read(check: Check, tmp_path: Path) -> None:
 def test_secrets_are_not_shown(check: Check) -> None:
     """No value, and no secret in a key or a name, is printed, whether the file is good or bad."""
     url = f"postgres://user:{CANARY}@host/base"
-    things = {url: {"password": CANARY, url: 1}}
-    good = json.dumps({"version": 1, "plugins": {"a": {"bs": things}, url: {}}, url: 1})
+    object_ids = {url: {"password": CANARY, url: 1}}
+    good = json.dumps({"version": 1, "plugins": {"a": {"bs": object_ids}, url: {}}, url: 1})
     for text in (good, good[:-1], good.replace(": 1}}", ": NaN}}")):
         for more in ([], ["--json"]):
             done = check("-", *more, stdin=text)

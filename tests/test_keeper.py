@@ -55,7 +55,7 @@ def to_journal(journald: Journald) -> Iterator[structlog.typing.FilteringBoundLo
 
 def run(
     path: Path,
-    keeper: Callable[[StateStore], HistoryRetention],
+    retention: Callable[[StateStore], HistoryRetention],
     work: Callable[..., Awaitable[None]],
 ) -> None:
     """Do something while history is kept."""
@@ -68,7 +68,7 @@ def run(
                 holder[0].recorded()
 
         async with StateStore(path, take, boot="b1") as memory, asyncio.timeout(PATIENCE_SECONDS):
-            holder.append(keeper(memory))
+            holder.append(retention(memory))
             await work(memory, holder[0])
 
     asyncio.run(both())
@@ -98,13 +98,13 @@ def test_a_checkpoint_is_an_entry(
     """Write what verifies the rows, with the event's id, once for the same rows."""
     path = tmp_path / "memory.db"
 
-    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
         for number in range(5):
             await memory.publish([unit("a", number=number)], OWNER)
-        await keeper.keep()
-        await keeper.keep()
+        await retention.keep()
+        await retention.keep()
         await memory.publish([unit("a", number=5)], OWNER)
-        await keeper.keep()
+        await retention.keep()
 
     run(path, lambda memory: made(memory, to_journal), work)
     entry = journald.receive()
@@ -122,9 +122,9 @@ def test_checkpoints_follow_changes(
 ) -> None:
     """Write one some time after a change, and none while nothing changes."""
 
-    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
-        task = asyncio.create_task(keeper.run())
+        task = asyncio.create_task(retention.run())
         assert read(await asyncio.to_thread(journald.receive)).size == 1
         await asyncio.sleep(0.1)
         await memory.publish([unit("b"), unit("c")], OWNER)
@@ -141,11 +141,11 @@ def test_checkpoints_follow_changes(
 def test_no_journal_is_told(tmp_path: Path) -> None:
     """Say once that nothing vouches for history."""
 
-    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
-        task = asyncio.create_task(keeper.run())
+        task = asyncio.create_task(retention.run())
         await asyncio.sleep(0.1)
-        await keeper.keep()
+        await retention.keep()
         task.cancel()
 
     with capture_logs() as lines:
@@ -183,10 +183,10 @@ def test_a_field_that_is_there_twice_is_not_believed() -> None:
 def published(count: int) -> Callable[[StateStore, HistoryRetention], Awaitable[None]]:
     """Make work that records so many rows, and keeps history after them."""
 
-    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
         for number in range(count):
             await memory.publish([unit(f"u{number % 50}", number="x" * number)], OWNER)
-        await keeper.keep()
+        await retention.keep()
 
     return work
 
@@ -249,7 +249,7 @@ def test_what_becomes_too_old_is_pruned_while_nothing_changes(
     """Look for rows beyond the limit of days now and then, although no change comes."""
     days = [0]
 
-    def keeper(memory: StateStore) -> HistoryRetention:
+    def retention(memory: StateStore) -> HistoryRetention:
         return HistoryRetention(
             memory,
             to_journal,
@@ -260,15 +260,15 @@ def test_what_becomes_too_old_is_pruned_while_nothing_changes(
             idle_seconds=0.01,
         )
 
-    async def work(memory: StateStore, keeper: HistoryRetention) -> None:
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
-        task = asyncio.create_task(keeper.run())
+        task = asyncio.create_task(retention.run())
         assert read(await asyncio.to_thread(journald.receive)).first == 1
         days[0] = ALL.days + 1
         assert read(await asyncio.to_thread(journald.receive)).first == 2
         task.cancel()
 
-    run(tmp_path / "memory.db", keeper, work)
+    run(tmp_path / "memory.db", retention, work)
 
 
 def test_what_was_not_pruned_is_missed(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from raising import raising
+from boost_plan import boost_plan
 
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.ranking.boosts import KIND_WEIGHT, named_kinds
@@ -40,11 +40,11 @@ from opdbus.state.object import ObjectId
     ],
 )
 def test_words_name_sorts_of_things(
-    question: str, thing: tuple[str, str, str], *, is_named: bool
+    question: str, object_id: tuple[str, str, str], *, is_named: bool
 ) -> None:
     """A question names things by words of their sort, the longest phrase counts."""
-    of_thing, _ = kinds.of_thing(ObjectId(*thing))
-    assert bool(of_thing & kinds.requested(question, STOP_WORDS).named) == is_named
+    of_object, _ = kinds.of_object(ObjectId(*object_id))
+    assert bool(of_object & kinds.requested(question, STOP_WORDS).named) == is_named
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_words_name_sorts_of_things(
     ],
 )
 def test_a_question_asks_for_some_of_the_sorts_that_it_names(
-    question: str, thing: tuple[str, str, str], *, is_asked: bool
+    question: str, object_id: tuple[str, str, str], *, is_asked: bool
 ) -> None:
     """A question asks for the sort that it begins with, or for one that `on which` asks for.
 
     That is the last noun of its first ones, unless it begins with a verb or `when`.
     """
-    of_thing, _ = kinds.of_thing(ObjectId(*thing))
-    assert bool(of_thing & kinds.requested(question, STOP_WORDS).subject) == is_asked
+    of_object, _ = kinds.of_object(ObjectId(*object_id))
+    assert bool(of_object & kinds.requested(question, STOP_WORDS).subject) == is_asked
 
 
 def test_a_sort_that_is_only_mentioned_is_not_raised() -> None:
@@ -94,8 +94,8 @@ def test_a_sort_that_is_only_mentioned_is_not_raised() -> None:
 
 def test_what_others_have_comes_after_them() -> None:
     """A group or a file loses a little where nobody asks for it, and only there."""
-    service = kinds.of_thing(ObjectId("systemd", "unit", "web.service"))
-    group = kinds.of_thing(ObjectId("users", "group", "web"))
+    service = kinds.of_object(ObjectId("systemd", "unit", "web.service"))
+    group = kinds.of_object(ObjectId("users", "group", "web"))
     known, less = np.array([service[0], group[0]]), np.array([service[1], group[1]], np.float32)
     nobody = named_kinds(kinds.requested("the web", STOP_WORDS), known, less, None)
     assert nobody[0] == 0 > nobody[1]
@@ -106,9 +106,9 @@ def test_the_rare_value_of_the_sort_comes_first() -> None:
     """What is of the sort and has the value that a question names comes before both others."""
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
-    raised = raising(values, named_kinds(RequestedKinds(1, 1), known, less, values))
-    likeness = Similarity(np.array([0.3, 0.3, 0.5], np.float32))
-    assert next(rank(likeness, np.zeros(3, np.float32), raised))[0] == 0
+    boost = boost_plan(values, named_kinds(RequestedKinds(1, 1), known, less, values))
+    similarity = Similarity(np.array([0.3, 0.3, 0.5], np.float32))
+    assert next(rank(similarity, np.zeros(3, np.float32), boost))[0] == 0
     assert named_kinds(RequestedKinds(1, 1), known, less, None).tolist() == pytest.approx(
         [KIND_WEIGHT] * 2 + [0]
     )

@@ -120,7 +120,7 @@ def found(folder: Path, settings: Config, objects: Sequence[StateObject], questi
                 question, Page(10), "lexical"
             )
             assert len(hits) == len(objects)
-            return hits[0].thing.name
+            return hits[0].object_id.name
 
     return asyncio.run(work())
 

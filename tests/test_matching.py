@@ -84,7 +84,7 @@ def run(
 
 def names(found: frozenset[ObjectId]) -> list[str]:
     """Give the names of things in order."""
-    return sorted(thing.name for thing in found)
+    return sorted(object_id.name for object_id in found)
 
 
 def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
 
     async def compare(memory: StateStore) -> None:
         for condition in asked:
-            found = await condition_matching.things(memory, [condition])
+            found = await condition_matching.object_ids(memory, [condition])
             met = {
                 item.identity.name
                 for item in objects
                 if AllOf([condition]).hold(item.identity, item.properties)
             }
-            assert {thing.name for thing in found} == met, condition
+            assert {object_id.name for object_id in found} == met, condition
 
     run(tmp_path, objects, compare)
 
@@ -128,7 +128,7 @@ def test_what_is_observed_of_a_thing_counts(tmp_path: Path) -> None:
             *("enabled=yes", "active_state=failed", "enabled=yes, active_state=failed"),
             *("active_state=active", "source=file, active_state=failed"),
         )
-        return [names(await condition_matching.things(memory, parse(text))) for text in asked]
+        return [names(await condition_matching.object_ids(memory, parse(text))) for text in asked]
 
     assert run(tmp_path, objects, look) == [["b"], ["a"], [], [], ["a"]]
 
@@ -142,7 +142,7 @@ def test_what_op_dbus_saw_counts_before_what_was_published(tmp_path: Path) -> No
 
     async def look(memory: StateStore) -> list[list[str]]:
         asked = ("active_state=active", "active_state=failed", "note=odd")
-        return [names(await condition_matching.things(memory, parse(text))) for text in asked]
+        return [names(await condition_matching.object_ids(memory, parse(text))) for text in asked]
 
     assert run(tmp_path, objects, look) == [["a"], [], ["a"]]
 
@@ -155,7 +155,7 @@ def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:
         values = {"restarts": 7}, {"idle": True}
         memory.volatile.put(dict(zip((o.identity for o in objects), values, strict=True)))
         asked = ("restarts>5", "restarts=1", "idle=yes", "name=b, idle=yes")
-        return [names(await condition_matching.things(memory, parse(text))) for text in asked]
+        return [names(await condition_matching.object_ids(memory, parse(text))) for text in asked]
 
     assert run(tmp_path, objects, look) == [["a"], [], ["b"], ["b"]]
 
@@ -187,7 +187,7 @@ def test_many_objects_leave_the_loop_free(tmp_path: Path) -> None:
 
         ticking = asyncio.create_task(tick())
         began = time.process_time()
-        found = await condition_matching.things(memory, parse("used_percent>98"))
+        found = await condition_matching.object_ids(memory, parse("used_percent>98"))
         assert time.process_time() - began < 4
         ticking.cancel()
         assert turns > 20 or not memory.fields.unread().ids
@@ -273,7 +273,9 @@ def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
     async def look(memory: StateStore) -> list[list[str]]:
         asked = ("description:resolution", "state:active", "state:act")
         taken = [(await query_parser.read(memory, text)).conditions for text in asked]
-        return [names(await condition_matching.things(memory, conditions)) for conditions in taken]
+        return [
+            names(await condition_matching.object_ids(memory, conditions)) for conditions in taken
+        ]
 
     assert run(tmp_path, QUESTION, look) == [["cups.service"], ["cups.service"], []]
 
@@ -317,7 +319,7 @@ def test_a_name_raises_what_the_question_asks_for(
     async def look(memory: StateStore) -> float:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search(question, Page(10), "lexical")
-        (score,) = (hit.score for hit in found if hit.thing.name == "stork.service")
+        (score,) = (hit.score for hit in found if hit.object_id.name == "stork.service")
         return score.total - score.lexical - SAID_WEIGHT * score.said
 
     assert run(tmp_path, [unit("stork.service")], look) == pytest.approx(
@@ -334,8 +336,8 @@ def test_a_state_of_many_is_looked_for_by_its_value(tmp_path: Path) -> None:
     async def look(memory: StateStore) -> str:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search("stopped database", Page(10), "lexical")
-        assert "halt.service" not in {hit.thing.name for hit in found}
-        return found[0].thing.name
+        assert "halt.service" not in {hit.object_id.name for hit in found}
+        return found[0].object_id.name
 
     assert run(tmp_path, objects, look) == "db.service"
 
@@ -352,7 +354,7 @@ def test_a_value_that_nothing_asked_for_has_is_left_out(tmp_path: Path) -> None:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         question = "files that the administrator changed"
         found = await finder.search(question, Page(10), "lexical")
-        return {hit.thing.name: hit.score.values for hit in found}
+        return {hit.object_id.name: hit.score.values for hit in found}
 
     found = run(tmp_path, objects, look)
     assert found["/etc/3"] > 0.5
@@ -374,6 +376,6 @@ def test_two_words_are_read_as_the_name_that_they_make(
     async def look(memory: StateStore) -> list[str]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search("who may love birds?", Page(10), "lexical")
-        return [hit.thing.name for hit in found if hit.thing.name == "lovebirds.service"]
+        return [hit.object_id.name for hit in found if hit.object_id.name == "lovebirds.service"]
 
     assert run(tmp_path, objects, look) == names

@@ -160,17 +160,17 @@ def test_objects_belong_to_their_publisher(live: Callable[..., Any]) -> None:
     """Let an owner replace and withdraw, root as well, and nobody else; not even in part."""
 
     async def work(made: House) -> None:
-        thing = ObjectId("systemd", "unit", "a")
+        object_id = ObjectId("systemd", "unit", "a")
         await made.publish(observed("a", "one"))
         with pytest.raises(AccessDenied, match="belongs to uid 1000"):
             await made.publish(observed("b", "two"), observed("a", "two"), owner=OTHER)
         with pytest.raises(AccessDenied, match="not published by you"):
-            await made.memory.withdraw([thing], OTHER)
+            await made.memory.withdraw([object_id], OTHER)
         assert [e.identity.name for e in made.memory.catalogue] == ["a"]
         await made.publish(observed("a", "three"))
-        assert await made.memory.withdraw([thing], ROOT) == 1
+        assert await made.memory.withdraw([object_id], ROOT) == 1
         with pytest.raises(UnknownObject):
-            await made.memory.withdraw([thing], OWNER)
+            await made.memory.withdraw([object_id], OWNER)
 
     live(work, engine=False)
 
@@ -179,13 +179,13 @@ def test_what_the_file_declares_cannot_be_withdrawn(live: Callable[..., Any]) ->
     """Take back what was published about a thing, never what is declared, not even for root."""
 
     async def work(made: House) -> None:
-        thing = ObjectId("systemd", "unit", "a")
+        object_id = ObjectId("systemd", "unit", "a")
         await made.declare(unit("a", "declared"))
         with pytest.raises(AccessDenied, match="the state file declares it"):
-            await made.memory.withdraw([thing], ROOT)
+            await made.memory.withdraw([object_id], ROOT)
         await made.publish(observed("a", "observed"))
-        assert await made.memory.withdraw([thing, thing], OWNER) == 1
-        assert [e.identity.source for e in made.memory.catalogue.about(thing)] == [FILE]
+        assert await made.memory.withdraw([object_id, object_id], OWNER) == 1
+        assert [e.identity.source for e in made.memory.catalogue.about(object_id)] == [FILE]
 
     live(work, engine=False)
 
@@ -210,9 +210,9 @@ def test_two_withdrawals_at_once_take_it_once(live: Callable[..., Any]) -> None:
 
     async def work(made: House) -> None:
         await made.publish(observed("a", "one"))
-        thing = ObjectId("systemd", "unit", "a")
+        object_id = ObjectId("systemd", "unit", "a")
         results = await asyncio.gather(
-            *(made.memory.withdraw([thing], OWNER) for _ in range(2)), return_exceptions=True
+            *(made.memory.withdraw([object_id], OWNER) for _ in range(2)), return_exceptions=True
         )
         assert results[0] == 1
         assert isinstance(results[1], UnknownObject)
@@ -395,10 +395,10 @@ def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:
     async def work() -> None:
         path = settings.state_dir / "memory.db"
         async with StateStore(path, clock=lambda: next(times)) as memory:
-            thing = ObjectId("systemd", "unit", "a")
+            object_id = ObjectId("systemd", "unit", "a")
             for number in range(3):
                 await memory.publish([unit("a", f"text {number}", f"publish:p{number}")], OWNER)
-                newest = memory.catalogue.about(thing)[0]
+                newest = memory.catalogue.about(object_id)[0]
                 assert newest.identity.source == f"publish:p{number}"
             assert newest.updated_at == 0
 

@@ -86,13 +86,13 @@ def test_users_and_addresses_of_lines() -> None:
         ("systemd/unit/nginx.socket", False),
     ],
 )
-def test_what_a_unit_names(thing: str, *, is_named: bool) -> None:
+def test_what_a_unit_names(object_id: str, *, is_named: bool) -> None:
     """Files, ports, users, mounts and packages are named by what they are, not by a beginning."""
     text = (
         "user www-data;\nlisten 80;\nroot /srv/www/shop;\nssl_certificate /etc/tls/shop/cert.pem;"
     )
     found = config_mentions.in_text(text) | config_mentions.of_names("nginx.service")
-    assert found.has(ObjectId(*thing.split("/", 2))) is is_named
+    assert found.has(ObjectId(*object_id.split("/", 2))) is is_named
 
 
 def test_programs_that_run_others_name_nothing() -> None:

@@ -284,8 +284,8 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         await until(lambda: memory.migrator.rows > 0)
         rows = await history_reader.first(memory, Filter(), 10_000)
         assert {row.what for row in rows} <= {"forgot"}
-        thing = ObjectId("systemd", "unit", "gone")
-        assert await memory.archive.read(lambda store: store.history.newest(thing, 9)) == []
+        object_id = ObjectId("systemd", "unit", "gone")
+        assert await memory.archive.read(lambda store: store.history.newest(object_id, 9)) == []
         said = await memory.archive.read(lambda store: store.sentences.said(range(999), None))
         assert said == []
         assert len(memory.catalogue) == len(entries)

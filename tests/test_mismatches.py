@@ -57,7 +57,7 @@ def _search(folder: Path, question: str) -> list[tuple[str, Mismatch]]:
     async def work(memory: StateStore) -> list[tuple[str, Mismatch]]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         hits = await finder.search(question, Page(10), "lexical")
-        return [(hit.thing.name, hit.score.mismatch) for hit in hits]
+        return [(hit.object_id.name, hit.score.mismatch) for hit in hits]
 
     return run(folder, _host(), work)
 
@@ -120,7 +120,7 @@ def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         pages = [Page(10, offset) for offset in range(0, 60, 10)]
         found = [await finder.search("podman containers", page, "lexical") for page in pages]
-        return [[hit.thing.name for hit in hits] for hits in found]
+        return [[hit.object_id.name for hit in hits] for hits in found]
 
     found = run(tmp_path, own + others, work)
     assert [len(names) for names in found] == [10] * 6
@@ -234,7 +234,7 @@ def test_what_says_the_reverse_of_a_question_comes_later(
     async def work(memory: StateStore) -> list[str]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         hits = await finder.search(question, Page(10), "lexical")
-        return [hit.thing.name for hit in hits if hit.thing.kind == "slide"]
+        return [hit.object_id.name for hit in hits if hit.object_id.kind == "slide"]
 
     objects = [
         StateObject(Identity("publish:pool", "pool", "slide", name), fields)

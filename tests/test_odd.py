@@ -77,7 +77,7 @@ def test_a_planted_value_is_found(change: dict[str, Any], field: str, said: str)
     objects = alike()
     objects["svc3.service"] |= change
     (found,) = odd(objects)
-    assert (found.thing.name, found.objects) == ("svc3.service", 40)
+    assert (found.object_id.name, found.objects) == ("svc3.service", 40)
     assert [quirk.field for quirk in found.quirks] == [field]
     assert sentence(_details(found)) == said
 
@@ -87,7 +87,7 @@ def stand_out(plugin: str, kind: str, objects: dict[str, dict[str, Any]]) -> dic
     survey = Survey()
     for name, properties in objects.items():
         survey.add(ObjectId(plugin, kind, name), properties)
-    return {o.thing.name: sentence(_details(o)) for o in outliers(survey, NEVER)}
+    return {o.object_id.name: sentence(_details(o)) for o in outliers(survey, NEVER)}
 
 
 @pytest.mark.parametrize("count", [2, 40])
@@ -193,7 +193,7 @@ def test_what_several_have_alike_is_not_odd() -> None:
     objects = alike()
     objects["svc5.service"] |= {"masked": True}
     objects["svc6.service"] |= {"enabled": False, "type": "notify"}
-    assert [found.thing.name for found in odd(objects)] == ["svc6.service", "svc5.service"]
+    assert [found.object_id.name for found in odd(objects)] == ["svc6.service", "svc5.service"]
 
 
 def test_what_says_the_same_is_told_once() -> None:
@@ -254,7 +254,7 @@ def test_outliers_of_a_memory(live: Callable[..., Any]) -> None:
             return [path for path, *_ in await on_bus(made.insight, made.memory, 9, options)]
 
         (found,) = await made.insight.outliers(Page(9))
-        assert found.thing.name == "mail 3"
+        assert found.object_id.name == "mail 3"
         (quirk,) = found.quirks
         assert (json.loads(quirk.value), quirk.having) == ("root", 1)
         assert quirk.usual == (('"nobody"', 11),)
@@ -296,7 +296,7 @@ def test_only_what_stands_out_of_a_host_is_odd(
         await made.publish(*value_host.objects())
         for name, fields in PLANTED.items() if is_planted else ():
             await made.publish(StateObject(Identity("live:test", *name.split("/", 2)), fields))
-        found = ["/".join(odd.thing) for odd in await made.insight.outliers(Page(99))]
+        found = ["/".join(odd.object_id) for odd in await made.insight.outliers(Page(99))]
         count = len(PLANTED) * is_planted
         assert set(found[:count]) == (set(PLANTED) if is_planted else set())
         assert set(found[count:]) == AS_IT_IS
@@ -336,6 +336,6 @@ def test_without_a_model_fields_alone_count(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         names = [f"mail {n}" for n in range(12)]
         await made.publish(*(observed(name, "mail", enabled=name != "mail 5") for name in names))
-        assert [odd.thing.name for odd in await made.insight.outliers(Page(9))] == ["mail 5"]
+        assert [odd.object_id.name for odd in await made.insight.outliers(Page(9))] == ["mail 5"]
 
     live(work, settings={"vector_level": "none"}, engine=False)

@@ -90,16 +90,16 @@ def test_a_cause_is_given_by_its_beginning(tmp_path: Path) -> None:
 def test_names_and_things_limit_rows(tmp_path: Path) -> None:
     """Mean the rows of a plugin, of a kind, of what happened, of some objects."""
     changes = [change("a"), change("b"), change("a", plugin="net"), change("c")]
-    things = [ObjectId("systemd", "unit", name) for name in ("a", "c")]
+    object_ids = [ObjectId("systemd", "unit", name) for name in ("a", "c")]
     assert asked(
         tmp_path,
         changes,
         Filter(plugin="net"),
         Filter(kind="unit"),
         Filter(what="gone"),
-        Filter(things=things),
-        Filter(things=things, plugin="net"),
-        Filter(things=[]),
+        Filter(object_ids=object_ids),
+        Filter(object_ids=object_ids, plugin="net"),
+        Filter(object_ids=[]),
     ) == [[3], [4, 3, 2, 1], [], [4, 1], [], []]
 
 
@@ -149,8 +149,14 @@ def database(tmp_path: Path) -> sqlite3.Connection:
     ("wanted", "index"),
     [
         (Filter(plugin="a", kind="b", cause="c"), "SEARCH history USING INTEGER PRIMARY KEY"),
-        (Filter(things=[ObjectId("a", "b", "c")]), "USING INDEX history_by_thing (plugin=? AND"),
-        (Filter(things=[ObjectId("a", "b", "c")], kind="b"), "AND name=? AND rowid>? AND rowid<?)"),
+        (
+            Filter(object_ids=[ObjectId("a", "b", "c")]),
+            "USING INDEX history_by_thing (plugin=? AND",
+        ),
+        (
+            Filter(object_ids=[ObjectId("a", "b", "c")], kind="b"),
+            "AND name=? AND rowid>? AND rowid<?)",
+        ),
     ],
 )
 def test_rows_are_looked_up(database: sqlite3.Connection, wanted: Filter, index: str) -> None:

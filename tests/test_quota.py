@@ -29,7 +29,7 @@ def units(count: int, text: str = "network", first: int = 0) -> list[StateObject
     return [unit(f"u{n}", text) for n in range(first, first + count)]
 
 
-def things(items: list[StateObject]) -> list[ObjectId]:
+def object_ids(items: list[StateObject]) -> list[ObjectId]:
     """Give what objects are about."""
     return [ObjectId(*item.identity[1:]) for item in items]
 
@@ -63,7 +63,7 @@ def test_a_user_keeps_so_many_objects(tmp_path: Path) -> None:
             await memory.publish([unit("one too many")], ONE)
         await memory.publish(units(10, "changed"), ONE)
         await memory.publish([unit("of another", source="publish:other")], OTHER)
-        await memory.withdraw(things(units(4)), ONE)
+        await memory.withdraw(object_ids(units(4)), ONE)
         await memory.publish(units(4, first=50), ONE)
         with pytest.raises(LimitsExceeded):
             await memory.publish([unit("one too many")], ONE)
@@ -147,7 +147,7 @@ def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) ->
         with pytest.raises(LimitsExceeded, match="all publishers together would keep 16"):
             await memory.publish(of_kinds(5, first=20), OTHER)
         for first in range(10, 60, 10):
-            await memory.withdraw(things(of_kinds(10, first=first - 10)), ONE)
+            await memory.withdraw(object_ids(of_kinds(10, first=first - 10)), ONE)
             await memory.publish(of_kinds(10, first=first), ONE)
         assert len(memory.catalogue.sorts) == 11
         assert len(memory.catalogue.view.of_number) <= 22
@@ -157,7 +157,7 @@ def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) ->
             await memory.publish(of_kinds(1), ONE)
         assert len(memory.catalogue.sorts) == 11
         assert len(memory.catalogue.named("sshd")) == 10
-        await memory.withdraw(things(of_kinds(10, first=50)), ONE)
+        await memory.withdraw(object_ids(of_kinds(10, first=50)), ONE)
         assert (memory.catalogue.sorts, memory.catalogue.named("sshd")) == (
             {("systemd", "unit")},
             [],

@@ -131,7 +131,7 @@ def both(settings: Config, tiny_graphs: Path, tmp_path: Path) -> Config:
     return replace(settings, model_dir=tmp_path / "models")
 
 
-def things(count: int) -> list[StateObject]:
+def object_ids(count: int) -> list[StateObject]:
     """Make objects with texts of their own."""
     words = "network mail disk user time login backup service host rule".split()
     return [
@@ -156,18 +156,18 @@ def test_search_with_another_level(both: Config) -> None:
             told: asyncio.Queue[Any] = asyncio.Queue()
             memory.notify = told.put_nowait
             indexing = asyncio.create_task(Indexer(vectors).run())
-            objects = things(60)
+            objects = object_ids(60)
             await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
             while vectors.waiting():
                 await told.get()
             finder = Finder(vectors, Reranker(serving))
             plain = await finder.search("mail disk", Page(40), "vector")
             ranked = await finder.search("mail disk", Page(40), "vector", "high")
-            best = {hit.thing for hit in ranked[:RERANKED]}
-            assert best == {hit.thing for hit in plain[:RERANKED]}
-            assert [hit.thing for hit in ranked] != [hit.thing for hit in plain]
-            rest = [(hit.thing, hit.score) for hit in ranked[RERANKED:]]
-            assert rest == [(hit.thing, hit.score) for hit in plain[RERANKED:]]
+            best = {hit.object_id for hit in ranked[:RERANKED]}
+            assert best == {hit.object_id for hit in plain[:RERANKED]}
+            assert [hit.object_id for hit in ranked] != [hit.object_id for hit in plain]
+            rest = [(hit.object_id, hit.score) for hit in ranked[RERANKED:]]
+            assert rest == [(hit.object_id, hit.score) for hit in plain[RERANKED:]]
             scores = [hit.score.total for hit in ranked[:RERANKED]]
             assert scores == sorted(scores, reverse=True)
             texts = ["mail disk", await text_of(memory, ranked[0])]
@@ -178,7 +178,7 @@ def test_search_with_another_level(both: Config) -> None:
                 for offset in range(0, 40, 8)
                 for hit in await finder.search("mail disk", Page(8, offset), "vector", "high")
             ]
-            assert [hit.thing for hit in pages] == [hit.thing for hit in ranked]
+            assert [hit.object_id for hit in pages] == [hit.object_id for hit in ranked]
             with pytest.raises(InvalidArgs, match="there is no level 'huge'"):
                 await finder.search("mail", Page(3), "vector", "huge")
             with pytest.raises(ModelError, match="models pull low"):
@@ -192,7 +192,7 @@ def test_search_with_another_level(both: Config) -> None:
 
 async def text_of(memory: StateStore, hit: Any) -> str:
     """Give the whole text of what was found."""
-    entries = memory.catalogue.about(hit.thing)
+    entries = memory.catalogue.about(hit.object_id)
     return (await memory.content(entries))[entries[0].id].text
 
 

@@ -92,22 +92,22 @@ async def meeting(memory: StateStore) -> list[frozenset[ObjectId]]:
     asked = [("value", "=", "1"), ("value", ">", "1"), ("value", "~", "ass"), ("kind", "!=", "a")]
     asked += [("extra", "~", "2"), ("name", "=", "n7"), ("value", "!=", "3")]
     conditions = [[Condition(*one)] for one in asked]
-    before = [await condition_matching.things(memory, each) for each in conditions]
+    before = [await condition_matching.object_ids(memory, each) for each in conditions]
     await memory.fields.catch_up()
-    assert [await condition_matching.things(memory, each) for each in conditions] == before
+    assert [await condition_matching.object_ids(memory, each) for each in conditions] == before
     return before
 
 
 def in_catalogue(memory: StateStore) -> list[Any]:
     """Return all that a catalogue knows, but for places."""
     catalogue = memory.catalogue
-    things = catalogue.things({})
+    object_ids = catalogue.object_ids({})
     return [
         {entry.id: entry for entry in catalogue},
-        {thing: catalogue.entries(thing) for thing in things},
-        things,
+        {object_id: catalogue.entries(object_id) for object_id in object_ids},
+        object_ids,
         +catalogue.sources,
-        {*catalogue.shared().things},
+        {*catalogue.shared().object_ids},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
         [len(catalogue), len(catalogue.texts), catalogue.texts.layer().waiting],
     ]
@@ -147,7 +147,7 @@ def test_a_start_from_the_file_is_one_from_the_database(tmp_path: Path, seed: in
             if chance.random() < 0.6:
                 await memory.fields.catch_up()
             if chance.random() < 0.6:
-                await memory.sealer.seal()
+                await memory.snapshot_writer.seal()
             if chance.random() < 0.5:
                 await changed(memory, chance)
 
@@ -163,7 +163,7 @@ def sealed(run: Run, count: int = 200) -> None:
 
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n) for n in range(count)], OWNER)
-        await memory.sealer.seal()
+        await memory.snapshot_writer.seal()
 
     run.of(work)
 
@@ -266,7 +266,7 @@ def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Pa
     async def work(memory: StateStore) -> tuple[Any, Any]:
         gone = [ObjectId(*item("publish:one", n, n).identity[1:]) for n in range(195)]
         await memory.withdraw(gone, OWNER)
-        await memory.sealer.seal()
+        await memory.snapshot_writer.seal()
         await memory.publish([item("publish:one", 197, "another")], OWNER)
         return await memory.archive.read(lambda store: (store.fact(SEALED), store.noted.since(0)))
 
@@ -280,7 +280,7 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
     run.of(lambda memory: memory.publish([item("publish:one", n, n) for n in range(1200)], OWNER))
 
     async def work(memory: StateStore) -> None:
-        sealing = asyncio.create_task(memory.sealer.run())
+        sealing = asyncio.create_task(memory.snapshot_writer.run())
         while True:
             # a token, and not that changes are noted for a file that comes
             if " " not in await memory.archive.read(lambda store: store.fact(SEALED) or " "):
@@ -288,7 +288,7 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         sealing.cancel()
         await memory.publish([item("publish:one", 5, "another")], OWNER)
-        assert not memory.sealer.is_due
+        assert not memory.snapshot_writer.is_due
 
     run.of(work)
     assert run.file.exists()
@@ -323,7 +323,7 @@ def test_a_start_reads_words_and_fields_of_what_has_changed_since(
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
         await memory.fields.catch_up()
-        await memory.sealer.seal()
+        await memory.snapshot_writer.seal()
 
     run.of(work)
     run.of(lambda memory: memory.publish([item("publish:one", n, "new") for n in (3, 300)], OWNER))
@@ -339,7 +339,7 @@ def test_words_of_shorter_objects_are_read_again(tmp_path: Path, asked: list[str
 
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
-        await memory.sealer.seal()
+        await memory.snapshot_writer.seal()
 
     run.of(work)
     run.of(lambda memory: memory.publish([item("publish:one", 3, "new " * 400)], OWNER))
@@ -359,7 +359,7 @@ def test_damaged_words_and_fields_are_read_again(
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
         await memory.fields.catch_up()
-        await memory.sealer.seal()
+        await memory.snapshot_writer.seal()
 
     run.of(work)
     expected, file = run.of(known), tmp_path / f"{name}.sealed"
@@ -392,11 +392,11 @@ def test_values_that_are_forgotten_are_in_no_file(tmp_path: Path) -> None:
         secret = [item("publish:one", n, "swordfish") for n in range(50)]
         await memory.publish(secret, OWNER)
         await memory.fields.catch_up()
-        await memory.sealer.seal()
+        await memory.snapshot_writer.seal()
         before = holding(tmp_path, b"swordfish")
         await memory.publish([item("publish:one", n, "plain") for n in range(50)], OWNER)
         await memory.forget(Target(text="swordfish"), "somebody")
-        await memory.sealer.seal()
+        await memory.snapshot_writer.seal()
         return [before, holding(tmp_path, b"swordfish")]
 
     assert run.of(work) == [{"fields.sealed", "words.sealed"}, set()]

@@ -8,8 +8,8 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from boost_plan import boost_plan
 from numpy.typing import NDArray
-from raising import raising
 
 from opdbus.index.query import query_terms
 from opdbus.index.ranking.boosts import BoostPlan, Boosts
@@ -18,8 +18,8 @@ from opdbus.index.search import term_overlap
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
-    likeness = None if cosines is None else Similarity(np.array(cosines, np.float32))
-    return [index for index, _ in rank(likeness, np.array(shares, np.float32))]
+    similarity = None if cosines is None else Similarity(np.array(cosines, np.float32))
+    return [index for index, _ in rank(similarity, np.array(shares, np.float32))]
 
 
 def test_hybrid_is_the_weighted_sum() -> None:
@@ -67,7 +67,7 @@ def test_the_best_of_many_are_those_of_all(places: int) -> None:
     kinds = dice.choice([-0.05, 0, 0.15], places).astype(np.float32)
     total = np.nan_to_num(cosines) + np.float32(LEXICAL_WEIGHT) * shares
     total = np.where(total > 0, np.maximum(total + kinds, np.float32(1e-6)), total)
-    ranked = list(islice(rank(Similarity(cosines), shares, raising(None, kinds)), 5000))
+    ranked = list(islice(rank(Similarity(cosines), shares, boost_plan(None, kinds)), 5000))
     assert [place for place, _ in ranked] == np.argsort(-total, kind="stable")[:5000].tolist()
     for place, score in ranked[:500]:
         assert score.total == total[place]
@@ -83,7 +83,7 @@ def test_the_best_of_many_by_words_are_those_of_all(share: float) -> None:
     kinds = dice.choice([-0.3, 0, 0.15], len(shares)).astype(np.float32)
     total = np.where(shares > 0, np.maximum(shares + kinds, np.float32(1e-6)), shares)
     wanted = np.argsort(-total, kind="stable")[: np.count_nonzero(shares)].tolist()
-    assert [place for place, _ in rank(None, shares, raising(None, kinds))] == wanted
+    assert [place for place, _ in rank(None, shares, boost_plan(None, kinds))] == wanted
 
 
 def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() -> None:

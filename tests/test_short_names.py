@@ -15,14 +15,14 @@ THINGS = [ObjectId(*name.split("/", 2)) for name in NAMES.split()]
 
 def found(name: str) -> list[str]:
     """Give what a name means, in full."""
-    return ["/".join(thing) for thing in find(THINGS, name)[0]]
+    return ["/".join(object_id) for object_id in find(THINGS, name)[0]]
 
 
 def close(name: str) -> list[str]:
     """Give what is close to a name that means nothing."""
     meant, near = find(THINGS, name)
     assert meant == []
-    return ["/".join(thing) for thing in near]
+    return ["/".join(object_id) for object_id in near]
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def changed(generation: int, **names: Change) -> Changed:
     return Changed(generation, {ObjectId("systemd", "unit", n): what for n, what in names.items()})
 
 
-def path(thing: ObjectId) -> str:
+def path(object_id: ObjectId) -> str:
     """Give a thing's path."""
-    return paths.of(*thing)
+    return paths.of(*object_id)
 
 
 # merging
@@ -88,17 +88,17 @@ def test_merged_changes_say_what_became_of_a_thing(
     there, whole = set(start), dict[ObjectId, Change]()
     for step in history:
         changes: dict[ObjectId, Change] = {}
-        for thing, stays in step.items():
+        for object_id, stays in step.items():
             if stays:
-                changes[thing] = "changed" if thing in there else "added"
-                there.add(thing)
-            elif thing in there:
-                changes[thing] = "removed"
-                there.remove(thing)
+                changes[object_id] = "changed" if object_id in there else "added"
+                there.add(object_id)
+            elif object_id in there:
+                changes[object_id] = "removed"
+                there.remove(object_id)
         whole = merged(whole, changes)
-    assert {thing for thing, what in whole.items() if what == "added"} == there - start
-    assert {thing for thing, what in whole.items() if what == "removed"} == start - there
-    assert {thing for thing, what in whole.items() if what == "changed"} <= start & there
+    assert {object_id for object_id, what in whole.items() if what == "added"} == there - start
+    assert {object_id for object_id, what in whole.items() if what == "removed"} == start - there
+    assert {object_id for object_id, what in whole.items() if what == "changed"} <= start & there
 
 
 # time

@@ -107,7 +107,7 @@ async def names(
         stored = [StateObject(Identity("live:x", *of), said) for of, said in objects.items()]
         await memory.observe(stored, set(), {})
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        return [hit.thing.name for hit in await finder.search(question, Page(9), "lexical")]
+        return [hit.object_id.name for hit in await finder.search(question, Page(9), "lexical")]
 
 
 def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:
             await memory.observe(seen, set(), {one: {"used_percent": n} for one, n in moved})
             finder = Finder(ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))))
             asked = ("which filesystem is fullest?", "emptiest disk", "largest disk")
-            return [(await finder.search(each, Page(1)))[0].thing.name for each in asked]
+            return [(await finder.search(each, Page(1)))[0].object_id.name for each in asked]
 
     # nobody observes how large one is
     assert asyncio.run(work()) == ["/", "/srv", "/w"]

@@ -89,8 +89,8 @@ def test_names_stay_whole_on_a_narrow_terminal(served: Running) -> None:
 def test_nothing_is_wider_than_the_terminal(served: Running) -> None:
     """Break what is too long for a line, names too, and count wide characters as two columns."""
     wide, long = "\u6570\u636e\u5e93" * 12, "name-" * 40
-    things = [{"plugin": "wide", "kind": "thing", "name": name} for name in (wide, long)]
-    paths = json.loads(ok(served, "publish", "t", "--json", stdin=json.dumps(things)))
+    object_ids = [{"plugin": "wide", "kind": "thing", "name": name} for name in (wide, long)]
+    paths = json.loads(ok(served, "publish", "t", "--json", stdin=json.dumps(object_ids)))
     for command in (["list", "--plugin", "wide"], ["show", paths[0]], ["show", paths[1]]):
         text = re.sub(r"\x1b\[\d*m", "", on_terminal(served, 60, *command).decode())
         assert max(map(width, text.splitlines())) in range(58, 61)

@@ -95,6 +95,6 @@ def test_what_is_scheduled_then_comes_first(tmp_path: Path) -> None:
             await memory.observe(objects, set(), {})
             finder = Finder(ObjectVectors(memory, Serving(load({}))))
             question = "what runs at twenty to five in the morning?"
-            return [hit.thing.name for hit in await finder.search(question, Page(9), "lexical")]
+            return [hit.object_id.name for hit in await finder.search(question, Page(9), "lexical")]
 
     assert asyncio.run(main())[0] == "right.timer"

@@ -95,11 +95,11 @@ def test_topics_of_a_memory(live: Callable[..., Any]) -> None:
             while made.vectors.waiting():
                 await made.event(Vectorized)
             found = await made.insight.topics(Page(1))
-            things = [thing for topic in found for thing, _ in topic.members]
-            assert len(things) == len(set(things)) > 60
+            object_ids = [object_id for topic in found for object_id, _ in topic.members]
+            assert len(object_ids) == len(set(object_ids)) > 60
             assert await made.insight.topics(Page(5)) is found
             up = await made.insight.topics(Page(1, where=parse("state=up")))
-            names = {thing.name for topic in up for thing, _ in topic.members}
+            names = {object_id.name for topic in up for object_id, _ in topic.members}
             assert names
             assert names <= {item.name for item in published}
             assert await made.insight.topics(Page(1, wanted={"plugin": "nowhere"})) == []

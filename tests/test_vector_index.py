@@ -37,7 +37,7 @@ def _unit(rows: int, seed: int = 0) -> np.ndarray:
 
 def cosines(index: VectorIndex, query: np.ndarray, *digests: bytes) -> np.ndarray:
     """Give the cosines of entries with these texts."""
-    return index.likeness(query, _view(index, digests)).cosines
+    return index.similarity(query, _view(index, digests)).cosines
 
 
 def _key(number: int) -> bytes:
@@ -130,13 +130,13 @@ _TEXTS = [n.to_bytes(16, "little") for n in range(6)]
 )
 def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]) -> None:
     """Know after any changes how many things wait, and for which texts, without counting."""
-    texts, rows, things = TextTable(), _unit(6), dict[ObjectId, set[bytes]]()
+    texts, rows, object_ids = TextTable(), _unit(6), dict[ObjectId, set[bytes]]()
     index = VectorIndex("", 8, texts)
     for number, given_texts in steps:
         if number >= 0:
-            thing = ObjectId("p", "k", str(number))
-            texts.change(thing, [*things.pop(thing, ())], [*given_texts])
-            things |= {thing: given_texts} if given_texts else {}
+            object_id = ObjectId("p", "k", str(number))
+            texts.change(object_id, [*object_ids.pop(object_id, ())], [*given_texts])
+            object_ids |= {object_id: given_texts} if given_texts else {}
         elif number == -1:
             asyncio.run(
                 index.add(sorted(given_texts), rows[[each[0] for each in sorted(given_texts)]])
@@ -145,10 +145,10 @@ def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]
             texts.forget(texts.unused())
             index.drop(given_texts)
             asyncio.run(index.shrink())
-        lacking = {each for held in things.values() for each in held if each not in index}
-        assert index.waiting == sum(not held.isdisjoint(lacking) for held in things.values())
+        lacking = {each for held in object_ids.values() for each in held if each not in index}
+        assert index.waiting == sum(not held.isdisjoint(lacking) for held in object_ids.values())
         assert set(index.pending(9)) == lacking
-        assert texts.things == len(things)
+        assert texts.object_ids == len(object_ids)
 
 
 def _keys(rows: int) -> list[bytes]:
@@ -172,7 +172,7 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
     again.adopt(SignQuantizedVectors(path, 8))
     for one in (index, again):
         assert len(one) == len(kept)
-        exact = one.likeness(made[5], _view(one, keys)).exact
+        exact = one.similarity(made[5], _view(one, keys)).exact
         assert exact is not None
         cosines = exact(np.arange(3000))
         assert np.flatnonzero(np.isfinite(cosines)).tolist() == kept
@@ -251,7 +251,7 @@ def test_some_are_compared_as_all_are(kind: Any, some: int, tmp_path: Path) -> N
     asyncio.run(index.add(_keys(8000), made))
     view = _view(index, [b"unknown", *_keys(8000)])
     at = np.random.default_rng(0).permutation(8001)[:some]
-    found, of_all = index.likeness(made[0], view, "", at), index.likeness(made[0], view)
+    found, of_all = index.similarity(made[0], view, "", at), index.similarity(made[0], view)
     expected = np.append(np.float32("nan"), made @ made[0])[at]
     if some < 1000:
         assert found.exact is None
@@ -336,7 +336,7 @@ def test_a_full_disk_moves_vectors_to_memory(tmp_path: Path) -> None:
         os.dup2(full.fileno(), rows._file, inheritable=False)
     index = VectorIndex("", 8, TextTable(), rows)
     asyncio.run(index.add(_keys(9), _unit(9)))
-    assert index.likeness(_unit(1)[0], _view(index, [])).exact is None
+    assert index.similarity(_unit(1)[0], _view(index, [])).exact is None
     np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])
 
 
@@ -403,7 +403,7 @@ def test_what_is_forgotten_while_vectors_move_has_none(tmp_path: Path) -> None:
 
     index = asyncio.run(work())
     assert len(index) == MANY + 5
-    assert index.likeness(made[0], _view(index, keys)).exact is not None
+    assert index.similarity(made[0], _view(index, keys)).exact is not None
     for at in (0, 4, 10, 5000, MANY - 1, MANY, MANY + 9):
         np.testing.assert_allclose(index.get(keys[at]), made[at], atol=2e-3)
     assert all(index.get(keys[at]) is None for at in range(5, 10))
@@ -427,7 +427,7 @@ def test_the_event_loop_does_not_wait_for_a_search() -> None:
         index = VectorIndex("", 8, TextTable(), Slow(8))
         await index.add(keys, made)
         view = _view(index, keys)
-        searching = asyncio.create_task(asyncio.to_thread(index.likeness, made[0], view))
+        searching = asyncio.create_task(asyncio.to_thread(index.similarity, made[0], view))
         await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
         np.testing.assert_array_equal(index.get(keys[3]), made[3])
         assert index.background(made[0]) is not None

@@ -130,7 +130,7 @@ def test_a_flipped_byte_is_found(
     report = look(path, points)
     assert first(report)[0] == seq
     assert report.problems[0].at is not None
-    assert "systemd/unit/" in report.problems[0].thing or column in {"plugin", "kind"}
+    assert "systemd/unit/" in report.problems[0].object_id or column in {"plugin", "kind"}
     if column in {"fields", "salt"}:
         assert first(report)[1] == "its values were changed"
 

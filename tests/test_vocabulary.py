@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from boost_plan import boost_plan
 from numpy.typing import NDArray
-from raising import raising
 from value_host import objects
 
 from opdbus.index.ranking.boosts import VALUE_WEIGHT, named_values
@@ -152,8 +152,8 @@ def test_values_raise_and_do_not_filter() -> None:
     """Yield every entry, those with the value before equals without it."""
     shares, values = np.zeros(3, np.float32), np.array([0, 0, 1], np.float32)
     cosines = np.array([0.5, 0.5 + VALUE_WEIGHT + 0.1, 0.5], np.float32)
-    raised = raising(values, np.zeros(3, np.float32))
-    ranked = list(rank(Similarity(cosines), shares, raised))
+    boost = boost_plan(values, np.zeros(3, np.float32))
+    ranked = list(rank(Similarity(cosines), shares, boost))
     assert [index for index, _ in ranked] == [1, 2, 0]
     assert ranked[1][1].values == 1
 

@@ -12,30 +12,30 @@ WEB = Content('{"enabled": true}', "systemd service nginx: web server and revers
 MAIL = Content('{"exec": "/usr/sbin/postfix"}', "systemd service mta: sends and takes mail", b"")
 
 
-def evidence(question: str, *contents: Content) -> list[ConfidenceFeatures]:
+def match_features(question: str, *contents: Content) -> list[ConfidenceFeatures]:
     """Compare a question with objects."""
-    return word_similarity.ours().evidence(question, contents)
+    return word_similarity.ours().match_features(question, contents)
 
 
 def test_what_an_object_lacks_is_the_word_that_tells_most() -> None:
     """Count no word that an object has in any form, in its text or its properties."""
-    web, mail = evidence("does a mail server run here?", WEB, MAIL)
+    web, mail = match_features("does a mail server run here?", WEB, MAIL)
     assert web.lacking > mail.lacking
-    assert evidence("reversed servers", WEB)[0].lacking == 0
-    assert evidence("postfix", MAIL)[0].lacking == 0
-    assert evidence("postfix", WEB)[0].lacking > 0.5
+    assert match_features("reversed servers", WEB)[0].lacking == 0
+    assert match_features("postfix", MAIL)[0].lacking == 0
+    assert match_features("postfix", WEB)[0].lacking > 0.5
 
 
 def test_a_word_like_one_of_the_objects_is_lacking_less() -> None:
     """Know words of a meaning from others."""
-    near, far = (evidence(word, WEB)[0].lacking for word in ("website", "volcano"))
+    near, far = (match_features(word, WEB)[0].lacking for word in ("website", "volcano"))
     assert near < far
 
 
 def test_names_tell_more_than_words() -> None:
     """Take a word with a capital for a name, but for the first one of a question."""
     small, large, first = (
-        evidence(question, WEB)[0].lacking
+        match_features(question, WEB)[0].lacking
         for question in ("is there an apple", "is there an Apple", "Apple")
     )
     assert large > small
@@ -53,20 +53,20 @@ def test_what_is_about_no_host_has_a_narrow_domain() -> None:
 
 
 def _domain(question: str) -> float:
-    return evidence(question, WEB)[0].domain
+    return match_features(question, WEB)[0].domain
 
 
 def test_a_question_without_words_is_compared() -> None:
     """Compare what has nothing to compare with anything, or with nothing."""
-    assert evidence("???", WEB, Content("{}", "", b""))[0].lacking == 0
-    assert evidence("web server") == []
+    assert match_features("???", WEB, Content("{}", "", b""))[0].lacking == 0
+    assert match_features("web server") == []
 
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find the same however many words came before."""
     monkeypatch.setattr(word_similarity, "_KEPT", 64)
     made = word_similarity.WordSimilarity(StaticTable.read(OURS, max_tokens=512))
-    before = made.evidence("reverse proxy of mail", [WEB, MAIL])
+    before = made.match_features("reverse proxy of mail", [WEB, MAIL])
     for number in range(100):
-        made.evidence(f"word{number}", [])
-    assert made.evidence("reverse proxy of mail", [WEB, MAIL]) == before
+        made.match_features(f"word{number}", [])
+    assert made.match_features("reverse proxy of mail", [WEB, MAIL]) == before

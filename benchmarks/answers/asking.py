@@ -23,7 +23,7 @@ from opdbus.drift.declarations import PairedDeclarations
 from opdbus.drift.pairs import Pairs
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import relative_dates
-from opdbus.index.query.condition_matching import things
+from opdbus.index.query.condition_matching import object_ids
 from opdbus.index.ranking.scores import MODES, Score
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
@@ -195,7 +195,7 @@ async def _of_values(memory: StateStore) -> list[Question]:
     path = ROOT / "tests" / "data" / "value_questions.json"
     found = []
     for at, row in enumerate(json.loads(path.read_text(encoding="utf-8"))):
-        right = {"/".join(thing) for thing in await things(memory, parse(row["where"]))}
+        right = {"/".join(object_id) for object_id in await object_ids(memory, parse(row["where"]))}
         asked = {"question": row["question"], "half": HALVES[at % 2], "kind": "answerable"}
         found.append({**asked, "answers": right, "copies": right})
     return found
@@ -243,7 +243,7 @@ async def _without(memory: StateStore, host: str, names: set[str]) -> AsyncItera
 async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:
     hits = await finder.search(row["question"], Page(_KEPT), mode)
     right = row.get("copies", set())
-    names = ["/".join(hit.thing) for hit in hits]
+    names = ["/".join(hit.object_id) for hit in hits]
     ranks = [rank for rank, name in enumerate(names, 1) if name in row.get("answers", ())]
     return Answer(
         row.get("set") if row.get("set") == STATES else host,

@@ -56,8 +56,8 @@ def hosts(exam: str, half: str, count: int) -> Iterator[tuple[list[StateObject],
     ]
     foreign = [row for row in load("foreign") if row["half"] == half]
     sorts = defaultdict(list)
-    for thing in every:
-        sorts[thing[:2]].append(thing)
+    for object_id in every:
+        sorts[object_id[:2]].append(object_id)
     for _ in range(count):
         size, there = random.choice(_SIZES), set[ObjectId]()
         answered = [row for row in rows if 0 < len(row["right"]) <= _MOST_ANSWERS]
@@ -73,7 +73,7 @@ def hosts(exam: str, half: str, count: int) -> Iterator[tuple[list[StateObject],
             *(("foreign", row) for row in random.sample(foreign, _FOREIGN)),
         ]
         yield (
-            [every[thing] for thing in sorted(there)],
+            [every[object_id] for object_id in sorted(there)],
             [
                 {
                     "kind": kind,
@@ -87,15 +87,16 @@ def hosts(exam: str, half: str, count: int) -> Iterator[tuple[list[StateObject],
 
 def _is_like(right: set[ObjectId], there: set[ObjectId]) -> bool:
     """Return whether some objects are among others, or called like these."""
-    words = set[str]().union(*(_words(thing) for thing in right)) - _COMMON
-    meanings = {gloss(thing[-1]) for thing in right} - {""}
+    words = set[str]().union(*(_words(object_id) for object_id in right)) - _COMMON
+    meanings = {gloss(object_id[-1]) for object_id in right} - {""}
     return any(
-        thing in right or words & _words(thing) or gloss(thing[-1]) in meanings for thing in there
+        object_id in right or words & _words(object_id) or gloss(object_id[-1]) in meanings
+        for object_id in there
     )
 
 
-def _words(thing: ObjectId) -> set[str]:
-    return {word for word in split(thing[-1].lower()) if len(word) >= _SHORTEST}
+def _words(object_id: ObjectId) -> set[str]:
+    return {word for word in split(object_id[-1].lower()) if len(word) >= _SHORTEST}
 
 
 async def report(level: str, half: str, count: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _POINTS: Final = (0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 
 def chances(answer: Answer) -> list[float]:
     """Return how likely each hit is right."""
-    return [judged.chance for judged in rate(answer.scores, answer.mode)]
+    return [rating.chance for rating in rate(answer.scores, answer.mode)]
 
 
 def best(answer: Answer) -> float:

@@ -66,7 +66,7 @@ def is_right(row: dict[str, Any], question: dict[str, Any], acts: list[list[Any]
     act = acts[number][0] if number >= 0 else ""
     return any(
         wanted["act"] == act
-        and any(fnmatchcase(name, thing.replace("[", "[[]")) for thing in wanted["things"])
+        and any(fnmatchcase(name, object_id.replace("[", "[[]")) for object_id in wanted["things"])
         for wanted in question["rows"]
     )
 

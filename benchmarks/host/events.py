@@ -63,7 +63,7 @@ class Event(NamedTuple):
 
     name: str
     command: list[str]
-    thing: tuple[str, str, str]
+    object_id: tuple[str, str, str]
     wanted: dict[str, Any] | Callable[[], dict[str, Any]] | None
     limit: float
 
@@ -81,10 +81,10 @@ class Probe:
             _, changes = from_wire(message.body)
             self.changed += [f"{what} {'/'.join(paths.parse(path))}" for path, what in changes]
 
-    async def observed(self, thing: tuple[str, str, str]) -> dict[str, Any] | None:
+    async def observed(self, object_id: tuple[str, str, str]) -> dict[str, Any] | None:
         """Return what is observed of a thing, None if there is no such object."""
         with suppress(RemoteError):
-            member, path = f"{STATE}.Get", paths.of(*thing)
+            member, path = f"{STATE}.Get", paths.of(*object_id)
             (text,) = await self.connection.call(
                 BUS_NAME, paths.STATE, member, "oa{sv}", path, {"large": True}
             )
@@ -99,16 +99,16 @@ class Probe:
         )
         return list(rows)
 
-    async def _recorded(self, thing: tuple[str, str, str], after: int) -> float:
+    async def _recorded(self, object_id: tuple[str, str, str], after: int) -> float:
         """Wait for a row about a thing, and return when there was one; never without one."""
         end = time.monotonic() + _GIVE_UP_SECONDS
-        while not await self._has_row(thing, after) and time.monotonic() < end:  # noqa: ASYNC110 -- as a client without signals sees it
+        while not await self._has_row(object_id, after) and time.monotonic() < end:  # noqa: ASYNC110 -- as a client without signals sees it
             await asyncio.sleep(0.005)
         return time.monotonic() if time.monotonic() < end else _NEVER
 
-    async def _has_row(self, thing: tuple[str, str, str], after: int) -> bool:
+    async def _has_row(self, object_id: tuple[str, str, str], after: int) -> bool:
         found = ((row["plugin"], row["kind"], row["name"]) for row in await self.rows(after))
-        return thing in found
+        return object_id in found
 
     async def measure(self, event: Event) -> dict[str, Any]:
         """Make a change, and return when it is shown and what else has changed."""
@@ -119,9 +119,9 @@ class Probe:
             subprocess.run, event.command, capture_output=True, text=True, check=False
         )
         ended = time.monotonic()
-        recorded = asyncio.create_task(self._recorded(event.thing, newest))
+        recorded = asyncio.create_task(self._recorded(event.object_id, newest))
         wanted = event.wanted() if callable(event.wanted) else event.wanted
-        while not _is_so(found := await self.observed(event.thing), wanted):
+        while not _is_so(found := await self.observed(event.object_id), wanted):
             if time.monotonic() - ended > _GIVE_UP_SECONDS:
                 break
             await asyncio.sleep(0.005)

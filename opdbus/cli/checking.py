@@ -69,7 +69,7 @@ def _values(found: Judgement) -> dict[str, Any]:
         "objects": _rows(("plugin", "kind", "count"), objects),
         "hidden": _rows(("plugin", "kind", "field", "count"), hidden),
         "names": {
-            key: ["/".join(thing) for thing in getattr(found, key)]
+            key: ["/".join(object_id) for object_id in getattr(found, key)]
             for key in ("made", "cut", "redacted")
         },
         "not_observed": _unobserved(found),
@@ -108,9 +108,12 @@ def _unobserved(found: Judgement) -> list[str]:
     return ["{}/{}: {}".format(*sort, observed_kinds.why_not(sort)) for sort in sorts]
 
 
-def _listed(things: Sequence[ObjectId], why: str) -> str:
-    if not things:
+def _listed(object_ids: Sequence[ObjectId], why: str) -> str:
+    if not object_ids:
         return ""
-    more = len(things) - _MOST
-    lines = [f"{len(things):,} {why}:", *("/".join(thing) for thing in islice(things, _MOST))]
+    more = len(object_ids) - _MOST
+    lines = [
+        f"{len(object_ids):,} {why}:",
+        *("/".join(object_id) for object_id in islice(object_ids, _MOST)),
+    ]
     return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)

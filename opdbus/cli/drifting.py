@@ -177,8 +177,8 @@ async def _listed(
     return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
 
 
-def _is_of(thing: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    return all(thing[key] == wanted[key] for key in thing.keys() & wanted.keys())
+def _is_of(object_id: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(object_id[key] == wanted[key] for key in object_id.keys() & wanted.keys())
 
 
 def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None:
@@ -189,7 +189,7 @@ def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None
         await client.drift(wanted)
         # what is other, of each object: a crossing does not say what it ends
         known: dict[str, Row] = {}
-        async for values in client.crossings():
+        async for values in client.transitions():
             if not values:
                 known = {row[0]: row for row in await client.drift({})}
                 show("", ())

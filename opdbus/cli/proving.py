@@ -99,8 +99,8 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
     if containing == "-":
         containing = sys.stdin.readline().rstrip("\n")
     what = {"row": row, "containing": containing}
-    thing, (rows, kept, is_erased) = ask(lambda client: _forget(client, name, what))
-    of = f" of {output.visible(thing)}" if thing else ""
+    object_id, (rows, kept, is_erased) = ask(lambda client: _forget(client, name, what))
+    of = f" of {output.visible(object_id)}" if object_id else ""
     print(f"the values of {rows:,} {plural('row', rows)}{of} were erased")
     if kept:
         print(f"{kept:,} rows have the text in a name or a cause, which cannot be erased")
@@ -115,17 +115,17 @@ async def _forget(
     client: Client, name: str | None, what: dict[str, Any]
 ) -> tuple[str, tuple[int, int, bool]]:
     """Have values erased; return the object whose values were, if one is named, and the answer."""
-    thing = ""
+    object_id = ""
     if name is not None:
         what["object"] = path = await path_of(client, name, past=True, unique=True)
-        thing = name_of(path)
-        if name != path and name not in _whole(*thing.split("/", 2)):
+        object_id = name_of(path)
+        if name != path and name not in _whole(*object_id.split("/", 2)):
             raise InvalidArgs(
-                f"{name!r} is part of the name of {shlex.quote(thing)}: give all of it, since what"
-                " is forgotten does not come back"
+                f"{name!r} is part of the name of {shlex.quote(object_id)}: give all of it, since"
+                " what is forgotten does not come back"
             )
     given = {key: value for key, value in what.items() if value is not None}
-    return thing, await client.forget(given)
+    return object_id, await client.forget(given)
 
 
 def _whole(plugin: str, kind: str, name: str) -> set[str]:
@@ -198,7 +198,10 @@ def _values(path: Path, report: Report, reason: str) -> dict[str, Any]:
 
     found = {
         **asdict(report),
-        "problems": [problem._asdict() for problem in report.problems],
+        "problems": [
+            {"seq": seq, "at": at, "thing": name, "text": text}
+            for seq, at, name, text in report.problems
+        ],
         "unvouched": max(0, report.last - max(report.vouched, report.first - 1)),
     }
     head = {"format_version": _FORMAT, "database": str(path), "ok": not report.problem_count}
@@ -213,9 +216,9 @@ def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
         yield f"the rows before {report.first:,} were pruned"
     if report.erased:
         yield f"the values of {report.erased:,} rows were erased, as other rows say"
-    for seq, at, thing, text in report.problems:
+    for seq, at, object_id, text in report.problems:
         when = f" of {said(at)}" if at is not None else ""
-        which = f"row {seq:,}{when}{f', {thing}' if thing else ''}: " if seq else ""
+        which = f"row {seq:,}{when}{f', {object_id}' if object_id else ''}: " if seq else ""
         yield f"WRONG: {which}{text}"
     if (more := report.problem_count - len(report.problems)) > 0:
         yield f"WRONG: {more:,} more"

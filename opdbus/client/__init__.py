@@ -315,7 +315,7 @@ class Client:
             async for signals in heard:
                 yield frozenset(member for member, _ in signals)
 
-    async def crossings(self) -> AsyncGenerator[list[Json], None]:
+    async def transitions(self) -> AsyncGenerator[list[Json], None]:
         """Yield (path, class, severity, fields) of each DriftDetected.
 
         First an empty list, when none is missed any more. Raises BusError once the bus is gone.

@@ -14,26 +14,26 @@ MAX_FIELD: Final = 200
 
 
 def announce(
-    notify: Callable[[Event], None], threshold: Severity, crossing: DriftTransition
+    notify: Callable[[Event], None], threshold: Severity, transition: DriftTransition
 ) -> None:
     """Tell of a crossing unless it is below the threshold."""
-    if event := signalled(crossing, threshold):
+    if event := signalled(transition, threshold):
         notify(event)
 
 
-def signalled(crossing: DriftTransition, threshold: Severity) -> Drift | None:
+def signalled(transition: DriftTransition, threshold: Severity) -> Drift | None:
     """Return what to tell of a crossing: which fields are bad enough, or that none is any more.
 
     Each field that begins, ends, or is worse or less bad than before is told of.
     """
-    before, after = _bad(crossing.before, threshold), _bad(crossing.after, threshold)
-    was, now = crossing.before, crossing.after
+    before, after = _bad(transition.before, threshold), _bad(transition.after, threshold)
+    was, now = transition.before, transition.after
     if now and after and (after != before or (was and was.what != now.what)):
         names = [shortened(field.name, MAX_FIELD) for field in now.fields[:MAX_FIELDS]]
-        return Drift(crossing.thing, now.what, now.severity.word, names)
+        return Drift(transition.object_id, now.what, now.severity.word, names)
     if was and before and not after:
-        what = "healed" if crossing.healed or not crossing.dropped else "undeclared"
-        return Drift(crossing.thing, what, was.severity.word, [])
+        what = "healed" if transition.healed or not transition.dropped else "undeclared"
+        return Drift(transition.object_id, what, was.severity.word, [])
     return None
 
 

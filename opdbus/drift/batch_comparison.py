@@ -39,14 +39,16 @@ class Observed(NamedTuple):
 class Plan:
     """What is to be read of a thing to compare it; without a declared entry it is undeclared."""
 
-    thing: ObjectId
+    object_id: ObjectId
     declared: Entry | None
     observed: Sequence[Observed]
 
     @property
     def row(self) -> Row:
         """The row of the table by which it is compared."""
-        return (rule_table.of_declared if self.declared else rule_table.of_observed)(self.thing[:2])
+        return (rule_table.of_declared if self.declared else rule_table.of_observed)(
+            self.object_id[:2]
+        )
 
     @property
     def entries(self) -> list[Entry]:
@@ -56,18 +58,20 @@ class Plan:
         return [self.declared, *seen] if self.declared else seen
 
 
-def plan(pairs: Pairs, thing: ObjectId) -> Plan:
+def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
     """Return what is to be read of a thing."""
-    sides = pairs.sides(thing)
+    sides = pairs.sides(object_id)
     if sides.declared is None:
-        return Plan(thing, None, [Observed(sides.observed, (), {})])
-    return Plan(thing, sides.declared, [_observed(pairs, one) for one in pairs.observed(thing)])
+        return Plan(object_id, None, [Observed(sides.observed, (), {})])
+    return Plan(
+        object_id, sides.declared, [_observed(pairs, one) for one in pairs.observed(object_id)]
+    )
 
 
-def _observed(pairs: Pairs, thing: ObjectId) -> Observed:
-    parts = sorted(pairs.parts(thing))[:_MAX_PARTS]
+def _observed(pairs: Pairs, object_id: ObjectId) -> Observed:
+    parts = sorted(pairs.parts(object_id))[:_MAX_PARTS]
     placed = ((_place(part[:2]), pairs.sides(part).observed) for part in parts)
-    return Observed(pairs.sides(thing).observed, list(placed), pairs.other_names(thing))
+    return Observed(pairs.sides(object_id).observed, list(placed), pairs.other_names(object_id))
 
 
 def _place(sort: Sort) -> str:
@@ -88,7 +92,7 @@ def _safely(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
     try:
         return _compared(plan, contents)
     except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
-        log.warning("not compared", object="/".join(plan.thing), reason=type(error).__name__)
+        log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return []
 
 
@@ -102,7 +106,7 @@ def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None
     declared = json.loads(contents[plan.declared.id].properties)
     if row.parts or row.each:
         return compare.compare(row, declared, _whole(plan, observed))
-    meant = [one for one in observed if row.suits(plan.thing.name, one)]
+    meant = [one for one in observed if row.suits(plan.object_id.name, one)]
     found = [compare.compare(row, declared, one) for one in meant]
     found = found or [compare.compare(row, declared, None)]
     # one of several of a name is enough, such as a package of two architectures
@@ -122,7 +126,7 @@ async def observed(
 
 def views(plan: Plan, contents: Mapping[int, Content]) -> list[dict[str, Json]]:
     """Return what is observed of each object that a declared one may mean; of parts, as one."""
-    row, name = plan.row, plan.thing.name
+    row, name = plan.row, plan.object_id.name
     found = [_view(row, one, contents) for one in plan.observed]
     if row.parts or row.each:
         return [_whole(plan, found)] if found else []
@@ -142,7 +146,7 @@ async def unseen(memory: StateStore, plans: Sequence[Plan]) -> list[Mapping[str,
 
 
 def _unseen(plan: Plan, contents: Mapping[int, Content]) -> Mapping[str, str]:
-    row, name = plan.row, plan.thing.name
+    row, name = plan.row, plan.object_id.name
     if plan.declared is None or row.each:
         return {}
     declared = json.loads(contents[plan.declared.id].properties)

@@ -58,7 +58,9 @@ class Coverage:
                 self._alone.remove(sort)
         self._fewer.clear()
         alone = {rule_table.of_declared(sort).observed for sort in self._alone}
-        wanted = claimed | alone | {sort for sort, things in self._missing.items() if things}
+        wanted = (
+            claimed | alone | {sort for sort, object_ids in self._missing.items() if object_ids}
+        )
         return {sort[0] for sort in wanted if not self.lists(sort)}
 
     def missing(self, sort: Sort) -> Iterator[ObjectId]:
@@ -74,42 +76,42 @@ class Coverage:
         """Yield all declared things that are not observed; others may come and go meanwhile."""
         yield from chain(*map(tuple, self._missing.values()), self._of_sorts(self._alone))
 
-    def left_at(self, thing: ObjectId) -> float:
+    def left_at(self, object_id: ObjectId) -> float:
         """Return when a declared thing ceased to be observed; 0 if it never was."""
-        return self._until.get(thing, 0.0)
+        return self._until.get(object_id, 0.0)
 
-    def covers(self, thing: ObjectId) -> bool:
+    def covers(self, object_id: ObjectId) -> bool:
         """Return whether a thing that is not observed would be if it were there.
 
         A program may publish few things of many: of these it would tell only what it told before.
         """
-        sort = rule_table.of_declared(thing[:2]).observed
+        sort = rule_table.of_declared(object_id[:2]).observed
         if self.lists(sort):
             return True
-        return thing in self._until and self._pairs.is_published(sort)
+        return object_id in self._until and self._pairs.is_published(sort)
 
-    def note(self, thing: ObjectId, *, is_missing: bool) -> None:
+    def note(self, object_id: ObjectId, *, is_missing: bool) -> None:
         """Note whether a declared thing is observed."""
-        missing = self._missing.setdefault(rule_table.of_declared(thing[:2]).observed, set())
-        is_alone = thing[:2] in self._alone
+        missing = self._missing.setdefault(rule_table.of_declared(object_id[:2]).observed, set())
+        is_alone = object_id[:2] in self._alone
         if not is_missing:
             if is_alone:
-                self._alone.remove(thing[:2])
-                missing.update(self._of_sorts({thing[:2]}))
-            missing.discard(thing)
-            self._until[thing] = _STILL
+                self._alone.remove(object_id[:2])
+                missing.update(self._of_sorts({object_id[:2]}))
+            missing.discard(object_id)
+            self._until[object_id] = _STILL
             return
         if not is_alone:
-            missing.add(thing)
-        if self._until.get(thing) == _STILL:
-            self._until[thing] = self._wall()
+            missing.add(object_id)
+        if self._until.get(object_id) == _STILL:
+            self._until[object_id] = self._wall()
 
     def note_alone(self, sort: Sort) -> None:
         """Note that no thing of a declared sort was ever observed."""
         self._alone.add(sort)
 
-    def forget(self, thing: ObjectId) -> None:
+    def forget(self, object_id: ObjectId) -> None:
         """Forget a thing that is not declared any more."""
-        self._fewer.add(thing[:2])
-        self._missing.get(rule_table.of_declared(thing[:2]).observed, set()).discard(thing)
-        self._until.pop(thing, None)
+        self._fewer.add(object_id[:2])
+        self._missing.get(rule_table.of_declared(object_id[:2]).observed, set()).discard(object_id)
+        self._until.pop(object_id, None)

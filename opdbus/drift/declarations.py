@@ -25,54 +25,56 @@ class PairedDeclarations:
         self,
         memory: StateStore,
         pairs: Pairs,
-        is_missing: Callable[[ObjectId], bool] = lambda _thing: False,
-        covers: Callable[[ObjectId], bool] = lambda _thing: False,
+        is_missing: Callable[[ObjectId], bool] = lambda _object_id: False,
+        covers: Callable[[ObjectId], bool] = lambda _object_id: False,
     ) -> None:
         self._memory = memory
         self._pairs = pairs
         self._is_missing = is_missing
         self._covers = covers
 
-    def observed(self, thing: ObjectId) -> Sequence[ObjectId]:
+    def observed(self, object_id: ObjectId) -> Sequence[ObjectId]:
         """Return what a declared object meets: itself, the same by another name, or its parts."""
-        return self._pairs.observed(thing)
+        return self._pairs.observed(object_id)
 
-    def one(self, thing: ObjectId) -> ObjectId:
+    def one(self, object_id: ObjectId) -> ObjectId:
         """Return the observed object that a declared one is; another one as it is."""
-        sides = self._pairs.sides(thing)
-        if sides.observed or not sides.declared or not is_one(thing):
-            return thing
-        return next(iter(self._pairs.observed(thing)), thing)
+        sides = self._pairs.sides(object_id)
+        if sides.observed or not sides.declared or not is_one(object_id):
+            return object_id
+        return next(iter(self._pairs.observed(object_id)), object_id)
 
     def renamed(self) -> AbstractSet[ObjectId]:
         """Return the declared objects that are observed under another name."""
         return self._pairs.renamed
 
-    def is_missing(self, thing: ObjectId) -> bool:
+    def is_missing(self, object_id: ObjectId) -> bool:
         """Return whether a declared object was looked for and is not there."""
-        return self._is_missing(thing)
+        return self._is_missing(object_id)
 
-    def absence(self, thing: ObjectId, declared: Mapping[str, Json]) -> str:
+    def absence(self, object_id: ObjectId, declared: Mapping[str, Json]) -> str:
         """Say that an object is declared absent, and whether it was looked for; empty if not."""
         if compare.is_only_observed(declared) or compare.is_wanted(declared):
             return ""
         # of a sort without a row for what is missing, few are listed
-        is_known = self._covers(thing) and rule_table.of_declared(thing[:2]).missing is not None
+        is_known = (
+            self._covers(object_id) and rule_table.of_declared(object_id[:2]).missing is not None
+        )
         return ABSENT_AS_DECLARED if is_known else "declared absent"
 
-    def declares(self, thing: ObjectId) -> Entry | None:
+    def declares(self, object_id: ObjectId) -> Entry | None:
         """Return the entry that declares an observed object."""
-        return self._pairs.joined(thing).declared
+        return self._pairs.joined(object_id).declared
 
-    async def read(self, things: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
+    async def read(self, object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
         """Return what is declared of declared objects that are observed; without those gone."""
-        plans = [batch_comparison.plan(self._pairs, thing) for thing in things]
+        plans = [batch_comparison.plan(self._pairs, object_id) for object_id in object_ids]
         plans = [plan for plan in plans if plan.declared and plan.observed]
         contents = await self._memory.content([e for plan in plans for e in plan.entries])
         there = [plan for plan in plans if all(e.id in contents for e in plan.entries)]
 
         def work() -> Mapping[ObjectId, Declaration]:
-            return {plan.thing: _declaration(plan, contents) for plan in there}
+            return {plan.object_id: _declaration(plan, contents) for plan in there}
 
         return await asyncio.to_thread(work) if there else {}
 
@@ -85,11 +87,11 @@ def _declaration(plan: Plan, contents: Mapping[int, Content]) -> Declaration:
             for one in batch_comparison.views(plan, contents)
         ]
     except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
-        log.warning("not compared", object="/".join(plan.thing), reason=type(error).__name__)
+        log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return Declaration({key: (value, None) for key, value in declared.items()}, {})
     if not found:
         return NOTHING_DECLARED
     # one of several of a name is meant, such as a package of two architectures
     nearest = min(found, key=lambda one: len(one.differing))
-    rest = {k: v for k, v in nearest.unobserved.items() if str(v) != plan.thing.name}
+    rest = {k: v for k, v in nearest.unobserved.items() if str(v) != plan.object_id.name}
     return nearest._replace(unobserved=rest)

@@ -47,7 +47,7 @@ class Records:
         self.declared_since = int(since or 0)
         if self.claims is None:
             self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
-        return {thing: _read(what, since, text) for thing, what, since, text in rows}
+        return {object_id: _read(what, since, text) for object_id, what, since, text in rows}
 
     async def declare(self, at: int) -> None:
         """Note when something was declared, if it is the first time."""
@@ -55,10 +55,10 @@ class Records:
             self.declared_since = at
             await self.write([])
 
-    async def write(self, crossings: Sequence[DriftTransition]) -> None:
+    async def write(self, transitions: Sequence[DriftTransition]) -> None:
         """Write crossings; what cannot be written now is written later, without its history."""
-        changes = [one for crossing in crossings for one in self._changes(crossing)]
-        states = {crossing.thing: crossing.after for crossing in crossings}
+        changes = [one for transition in transitions for one in self._changes(transition)]
+        states = {transition.object_id: transition.after for transition in transitions}
         self._unsaved |= states
         try:
             await self._save(changes)
@@ -69,8 +69,8 @@ class Records:
     async def _save(self, changes: Sequence[Change] = ()) -> None:
         states, claims = dict(self._unsaved), json.dumps(sorted(self.claims or ()))
         since = str(self.declared_since)
-        rows = [(thing, *_row(state)) for thing, state in states.items() if state]
-        gone = [thing for thing, state in states.items() if not state]
+        rows = [(object_id, *_row(state)) for object_id, state in states.items() if state]
+        gone = [object_id for object_id, state in states.items() if not state]
 
         def work(store: Store) -> None:
             store.put_drifts(rows, gone)
@@ -78,59 +78,59 @@ class Records:
             store.set_fact(_SINCE, since)
 
         await self._memory.record(changes, work)
-        for thing, state in states.items():
-            if self._unsaved.get(thing) is state:
-                del self._unsaved[thing]
+        for object_id, state in states.items():
+            if self._unsaved.get(object_id) is state:
+                del self._unsaved[object_id]
 
-    def _changes(self, crossing: DriftTransition) -> Iterator[Change]:
+    def _changes(self, transition: DriftTransition) -> Iterator[Change]:
         """Yield the rows of history that a crossing makes: at most one for each class."""
-        publisher = self._publisher(crossing.thing)
-        for what, cause, fields in _told(crossing):
-            identity = publisher.identity if publisher else Identity(FILE, *crossing.thing)
+        publisher = self._publisher(transition.object_id)
+        for what, cause, fields in _told(transition):
+            identity = publisher.identity if publisher else Identity(FILE, *transition.object_id)
             is_kept = all(one.is_known for one in fields)
-            if publisher.transient if publisher else crossing.thing in self._told:
+            if publisher.transient if publisher else transition.object_id in self._told:
                 is_kept = False
-            changed = [row for one in fields for row in _moved(what, crossing, one)]
+            changed = [row for one in fields for row in _moved(what, transition, one)]
             rows = changed if is_kept else change.without_values(changed)
             yield of_change(Change(identity, what, Why(cause), rows), "")
-        if crossing.after is None:
-            self._told.discard(crossing.thing)
+        if transition.after is None:
+            self._told.discard(transition.object_id)
 
-    def _publisher(self, thing: ObjectId) -> Entry | None:
+    def _publisher(self, object_id: ObjectId) -> Entry | None:
         """Return the entry of a program that tells of a thing, if what it says is compared."""
-        sides = map(self._pairs.sides, self._pairs.observed(thing))
+        sides = map(self._pairs.sides, self._pairs.observed(object_id))
         entries = [entry for side in sides for entry in side.observed]
         found = next((e for e in entries if e.identity.source.startswith(PUBLISHED)), None)
         if found:
-            self._told.add(thing)
+            self._told.add(object_id)
         return found
 
 
-def _told(crossing: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
+def _told(transition: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
     """Yield what is told of a crossing: what happened, why, and to which fields."""
-    if crossing.after and crossing.began:
-        yield crossing.after.what, _began_by(crossing), crossing.began
-    if crossing.healed:
-        yield "healed", crossing.ended_by, crossing.healed
-    if crossing.dropped:
-        yield "undeclared", STATE_FILE, crossing.dropped
+    if transition.after and transition.began:
+        yield transition.after.what, _began_by(transition), transition.began
+    if transition.healed:
+        yield "healed", transition.ended_by, transition.healed
+    if transition.dropped:
+        yield "undeclared", STATE_FILE, transition.dropped
 
 
-def _began_by(crossing: DriftTransition) -> str:
-    before, after = crossing.before, crossing.after
+def _began_by(transition: DriftTransition) -> str:
+    before, after = transition.before, transition.after
     if after and after.what == "intended":
         return STATE_FILE
     known = {one.path for one in before.fields} if before and before.what == "intended" else set()
-    has_waited = known.issuperset(one.path for one in crossing.began)
-    return NOT_FOLLOWED if has_waited and crossing.began_by == STATE_FILE else crossing.began_by
+    has_waited = known.issuperset(one.path for one in transition.began)
+    return NOT_FOLLOWED if has_waited and transition.began_by == STATE_FILE else transition.began_by
 
 
-def _moved(what: What, crossing: DriftTransition, field: Field) -> Iterator[FieldChange]:
+def _moved(what: What, transition: DriftTransition, field: Field) -> Iterator[FieldChange]:
     """Yield what was observed of a field before and after, and the value that is declared of it.
 
     The declared value is no value before: it has a row of its own, below `declared`.
     """
-    declared, other = (DECLARED, *field.path), crossing.observed.get(field.path, ())
+    declared, other = (DECLARED, *field.path), transition.observed.get(field.path, ())
     if what == "undeclared":
         yield FieldChange(declared, [field.declared], [])
     elif what == "healed":

@@ -52,22 +52,26 @@ class Intended:
             return {}
         since = int(least * 1e6)
         rows = await self._memory.archive.read(
-            lambda store: [_declarations(store, plan.thing, since) for plan, _ in new]
+            lambda store: [_declarations(store, plan.object_id, since) for plan, _ in new]
         )
         found = {
-            plan.thing: min(_declared_at(field, found) for field in fields)
+            plan.object_id: min(_declared_at(field, found) for field in fields)
             for (plan, fields), found in zip(new, rows, strict=True)
         }
         # what left before this op-dbus saw it
         gone = {
-            plan.thing: self._pairs.about(plan.thing)
+            plan.object_id: self._pairs.about(plan.object_id)
             for plan, _ in new
-            if not (plan.observed or self._coverage.left_at(plan.thing))
+            if not (plan.observed or self._coverage.left_at(plan.object_id))
         }
         left = await self._memory.archive.read(
-            lambda store: {thing for thing in gone if _has_left(store, gone[thing], found[thing])}
+            lambda store: {
+                object_id
+                for object_id in gone
+                if _has_left(store, gone[object_id], found[object_id])
+            }
         )
-        return {thing: at for thing, at in found.items() if thing not in left}
+        return {object_id: at for object_id, at in found.items() if object_id not in left}
 
     def seconds(self, plan: Plan, fields: Sequence[Field], at: int) -> float:
         """Return for how many seconds more a difference is intended: until the host has followed.
@@ -81,20 +85,22 @@ class Intended:
             (e.updated_at for e in plan.entries if e is not plan.declared), default=0
         )
         if not plan.observed:
-            latest = max(latest, self._coverage.left_at(plan.thing))
+            latest = max(latest, self._coverage.left_at(plan.object_id))
         has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
         return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
 
 
-def _declarations(store: Store, thing: ObjectId, since: int) -> list[Row]:
+def _declarations(store: Store, object_id: ObjectId, since: int) -> list[Row]:
     """Return the newest changes of what is declared of a thing, from a time on."""
-    rows = store.history.newest(thing, _MOST, since)
+    rows = store.history.newest(object_id, _MOST, since)
     return [row for row in rows if row.identity.source == FILE and row.what in _DECLARES]
 
 
-def _has_left(store: Store, things: AbstractSet[ObjectId], since: int) -> bool:
+def _has_left(store: Store, object_ids: AbstractSet[ObjectId], since: int) -> bool:
     """Return whether what was observed of things is gone since a time in seconds since 1970."""
-    rows = (row for one in things for row in store.history.newest(one, _MOST, since * 1_000_000))
+    rows = (
+        row for one in object_ids for row in store.history.newest(one, _MOST, since * 1_000_000)
+    )
     return any(row.what == "gone" and row.identity.source != FILE for row in rows)
 
 

@@ -13,27 +13,30 @@ from opdbus.state.object import FILE, ObjectId
 async def names(memory: StateStore, observed: Sort) -> frozenset[str]:
     """Return the names under which what the file declares of a sort would be observed."""
     sorts = rule_table.declared_of(observed)
-    found = (memory.catalogue.about(thing)[0] for thing in memory.catalogue.of_sorts(sorts))
+    found = (memory.catalogue.about(object_id)[0] for object_id in memory.catalogue.of_sorts(sorts))
     entries = [entry for entry in found if entry.identity.source == FILE]
-    whole = [entry for entry in entries if rule_table.of_declared(_thing(entry)[:2]).each]
+    whole = [entry for entry in entries if rule_table.of_declared(_object_id(entry)[:2]).each]
     contents = await memory.content(whole)
     return frozenset(name for entry in entries for name in _names(entry, contents))
 
 
-def plugins(things: Iterable[ObjectId]) -> set[str]:
+def plugins(object_ids: Iterable[ObjectId]) -> set[str]:
     """Return the plugins under which things would be observed, if the file declares them."""
-    return {rule_table.of_declared(sort).observed[0] for sort in {thing[:2] for thing in things}}
+    return {
+        rule_table.of_declared(sort).observed[0]
+        for sort in {object_id[:2] for object_id in object_ids}
+    }
 
 
 def _names(entry: Entry, contents: Mapping[int, Content]) -> Iterator[str]:
-    thing = _thing(entry)
-    row = rule_table.of_declared(thing[:2])
+    object_id = _object_id(entry)
+    row = rule_table.of_declared(object_id[:2])
     if not row.each:
-        yield row.declared_key(thing.kind, thing.name)
+        yield row.declared_key(object_id.kind, object_id.name)
     elif entry.id in contents:
         for field in json.loads(contents[entry.id].properties):
-            yield row.declared_key(thing.kind, field)
+            yield row.declared_key(object_id.kind, field)
 
 
-def _thing(entry: Entry) -> ObjectId:
+def _object_id(entry: Entry) -> ObjectId:
     return ObjectId(*entry.identity[1:])

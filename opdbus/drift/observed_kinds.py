@@ -65,6 +65,11 @@ def _misspelled(field: str, known: Iterable[str]) -> str:
 @cache
 def sorts() -> frozenset[str]:
     """Return all sorts, as PLUGIN/KIND."""
-    things = (thing for row in kinds.rows() for thing in row.things if thing.count("/") > 1)
-    observed = {"/".join(thing.split("/")[:2]) for thing in things}
+    object_ids = (
+        object_id
+        for row in kinds.rows()
+        for object_id in row.object_ids
+        if object_id.count("/") > 1
+    )
+    observed = {"/".join(object_id.split("/")[:2]) for object_id in object_ids}
     return frozenset(observed | {"/".join(sort) for sort in rule_table.DECLARED})

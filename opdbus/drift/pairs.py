@@ -54,29 +54,29 @@ class Pairs:
         self._version = -1
         self._sides: dict[ObjectId, Sides] = {}
 
-    def sides(self, thing: ObjectId) -> Sides:
+    def sides(self, object_id: ObjectId) -> Sides:
         """Return the entries about a thing."""
         version = self._catalogue.view.version
         if version != self._version or len(self._sides) > _MOST:
             self._version = version
             self._sides.clear()
-        if known := self._sides.get(thing):
+        if known := self._sides.get(object_id):
             return known
-        entries = self._catalogue.entries(thing)
+        entries = self._catalogue.entries(object_id)
         is_declared = bool(entries) and entries[0].identity.source == FILE
         sides = Sides(entries[0], entries[1:]) if is_declared else Sides(None, entries)
-        self._sides[thing] = sides
+        self._sides[object_id] = sides
         return sides
 
-    def joined(self, thing: ObjectId) -> Sides:
+    def joined(self, object_id: ObjectId) -> Sides:
         """Return the entries about a thing, also those under the other name that it has."""
-        own = self.sides(thing)
+        own = self.sides(object_id)
         if own.declared is None:
-            for other in sorted(self.declared(thing)):
-                if is_one(other) and thing in self.observed(other):
+            for other in sorted(self.declared(object_id)):
+                if is_one(other) and object_id in self.observed(other):
                     return Sides(self.sides(other).declared, own.observed)
-        elif not own.observed and is_one(thing):
-            for other in self.observed(thing):
+        elif not own.observed and is_one(object_id):
+            for other in self.observed(object_id):
                 return Sides(own.declared, self.sides(other).observed)
         return own
 
@@ -84,118 +84,122 @@ class Pairs:
         """Return whether programs publish things of an active sort."""
         return bool(self._published.get(sort))
 
-    def declare(self, thing: ObjectId, fields: Sequence[str] = ()) -> set[Sort]:
+    def declare(self, object_id: ObjectId, fields: Sequence[str] = ()) -> set[Sort]:
         """Take in a declared thing; return the sorts that are to be active, and are not.
 
         Its `fields` are given if they name what it meets.
         """
-        if self._named.get(thing, ()) != fields:
-            self.undeclare(thing)
-            self._named[thing] = fields
-        sorts = self.declare_each(thing[:2], [thing])
-        self.note(thing)
+        if self._named.get(object_id, ()) != fields:
+            self.undeclare(object_id)
+            self._named[object_id] = fields
+        sorts = self.declare_each(object_id[:2], [object_id])
+        self.note(object_id)
         return sorts
 
-    def note(self, thing: ObjectId) -> None:
+    def note(self, object_id: ObjectId) -> None:
         """Note whether a declared thing is observed under another name, after a change of it."""
-        sides = self.sides(thing)
-        if sides.declared and not sides.observed and is_one(thing) and self.observed(thing):
-            self.renamed.add(thing)
+        sides = self.sides(object_id)
+        if sides.declared and not sides.observed and is_one(object_id) and self.observed(object_id):
+            self.renamed.add(object_id)
         else:
-            self.renamed.discard(thing)
+            self.renamed.discard(object_id)
 
-    def declare_each(self, sort: Sort, things: Iterable[ObjectId]) -> set[Sort]:
+    def declare_each(self, sort: Sort, object_ids: Iterable[ObjectId]) -> set[Sort]:
         """Take in declared things of one sort, by what is known of their fields: see `declare`."""
         row = rule_table.of_declared(sort)
-        for thing in things:
-            for key in self._keys_of(thing):
-                if key != (sort, thing.name):
-                    self._wanted.setdefault(key, set()).add(thing)
+        for object_id in object_ids:
+            for key in self._keys_of(object_id):
+                if key != (sort, object_id.name):
+                    self._wanted.setdefault(key, set()).add(object_id)
         return {sort, row.observed, *(joined for joined, *_ in row.joined)} - self.active
 
-    def undeclare(self, thing: ObjectId) -> None:
+    def undeclare(self, object_id: ObjectId) -> None:
         """Forget a declared thing."""
-        for key in self._keys_of(thing):
-            _discard(self._wanted, key, thing)
-        self._named.pop(thing, None)
-        self.renamed.discard(thing)
+        for key in self._keys_of(object_id):
+            _discard(self._wanted, key, object_id)
+        self._named.pop(object_id, None)
+        self.renamed.discard(object_id)
 
-    def observe(self, thing: ObjectId, properties: Mapping[str, Json] | None) -> bool:
+    def observe(self, object_id: ObjectId, properties: Mapping[str, Json] | None) -> bool:
         """Take in an observed thing of an active sort; None for one that is gone.
 
         Return whether related things are to be compared again, since it has other names now.
         """
-        before = keys = self._keys.pop(thing, _Keys())
+        before = keys = self._keys.pop(object_id, _Keys())
         for key in keys.further:
-            _discard(self._met, key, thing)
+            _discard(self._met, key, object_id)
         for key in keys.owners:
-            _discard(self._parts, key, thing)
+            _discard(self._parts, key, object_id)
         is_published = False
         if properties is not None:
-            observed = self.sides(thing).observed
+            observed = self.sides(object_id).observed
             is_published = any(e.identity.source.startswith(PUBLISHED) for e in observed)
-            related = [properties.get(field) for field in rule_table.of_observed(thing[:2]).related]
+            related = [
+                properties.get(field) for field in rule_table.of_observed(object_id[:2]).related
+            ]
             keys = _Keys(
-                tuple(_further(thing, properties)),
-                tuple(_owners(thing, properties)),
-                tuple(thing._replace(name=name) for name in related if isinstance(name, str)),
+                tuple(_further(object_id, properties)),
+                tuple(_owners(object_id, properties)),
+                tuple(object_id._replace(name=name) for name in related if isinstance(name, str)),
             )
             if any(keys):
-                self._keys[thing] = keys
+                self._keys[object_id] = keys
             for key in keys.further:
-                self._met.setdefault(key, set()).add(thing)
+                self._met.setdefault(key, set()).add(object_id)
             for key in keys.owners:
-                self._parts.setdefault(key, set()).add(thing)
+                self._parts.setdefault(key, set()).add(object_id)
         if is_published:
-            self._published.setdefault(thing[:2], set()).add(thing)
+            self._published.setdefault(object_id[:2], set()).add(object_id)
         else:
-            _discard(self._published, thing[:2], thing)
-        return bool(rule_table.of_observed(thing[:2]).related) and before.further != keys.further
+            _discard(self._published, object_id[:2], object_id)
+        return (
+            bool(rule_table.of_observed(object_id[:2]).related) and before.further != keys.further
+        )
 
-    def observed(self, thing: ObjectId) -> list[ObjectId]:
+    def observed(self, object_id: ObjectId) -> list[ObjectId]:
         """Return the observed things that a declared one meets, or else what is called just so."""
         found: dict[ObjectId, None] = {}
-        for key in self._keys_of(thing):
+        for key in self._keys_of(object_id):
             plain = ObjectId(*key[0], key[1])
             if self.sides(plain).observed:
                 found[plain] = None
             met = sorted(self._met.get(key, ()))
             found |= dict.fromkeys(other for other in met if self.sides(other).observed)
-        return list(found) or ([thing] if self.sides(thing).observed else [])
+        return list(found) or ([object_id] if self.sides(object_id).observed else [])
 
-    def declared(self, thing: ObjectId) -> set[ObjectId]:
+    def declared(self, object_id: ObjectId) -> set[ObjectId]:
         """Return the declared things that an observed one, or what it belongs to, meets."""
-        row = rule_table.of_observed(thing[:2])
-        keys = self._keys.get(thing, _Keys())
-        plain = (thing[:2], row.observed_key(thing.name))
+        row = rule_table.of_observed(object_id[:2])
+        keys = self._keys.get(object_id, _Keys())
+        plain = (object_id[:2], row.observed_key(object_id.name))
         found: set[ObjectId] = set()
-        for key in (plain, (thing[:2], thing.name), *keys.further, *keys.owners):
+        for key in (plain, (object_id[:2], object_id.name), *keys.further, *keys.owners):
             found |= self._wanted.get(key, set())
             same = ObjectId(*key[0], key[1])
-            if same == thing or rule_table.of_declared(key[0]).observed == key[0]:
+            if same == object_id or rule_table.of_declared(key[0]).observed == key[0]:
                 found |= {same} if self.sides(same).declared else set()
         return found
 
-    def about(self, thing: ObjectId) -> set[ObjectId]:
+    def about(self, object_id: ObjectId) -> set[ObjectId]:
         """Return a declared thing and what it meets, also if that is gone, unless it has others."""
-        plain = (ObjectId(*sort, name) for sort, name in self._keys_of(thing))
-        return {thing, *plain, *self.observed(thing)}
+        plain = (ObjectId(*sort, name) for sort, name in self._keys_of(object_id))
+        return {object_id, *plain, *self.observed(object_id)}
 
-    def parts(self, thing: ObjectId) -> set[ObjectId]:
+    def parts(self, object_id: ObjectId) -> set[ObjectId]:
         """Return the things that belong to an observed one."""
-        return self._parts.get((thing[:2], thing.name), set())
+        return self._parts.get((object_id[:2], object_id.name), set())
 
-    def other_names(self, thing: ObjectId) -> dict[str, str]:
+    def other_names(self, object_id: ObjectId) -> dict[str, str]:
         """Return the names of the things of its sort that an observed one is related to.
 
         The keys are what else these are called.
         """
-        related = {*self._keys.get(thing, _Keys()).related, *self.parts(thing)}
-        each = [one for one in related if one[:2] == thing[:2]]
+        related = {*self._keys.get(object_id, _Keys()).related, *self.parts(object_id)}
+        each = [one for one in related if one[:2] == object_id[:2]]
         return {key[1]: one.name for one in each for key in self._keys.get(one, _Keys()).further}
 
-    def _keys_of(self, thing: ObjectId) -> list[Key]:
-        return _keys(thing, self._named.get(thing) or (thing.name,))
+    def _keys_of(self, object_id: ObjectId) -> list[Key]:
+        return _keys(object_id, self._named.get(object_id) or (object_id.name,))
 
 
 def is_one(declared: ObjectId) -> bool:
@@ -211,34 +215,34 @@ def means(declared: ObjectId, observed: ObjectId) -> bool:
     return declared != observed and not keys.isdisjoint(_keys(declared, (declared.name,)))
 
 
-def _keys(thing: ObjectId, names: Iterable[str]) -> list[Key]:
+def _keys(object_id: ObjectId, names: Iterable[str]) -> list[Key]:
     """Return the keys of what a declared thing meets, which may be called by several names."""
-    row = rule_table.of_declared(thing[:2])
-    keys = row.parts or [row.declared_key(thing.kind, name) for name in names]
+    row = rule_table.of_declared(object_id[:2])
+    keys = row.parts or [row.declared_key(object_id.kind, name) for name in names]
     return [(row.observed, key) for key in keys]
 
 
-def _further(thing: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
-    row = rule_table.of_observed(thing[:2])
-    if (key := row.observed_key(thing.name)) != thing.name:
+def _further(object_id: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
+    row = rule_table.of_observed(object_id[:2])
+    if (key := row.observed_key(object_id.name)) != object_id.name:
         yield row.observed, key
     aliases = properties.get(row.aliases) if row.aliases else ()
     for name in aliases if isinstance(aliases, list) else ():
         yield row.observed, str(name)
 
 
-def _owners(thing: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
-    if joined := rule_table.JOINED.get(thing[:2]):
+def _owners(object_id: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
+    if joined := rule_table.JOINED.get(object_id[:2]):
         row, pattern, _ = joined
-        if match := pattern.fullmatch(thing.name):
+        if match := pattern.fullmatch(object_id.name):
             yield row.observed, match[1]
-    row = rule_table.of_observed(thing[:2])
+    row = rule_table.of_observed(object_id[:2])
     if row.members and isinstance(owner := properties.get(row.members[0]), str):
         yield row.observed, owner
 
 
-def _discard(index: dict[K, set[ObjectId]], key: K, thing: ObjectId) -> None:
+def _discard(index: dict[K, set[ObjectId]], key: K, object_id: ObjectId) -> None:
     if held := index.get(key):
-        held.discard(thing)
+        held.discard(object_id)
         if not held:
             del index[key]

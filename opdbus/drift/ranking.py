@@ -36,9 +36,9 @@ def chosen(rows: Ranked, wanted: Mapping[str, str], severity: str, what: str) ->
     if not wanted and not what and least == Severity.INFO:
         return rows
     return [
-        (thing, drifted)
-        for thing, drifted in rows
-        if drifted.severity >= least and what in {"", drifted.what} and matches(thing, wanted)
+        (object_id, drifted)
+        for object_id, drifted in rows
+        if drifted.severity >= least and what in {"", drifted.what} and matches(object_id, wanted)
     ]
 
 
@@ -52,10 +52,10 @@ def by_question(rows: Ranked, question: str) -> Ranked:
     asked, words = kinds.requested(question, STOP_WORDS).named, _stems(question)
 
     def rank(row: tuple[ObjectId, Drifted]) -> tuple[int, int]:
-        thing, drifted = row
+        object_id, drifted = row
         fields = (f"{one.name} {one.declared} {one.observed}" for one in drifted.fields)
-        own = _stems(" ".join((thing.kind, thing.name, *fields)))
-        return -bool(kinds.of_thing(thing)[0] & asked), -len(words & own)
+        own = _stems(" ".join((object_id.kind, object_id.name, *fields)))
+        return -bool(kinds.of_object(object_id)[0] & asked), -len(words & own)
 
     return sorted(rows, key=rank)
 
@@ -65,6 +65,6 @@ def _stems(text: str) -> set[str]:
 
 
 def _rank(row: tuple[ObjectId, Drifted]) -> tuple[object, ...]:
-    thing, drifted = row
+    object_id, drifted = row
     has_failed = any(str(one.observed).startswith("failed") for one in drifted.fields)
-    return -drifted.severity, not has_failed, drifted.what != "drift", thing
+    return -drifted.severity, not has_failed, drifted.what != "drift", object_id

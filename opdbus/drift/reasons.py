@@ -36,16 +36,16 @@ class Reasons:
         self._pairs = pairs
 
     async def given(
-        self, crossings: Sequence[DriftTransition], claims: frozenset[Sort]
+        self, transitions: Sequence[DriftTransition], claims: frozenset[Sort]
     ) -> list[DriftTransition]:
         """Return crossings with their causes."""
         found = []
         # one by one: rows may be large
-        for one in crossings:
-            joined = rule_table.of_declared(one.thing[:2]).joined
+        for one in transitions:
+            joined = rule_table.of_declared(one.object_id[:2]).joined
             sorts = [sort for sort, *_ in joined]
             since = int(max(0, one.at * 1e6 - _EARLIER))
-            read = partial(_newest, self._pairs.about(one.thing), sorts, since)
+            read = partial(_newest, self._pairs.about(one.object_id), sorts, since)
             recent = await self._memory.archive.read(read)
             declared = await self._declared(one)
             dropped = self._dropped(one, declared, claims)
@@ -58,12 +58,12 @@ class Reasons:
         """Return what is observed now of the fields that are as declared again."""
         if not one.healed:
             return {}
-        plan = batch_comparison.plan(self._pairs, one.thing)
+        plan = batch_comparison.plan(self._pairs, one.object_id)
         return await batch_comparison.observed(self._memory, plan, one.healed)
 
     async def _declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
         """Return what is declared of a thing; None if nothing is."""
-        if (declared := self._pairs.sides(one.thing).declared) is None:
+        if (declared := self._pairs.sides(one.object_id).declared) is None:
             return None
         content = (await self._memory.content([declared])).get(declared.id)
         return json.loads(content.properties) if content else {}
@@ -76,7 +76,7 @@ class Reasons:
         if one.after and any(field.is_absence for field in one.after.fields):
             return True
         is_meant = declared is not None and is_wanted(declared)
-        return is_meant and not self._pairs.observed(one.thing)
+        return is_meant and not self._pairs.observed(one.object_id)
 
     def _dropped(
         self, one: DriftTransition, values: Mapping[str, Json] | None, claims: frozenset[Sort]
@@ -85,7 +85,7 @@ class Reasons:
         if not one.ended:
             return []
         if values is None:
-            is_claimed = rule_table.is_claimed(one.thing, claims)
+            is_claimed = rule_table.is_claimed(one.object_id, claims)
             return [field for field in one.ended if not (_is_extra(field) and is_claimed)]
         if is_only_observed(values):
             return one.ended
@@ -108,14 +108,16 @@ def _before(rows: Sequence[Row], one: DriftTransition) -> Mapping[Path, Sequence
 
 
 def _newest(
-    things: AbstractSet[ObjectId], joined: Sequence[Sort], since: int, store: Store
+    object_ids: AbstractSet[ObjectId], joined: Sequence[Sort], since: int, store: Store
 ) -> list[Row]:
     """Return the newest rows about some things but those about drift, the newest first.
 
     What belongs to them is of the sorts that are `joined`: the addresses of an interface.
     """
-    rows = [row for thing in things for row in store.history.newest(thing, _NEWEST, since)]
-    names = {thing.name for thing in things}
+    rows = [
+        row for object_id in object_ids for row in store.history.newest(object_id, _NEWEST, since)
+    ]
+    names = {object_id.name for object_id in object_ids}
     for plugin, kind in joined:
         wanted = Filter(since=since, plugin=plugin, kind=kind)
         parts = store.history.rows(wanted, store.history.numbers(wanted)).rows

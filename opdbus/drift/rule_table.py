@@ -304,10 +304,10 @@ def declared_of(observed: Sort) -> frozenset[Sort]:
     return frozenset({observed}.union(*(r.declared for r in ROWS if r.observed == observed)))
 
 
-def is_claimed(thing: ObjectId, claims: frozenset[Sort]) -> bool:
+def is_claimed(object_id: ObjectId, claims: frozenset[Sort]) -> bool:
     """Return whether an observed thing would be declared, as all things of some sorts are."""
-    row = of_observed(thing[:2])
-    return any(sort in claims and row.covers(sort[1], thing.name) for sort in row.declared)
+    row = of_observed(object_id[:2])
+    return any(sort in claims and row.covers(sort[1], object_id.name) for sort in row.declared)
 
 
 def is_read(sort: Sort) -> bool:

@@ -47,7 +47,7 @@ class Tracker:
     def __init__(
         self,
         memory: StateStore,
-        on_change: Callable[[DriftTransition], None] = lambda _crossing: None,
+        on_change: Callable[[DriftTransition], None] = lambda _transition: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -56,7 +56,7 @@ class Tracker:
         self._clock = clock
         self._wall = wall
         self._pairs = Pairs(memory.catalogue)
-        self._crossings = TransitionFilter(BOOT_SECONDS)
+        self._transitions = TransitionFilter(BOOT_SECONDS)
         self._records = Records(memory, self._pairs)
         self._reasons = Reasons(memory, self._pairs)
         self._waiting = WorkQueue()
@@ -74,12 +74,12 @@ class Tracker:
     @property
     def counted(self) -> Mapping[ObjectId, Drifted]:
         """What is other than declared."""
-        return self._crossings.counted
+        return self._transitions.counted
 
     @property
     def count(self) -> int:
         """How many things `report` lists in all."""
-        return self._crossings.known
+        return self._transitions.known
 
     def awaits(
         self, observers: Callable[[Collection[str], Collection[str]], Sequence[str]]
@@ -96,15 +96,15 @@ class Tracker:
             waits.append(f"the first {BOOT_SECONDS:.0f} seconds after the boot")
         is_new = self._clock() < self._news_at + MOST_QUIET_SECONDS
         soon = self._clock() + MOST_QUIET_SECONDS
-        if is_new and (self._waiting.is_more or self._crossings.due <= soon):
+        if is_new and (self._waiting.is_more or self._transitions.due <= soon):
             waits.append("comparison")
         return waits
 
     async def worst_first(self) -> Ranked:
         """Return all that is other than declared, the worst first."""
-        changes = self._crossings.changes
+        changes = self._transitions.changes
         if self._ranked[0] != changes:
-            self._ranked = changes, await ranking.ranked(self._crossings.counted)
+            self._ranked = changes, await ranking.ranked(self._transitions.counted)
         return self._ranked[1]
 
     async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
@@ -115,29 +115,29 @@ class Tracker:
         """Return what is declared and cannot be compared; `why_not` as of `unobserved`."""
         return await unobserved(self._memory, self._pairs, self._coverage, why_not)
 
-    def entries(self, thing: ObjectId) -> tuple[Entry | None, Entry | None]:
+    def entries(self, object_id: ObjectId) -> tuple[Entry | None, Entry | None]:
         """Return the entry that declares a thing, and the first that tells what was observed."""
-        sides = self._pairs.sides(thing)
-        met = self._pairs.observed(thing) if sides.declared else [thing]
+        sides = self._pairs.sides(object_id)
+        met = self._pairs.observed(object_id) if sides.declared else [object_id]
         seen = [entry for one in met for entry in self._pairs.sides(one).observed]
         return sides.declared, next(iter(seen), None)
 
-    def sides(self, thing: ObjectId) -> Sides:
+    def sides(self, object_id: ObjectId) -> Sides:
         """Return the entries about a thing, also those under the other name that it has."""
-        return self._pairs.joined(thing)
+        return self._pairs.joined(object_id)
 
-    def is_observed(self, thing: ObjectId) -> bool:
+    def is_observed(self, object_id: ObjectId) -> bool:
         """Return whether anything was observed under the name of a thing."""
-        return bool(self._pairs.sides(thing).observed)
+        return bool(self._pairs.sides(object_id).observed)
 
-    def _is_missing(self, thing: ObjectId) -> bool:
-        counted = self._crossings.counted.get(thing)
+    def _is_missing(self, object_id: ObjectId) -> bool:
+        counted = self._transitions.counted.get(object_id)
         return counted is not None and any(field.is_absence for field in counted.fields)
 
-    def same(self, thing: ObjectId) -> set[ObjectId]:
+    def same(self, object_id: ObjectId) -> set[ObjectId]:
         """Return what declares a thing, and what is observed of it, under other names."""
-        met = self._pairs.observed(thing) if self._pairs.sides(thing).declared else ()
-        return {*self._pairs.declared(thing), *met} - {thing}
+        met = self._pairs.observed(object_id) if self._pairs.sides(object_id).declared else ()
+        return {*self._pairs.declared(object_id), *met} - {object_id}
 
     def hear(self, event: Event) -> None:
         """Note what may have changed; to be called with each event of the memory."""
@@ -177,17 +177,17 @@ class Tracker:
         if self._memory.catalogue.sources[FILE]:
             latest = await self._memory.archive.read(lambda store: store.latest(FILE))
             await self._records.declare(latest)
-        self._crossings.recall(stored)
+        self._transitions.recall(stored)
         self._activate(self._claimed)
         # of other observed things nothing is known that could be forgotten
         catalogue = self._memory.catalogue
-        self._waiting.add(catalogue.things_of(FILE))
+        self._waiting.add(catalogue.object_ids_of(FILE))
         self._waiting.add(stored)
 
     async def work(self) -> bool:
         """Compare some of what has changed, and count what is due; return whether more waits."""
-        if things := self._waiting.take():
-            await self._take(things)
+        if object_ids := self._waiting.take():
+            await self._take(object_ids)
         await self._count()
         return self._waiting.is_more
 
@@ -196,26 +196,26 @@ class Tracker:
         if self._waiting.is_more:
             await asyncio.sleep(0)
             return
-        async with at_most(self._crossings.due - self._clock()):
+        async with at_most(self._transitions.due - self._clock()):
             await self._waiting.news.wait()
         self._waiting.news.clear()
 
-    async def _take(self, things: Sequence[ObjectId]) -> None:
+    async def _take(self, object_ids: Sequence[ObjectId]) -> None:
         """Find out which declared things changes concern, and compare those."""
-        taken = self._alone.take(things, self._crossings)
+        taken = self._alone.take(object_ids, self._transitions)
         if taken.declared_at:
             await self._records.declare(taken.declared_at)
             self._activate(taken.sorts)
-        things = taken.left
+        object_ids = taken.left
         concerned: dict[ObjectId, None] = {}
-        observed = [thing for thing in things if thing[:2] in self._pairs.active]
-        for thing in things:
-            if declared := self._pairs.sides(thing).declared:
+        observed = [object_id for object_id in object_ids if object_id[:2] in self._pairs.active]
+        for object_id in object_ids:
+            if declared := self._pairs.sides(object_id).declared:
                 await self._records.declare(declared.updated_at)
-                self._activate(self._pairs.declare(thing, await self._fields(declared)))
-                concerned[thing] = None
+                self._activate(self._pairs.declare(object_id, await self._fields(declared)))
+                concerned[object_id] = None
             else:
-                concerned |= self._undeclare(thing)
+                concerned |= self._undeclare(object_id)
         concerned |= await self._observe(observed)
         await self._compare(list(concerned))
 
@@ -226,13 +226,13 @@ class Tracker:
         content = (await self._memory.content([declared])).get(declared.id)
         return tuple(json.loads(content.properties)) if content else ()
 
-    def _undeclare(self, thing: ObjectId) -> dict[ObjectId, None]:
+    def _undeclare(self, object_id: ObjectId) -> dict[ObjectId, None]:
         """Forget what was declared of a thing; return what that concerns."""
-        met = self._pairs.observed(thing) if self._claims else ()
-        self._pairs.undeclare(thing)
-        self._coverage.forget(thing)
-        is_known = self._crossings.knows(thing) or self._is_claimed(thing)
-        return dict.fromkeys([*met, *([thing] if is_known else ())])
+        met = self._pairs.observed(object_id) if self._claims else ()
+        self._pairs.undeclare(object_id)
+        self._coverage.forget(object_id)
+        is_known = self._transitions.knows(object_id) or self._is_claimed(object_id)
+        return dict.fromkeys([*met, *([object_id] if is_known else ())])
 
     @property
     def _claims(self) -> frozenset[Sort]:
@@ -243,38 +243,38 @@ class Tracker:
         """The observed sorts of what the file claims."""
         return {rule_table.of_declared(sort).observed for sort in self._claims}
 
-    def _is_claimed(self, thing: ObjectId) -> bool:
-        return rule_table.is_claimed(thing, self._claims)
+    def _is_claimed(self, object_id: ObjectId) -> bool:
+        return rule_table.is_claimed(object_id, self._claims)
 
-    async def _observe(self, things: Sequence[ObjectId]) -> dict[ObjectId, None]:
+    async def _observe(self, object_ids: Sequence[ObjectId]) -> dict[ObjectId, None]:
         """Take in what was observed of things; return the declared ones that this concerns."""
-        there = {thing: self._pairs.sides(thing).observed for thing in things}
-        readable = [t for t in things if there[t] and rule_table.is_read(t[:2])]
+        there = {object_id: self._pairs.sides(object_id).observed for object_id in object_ids}
+        readable = [t for t in object_ids if there[t] and rule_table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
         concerned: dict[ObjectId, None] = {}
         renamed: set[Sort] = set()
-        for thing in things:
-            was_published = self._pairs.is_published(thing[:2])
-            before = self._pairs.declared(thing)
-            entries = [entry for entry in there[thing] if entry.id in contents]
+        for object_id in object_ids:
+            was_published = self._pairs.is_published(object_id[:2])
+            before = self._pairs.declared(object_id)
+            entries = [entry for entry in there[object_id] if entry.id in contents]
             properties = batch_comparison.merged(entries, contents)
-            if self._pairs.observe(thing, properties if there[thing] else None):
-                renamed.add(thing[:2])
-            met = {*before, *self._pairs.declared(thing)}
+            if self._pairs.observe(object_id, properties if there[object_id] else None):
+                renamed.add(object_id[:2])
+            met = {*before, *self._pairs.declared(object_id)}
             for other in met:
                 self._pairs.note(other)
             concerned |= dict.fromkeys(met)
-            if self._is_claimed(thing) and not self._pairs.sides(thing).declared:
-                concerned[thing] = None
-            if was_published is not self._pairs.is_published(thing[:2]):
-                self._waiting.add(self._coverage.missing(thing[:2]))
+            if self._is_claimed(object_id) and not self._pairs.sides(object_id).declared:
+                concerned[object_id] = None
+            if was_published is not self._pairs.is_published(object_id[:2]):
+                self._waiting.add(self._coverage.missing(object_id[:2]))
         if renamed:
             self._waiting.add(self._memory.catalogue.of_sorts(renamed))
         return concerned
 
-    async def _compare(self, things: Sequence[ObjectId]) -> None:
-        for part in slices(things, AT_A_TIME):
-            plans = [batch_comparison.plan(self._pairs, thing) for thing in part]
+    async def _compare(self, object_ids: Sequence[ObjectId]) -> None:
+        for part in slices(object_ids, AT_A_TIME):
+            plans = [batch_comparison.plan(self._pairs, object_id) for object_id in part]
             wanted = [one for one in plans if self._is_wanted(one)]
             found = await batch_comparison.look(self._memory, wanted) if wanted else []
             compared = [
@@ -284,39 +284,39 @@ class Tracker:
             ]
             since = await self._intended.declared_at(compared)
             for plan, fields in compared:
-                self._note(plan, fields, since.get(plan.thing, 0))
+                self._note(plan, fields, since.get(plan.object_id, 0))
             await asyncio.sleep(0)
 
     def _is_wanted(self, plan: Plan) -> bool:
         """Return whether a thing can be compared; what nobody observes stays as it was."""
         if plan.declared is None:
-            is_extra = self._is_claimed(plan.thing) and plan.observed[0].entries
-            if is_extra and not self._pairs.declared(plan.thing):
+            is_extra = self._is_claimed(plan.object_id) and plan.observed[0].entries
+            if is_extra and not self._pairs.declared(plan.object_id):
                 return True
             self._note(plan, [])
             return False
-        self._coverage.note(plan.thing, is_missing=not plan.observed)
-        if plan.observed or self._coverage.covers(plan.thing):
+        self._coverage.note(plan.object_id, is_missing=not plan.observed)
+        if plan.observed or self._coverage.covers(plan.object_id):
             return True
-        if plan.thing not in self._crossings.counted:
+        if plan.object_id not in self._transitions.counted:
             self._note(plan, [])
         return False
 
     def _note(self, plan: Plan, fields: Sequence[Field], declared_at: int = 0) -> None:
         now = self._clock()
         intended = self._intended.seconds(plan, fields, declared_at)
-        self._crossings.compare(plan.thing, fields, now, now + intended)
+        self._transitions.compare(plan.object_id, fields, now, now + intended)
         for one in plan.observed if plan.declared else ():
             extra = ObjectId(*one.entries[0].identity[1:])
             # it was not declared before
-            if extra != plan.thing and self._crossings.knows(extra):
-                self._crossings.compare(extra, [], now)
+            if extra != plan.object_id and self._transitions.knows(extra):
+                self._transitions.compare(extra, [], now)
 
     async def _count(self) -> None:
         """Count what has differed for long enough: store it, and then tell."""
-        while crossed := self._crossings.take(self._clock(), self._wall(), AT_A_TIME):
+        while crossed := self._transitions.take(self._clock(), self._wall(), AT_A_TIME):
             found = await self._reasons.given(crossed, self._claims)
             await self._records.write(found)
-            for crossing in found:
-                self._on_change(crossing)
+            for transition in found:
+                self._on_change(transition)
             await asyncio.sleep(0)

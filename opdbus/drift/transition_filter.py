@@ -45,7 +45,7 @@ class DriftTransition:
     was observed of fields before they began, and after they ended, to differ: no value if nothing.
     """
 
-    thing: ObjectId
+    object_id: ObjectId
     before: Drifted | None
     after: Drifted | None
     at: float = 0.0
@@ -113,30 +113,30 @@ class TransitionFilter:
 
     def recall(self, counted: Mapping[ObjectId, Drifted]) -> None:
         """Take what was counted before."""
-        for thing, drifted in counted.items():
-            self._set(thing, drifted)
+        for object_id, drifted in counted.items():
+            self._set(object_id, drifted)
 
-    def knows(self, thing: ObjectId) -> bool:
+    def knows(self, object_id: ObjectId) -> bool:
         """Return whether a thing is counted, or may be soon."""
-        return thing in self.counted or thing in self._pending
+        return object_id in self.counted or object_id in self._pending
 
     def compare(
-        self, thing: ObjectId, fields: Iterable[Field], now: float, intended_until: float = 0.0
+        self, object_id: ObjectId, fields: Iterable[Field], now: float, intended_until: float = 0.0
     ) -> None:
         """Note how a thing differs now; until some time that is intended."""
         new = {one.path: one for one in fields}
-        counted, pending = self.counted.get(thing), self._pending.get(thing)
+        counted, pending = self.counted.get(object_id), self._pending.get(object_id)
         if not new and counted is None:
-            self._pending.pop(thing, None)
+            self._pending.pop(object_id, None)
             return
         what: Class = "intended" if now < intended_until else "drift"
         if counted and what == counted.what and _form(new.values()) == _form(counted.fields):
-            self._set(thing, replace(counted, fields=tuple(new.values())))
-            self._wait_while_intended(thing, new, now, intended_until)
+            self._set(object_id, replace(counted, fields=tuple(new.values())))
+            self._wait_while_intended(object_id, new, now, intended_until)
             return
         if pending is None:
             before = {one.path: one for one in counted.fields} if counted else {}
-            pending = self._pending[thing] = _Pending(now, now, intended_until, before)
+            pending = self._pending[object_id] = _Pending(now, now, intended_until, before)
         moved = [
             path
             for path in new.keys() | pending.fields.keys()
@@ -152,31 +152,31 @@ class TransitionFilter:
         pending.fields, pending.intended_until = new, intended_until
         quiet = pending.changed_at + QUIET_SECONDS
         due = min(quiet, pending.first_at + MOST_QUIET_SECONDS)
-        self._wait(thing, max(due, self._not_before))
+        self._wait(object_id, max(due, self._not_before))
 
     def take(self, now: float, wall: float, most: int) -> list[DriftTransition]:
         """Count what has been as it is for long enough; at most so many things."""
         found: list[DriftTransition] = []
         while self.due <= now + _ROUNDING and len(found) < most:
-            due, _, thing = heapq.heappop(self._queue)
-            pending = self._pending.get(thing)
+            due, _, object_id = heapq.heappop(self._queue)
+            pending = self._pending.get(object_id)
             if pending and pending.due == due:
-                found += self._count(thing, pending, now, wall)
+                found += self._count(object_id, pending, now, wall)
         return found
 
     def _count(
-        self, thing: ObjectId, pending: _Pending, now: float, wall: float
+        self, object_id: ObjectId, pending: _Pending, now: float, wall: float
     ) -> Iterator[DriftTransition]:
-        before = self.counted.get(thing)
+        before = self.counted.get(object_id)
         fields, later = _settled(pending, before, now)
         is_intended = now + _ROUNDING < pending.intended_until
         if fields and is_intended:
             later.append(pending.intended_until)
         if later:
             pending.first_at = now
-            self._wait(thing, min(later))
+            self._wait(object_id, min(later))
         else:
-            del self._pending[thing]
+            del self._pending[object_id]
         after: Drifted | None = None
         if fields:
             what: Class = "intended" if is_intended else "drift"
@@ -184,31 +184,31 @@ class TransitionFilter:
                 # what is about to end does not begin as something else
                 what = before.what
             after = Drifted(what, before.since if before else wall, fields)
-        self._set(thing, after)
-        crossing = DriftTransition(thing, before, after)
-        if moved := [*crossing.began, *crossing.ended]:
+        self._set(object_id, after)
+        transition = DriftTransition(object_id, before, after)
+        if moved := [*transition.began, *transition.ended]:
             ago = now - min(pending.since.get(one.path, now) for one in moved)
-            yield replace(crossing, at=wall - ago)
+            yield replace(transition, at=wall - ago)
 
-    def _set(self, thing: ObjectId, drifted: Drifted | None) -> None:
-        before = self.counted.pop(thing, None)
+    def _set(self, object_id: ObjectId, drifted: Drifted | None) -> None:
+        before = self.counted.pop(object_id, None)
         if drifted:
-            self.counted[thing] = drifted
+            self.counted[object_id] = drifted
         self.known += _is_known(drifted) - _is_known(before)
         self.changes += 1
 
     def _wait_while_intended(
-        self, thing: ObjectId, fields: Mapping[Path, Field], now: float, until: float
+        self, object_id: ObjectId, fields: Mapping[Path, Field], now: float, until: float
     ) -> None:
         """Look at a thing that is counted as it is when it is intended no longer, if it is now."""
-        self._pending.pop(thing, None)
+        self._pending.pop(object_id, None)
         if now < until:
-            self._pending[thing] = _Pending(now, now, until, fields)
-            self._wait(thing, until)
+            self._pending[object_id] = _Pending(now, now, until, fields)
+            self._wait(object_id, until)
 
-    def _wait(self, thing: ObjectId, due: float) -> None:
-        self._pending[thing].due = due
-        heapq.heappush(self._queue, (due, next(self._numbers), thing))
+    def _wait(self, object_id: ObjectId, due: float) -> None:
+        self._pending[object_id].due = due
+        heapq.heappush(self._queue, (due, next(self._numbers), object_id))
 
 
 def _settled(

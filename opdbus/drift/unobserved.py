@@ -49,17 +49,17 @@ async def unobserved(
     """
     whys: dict[Sort, str] = {}
     found: dict[tuple[Sort, str], list[str]] = {}
-    for thing in await _meant(memory, pairs, coverage):
-        sort = rule_table.of_declared(thing[:2]).observed
+    for object_id in await _meant(memory, pairs, coverage):
+        sort = rule_table.of_declared(object_id[:2]).observed
         if sort not in whys:
             is_listed = coverage.lists(sort)
             whys[sort] = _NO_SUCH.format(*sort) if is_listed else why_not(sort)
-        found.setdefault((thing[:2], whys[sort]), []).append(thing.name)
+        found.setdefault((object_id[:2], whys[sort]), []).append(object_id.name)
     for sort in filter(coverage.lists, rule_table.LOOKED_AT):
         for name, why in await _hidden(memory, pairs, sort):
             found.setdefault((sort, why), []).append(name)
-    for thing, field, why in await _fields(memory, pairs):
-        found.setdefault((thing[:2], why), []).append(f"{field} of {thing.name}")
+    for object_id, field, why in await _fields(memory, pairs):
+        found.setdefault((object_id[:2], why), []).append(f"{field} of {object_id.name}")
     rows = (
         Unobserved(sort, len(names), [n[:_MAX_NAME] for n in nsmallest(_MOST_NAMES, names)], why)
         for (sort, why), names in found.items()
@@ -69,33 +69,33 @@ async def unobserved(
 
 async def _meant(memory: StateStore, pairs: Pairs, coverage: Coverage) -> list[ObjectId]:
     """Return the declared things that are not observed, and of which that is not told as drift."""
-    things: list[ObjectId] = []
+    object_ids: list[ObjectId] = []
     for part in batches(coverage.all_missing(), _MOST):
-        things += [thing for thing in part if _is_silent(thing, coverage)]
+        object_ids += [object_id for object_id in part if _is_silent(object_id, coverage)]
         await asyncio.sleep(0)
-    entries = {thing: pairs.sides(thing).declared for thing in things[:_MOST]}
+    entries = {object_id: pairs.sides(object_id).declared for object_id in object_ids[:_MOST]}
     contents = await memory.content([entry for entry in entries.values() if entry])
     passed = {
-        thing
-        for thing, entry in entries.items()
+        object_id
+        for object_id, entry in entries.items()
         if entry
         and entry.id in contents
-        and not _is_meant(json.loads(contents[entry.id].properties), thing, coverage)
+        and not _is_meant(json.loads(contents[entry.id].properties), object_id, coverage)
     }
-    return [thing for thing in things if thing not in passed]
+    return [object_id for object_id in object_ids if object_id not in passed]
 
 
 async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str, str]]:
     """Return declared fields of observed things that cannot be compared, and why."""
-    things = [*islice(memory.catalogue.things_of(FILE), _MOST_DECLARED)]
+    object_ids = [*islice(memory.catalogue.object_ids_of(FILE), _MOST_DECLARED)]
     found: list[tuple[ObjectId, str, str]] = []
     left = _MOST_COMPARED
-    for part in slices(things, AT_A_TIME):
-        plans = [batch_comparison.plan(pairs, thing) for thing in part]
+    for part in slices(object_ids, AT_A_TIME):
+        plans = [batch_comparison.plan(pairs, object_id) for object_id in part]
         seen = [plan for plan in plans if plan.observed][:left]
         left -= len(seen)
         for plan, fields in zip(seen, await batch_comparison.unseen(memory, seen), strict=True):
-            found += [(plan.thing, field, why) for field, why in fields.items()]
+            found += [(plan.object_id, field, why) for field, why in fields.items()]
         if not left:
             break
         # others must not wait until all are looked at
@@ -103,16 +103,16 @@ async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str,
     return found
 
 
-def _is_silent(thing: ObjectId, coverage: Coverage) -> bool:
-    row = rule_table.of_declared(thing[:2])
+def _is_silent(object_id: ObjectId, coverage: Coverage) -> bool:
+    row = rule_table.of_declared(object_id[:2])
     if not coverage.lists(row.observed):
-        return not coverage.covers(thing)
+        return not coverage.covers(object_id)
     return row.missing is None and row.observed not in rule_table.LOOKED_AT
 
 
-def _is_meant(declared: Mapping[str, Json], thing: ObjectId, coverage: Coverage) -> bool:
+def _is_meant(declared: Mapping[str, Json], object_id: ObjectId, coverage: Coverage) -> bool:
     """Return whether something would have to be observed: what must be absent is as it should."""
-    is_listed = coverage.lists(rule_table.of_declared(thing[:2]).observed)
+    is_listed = coverage.lists(rule_table.of_declared(object_id[:2]).observed)
     return not is_only_observed(declared) and (is_wanted(declared) or not is_listed)
 
 
@@ -129,8 +129,8 @@ async def _hidden(memory: StateStore, pairs: Pairs, sort: Sort) -> Iterator[tupl
     )
 
 
-def _unseen(things: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    for name, text in things:
+def _unseen(object_ids: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for name, text in object_ids:
         properties = json.loads(text)
         if "value" not in properties and not properties.get("missing"):
             yield name, str(properties.get("not_measured") or properties.get("description"))

@@ -35,22 +35,22 @@ class UnobservedKinds:
         self._pairs = pairs
         self._coverage = coverage
 
-    def take(self, things: Sequence[ObjectId], crossings: TransitionFilter) -> ActivationPlan:
+    def take(self, object_ids: Sequence[ObjectId], transitions: TransitionFilter) -> ActivationPlan:
         """Take in those of some things that are alone; returns the others to be looked at."""
         sorts, left, times = set[Sort](), list[ObjectId](), list[int]()
-        for sort, group in groupby(things, _SORT):
+        for sort, group in groupby(object_ids, _SORT):
             same = list(group)
             if not self._is_alone(sort):
                 left += same
                 continue
             places = self._catalogue.places(same)
             taken, at = list[ObjectId](), list[int]()
-            for thing, place in zip(same, places, strict=True):
-                if place >= 0 and not crossings.knows(thing):
-                    taken.append(thing)
+            for object_id, place in zip(same, places, strict=True):
+                if place >= 0 and not transitions.knows(object_id):
+                    taken.append(object_id)
                     at.append(place)
                 else:
-                    left.append(thing)
+                    left.append(object_id)
             sorts |= self._declare(sort, taken)
             times += self._catalogue.view.times[at].tolist()
         return ActivationPlan(sorts, min(times, default=0), left)
@@ -66,7 +66,7 @@ class UnobservedKinds:
             or any(source != FILE for source, *_ in others)
         )
 
-    def _declare(self, sort: Sort, things: Sequence[ObjectId]) -> set[Sort]:
-        if things:
+    def _declare(self, sort: Sort, object_ids: Sequence[ObjectId]) -> set[Sort]:
+        if object_ids:
             self._coverage.note_alone(sort)
-        return self._pairs.declare_each(sort, things)
+        return self._pairs.declare_each(sort, object_ids)

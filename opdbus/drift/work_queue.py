@@ -24,9 +24,11 @@ class WorkQueue:
         """Whether something may wait."""
         return bool(self._parts)
 
-    def add(self, things: Iterable[ObjectId]) -> None:
+    def add(self, object_ids: Iterable[ObjectId]) -> None:
         """Have things looked at; those of an iterator are not kept."""
-        self._parts.append(things if isinstance(things, Iterator) else iter(tuple(things)))
+        self._parts.append(
+            object_ids if isinstance(object_ids, Iterator) else iter(tuple(object_ids))
+        )
         self.news.set()
 
     def take(self) -> list[ObjectId]:

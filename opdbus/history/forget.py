@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import Ledger
-from opdbus.history.row_filter import of_things
+from opdbus.history.row_filter import of_objects
 from opdbus.platform.slices import batches
 from opdbus.state.object import Identity, ObjectId, canonical
 
@@ -22,18 +22,18 @@ class Target(NamedTuple):
     Of `declarations`, the rows that say how the object is other than declared.
     """
 
-    thing: ObjectId | None = None
+    object_id: ObjectId | None = None
     row: int = 0
     text: str = ""
     declarations: Sequence[ObjectId] = ()
 
     def clause(self) -> tuple[str, Sequence[str | int]]:
         """Return SQL that is true of the rows that are meant, and the values in it."""
-        if self.thing:
-            sql, values = of_things([self.thing, *self.declarations])
+        if self.object_id:
+            sql, values = of_objects([self.object_id, *self.declarations])
             return f"{sql} AND ((plugin, kind, name) = (?, ?, ?) OR {_OF_DRIFT})", [
                 *values,
-                *self.thing,
+                *self.object_id,
             ]
         if self.row:
             return "seq = ?", [self.row]

@@ -47,7 +47,7 @@ class Filter:
     plugin: str = ""
     kind: str = ""
     # of these alone; None: of all
-    things: Collection[ObjectId] | None = None
+    object_ids: Collection[ObjectId] | None = None
     where: Sequence[Condition] = ()
     is_oldest_first: bool = False
     # what was there when it was first listed, which is no change
@@ -145,7 +145,7 @@ class Reader:
     def rows(self, wanted: Filter, numbers: range) -> Part:
         """Return the next rows that are meant and have some of the numbers, in their order."""
         sql, values = clause(wanted)
-        index = "NOT INDEXED" if wanted.things is None else "INDEXED BY history_by_thing"
+        index = "NOT INDEXED" if wanted.object_ids is None else "INDEXED BY history_by_thing"
         order = "ASC" if wanted.is_oldest_first else "DESC"
         found = self._rows(
             f"{index} WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?",
@@ -166,31 +166,34 @@ class Reader:
             (json.dumps(list(numbers)), self.unchecked()),
         )
 
-    def newest(self, thing: ObjectId, limit: int, since: int = 0) -> list[Row]:
+    def newest(self, object_id: ObjectId, limit: int, since: int = 0) -> list[Row]:
         """Return the newest rows about a thing, from a time on, the newest first."""
         return self._rows(
             "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? AND seq > ?"
             " ORDER BY seq DESC LIMIT ?",
-            (*thing, since, self.unchecked(), limit),
+            (*object_id, since, self.unchecked(), limit),
         )
 
-    def sources(self, thing: ObjectId) -> list[str]:
+    def sources(self, object_id: ObjectId) -> list[str]:
         """Return the sources that told of a thing."""
         rows = self._database.execute(
-            "SELECT DISTINCT source FROM history WHERE plugin = ? AND kind = ? AND name = ?", thing
+            "SELECT DISTINCT source FROM history WHERE plugin = ? AND kind = ? AND name = ?",
+            object_id,
         )
         return [source for (source,) in rows]
 
-    def things(self, after: Sequence[str]) -> list[ObjectId]:
+    def object_ids(self, after: Sequence[str]) -> list[ObjectId]:
         """Return the next things that have rows, in the order of plugin, kind and name."""
         (found,) = self._database.execute(_THINGS, (*after, _THINGS_AT_A_TIME)).fetchone()
         return [ObjectId(*row) for row in json.loads(found)]
 
-    def present(self, thing: ObjectId, sources: Collection[str]) -> Present:
+    def present(self, object_id: ObjectId, sources: Collection[str]) -> Present:
         """Return what a thing is now, by source, and which rows come before that."""
         self._database.execute("BEGIN")
         try:
-            states = self._database.execute(_STATES, (json.dumps([*sources]), *thing)).fetchall()
+            states = self._database.execute(
+                _STATES, (json.dumps([*sources]), *object_id)
+            ).fetchall()
             numbers = self.span()
             begun = self._one("SELECT at FROM history WHERE seq = ?", numbers.start, default=NEVER)
         finally:
@@ -237,7 +240,7 @@ _COLUMNS: Final = (
 
 def parts(wanted: Filter, numbers: range) -> Sequence[range]:
     """Divide numbers into what is read at a time, in the order in which it is read."""
-    size = _SCANNED if wanted.things is None else _LOOKED_UP
+    size = _SCANNED if wanted.object_ids is None else _LOOKED_UP
     found = list(slices(numbers, size))
     return found if wanted.is_oldest_first else found[::-1]
 
@@ -260,8 +263,8 @@ def clause(wanted: Filter) -> Clause:
         tests.append(_of_cause(wanted.cause))
     if not wanted.has_first:
         tests.append(("cause <> ?", (FIRST,)))
-    if wanted.things is not None:
-        tests.append(of_things(wanted.things))
+    if wanted.object_ids is not None:
+        tests.append(of_objects(wanted.object_ids))
     return Clause(
         " AND ".join(sql for sql, _ in tests), [value for _, values in tests for value in values]
     )
@@ -273,9 +276,9 @@ _OF_THINGS: Final = (
 )
 
 
-def of_things(things: Iterable[ObjectId]) -> Clause:
+def of_objects(object_ids: Iterable[ObjectId]) -> Clause:
     """Return SQL that is true of the rows of some things."""
-    return Clause(_OF_THINGS, [json.dumps([[*thing] for thing in things])])
+    return Clause(_OF_THINGS, [json.dumps([[*object_id] for object_id in object_ids])])
 
 
 def _of_cause(cause: str) -> tuple[str, Sequence[str]]:

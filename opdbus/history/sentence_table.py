@@ -108,7 +108,7 @@ class Sentences:
             (self._unchecked(), *values),
         ).fetchall()
 
-    def things(self, rows: Sequence[int]) -> dict[int, ObjectId]:
+    def object_ids(self, rows: Sequence[int]) -> dict[int, ObjectId]:
         """Return what the rows of some numbers are about."""
         found = self._database.execute(
             "SELECT seq, plugin, kind, name FROM history"

@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
     seq: int
     at: int | None
-    thing: str
+    object_id: str
     text: str
 
 
@@ -79,7 +79,7 @@ class _Row(NamedTuple):
     salt: Any
 
     @property
-    def thing(self) -> str:
+    def object_id(self) -> str:
         return "/".join(map(str, (self.plugin, self.kind, self.name)))
 
     def hash_after(self, before: bytes, seq: int) -> bytes:
@@ -235,7 +235,7 @@ class _Run:
         report.problem_count += 1
         if len(report.problems) < _TOLD:
             at = row.at if row and isinstance(row.at, int) else None
-            report.problems.append(Problem(seq, at, row.thing if row else "", text))
+            report.problems.append(Problem(seq, at, row.object_id if row else "", text))
 
     def _at(self, seq: int) -> int | None:
         found = self._database.execute("SELECT at FROM history WHERE seq = ?", (seq,)).fetchone()

@@ -36,10 +36,10 @@ class Rule(NamedTuple):
     is_fault: bool
 
 
-def is_ordinary(thing: ObjectId, properties: Mapping[str, Json]) -> bool:
+def is_ordinary(object_id: ObjectId, properties: Mapping[str, Json]) -> bool:
     """Return whether an object is of the distribution or the hardware, and nobody's own."""
-    is_made = thing.kind == "unit" and thing.name.endswith(_MADE)
-    return thing.plugin in _ORDINARY or bool(properties.get("package")) or is_made
+    is_made = object_id.kind == "unit" and object_id.name.endswith(_MADE)
+    return object_id.plugin in _ORDINARY or bool(properties.get("package")) or is_made
 
 
 def is_state(field: str) -> bool:
@@ -48,20 +48,20 @@ def is_state(field: str) -> bool:
 
 
 def rule_of(
-    thing: ObjectId, properties: Mapping[str, Json], services: AbstractSet[str] = frozenset()
+    object_id: ObjectId, properties: Mapping[str, Json], services: AbstractSet[str] = frozenset()
 ) -> Rule | None:
     """Return how a rule sees an object; None where there is no rule for it.
 
     `services` are the accounts of the system, which are no persons.
     """
-    if thing[:2] == ("users", "account"):
+    if object_id[:2] == ("users", "account"):
         uid = properties.get("uid")
         is_root = uid == 0 and not isinstance(uid, bool)
         # a service needs no such rights
         is_root |= properties.get("system") is True and properties.get("administrator") is True
         value = "superuser" if is_root else "no superuser"
-        return Rule("rights", value, "no superuser", is_root and thing.name != _SUPERUSER)
-    if thing[:2] == ("files", "file"):
+        return Rule("rights", value, "no superuser", is_root and object_id.name != _SUPERUSER)
+    if object_id[:2] == ("files", "file"):
         with suppress(ValueError):
             mode = int(str(properties.get("mode", "")), 8)
             said = (
@@ -71,7 +71,7 @@ def rule_of(
             is_fault = bool(said) and properties.get("regular") is not False
             return Rule("rights", said if is_fault else _NO_FILE_RIGHTS, _NO_FILE_RIGHTS, is_fault)
         return None
-    if thing[:2] == ("net", "listener"):
+    if object_id[:2] == ("net", "listener"):
         units = str(properties.get("unit", "")).split(", ")
         user = str(properties.get("user", ""))
         # what is in no unit and root's may be the kernel's own

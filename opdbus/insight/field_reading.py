@@ -32,7 +32,7 @@ _FIRST_PERSON: Final = 1000
 
 
 class _Item(NamedTuple):
-    thing: ObjectId
+    object_id: ObjectId
     is_observed: bool
     properties: Mapping[str, Json]
 
@@ -44,29 +44,29 @@ async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Se
     declared is not compared with what is observed: it has other fields.
     """
     renamed = frozenset(memory.declarations.renamed())
-    known = [thing for thing in memory.catalogue.known() if thing not in renamed]
+    known = [object_id for object_id in memory.catalogue.known() if object_id not in renamed]
     counts = Counter(map(kind_of, known))
     services = await _services(memory, known)
     found: dict[tuple[Kind, bool], Survey] = {}
 
     def add(items: Sequence[_Item]) -> None:
         for item in items:
-            kind = kind_of(item.thing)
+            kind = kind_of(item.object_id)
             if counts[kind] >= LEAST or kind[:2] in fault_rules.KINDS:
                 survey = found.setdefault((kind, item.is_observed), Survey(services))
-                survey.add(item.thing, item.properties)
+                survey.add(item.object_id, item.properties)
 
     clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
 
     def alone(identity: Identity, properties: Mapping[str, Json]) -> list[_Item]:
-        thing = ObjectId(*identity[1:])
-        if memory.catalogue.is_shared(thing) or thing in renamed:
+        object_id = ObjectId(*identity[1:])
+        if memory.catalogue.is_shared(object_id) or object_id in renamed:
             return []
-        return [_Item(thing, identity.source != FILE, properties)]
+        return [_Item(object_id, identity.source != FILE, properties)]
 
     async for items in condition_matching.parts(memory, clause, None, alone):
         await run(partial(add, items))
-    shared = [t for t in memory.catalogue.shared().things if matches(t, wanted)]
+    shared = [t for t in memory.catalogue.shared().object_ids if matches(t, wanted)]
     for part in slices(shared, _AT_A_TIME):
         await run(partial(add, await _joined(memory, part)))
     return [found[key] for key in sorted(found)]
@@ -74,7 +74,7 @@ async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Se
 
 async def _services(memory: StateStore, known: Sequence[ObjectId]) -> frozenset[str]:
     """Return the names of the accounts of the system."""
-    accounts = [thing for thing in known if thing[:2] == ("users", "account")]
+    accounts = [object_id for object_id in known if object_id[:2] == ("users", "account")]
     rows = await condition_matching.values(memory, accounts, ["system", "uid"])
     return frozenset(
         account.name
@@ -84,14 +84,18 @@ async def _services(memory: StateStore, known: Sequence[ObjectId]) -> frozenset[
     )
 
 
-async def _joined(memory: StateStore, things: Sequence[ObjectId]) -> list[_Item]:
+async def _joined(memory: StateStore, object_ids: Sequence[ObjectId]) -> list[_Item]:
     """Read things of several sources."""
     catalogue = memory.catalogue
-    about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}
+    about = {
+        object_id: catalogue.about(object_id)
+        for object_id in object_ids
+        if catalogue.has(object_id)
+    }
     contents = await memory.content([entry for entries in about.values() for entry in entries])
     items = []
-    for thing, entries in about.items():
+    for object_id, entries in about.items():
         observed = [entry for entry in entries if entry.identity.source != FILE]
         told = memory.joined(observed or entries, contents, only_stored=True)
-        items.append(_Item(thing, bool(observed), told))
+        items.append(_Item(object_id, bool(observed), told))
     return items

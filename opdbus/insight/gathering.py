@@ -40,22 +40,22 @@ class Kind(NamedTuple):
     type: str = ""
 
 
-def kind_of(thing: ObjectId) -> Kind:
+def kind_of(object_id: ObjectId) -> Kind:
     """Return the kind of a thing; a timer is no service."""
-    suffix = thing.name.rpartition(".")[2] if thing.kind == "unit" else ""
-    return Kind(thing.plugin, thing.kind, suffix if suffix in UNIT_NOUNS else "")
+    suffix = object_id.name.rpartition(".")[2] if object_id.kind == "unit" else ""
+    return Kind(object_id.plugin, object_id.kind, suffix if suffix in UNIT_NOUNS else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Objects in an order that the digests of their texts give: the first are a fair sample."""
 
-    things: Sequence[ObjectId]
+    object_ids: Sequence[ObjectId]
     entries: Sequence[Entry]
 
     def __len__(self) -> int:
         """Count the objects."""
-        return len(self.things)
+        return len(self.object_ids)
 
     def keys(self) -> NDArray[np.uint64]:
         """Return a random number for each, which its text alone decides (rows,)."""
@@ -63,7 +63,7 @@ class Rows:
 
     def kinds(self) -> list[Kind]:
         """Return the kind of each."""
-        return [kind_of(thing) for thing in self.things]
+        return [kind_of(object_id) for object_id in self.object_ids]
 
 
 def gather(
@@ -77,18 +77,18 @@ def gather(
 
     Those that are `renamed` are there under another name.
     """
-    things, entries = [], []
-    for thing in catalogue.known():
-        is_left_out = within is not None and thing not in within
-        if not matches(thing, wanted) or is_left_out or thing in renamed:
+    object_ids, entries = [], []
+    for object_id in catalogue.known():
+        is_left_out = within is not None and object_id not in within
+        if not matches(object_id, wanted) or is_left_out or object_id in renamed:
             continue
-        entry = _told(catalogue, thing)
+        entry = _told(catalogue, object_id)
         if entry and entry.text_digest in index:
-            things.append(thing)
+            object_ids.append(object_id)
             entries.append(entry)
     # sorting them as a list would stop all other threads
     order = np.argsort(_numbers(entry.text_digest[:8] for entry in entries), kind="stable").tolist()
-    return Rows([things[n] for n in order], [entries[n] for n in order])
+    return Rows([object_ids[n] for n in order], [entries[n] for n in order])
 
 
 def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
@@ -96,19 +96,19 @@ def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(parts), "<u8").copy()
 
 
-def _told(catalogue: Catalogue, thing: ObjectId) -> Entry | None:
+def _told(catalogue: Catalogue, object_id: ObjectId) -> Entry | None:
     """Return the entry whose text stands for a thing, None where it is gone by now."""
-    entries = catalogue.entries(thing)
+    entries = catalogue.entries(object_id)
     return representative(entries) if entries else None
 
 
 def far_from_all(
-    things: Sequence[ObjectId], catalogue: Catalogue, index: VectorIndex | None
+    object_ids: Sequence[ObjectId], catalogue: Catalogue, index: VectorIndex | None
 ) -> Mapping[int, Lonely]:
     """Return which things of one kind are unlike all others, if all of them have vectors."""
-    entries = [_told(catalogue, thing) for thing in things]
+    entries = [_told(catalogue, object_id) for object_id in object_ids]
     digests = [entry.text_digest for entry in entries if entry]
-    if index is None or len(digests) < len(things) or not all(d in index for d in digests):
+    if index is None or len(digests) < len(object_ids) or not all(d in index for d in digests):
         return {}
     return lonely(len(digests), lambda rows: _vectors(index, [digests[n] for n in rows]))
 

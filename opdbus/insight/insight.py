@@ -57,7 +57,9 @@ class Insight:
         Raises NoModel, NoVector.
         """
         index = await self._index()
-        within = await condition_matching.things(self._memory, page.where) if page.where else None
+        within = (
+            await condition_matching.object_ids(self._memory, page.where) if page.where else None
+        )
         wanted = page.wanted or {}
         async with self._one:
             versions = self._memory.generation, self._renamed(), index.numerics, index.version
@@ -100,8 +102,8 @@ class Insight:
             )
         if not page.where:
             return found
-        within = await condition_matching.things(self._memory, page.where)
-        return [odd for odd in found if odd.thing in within]
+        within = await condition_matching.object_ids(self._memory, page.where)
+        return [odd for odd in found if odd.object_id in within]
 
     async def _make_odd(
         self, index: VectorIndex | None, wanted: Mapping[str, str]
@@ -110,8 +112,10 @@ class Insight:
         surveys = await field_reading.surveys(self._memory, wanted, self._run)
 
         def work() -> Sequence[Odd]:
-            found = (outliers(one, far_from_all(one.things, catalogue, index)) for one in surveys)
-            return sorted(chain.from_iterable(found), key=lambda odd: (-odd.score, odd.thing))
+            found = (
+                outliers(one, far_from_all(one.object_ids, catalogue, index)) for one in surveys
+            )
+            return sorted(chain.from_iterable(found), key=lambda odd: (-odd.score, odd.object_id))
 
         return await self._run(work)
 

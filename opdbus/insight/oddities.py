@@ -29,7 +29,7 @@ _FURTHER: Final = 0.5
 class Odd:
     """An object that is unlike its kind, which has so many objects; the worst field first."""
 
-    thing: ObjectId
+    object_id: ObjectId
     score: float
     objects: int
     quirks: tuple[Quirk, ...]
@@ -45,17 +45,17 @@ def outliers(survey: Survey, lonely: Mapping[int, Lonely]) -> list[Odd]:
     What is not as a rule has it stands out of few objects, too.
     """
     faults = survey.faults()
-    wrong = [_odd(survey.things, n, [quirk], None) for n, quirk in faults.items()]
-    wrong.sort(key=lambda odd: odd.thing)
-    size = len(survey.things)
+    wrong = [_odd(survey.object_ids, n, [quirk], None) for n, quirk in faults.items()]
+    wrong.sort(key=lambda odd: odd.object_id)
+    size = len(survey.object_ids)
     if size < LEAST:
         return wrong
     quirks = _quirks(survey)
     lonely = {place: each for place, each in lonely.items() if survey.may_be_odd(place)}
     places = {*quirks, *lonely} - faults.keys()
-    found = [_odd(survey.things, n, quirks.get(n, ()), lonely.get(n)) for n in places]
+    found = [_odd(survey.object_ids, n, quirks.get(n, ()), lonely.get(n)) for n in places]
     found = [odd for odd in found if odd.score >= _LEAST_BITS and _is_rare(odd)]
-    return [*wrong, *_fewest(sorted(found, key=lambda odd: (-odd.score, odd.thing)), size)]
+    return [*wrong, *_fewest(sorted(found, key=lambda odd: (-odd.score, odd.object_id)), size)]
 
 
 def _quirks(survey: Survey) -> Mapping[int, Sequence[Quirk]]:
@@ -81,14 +81,14 @@ def _telling(quirk: Quirk) -> tuple[float, bool, int]:
 
 
 def _odd(
-    things: Sequence[ObjectId], place: int, quirks: Sequence[Quirk], lonely: Lonely | None
+    object_ids: Sequence[ObjectId], place: int, quirks: Sequence[Quirk], lonely: Lonely | None
 ) -> Odd:
     bits = sorted([*(q.bits for q in quirks), *([lonely.bits] if lonely else [])], reverse=True)
     score = sum(each * _FURTHER**n for n, each in enumerate(bits))
-    odd = Odd(things[place], score, len(things), tuple(quirks))
+    odd = Odd(object_ids[place], score, len(object_ids), tuple(quirks))
     if lonely is None:
         return odd
-    near = things[lonely.nearest]
+    near = object_ids[lonely.nearest]
     return replace(odd, distance=lonely.distance, usual_distance=lonely.usual, nearest=near)
 
 

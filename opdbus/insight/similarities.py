@@ -117,7 +117,7 @@ def _agreement(having: Counter[tuple[str, str]]) -> Mapping[str, float]:
 
 
 async def explain(
-    memory: StateStore, thing: ObjectId, others: Sequence[ObjectId]
+    memory: StateStore, object_id: ObjectId, others: Sequence[ObjectId]
 ) -> Sequence[Alike]:
     """Say of each of others what it has in common with a thing, and in what it differs.
 
@@ -125,9 +125,9 @@ async def explain(
     """
     known = memory.catalogue.known()
     chosen = random.Random(0).sample(known, min(_SAMPLE, len(known)))  # noqa: S311 -- no secret
-    described = await _describe(memory, [thing, *others, *chosen])
+    described = await _describe(memory, [object_id, *others, *chosen])
     nothing = Described(None, {}, {})
-    own = described.get(thing, nothing)
+    own = described.get(object_id, nothing)
     shares = await memory.archive.read(lambda store: _shares(store, own.words, len(known)))
 
     def work() -> Sequence[Alike]:
@@ -137,19 +137,25 @@ async def explain(
     return await asyncio.to_thread(work)
 
 
-async def _describe(memory: StateStore, things: Sequence[ObjectId]) -> Mapping[ObjectId, Described]:
+async def _describe(
+    memory: StateStore, object_ids: Sequence[ObjectId]
+) -> Mapping[ObjectId, Described]:
     catalogue = memory.catalogue
-    about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}
+    about = {
+        object_id: catalogue.about(object_id)
+        for object_id in object_ids
+        if catalogue.has(object_id)
+    }
     contents = await memory.content([entry for entries in about.values() for entry in entries])
 
     def work() -> Mapping[ObjectId, Described]:
         return {
-            thing: Described(
-                kind_of(thing),
+            object_id: Described(
+                kind_of(object_id),
                 words(contents[representative(entries).id].text),
                 states(memory.joined(entries, contents, only_stored=True)),
             )
-            for thing, entries in about.items()
+            for object_id, entries in about.items()
             if representative(entries).id in contents
         }
 

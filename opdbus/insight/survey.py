@@ -79,7 +79,7 @@ class Survey:
     def __init__(self, services: AbstractSet[str] = frozenset()) -> None:
         # the accounts of the system
         self._services = services
-        self.things: list[ObjectId] = []
+        self.object_ids: list[ObjectId] = []
         self._fields: dict[str, int] = {}
         self._values: dict[_Value, int] = {}
         # how many values each field has
@@ -89,14 +89,14 @@ class Survey:
         # the places of objects that are as the distribution has them
         self._ordinary: set[int] = set()
 
-    def add(self, thing: ObjectId, properties: Mapping[str, Json]) -> None:
+    def add(self, object_id: ObjectId, properties: Mapping[str, Json]) -> None:
         """Take in an object; what moves by itself and texts are left out."""
-        if rule := fault_rules.rule_of(thing, properties, self._services):
-            self._rules[len(self.things)] = rule
-        if fault_rules.is_ordinary(thing, properties):
-            self._ordinary.add(len(self.things))
+        if rule := fault_rules.rule_of(object_id, properties, self._services):
+            self._rules[len(self.object_ids)] = rule
+        if fault_rules.is_ordinary(object_id, properties):
+            self._ordinary.add(len(self.object_ids))
         row = array("i")
-        for path, value in states(properties, partial(_without_name, thing=thing)).items():
+        for path, value in states(properties, partial(_without_name, object_id=object_id)).items():
             field = self._fields.get(path)
             if field is None:
                 if len(self._fields) == _MOST_FIELDS:
@@ -104,7 +104,7 @@ class Survey:
                 field = self._fields[path] = len(self._fields)
                 self._counts.append(0)
             row.append(self._number(field, value))
-        self.things.append(thing)
+        self.object_ids.append(object_id)
         self._rows.append(row)
 
     def may_be_odd(self, place: int, field: str = "") -> bool:
@@ -164,7 +164,7 @@ class Survey:
 
     def _named(self, quirk: Quirk, place: int) -> Quirk:
         """Put an object's name back where it is a part of the value."""
-        value = _with_name(quirk.value, self.things[place])
+        value = _with_name(quirk.value, self.object_ids[place])
         return quirk if value == quirk.value else replace(quirk, value=value)
 
     def _number(self, field: int, text: str) -> int:
@@ -209,21 +209,21 @@ def _as_json(values: list[Json]) -> str:
     return json.dumps(f"{', '.join(map(str, values))[:_LONGEST]}...", ensure_ascii=False)
 
 
-def _names(thing: ObjectId) -> Iterator[tuple[str, str]]:
-    stem = thing.name.rpartition(".")[0] if thing.kind == "unit" else thing.name
+def _names(object_id: ObjectId) -> Iterator[tuple[str, str]]:
+    stem = object_id.name.rpartition(".")[0] if object_id.kind == "unit" else object_id.name
     yield stem, _NAME
     yield stem.partition("@")[2], _INSTANCE
 
 
-def _without_name(text: str, thing: ObjectId) -> str:
-    for part, sign in _names(thing):
+def _without_name(text: str, object_id: ObjectId) -> str:
+    for part, sign in _names(object_id):
         if len(part) >= _SHORTEST:
             text = text.replace(part, sign)
     return text
 
 
-def _with_name(text: str, thing: ObjectId) -> str:
-    for part, sign in _names(thing):
+def _with_name(text: str, object_id: ObjectId) -> str:
+    for part, sign in _names(object_id):
         text = text.replace(sign, json.dumps(part, ensure_ascii=False)[1:-1])
     return text
 

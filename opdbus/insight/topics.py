@@ -78,15 +78,15 @@ class Assigned:
         return np.array([np.median(each) if len(each) else 0 for each in of], np.float32)
 
     def _members(self, topic: int) -> list[tuple[ObjectId, float]]:
-        things, cosines = self._rows.things, self._cosines
+        object_ids, cosines = self._rows.object_ids, self._cosines
         places = np.flatnonzero(self._labels == topic).tolist()
-        found = [(things[n], float(cosines[n])) for n in places]
+        found = [(object_ids[n], float(cosines[n])) for n in places]
         return sorted(found, key=lambda member: (-member[1], member[0]))
 
 
 def _by_members(topic: Topic) -> Topic:
     """Name a topic that its words do not tell from others by its most typical objects, too."""
-    names = [thing.name for thing, _ in topic.members[: WORDS - len(topic.words[:1])]]
+    names = [object_id.name for object_id, _ in topic.members[: WORDS - len(topic.words[:1])]]
     return replace(topic, words=list(dict.fromkeys([*topic.words[:1], *names])))
 
 

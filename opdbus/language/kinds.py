@@ -53,7 +53,7 @@ class Row:
     """Phrases, the things that they name, and what is taken from those if nobody asks for them."""
 
     phrases: str
-    things: tuple[str, ...]
+    object_ids: tuple[str, ...]
     less: float
 
 
@@ -61,8 +61,8 @@ class Row:
 def rows() -> tuple[Row, ...]:
     """Read the table."""
     return tuple(
-        Row(phrases, tuple(filter(None, things.split("|"))), int(less) / 100)
-        for phrases, things, less in tables.rows("kinds")
+        Row(phrases, tuple(filter(None, object_ids.split("|"))), int(less) / 100)
+        for phrases, object_ids, less in tables.rows("kinds")
     )
 
 
@@ -75,7 +75,7 @@ def _of_sort(sort: str) -> tuple[Kinds, float]:
     fitting = [
         (1 << number, row.less)
         for number, row in enumerate(rows())
-        if any(fnmatchcase(sort, thing) for thing in row.things)
+        if any(fnmatchcase(sort, object_id) for object_id in row.object_ids)
     ]
     if not fitting:
         words = _WORD.findall(sort.split("/")[1].lower())
@@ -83,22 +83,22 @@ def _of_sort(sort: str) -> tuple[Kinds, float]:
     return sum(bit for bit, _ in fitting), fitting[0][1]
 
 
-def of_thing(thing: ObjectId) -> tuple[Kinds, float]:
+def of_object(object_id: ObjectId) -> tuple[Kinds, float]:
     """Return the rows that a thing is in, and what is taken from it if nobody asks for them."""
-    return _of_sort(f"{thing.plugin}/{thing.kind}/{_telling(thing)}")
+    return _of_sort(f"{object_id.plugin}/{object_id.kind}/{_telling(object_id)}")
 
 
-def _telling(thing: ObjectId) -> str:
+def _telling(object_id: ObjectId) -> str:
     """Return the part of a name that tells a sort: few different ones are remembered."""
-    if thing.kind == "unit":
-        _, at, suffix = thing.name.rpartition("@.")
-        return f"{at or '.'}{suffix if at else thing.name.rpartition('.')[2]}"
-    if thing.kind == "package":
-        name = thing.name.partition(":")[0]
+    if object_id.kind == "unit":
+        _, at, suffix = object_id.name.rpartition("@.")
+        return f"{at or '.'}{suffix if at else object_id.name.rpartition('.')[2]}"
+    if object_id.kind == "package":
+        name = object_id.name.partition(":")[0]
         return "lib" if name.startswith("lib") else f"-{name.rpartition('-')[2]}"
-    if thing.kind == "file":
-        return "unit" if "/systemd/system/" in thing.name else ""
-    return thing.name if thing.kind == "fact" else ""
+    if object_id.kind == "file":
+        return "unit" if "/systemd/system/" in object_id.name else ""
+    return object_id.name if object_id.kind == "fact" else ""
 
 
 class RequestedKinds(NamedTuple):
@@ -165,7 +165,7 @@ def published() -> Kinds:
     return sum(
         1 << number
         for number, row in enumerate(rows())
-        if row.things and all(thing.startswith("*/") for thing in row.things)
+        if row.object_ids and all(object_id.startswith("*/") for object_id in row.object_ids)
     )
 
 
@@ -186,5 +186,5 @@ def names(question: str) -> list[str]:
 @cache
 def _phrases() -> tables.Phrases:
     return tables.Phrases(
-        (row.phrases, 1 << number if row.things else 0) for number, row in enumerate(rows())
+        (row.phrases, 1 << number if row.object_ids else 0) for number, row in enumerate(rows())
     )

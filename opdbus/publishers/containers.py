@@ -53,8 +53,8 @@ async def follow(engine: Engine, bus: str) -> None:
                 rows = json.loads(await asyncio.wait_for(body.read(), _ANSWER_SECONDS))
             found = dict(map(engine.read, rows["metadata"] if isinstance(rows, dict) else rows))
             new = [row for row in found.items() if row[1] != known.get(row[0])]
-            things = [(engine.name, "container", *row) for row in new]
-            await client.publish(engine.name, things, lifetime="connection")
+            object_ids = [(engine.name, "container", *row) for row in new]
+            await client.publish(engine.name, object_ids, lifetime="connection")
             gone = known.keys() - found.keys()
             await client.withdraw([paths.of(engine.name, "container", name) for name in gone])
             known = found

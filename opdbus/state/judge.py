@@ -41,18 +41,22 @@ def judge(
     """Judge the content of a valid state file; `warn` says what else is probably not meant."""
     plugins = content["plugins"]
     _, objects = Reader().read(plugins)
-    things = [ObjectId(*item.identity[1:]) for item in objects]
+    object_ids = [ObjectId(*item.identity[1:]) for item in objects]
     given = {(plugin, kind, name) for plugin, kind, name, _ in flatten(plugins)}
-    changed = sorted(thing for thing in things if thing not in given)
-    known = set(things)
-    again = {thing for thing in changed if _first(thing) != thing and _first(thing) in known}
-    others = [thing for thing in changed if thing not in again]
+    changed = sorted(object_id for object_id in object_ids if object_id not in given)
+    known = set(object_ids)
+    again = {
+        object_id
+        for object_id in changed
+        if _first(object_id) != object_id and _first(object_id) in known
+    }
+    others = [object_id for object_id in changed if object_id not in again]
     return Judgement(
-        Counter((thing.plugin, thing.kind) for thing in sorted(things)),
+        Counter((object_id.plugin, object_id.kind) for object_id in sorted(object_ids)),
         Counter(sorted(chain.from_iterable(map(_hidden_fields, objects)))),
-        made=[thing for thing in others if is_hash_name(thing.name)],
+        made=[object_id for object_id in others if is_hash_name(object_id.name)],
         cut=[t for t in others if not is_hash_name(t.name) and REDACTED not in "".join(t)],
-        redacted=[thing for thing in others if REDACTED in "".join(thing)],
+        redacted=[object_id for object_id in others if REDACTED in "".join(object_id)],
         warnings=[
             *_warnings(content, objects),
             *_repetitions(Counter(map(_first, sorted(again)))),
@@ -61,14 +65,14 @@ def judge(
     )
 
 
-def _first(thing: ObjectId) -> ObjectId:
+def _first(object_id: ObjectId) -> ObjectId:
     """Return the first thing of a name: others have an ordinal such as #2."""
-    return thing._replace(name=_ORDINAL.sub("", thing.name))
+    return object_id._replace(name=_ORDINAL.sub("", object_id.name))
 
 
 def _repetitions(repeated: Mapping[ObjectId, int]) -> Iterator[str]:
-    for thing, more in repeated.items():
-        name = "/".join(thing)
+    for object_id, more in repeated.items():
+        name = "/".join(object_id)
         yield f"{_short(name)} is declared {more + 1} times: the others are {_short(name)}#2 and on"
 
 

@@ -36,13 +36,13 @@ def observed(
     publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
 ) -> StateObject:
     """Make a state object of a published one; raises InvalidArgs."""
-    thing = ObjectId(plugin, kind, name)
-    for (what, most), value in zip(MAX_NAME.items(), thing, strict=True):
+    object_id = ObjectId(plugin, kind, name)
+    for (what, most), value in zip(MAX_NAME.items(), object_id, strict=True):
         if not value:
-            raise InvalidArgs(f"the {what} of the object '{_shown(thing)}' is empty: give one")
+            raise InvalidArgs(f"the {what} of the object '{_shown(object_id)}' is empty: give one")
         if len(value.encode()) > most:
-            raise InvalidArgs(f"the {what} of {_shown(thing)} must have at most {most} bytes")
-    item = redact_object(Identity(publisher, *thing), _json(dict(properties), thing, 1))
+            raise InvalidArgs(f"the {what} of {_shown(object_id)} must have at most {most} bytes")
+    item = redact_object(Identity(publisher, *object_id), _json(dict(properties), object_id, 1))
     # most are so small or large that it need not be told exactly, which takes longer
     about = len(marshal.dumps(dict(item.properties), 2))
     if _MOST_BYTES * about > MAX_BYTES:
@@ -51,17 +51,17 @@ def observed(
             size = len(item.json().encode())
         if size > MAX_BYTES:
             raise InvalidArgs(
-                f"{_shown(thing)} has {size} bytes of properties, or more: {MAX_BYTES} at most"
+                f"{_shown(object_id)} has {size} bytes of properties, or more: {MAX_BYTES} at most"
             )
     return item
 
 
-def _shown(thing: ObjectId) -> str:
+def _shown(object_id: ObjectId) -> str:
     """Name a thing in a refusal, which is logged and sent: short, and without secrets."""
-    return "/".join(redact_text(part)[:MAX_SHOWN] for part in thing)
+    return "/".join(redact_text(part)[:MAX_SHOWN] for part in object_id)
 
 
-def _json(value: Json, thing: ObjectId, depth: int) -> Json:
+def _json(value: Json, object_id: ObjectId, depth: int) -> Json:
     """Turn what D-Bus can carry into what JSON can.
 
     Bytes become hexadecimal digits, and numbers that are not finite the strings that protobuf's
@@ -71,14 +71,16 @@ def _json(value: Json, thing: ObjectId, depth: int) -> Json:
         # what Python makes of a file name that is not UTF-8 cannot be stored or sent
         return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
-        raise InvalidArgs(f"{_shown(thing)} has properties nested deeper than {MAX_DEPTH} levels")
+        raise InvalidArgs(
+            f"{_shown(object_id)} has properties nested deeper than {MAX_DEPTH} levels"
+        )
     if isinstance(value, dict):
         return {
-            _json(str(key), thing, depth): _json(item, thing, depth + 1)
+            _json(str(key), object_id, depth): _json(item, object_id, depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_json(item, thing, depth + 1) for item in value]
+        return [_json(item, object_id, depth + 1) for item in value]
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and not math.isfinite(value):

@@ -197,8 +197,8 @@ def large_variants(address: str, seconds: float, _: int) -> None:
     plain, deep = Variant("y", 1), Variant("y", 1)
     for _depth in range(30):
         deep = Variant("v", deep)
-    things = marshal.encode("v", [plain]) * 2_000_000 + marshal.encode("v", [deep]) * 200_000
-    item = ("a", "b", "c", {"k": Variant("av", things)})
+    object_ids = marshal.encode("v", [plain]) * 2_000_000 + marshal.encode("v", [deep]) * 200_000
+    item = ("a", "b", "c", {"k": Variant("av", object_ids)})
     _send_large(address, seconds, PUBLISH, "sa(sssa{sv})a{sv}", ("a", [item], {}))
 
 

@@ -32,8 +32,8 @@ def vectorize(number: int) -> tuple[Any, ...]:
 
 def publish(number: int) -> tuple[Any, ...]:
     """Publish one of a hundred objects, changed."""
-    thing = ("friend", "unit", f"u{number % 100}", {"round": Variant("u", number)})
-    return STATE, PUBLISH, "sa(sssa{sv})a{sv}", "friend", [thing], {}
+    object_id = ("friend", "unit", f"u{number % 100}", {"round": Variant("u", number)})
+    return STATE, PUBLISH, "sa(sssa{sv})a{sv}", "friend", [object_id], {}
 
 
 KINDS = {"search": search, "vectorize": vectorize, "publish": publish}

@@ -62,7 +62,7 @@ _SHAPES: dict[str, SearchStrategy[Any]] = {
     "packagekit": _described(packages=st.dictionaries(texts, _ITEM, max_size=3)),
     "openflow": _described(bridges=st.lists(_described(name=texts), max_size=2)),
 }
-_UNKNOWN = st.dictionaries(texts.filter(bool), _described(things=st.lists(_ITEM)), max_size=1)
+_UNKNOWN = st.dictionaries(texts.filter(bool), _described(object_ids=st.lists(_ITEM)), max_size=1)
 _PLUGINS = st.builds(lambda a, b: b | a, st.fixed_dictionaries({}, optional=_SHAPES), _UNKNOWN)
 
 

@@ -112,8 +112,8 @@ class Watched:
     def _mark(self) -> None:
         """Replace the file by one with an object of a new name, and wait until that is there."""
         self._number += 1
-        things = [{"name": f"n{self._number}"}]
-        whole = {"version": 1, "plugins": {"mark": {"things": things}}}
+        object_ids = [{"name": f"n{self._number}"}]
+        whole = {"version": 1, "plugins": {"mark": {"things": object_ids}}}
         _replace(self._path, json.dumps(whole).encode())
         while not any(self._mark_path in str(s.body()) for s in self._wire.signals):
             self._wire.signals.append(self._wire.receive())

@@ -168,8 +168,8 @@ async def live(daemon: Running, seconds: float, content: dict[str, Any]) -> dict
 async def publish(source: str, client: Client, number: int) -> None:
     """Publish one of a hundred objects, changed."""
     text = f"round {number} of the shop in {PLACES[number % 10]}"
-    thing = ("shop", "container", f"c{number % 100}", {"description": text})
-    await client.publish(source, [thing])
+    object_id = ("shop", "container", f"c{number % 100}", {"description": text})
+    await client.publish(source, [object_id])
 
 
 def growth(readings: list[tuple[float, float]], which: int) -> dict[str, float]:

@@ -72,14 +72,14 @@ class Load:
         self.calls = 0
         self.starting = 0
         self._left = sizes.objects(count, first=len(self.known))
-        self._things = [*self.known]
+        self._object_ids = [*self.known]
         self._revision = 0
 
     async def run(self, client: Client) -> None:
         """Publish, change and withdraw until the daemon is gone."""
         while True:
             new = list(islice(self._left, _BATCH))
-            self._things += [one.identity[1:] for one in new]
+            self._object_ids += [one.identity[1:] for one in new]
             await self._publish(client, new)
             await self._publish(client, [self._changed() for _ in range(_CHANGED)])
             await self._withdraw(client)
@@ -94,7 +94,7 @@ class Load:
     async def _withdraw(self, client: Client) -> None:
         there = self.dice.sample([*islice(self.known, 10 * _WITHDRAWN)], _WITHDRAWN)
         self.unanswered = dict.fromkeys(there)
-        await client.withdraw([paths.of(*thing) for thing in there])
+        await client.withdraw([paths.of(*object_id) for object_id in there])
         self._answered()
 
     def _answered(self) -> None:
@@ -103,19 +103,19 @@ class Load:
 
     def believe(self) -> None:
         """Take what was not answered as done."""
-        for thing, stored in self.unanswered.items():
-            self.known.pop(thing, None)
+        for object_id, stored in self.unanswered.items():
+            self.known.pop(object_id, None)
             if stored is not None:
-                self.known[thing] = stored
+                self.known[object_id] = stored
         self.unanswered = {}
 
     def _changed(self) -> StateObject:
         """Make another state of an object, which may have been withdrawn."""
         self._revision += 1
-        thing = self.dice.choice(self._things)
+        object_id = self.dice.choice(self._object_ids)
         text = f"{self.dice.choice(sizes.ROLES)} {self.dice.choice(sizes.PLACES)}"
         values = {"description": f"{text} {self._revision % 5000}", "revision": self._revision}
-        return publish.observed(_SOURCE, *thing, values)
+        return publish.observed(_SOURCE, *object_id, values)
 
 
 async def round_of(daemon: Running, load: Load, state: Mapping[bytes, int]) -> dict[bytes, int]:

@@ -68,14 +68,14 @@ async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given
     with bulk.admitted(caller) as threads:
         index = await vectors.served()
         wanted = chosen(checked, index.dimension)
-        things = await listed.things(vectors.memory, checked)
-        rows = await _look_up(_part(things, checked), vectors.memory, index, wanted)
+        object_ids = await listed.object_ids(vectors.memory, checked)
+        rows = await _look_up(_part(object_ids, checked), vectors.memory, index, wanted)
         lines = [
             await threads.run(_lines, each, await _contents(vectors.memory, each), vectors.memory)
             for each in slices(rows.about, _AT_A_TIME)
         ]
         said, count = b"".join(lines), len(rows.about)
-        counts = {"total": len(things), "waiting": len(rows.waiting)}
+        counts = {"total": len(object_ids), "waiting": len(rows.waiting)}
         about = {**counts, "renamed": json.dumps(await _renamed(vectors.memory))}
         head = _header(wanted, count, len(said), about)
         with bulk.files.create(caller, wanted, count, besides=len(head) + len(said)) as file:
@@ -93,30 +93,30 @@ async def _renamed(memory: StateStore) -> dict[str, str]:
     return found
 
 
-def _part(things: Sequence[ObjectId], checked: Options) -> Sequence[ObjectId]:
+def _part(object_ids: Sequence[ObjectId], checked: Options) -> Sequence[ObjectId]:
     """Return those that a call wants: an even sample, and of that a page."""
     limit, offset = checked.get("limit", MAX_ROWS), checked.get("offset", 0)
-    sample = checked.get("sample", len(things))
+    sample = checked.get("sample", len(object_ids))
     require_range("limit", limit, 1, MAX_ROWS)
-    if sample < len(things):
-        things = [things[n * len(things) // sample] for n in range(sample)]
-    return things[offset : offset + limit]
+    if sample < len(object_ids):
+        object_ids = [object_ids[n * len(object_ids) // sample] for n in range(sample)]
+    return object_ids[offset : offset + limit]
 
 
 async def _look_up(
-    things: Sequence[ObjectId], memory: StateStore, index: VectorIndex, wanted: Format
+    object_ids: Sequence[ObjectId], memory: StateStore, index: VectorIndex, wanted: Format
 ) -> _Rows:
     """Find vectors on the event loop, where the index is written, a few at a time."""
     rows = _Rows()
-    for part in slices(things, _AT_A_TIME):
+    for part in slices(object_ids, _AT_A_TIME):
         found = []
-        for thing in filter(memory.catalogue.has, part):
-            entries = memory.catalogue.about(thing)
+        for object_id in filter(memory.catalogue.has, part):
+            entries = memory.catalogue.about(object_id)
             vector = index.get(representative(entries).text_digest)
             if vector is None:
-                rows.waiting.append(thing)
+                rows.waiting.append(object_id)
             else:
-                rows.about.append((thing, entries))
+                rows.about.append((object_id, entries))
                 found.append(vector)
         if found:
             rows.vectors.append(wanted.encode(np.stack(found)))
@@ -137,8 +137,8 @@ def _lines(
 ) -> bytes:
     """Say what things are: a line of JSON each."""
     return b"".join(
-        json.dumps([*thing, *_described(entries, contents, memory)]).encode() + b"\n"
-        for thing, entries in rows
+        json.dumps([*object_id, *_described(entries, contents, memory)]).encode() + b"\n"
+        for object_id, entries in rows
     )
 
 

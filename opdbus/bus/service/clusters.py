@@ -63,9 +63,9 @@ def _meant(said: str, found: Sequence[tuple[int, Topic]]) -> tuple[int, Topic]:
 
 
 def _wire(number: int, topic: Topic, objects: int) -> WireCluster:
-    kinds = Counter((thing.plugin, thing.kind) for thing, _ in topic.members)
+    kinds = Counter((object_id.plugin, object_id.kind) for object_id, _ in topic.members)
     rows = [(*kind, count) for kind, count in kinds.most_common()]
-    members = [(paths.of(*thing), cosine) for thing, cosine in topic.members[:objects]]
+    members = [(paths.of(*object_id), cosine) for object_id, cosine in topic.members[:objects]]
     details = {
         "number": number,
         "words": list(topic.words),

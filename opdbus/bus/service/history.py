@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract, sorts
-from opdbus.bus.service.object import thing_at, whole
+from opdbus.bus.service.object import object_id_at, whole
 from opdbus.bus.service.options import Options, one_of, require_range
 from opdbus.bus.transport.values import Typed
 from opdbus.drift import pairs
@@ -99,7 +99,7 @@ class HistoryInterface:
         rest = {key: value for key, value in like.items() if key not in _LIKE}
         to: Row | str = asked.get("about", "")
         if "object" in like:
-            to = await self._newest(thing_at(like["object"]))
+            to = await self._newest(object_id_at(like["object"]))
         elif "seq" in like:
             to = await self._row(like["seq"])
             if not to.sentence:
@@ -112,22 +112,24 @@ class HistoryInterface:
         found = _filter(given)
         await sorts.require(self._memory, found.plugin, found.kind)
         if "object" in given:
-            found = replace(found, things=await self._names_of(thing_at(given["object"])))
+            found = replace(found, object_ids=await self._names_of(object_id_at(given["object"])))
         if "around" not in given:
             return found
-        things = await self._around(await self._names_of(thing_at(given["around"])))
-        wanted = things if found.things is None else things.intersection(found.things)
-        return replace(found, things=wanted, has_first=bool(found.cause))
+        object_ids = await self._around(await self._names_of(object_id_at(given["around"])))
+        wanted = (
+            object_ids if found.object_ids is None else object_ids.intersection(found.object_ids)
+        )
+        return replace(found, object_ids=wanted, has_first=bool(found.cause))
 
     async def _around(self, named: Collection[ObjectId]) -> frozenset[ObjectId]:
         """Return a thing by all its names, and what is or was connected with it."""
         found = set(named)
-        for thing in named:
-            near = await connections.around(self._memory, thing, self._look)
-            gone = await history_reader.things(self._memory)
+        for object_id in named:
+            near = await connections.around(self._memory, object_id, self._look)
+            gone = await history_reader.object_ids(self._memory)
             # of 100,000 objects it takes 0.5 s
             found |= await asyncio.to_thread(self._among, near, gone)
-            found |= await connections.earlier(self._memory, thing)
+            found |= await connections.earlier(self._memory, object_id)
         return self._all_of(found)
 
     def _among(
@@ -136,9 +138,9 @@ class HistoryInterface:
         """Return what is connected of all things; may be called on a thread."""
         return near.among({*self._memory.catalogue.known(), *gone})
 
-    def _all_of(self, things: Collection[ObjectId]) -> frozenset[ObjectId]:
+    def _all_of(self, object_ids: Collection[ObjectId]) -> frozenset[ObjectId]:
         """Return things with what they are called where they are declared or observed."""
-        return frozenset(things).union(*map(self._drifts.same, things))
+        return frozenset(object_ids).union(*map(self._drifts.same, object_ids))
 
     async def _row(self, number: int) -> Row:
         for row in await history_reader.numbered(self._memory, [number]):
@@ -155,20 +157,20 @@ class HistoryInterface:
         rows = f"rows {kept.start} to {kept.stop - 1} are kept" if kept else "there are none yet"
         raise NotKept(f"there is no row {number} of history: {rows}")
 
-    async def _names_of(self, thing: ObjectId) -> frozenset[ObjectId]:
+    async def _names_of(self, object_id: ObjectId) -> frozenset[ObjectId]:
         """Return a thing with what declares it and what was observed of it, also if gone."""
-        known = await history_reader.things(self._memory)
+        known = await history_reader.object_ids(self._memory)
 
         def named() -> list[ObjectId]:
-            return [t for t in known if pairs.means(t, thing) or pairs.means(thing, t)]
+            return [t for t in known if pairs.means(t, object_id) or pairs.means(object_id, t)]
 
         # on a thread: of 100,000 objects it takes 0.5 s
-        return self._all_of([thing, *await asyncio.to_thread(named)])
+        return self._all_of([object_id, *await asyncio.to_thread(named)])
 
-    async def _newest(self, thing: ObjectId) -> Row:
-        which = Filter(things=await self._names_of(thing))
+    async def _newest(self, object_id: ObjectId) -> Row:
+        which = Filter(object_ids=await self._names_of(object_id))
         rows = await history_reader.first(self._memory, which, _NEWEST)
-        name = "/".join(thing)
+        name = "/".join(object_id)
         told = [row for row in rows if row.sentence]
         for row in [*filter(_is_of_host, told), *told]:
             return row
@@ -179,15 +181,15 @@ class HistoryInterface:
     async def object_at(self, _caller: Caller, path: str, at: int, options: Given) -> str:
         """Give an object as it was."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
-        thing = thing_at(path)
-        states = await history_reader.object_at(self._memory, thing, at)
+        object_id = object_id_at(path)
+        states = await history_reader.object_at(self._memory, object_id, at)
         declared = states.pop(FILE, None)
         # what op-dbus saw itself comes first, as in Memory.joined
         ranked = sorted(states, key=lambda source: (not source.startswith(LIVE), source))
         observed = ChainMap(*(states[source] for source in ranked)) if states else None
         source = ranked[0] if declared is None else FILE
         known = None if observed is None else dict(observed)
-        return whole(thing, source, declared, known, is_large=is_large)
+        return whole(object_id, source, declared, known, is_large=is_large)
 
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""
@@ -195,8 +197,8 @@ class HistoryInterface:
         hidden = await self._memory.archive.read(lambda store: store.history.hidden())
         if target.row and target.row not in hidden:
             await self._row(target.row)
-        if target.thing:
-            target = target._replace(declarations=list(await self._names_of(target.thing)))
+        if target.object_id:
+            target = target._replace(declarations=list(await self._names_of(target.object_id)))
         done, is_clean = await self._memory.forget(target, caller.cause)
         return len(done.rows), done.kept, is_clean
 
@@ -240,18 +242,18 @@ def _target(given: Given) -> Target:
     if len(given) != 1 or not 1 <= row <= NEVER or not text:
         raise InvalidArgs("what is to be forgotten is one of: object, row (1 or more), containing")
     if "object" in given:
-        return Target(thing_at(given["object"]))
+        return Target(object_id_at(given["object"]))
     return Target(row=row) if "row" in given else Target(text=text)
 
 
 def _wire(row: Row) -> dict[str, Plain]:
     """Give a row as it goes over the bus."""
-    _, *thing = row.identity
+    _, *object_id = row.identity
     found = {
         "seq": Typed("t", row.seq),
         "at": Typed("t", row.at),
         "boot": row.boot,
-        "object": Typed("o", paths.of(*thing)),
+        "object": Typed("o", paths.of(*object_id)),
         **row.identity._asdict(),
         "what": row.what,
         "cause": row.cause,

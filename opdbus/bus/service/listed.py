@@ -21,24 +21,26 @@ if TYPE_CHECKING:
 FILTER: Final = {**dict.fromkeys(FILTER_KEYS, str), "where": str}
 
 
-async def things(memory: StateStore, checked: Options) -> Sequence[ObjectId]:
+async def object_ids(memory: StateStore, checked: Options) -> Sequence[ObjectId]:
     """Return the things that a filter means, in listing order; raises InvalidArgs."""
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     where = conditions.parse(checked.get("where", ""))
     within = await condition_matching.found(memory, where) if where else None
     wanted = checked.wanted(*FILTER_KEYS)
-    found = await asyncio.to_thread(memory.catalogue.things, wanted, within)
+    found = await asyncio.to_thread(memory.catalogue.object_ids, wanted, within)
     renamed = memory.declarations.renamed()
     if not renamed:
         return found
     # who asks for a plugin, or for what the file declares, gets it by the names that are there
     there, one = frozenset(found), memory.declarations.one
-    return [thing for thing in found if thing not in renamed or one(thing) not in there]
+    return [
+        object_id for object_id in found if object_id not in renamed or one(object_id) not in there
+    ]
 
 
 async def absent(memory: StateStore, declared: Sequence[ObjectId]) -> set[ObjectId]:
     """Return those of some things, all only declared, that are declared absent."""
-    entries = [entry for thing in declared for entry in memory.catalogue.about(thing)[:1]]
+    entries = [entry for object_id in declared for entry in memory.catalogue.about(object_id)[:1]]
     contents = await memory.content(entries)
     there = (entry for entry in entries if entry.id in contents)
     declarations = memory.declarations

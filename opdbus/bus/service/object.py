@@ -49,42 +49,42 @@ class ObjectInterface:
     info = contract.interface(names.OBJECT)
 
     def __init__(
-        self, thing: ObjectId, vectors: ObjectVectors, finder: Finder, drifts: Tracker
+        self, object_id: ObjectId, vectors: ObjectVectors, finder: Finder, drifts: Tracker
     ) -> None:
-        self._thing = thing
+        self._object_id = object_id
         self._drifts = drifts
         self._vectors = vectors
         self._finder = finder
 
     async def get_vector(self, _caller: Caller, options: Given) -> WireVector:
         """Give the object's vector."""
-        return await vector(self._vectors, self._thing, options)
+        return await vector(self._vectors, self._object_id, options)
 
     async def similar(self, _caller: Caller, limit: int, options: Given) -> list[WireHit]:
         """Find the objects most like this one."""
-        return await similar(self._vectors.memory, self._finder, self._thing, limit, options)
+        return await similar(self._vectors.memory, self._finder, self._object_id, limit, options)
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
-        return await describe(self._vectors, self._thing, self._drifts)
+        return await describe(self._vectors, self._object_id, self._drifts)
 
 
-def thing_at(path: str) -> ObjectId:
+def object_id_at(path: str) -> ObjectId:
     """Give the thing that an object path names; raises UnknownObject."""
     return ObjectId(*paths.parse(path))
 
 
 async def similar(
-    memory: StateStore, finder: Finder, thing: ObjectId, limit: int, options: Given
+    memory: StateStore, finder: Finder, object_id: ObjectId, limit: int, options: Given
 ) -> list[WireHit]:
     """Find the objects most like a thing."""
     checked = Options(options, {**FILTERS, "explain": bool})
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     asked = page(limit, checked)
-    found = await finder.similar(thing, replace(asked, is_explained=False))
+    found = await finder.similar(object_id, replace(asked, is_explained=False))
     hits = await each(wire, found)
     if asked.is_explained:
-        whys = await similarities.explain(memory, thing, [hit.thing for hit in found])
+        whys = await similarities.explain(memory, object_id, [hit.object_id for hit in found])
         for (_, _, details), why in zip(hits, whys, strict=True):
             details["alike"] = Typed("a{sv}", _alike(why))
     return hits
@@ -98,30 +98,32 @@ def _alike(why: Alike) -> dict[str, Plain]:
     }
 
 
-async def vector(vectors: ObjectVectors, thing: ObjectId, options: Given) -> WireVector:
+async def vector(vectors: ObjectVectors, object_id: ObjectId, options: Given) -> WireVector:
     """Give a thing's vector as it goes over the bus."""
     checked = Options(options, {"dtype": str, "dimensions": int})
-    _, found = await vectors.vector(thing)
+    _, found = await vectors.vector(object_id)
     wanted = chosen(checked, len(found))
     return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
 
 
-async def describe(vectors: ObjectVectors, thing: ObjectId, drifts: Tracker) -> dict[str, Plain]:
+async def describe(
+    vectors: ObjectVectors, object_id: ObjectId, drifts: Tracker
+) -> dict[str, Plain]:
     """Give the properties of Object1 for a thing; raises UnknownObject."""
-    declared, observed = drifts.sides(thing)
-    entry = next(iter(observed), None) or vectors.memory.catalogue.first(thing)
+    declared, observed = drifts.sides(object_id)
+    entry = next(iter(observed), None) or vectors.memory.catalogue.first(object_id)
     entries = [*([declared] if declared else ()), *observed]
     contents = await vectors.memory.content(entries)
     if any(e.id not in contents for e in entries):
-        raise UnknownObject(f"{'/'.join(thing)} was removed just now")
+        raise UnknownObject(f"{'/'.join(object_id)} was removed just now")
     index = vectors.current
     content = contents[entry.id]
     has_vector = index is not None and entry.text_digest in index
     text = marked(vectors.memory.declarations, entry, content, content.text)
     return {
-        "Plugin": thing.plugin,
-        "Kind": thing.kind,
-        "Name": thing.name,
+        "Plugin": object_id.plugin,
+        "Kind": object_id.kind,
+        "Name": object_id.name,
         "Source": entry.identity.source,
         "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
         "Declared": contents[declared.id].properties if declared else "",
@@ -142,10 +144,12 @@ def _drift(drifts: Tracker, declared: Entry | None, text: str, *, is_observed: b
     return "none" if is_observed or text.startswith(ABSENT_AS_DECLARED) else ""
 
 
-def whole(thing: ObjectId, source: str, declared: Json, observed: Json, *, is_large: bool) -> str:
+def whole(
+    object_id: ObjectId, source: str, declared: Json, observed: Json, *, is_large: bool
+) -> str:
     """Give all that is known of a thing as JSON; raises LimitsExceeded."""
     sides = {"source": source, "declared": declared, "observed": observed}
-    found = json.dumps({**thing._asdict(), **sides}, ensure_ascii=False)
+    found = json.dumps({**object_id._asdict(), **sides}, ensure_ascii=False)
     if not is_large:
         require_small(found, "with the option large it is given")
     return found
@@ -154,14 +158,14 @@ def whole(thing: ObjectId, source: str, declared: Json, observed: Json, *, is_la
 def wire(hit: Hit, *, is_so_far: bool = False) -> WireHit:
     """Give a hit as it goes over the bus; `is_so_far` while the host is still being read."""
     details: dict[str, Plain] = {
-        **hit.thing._asdict(),
+        **hit.object_id._asdict(),
         "source": hit.source,
         "vector": hit.score.vector,
         "lexical": hit.score.lexical,
         "values": hit.score.values,
         "stage": hit.score.stage,
         "snippet": hit.snippet,
-        "weak": hit.judged.is_weak,
+        "weak": hit.rating.is_weak,
     }
     for side, values in (("declared", hit.declared), ("observed", hit.observed)):
         details[side] = Typed("a{ss}", {name: canonical(value) for name, value in values.items()})
@@ -169,14 +173,14 @@ def wire(hit: Hit, *, is_so_far: bool = False) -> WireHit:
         details["why"] = Typed("a{sv}", _why(hit.why))
     if is_so_far:
         details["so_far"] = True
-    chance = min(hit.judged.chance, MOST_SO_FAR) if is_so_far else hit.judged.chance
-    return paths.of(*hit.thing), chance, details
+    chance = min(hit.rating.chance, MOST_SO_FAR) if is_so_far else hit.rating.chance
+    return paths.of(*hit.object_id), chance, details
 
 
 def _why(why: Why) -> dict[str, Plain]:
     return {
         "total": why.total,
-        "raised": why.raised,
+        "raised": why.boost,
         "fields": Typed("a(ssas)", [[*field[:2], list(field.words)] for field in why.fields]),
         "missing": Typed("as", list(why.missing)),
         "glosses": Typed("as", list(why.glosses)),

@@ -30,13 +30,13 @@ async def outliers(
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     found = await insight.outliers(asked)
     part = found[asked.offset : asked.offset + asked.limit]
-    return [_wire(odd, is_declared=not memory.catalogue.is_observed(odd.thing)) for odd in part]
+    return [_wire(odd, is_declared=not memory.catalogue.is_observed(odd.object_id)) for odd in part]
 
 
 def _wire(odd: Odd, *, is_declared: bool) -> WireOutlier:
     fields = [(quirk.field, quirk.value, quirk.having, quirk.usual) for quirk in odd.quirks]
     details: dict[str, Plain] = {
-        **odd.thing._asdict(),
+        **odd.object_id._asdict(),
         "objects": odd.objects,
         "declared": is_declared,
         "fields": Typed("a(ssua(su))", fields),
@@ -47,4 +47,4 @@ def _wire(odd: Odd, *, is_declared: bool) -> WireOutlier:
             "usual_distance": odd.usual_distance,
             "nearest": paths.of(*odd.nearest),
         }
-    return paths.of(*odd.thing), odd.score, details
+    return paths.of(*odd.object_id), odd.score, details

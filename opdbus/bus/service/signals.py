@@ -84,7 +84,7 @@ class Announcer:
                 self._state("Vectorized", event.generation, event.level, *counts)
             else:
                 what = (event.what, event.severity, event.fields)
-                self._state("DriftDetected", paths.of(*event.thing), *what)
+                self._state("DriftDetected", paths.of(*event.object_id), *what)
 
     def _send_and_pause(self) -> None:
         """Send a part of what waits, and let other work run before the next part."""
@@ -111,12 +111,12 @@ class Announcer:
         """Send as many changes as both limits allow; a path may be very long."""
         part: list[tuple[str, Change]] = []
         size = 0
-        for thing in list(islice(self._changes, MAX_CHANGES)):
-            path = paths.of(*thing)
+        for object_id in list(islice(self._changes, MAX_CHANGES)):
+            path = paths.of(*object_id)
             size += len(path)
             if part and size > MAX_BYTES:
                 break
-            part.append((path, self._changes.pop(thing)))
+            part.append((path, self._changes.pop(object_id)))
         self._state("Changed", self._generation, part)
 
     def provider_changed(self, provider: str, reason: str) -> None:
@@ -161,10 +161,10 @@ def merged(
 ) -> dict[ObjectId, Change]:
     """Merge changes of things; a thing that was added and removed has none."""
     changes = {**before, **after}
-    for thing in before.keys() & after.keys():
-        what = _TOGETHER.get((before[thing], after[thing]), after[thing])
+    for object_id in before.keys() & after.keys():
+        what = _TOGETHER.get((before[object_id], after[object_id]), after[object_id])
         if what is None:
-            del changes[thing]
+            del changes[object_id]
         else:
-            changes[thing] = what
+            changes[object_id] = what
     return changes

@@ -22,7 +22,7 @@ async def require(memory: StateStore, plugin: str = "", kind: str = "") -> None:
     known = {*NOUNS, connections.UNIT, *memory.catalogue.sorts}
     if _fits(known, plugin, kind):
         return
-    known |= {thing[:2] for thing in await history_reader.things(memory)}
+    known |= {object_id[:2] for object_id in await history_reader.object_ids(memory)}
     if _fits(known, plugin, kind):
         return
     if not _fits(known, plugin, ""):
@@ -41,8 +41,8 @@ def _meant(word: str, known: Iterable[tuple[str, str]]) -> str:
     """Return the kinds that a word names in questions: a port is a `listener`."""
     named = kinds.requested(word, frozenset()).named
     rows = (row for number, row in enumerate(kinds.rows()) if named >> number & 1)
-    things = {tuple(thing.split("/")[:2]) for row in rows for thing in row.things}
-    return _some(kind for plugin, kind in known if (plugin, kind) in things)
+    object_ids = {tuple(object_id.split("/")[:2]) for row in rows for object_id in row.object_ids}
+    return _some(kind for plugin, kind in known if (plugin, kind) in object_ids)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.service import all_vectors, contract, listed, sorts
 from opdbus.bus.service.clusters import clusters
-from opdbus.bus.service.object import FILTERS, describe, similar, thing_at, vector, whole, wire
+from opdbus.bus.service.object import FILTERS, describe, object_id_at, similar, vector, whole, wire
 from opdbus.bus.service.options import MAX_LIMIT, Options, one_of, page, require_range
 from opdbus.bus.service.outliers import outliers
 from opdbus.config import SEVERITIES
@@ -128,7 +128,7 @@ class StateInterface:
             query, page(limit, checked), mode, level, priority=caller.priority
         )
         is_so_far = bool(self._observers.starting)
-        shown = [hit for hit in found if has_weak or not hit.judged.is_weak]
+        shown = [hit for hit in found if has_weak or not hit.rating.is_weak]
         return await each(lambda hit: wire(hit, is_so_far=is_so_far), shown)
 
     async def ask(
@@ -146,7 +146,7 @@ class StateInterface:
         self, _caller: Caller, path: str, limit: int, options: Given
     ) -> list[WireHit]:
         """Find the objects most like one."""
-        return await similar(self._memory, self._finder, thing_at(path), limit, options)
+        return await similar(self._memory, self._finder, object_id_at(path), limit, options)
 
     async def clusters(self, _caller: Caller, limit: int, options: Given) -> list[WireCluster]:
         """Find what the objects are about."""
@@ -162,8 +162,8 @@ class StateInterface:
         """Give a page of all objects."""
         checked = Options(wanted, listed.FILTER)
         require_range("limit", limit, 0)
-        things = await listed.things(self._memory, checked)
-        return len(things), await each(_row, things[offset : offset + limit])
+        object_ids = await listed.object_ids(self._memory, checked)
+        return len(object_ids), await each(_row, object_ids[offset : offset + limit])
 
     async def resolve(
         self, _caller: Caller, name: str, options: Given
@@ -174,22 +174,24 @@ class StateInterface:
             raise InvalidArgs(f"a name has at most {_MAX_WRITTEN} characters, not {len(name)}")
         found, close = await asyncio.to_thread(short_names.find_in, self._memory.catalogue, name)
         # a unit may also have the name of what is no unit, such as an account
-        is_open = "/" not in name and connections.UNIT not in {thing[:2] for thing in found}
+        is_open = "/" not in name and connections.UNIT not in {object_id[:2] for object_id in found}
         if not found or is_open:
             others = await condition_matching.aliased(self._memory, name.rpartition("/")[2])
             found, close = [*found, *others], [] if others else close
         if is_past and not found:
-            known = await history_reader.things(self._memory)
+            known = await history_reader.object_ids(self._memory)
             found, close = await asyncio.to_thread(short_names.find, known, name)
-        return [_row(thing) for thing in self._distinct(found)], [_row(thing) for thing in close]
+        return [_row(object_id) for object_id in self._distinct(found)], [
+            _row(object_id) for object_id in close
+        ]
 
     def _distinct(self, found: Sequence[ObjectId]) -> list[ObjectId]:
         """Leave out what only declares another one of the things that were found."""
         return [
-            thing
-            for thing in found
-            if self._drifts.is_observed(thing)
-            or not any(pairs.means(thing, other) for other in found)
+            object_id
+            for object_id in found
+            if self._drifts.is_observed(object_id)
+            or not any(pairs.means(object_id, other) for other in found)
         ]
 
     async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
@@ -208,34 +210,40 @@ class StateInterface:
         require_objects(len(objects))
         if len(fields) > _MAX_COLUMNS or not all(map(split, fields)):
             raise InvalidArgs(f"fields must be names of fields, at most {_MAX_COLUMNS}")
-        things = await each(thing_at, objects)
-        rows = await condition_matching.values(self._memory, things, fields)
-        is_observed = await each(self._memory.catalogue.is_observed, things if is_marked else ())
-        wishes = [thing for thing, is_one in zip(things, is_observed, strict=False) if not is_one]
+        object_ids = await each(object_id_at, objects)
+        rows = await condition_matching.values(self._memory, object_ids, fields)
+        is_observed = await each(
+            self._memory.catalogue.is_observed, object_ids if is_marked else ()
+        )
+        wishes = [
+            object_id
+            for object_id, is_one in zip(object_ids, is_observed, strict=False)
+            if not is_one
+        ]
         is_missing = self._memory.declarations.is_missing
         missing = await each(is_missing, wishes)
         marks = {
-            thing: "declared missing" if is_one else "declared"
-            for thing, is_one in zip(wishes, missing, strict=True)
+            object_id: "declared missing" if is_one else "declared"
+            for object_id, is_one in zip(wishes, missing, strict=True)
         }
         marks |= dict.fromkeys(await listed.absent(self._memory, wishes), "declared absent")
 
         def cells(row: tuple[Mapping[str, Sequence[Json]], ObjectId]) -> list[str]:
             return [_cell(row[0].get(name, ()), marks.get(row[1], "")) for name in fields]
 
-        return await each(cells, [*zip(rows, things, strict=True)])
+        return await each(cells, [*zip(rows, object_ids, strict=True)])
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Give an object as JSON."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
-        thing = thing_at(path)
-        values = await describe(self._vectors, thing, self._drifts)
+        object_id = object_id_at(path)
+        values = await describe(self._vectors, object_id, self._drifts)
         declared, observed = (json.loads(values[side] or "null") for side in _SIDES)
-        return whole(thing, values["Source"], declared, observed, is_large=is_large)
+        return whole(object_id, values["Source"], declared, observed, is_large=is_large)
 
     async def vector(self, _caller: Caller, path: str, options: Given) -> WireVector:
         """Give an object's vector."""
-        return await vector(self._vectors, thing_at(path), options)
+        return await vector(self._vectors, object_id_at(path), options)
 
     async def vectors(self, caller: Caller, wanted: Given) -> Descriptor:
         """Give the vectors of many objects in a file."""
@@ -259,8 +267,8 @@ class StateInterface:
     async def withdraw(self, caller: Caller, objects: Sequence[str], options: Given) -> int:
         """Remove what the caller published."""
         Options(options, {})
-        things = await each(thing_at, objects)
-        return await self._memory.withdraw(things, caller.uid, caller.cause)
+        object_ids = await each(object_id_at, objects)
+        return await self._memory.withdraw(object_ids, caller.uid, caller.cause)
 
     async def drift_report(self, _caller: Caller, wanted: Given) -> list[WireDrift]:
         """List what is other than declared, the worst first."""
@@ -290,14 +298,14 @@ class StateInterface:
         found = await self._drifts.unobserved(self._observers.why_not)
         return [(*row.sort, row.total, row.names, row.why) for row in found]
 
-    def _drift(self, thing: ObjectId, drifted: Drifted) -> WireDrift:
+    def _drift(self, object_id: ObjectId, drifted: Drifted) -> WireDrift:
         fields = [
             (one.name, _json(one.declared), _json(one.observed), one.severity.word)
             for one in drifted.fields
         ]
-        distance = self._vectors.distance(*self._drifts.entries(thing))
+        distance = self._vectors.distance(*self._drifts.entries(object_id))
         since, severity = int(drifted.since), drifted.severity.word
-        return paths.of(*thing), drifted.what, severity, since, distance, fields
+        return paths.of(*object_id), drifted.what, severity, since, distance, fields
 
     def _drift_awaits(self) -> list[str]:
         file = [] if self._declared.attempted else ["the state file"]
@@ -337,8 +345,8 @@ def _cell(values: Sequence[Json], mark: str) -> str:
     return _json({mark: value} if mark else value)
 
 
-def _row(thing: ObjectId) -> tuple[str, str, str, str]:
-    return (paths.of(*thing), *thing)
+def _row(object_id: ObjectId) -> tuple[str, str, str, str]:
+    return (paths.of(*object_id), *object_id)
 
 
 def _state_objects(

@@ -3,7 +3,7 @@
 from opdbus.bus import paths
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import BusInterface, Node
-from opdbus.bus.service.object import ObjectInterface, thing_at
+from opdbus.bus.service.object import ObjectInterface, object_id_at
 from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
@@ -48,14 +48,14 @@ class Tree:
         if (path + "/").startswith(f"{paths.JOBS}/"):
             return self._jobs.find(path)
         try:
-            thing = thing_at(path)
+            object_id = object_id_at(path)
         except UnknownObject:
             # the folder of a plugin or a kind
             below = self._below(path)
             return Node((), lambda: below) if below else None
-        if not self._memory.catalogue.has(thing):
+        if not self._memory.catalogue.has(object_id):
             return None
-        found = ObjectInterface(thing, self._vectors, self._finder, self._drifts)
+        found = ObjectInterface(object_id, self._vectors, self._finder, self._drifts)
         return Node((found,), list)
 
     def _below(self, path: str) -> list[str]:

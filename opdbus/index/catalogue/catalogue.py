@@ -50,7 +50,7 @@ class EntryColumns(NamedTuple):
 
     entries: Sequence[Entry]
     columns: Columns
-    things: Sequence[ObjectId]
+    object_ids: Sequence[ObjectId]
     # of which entries no other one is about the same thing
     is_alone: NDArray[np.bool_]
 
@@ -72,7 +72,7 @@ class Catalogue:
         self.texts = TextTable()
         self.view = EntryView(self.texts)
         # the places of entries, by the hashes of their things
-        self._by_thing = HashTable()
+        self._by_object_id = HashTable()
         # and by those of their names: each is in no more than there are plugins and kinds
         self._by_name = HashTable()
         self._shared = SharedObjects(self.view)
@@ -82,7 +82,7 @@ class Catalogue:
 
     def __len__(self) -> int:
         """Count the things."""
-        return self.texts.things
+        return self.texts.object_ids
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over all entries, in no particular order."""
@@ -103,18 +103,18 @@ class Catalogue:
     def _add(self, columns: Columns, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Take the entries of new things that have no other, and return which they are."""
         keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
-        is_new: NDArray[np.bool_] = is_alone & (self._by_thing.find_each(keys) < 0)
+        is_new: NDArray[np.bool_] = is_alone & (self._by_object_id.find_each(keys) < 0)
         new = np.flatnonzero(is_new)
         texts = self.texts.come(columns.digest_rows()[new])
         places = self.view.add(columns, new, texts)
-        self._by_thing.add_each(keys[new], places)
+        self._by_object_id.add_each(keys[new], places)
         names = np.frombuffer(columns.name_keys, np.int64).astype(np.uint64)
         self._by_name.add_each(names[new], places)
         self._count(places)
         return is_new
 
     def _replace(
-        self, columns: Columns, things: Sequence[ObjectId], is_alone: NDArray[np.bool_]
+        self, columns: Columns, object_ids: Sequence[ObjectId], is_alone: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Take entries in place of those of the same ids, and return of which things.
 
@@ -123,7 +123,7 @@ class Catalogue:
         places = self.view.places.find_each(np.frombuffer(columns.ids, np.int64)).astype(np.intp)
         is_known: NDArray[np.bool_] = is_alone & (places >= 0)
         if self._shared:
-            is_known &= [thing not in self._shared for thing in things]
+            is_known &= [object_id not in self._shared for object_id in object_ids]
         known = np.flatnonzero(is_known)
         self._use(places[known], -1)
         before = self.view.texts[places[known]]
@@ -163,7 +163,7 @@ class Catalogue:
 
     def make_room(self, count: int) -> None:
         """Make room for so many more entries, while nothing else is put; on any thread."""
-        self._by_thing.make_room(count, self.view.end + count - 1)
+        self._by_object_id.make_room(count, self.view.end + count - 1)
         self._by_name.make_room(count, self.view.end + count - 1)
         self.texts.make_room(count)
         self.view.make_room(count)
@@ -175,67 +175,69 @@ class Catalogue:
         them.
         """
         is_new = self._add(new.columns, new.is_alone)
-        is_known = self._replace(new.columns, new.things, new.is_alone & ~is_new)
-        changes: dict[ObjectId, Change] = dict.fromkeys(new.things, "added")
-        changes |= dict.fromkeys(compress(new.things, is_known), "changed")
+        is_known = self._replace(new.columns, new.object_ids, new.is_alone & ~is_new)
+        changes: dict[ObjectId, Change] = dict.fromkeys(new.object_ids, "added")
+        changes |= dict.fromkeys(compress(new.object_ids, is_known), "changed")
         return changes, [*compress(new.entries, ~(is_new | is_known))]
 
     def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
         """Insert or replace entries one by one, and return how their things changed."""
         changes: dict[ObjectId, Change] = {}
         for entry in entries:
-            thing = object_id_of(entry)
-            before = self._at(thing)
-            changes.setdefault(thing, "changed" if before else "added")
+            object_id = object_id_of(entry)
+            before = self._at(object_id)
+            changes.setdefault(object_id, "changed" if before else "added")
             own = self.view.places.get(entry.id)
             if own is not None and (known := self.view.at(own)):
                 self.usage.count(known, -1)
             else:
                 self.sources[entry.identity.source] += 1
             self.usage.count(entry, 1)
-            self._put(thing, entry, before, own)
+            self._put(object_id, entry, before, own)
         return changes
 
-    def _put(self, thing: ObjectId, entry: Entry, before: tuple[int, ...], own: int | None) -> None:
+    def _put(
+        self, object_id: ObjectId, entry: Entry, before: tuple[int, ...], own: int | None
+    ) -> None:
         others = [place for place in before if place != own]
         left = [self._digest(place) for place in others]
-        self.texts.change(thing, [*map(self._digest, before)], [entry.text_digest, *left])
+        self.texts.change(object_id, [*map(self._digest, before)], [entry.text_digest, *left])
         place = self.view.put(entry, self.texts.find(entry.text_digest), own)
         if own is None:
-            self._by_thing.add(hash(thing), place)
-            self._by_name.add(hash(thing.name), place)
+            self._by_object_id.add(hash(object_id), place)
+            self._by_name.add(hash(object_id.name), place)
         if not before:
             self._comings += 1
         # the declared entry first, then what op-dbus saw itself, then what was published last
-        self._shared.put(thing, sorted([place, *others], key=self._rank))
+        self._shared.put(object_id, sorted([place, *others], key=self._rank))
 
     def remove(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
         """Remove entries, and return how their things changed."""
         changes: dict[ObjectId, Change] = {}
         for entry in entries:
-            thing, own = object_id_of(entry), self.view.places[entry.id]
-            before = self._at(thing)
+            object_id, own = object_id_of(entry), self.view.places[entry.id]
+            before = self._at(object_id)
             left = [place for place in before if place != own]
             self.usage.count(entry, -1)
             source = entry.identity.source
             self.sources[source] -= 1
             if not self.sources[source]:
                 del self.sources[source]
-            self.texts.change(thing, [*map(self._digest, before)], [*map(self._digest, left)])
-            self._by_thing.remove(own)
+            self.texts.change(object_id, [*map(self._digest, before)], [*map(self._digest, left)])
+            self._by_object_id.remove(own)
             self._by_name.remove(own)
             self.view.remove(entry.id)
             self._comings += not left
-            self._shared.put(thing, left)
-            changes[thing] = "changed" if left else "removed"
+            self._shared.put(object_id, left)
+            changes[object_id] = "changed" if left else "removed"
         return changes
 
-    def _at(self, thing: ObjectId) -> tuple[int, ...]:
+    def _at(self, object_id: ObjectId) -> tuple[int, ...]:
         """Return the places of the entries about a thing, the declared one first."""
-        if places := self._shared.get(thing):
+        if places := self._shared.get(object_id):
             return places
-        found = self._by_thing.find(hash(thing))
-        return tuple([place for place in found if self.view.is_about(place, thing)])
+        found = self._by_object_id.find(hash(object_id))
+        return tuple([place for place in found if self.view.is_about(place, object_id)])
 
     def _digest(self, place: int) -> bytes:
         return self.texts.digest(int(self.view.texts[place]))
@@ -260,7 +262,7 @@ class Catalogue:
         asked = [*identities]
         # a thing has the hash of its names; most are new where very many are asked for
         keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
-        there = np.flatnonzero(self._by_thing.find_each(keys.astype(np.uint64)) >= 0)
+        there = np.flatnonzero(self._by_object_id.find_each(keys.astype(np.uint64)) >= 0)
         asked = [asked[at] for at in there.tolist()]
         places = self.places([ObjectId(*identity[1:]) for identity in asked])
         found: dict[Identity, Entry] = {}
@@ -273,28 +275,28 @@ class Catalogue:
                 found[identity] = entry
         return found
 
-    def about(self, thing: ObjectId) -> tuple[Entry, ...]:
+    def about(self, object_id: ObjectId) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; raises UnknownObject."""
-        if entries := self.entries(thing):
+        if entries := self.entries(object_id):
             return entries
         raise UnknownObject(
-            f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
+            f"there is no object {'/'.join(object_id)}: `op-dbus list` shows those that there are"
         )
 
-    def first(self, thing: ObjectId) -> Entry:
+    def first(self, object_id: ObjectId) -> Entry:
         """Return the entry that stands for a thing: what is observed of it before what is declared.
 
         Raises UnknownObject.
         """
-        return representative(self.about(thing))
+        return representative(self.about(object_id))
 
-    def is_observed(self, thing: ObjectId) -> bool:
+    def is_observed(self, object_id: ObjectId) -> bool:
         """Return whether anything but the state file tells of a thing."""
-        return any(self.view.source(place) != FILE for place in self._at(thing))
+        return any(self.view.source(place) != FILE for place in self._at(object_id))
 
-    def entries(self, thing: ObjectId) -> tuple[Entry, ...]:
+    def entries(self, object_id: ObjectId) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; none if it is unknown."""
-        return tuple(filter(None, map(self.view.at, self._at(thing))))
+        return tuple(filter(None, map(self.view.at, self._at(object_id))))
 
     def named(self, name: str) -> list[int]:
         """Return the places of entries of just this name; of a service also without its suffix.
@@ -314,47 +316,47 @@ class Catalogue:
         """Return the things that several sources tell of, and their entries."""
         return self._shared.all()
 
-    def is_shared(self, thing: ObjectId) -> bool:
+    def is_shared(self, object_id: ObjectId) -> bool:
         """Return whether several sources tell of a thing."""
-        return thing in self._shared
+        return object_id in self._shared
 
-    def has(self, thing: ObjectId) -> bool:
+    def has(self, object_id: ObjectId) -> bool:
         """Return whether a thing is known."""
-        return bool(self._at(thing))
+        return bool(self._at(object_id))
 
     def largest_sources(self) -> list[tuple[str, int]]:
         """Return (source, entries) of each source, the largest first; at most MAX_SOURCES."""
         return [row for row in self.sources.most_common(MAX_SOURCES) if row[1]]
 
-    def places(self, things: Sequence[ObjectId]) -> list[int]:
+    def places(self, object_ids: Sequence[ObjectId]) -> list[int]:
         """Return a place of each thing, -1 of one that is unknown; quicker than one by one."""
-        keys = np.fromiter(map(hash, things), np.int64, len(things)).astype(np.uint64)
-        places = self._by_thing.find_each(keys)
+        keys = np.fromiter(map(hash, object_ids), np.int64, len(object_ids)).astype(np.uint64)
+        places = self._by_object_id.find_each(keys)
         is_there = np.flatnonzero(places >= 0)
         found: list[int] = places.tolist()
-        others = self.view.things(places[is_there].astype(np.intp))
+        others = self.view.object_ids(places[is_there].astype(np.intp))
         for at, other in zip(is_there.tolist(), others, strict=True):
-            if other != things[at]:
+            if other != object_ids[at]:
                 # another hash is the same
-                found[at] = next(iter(self._at(things[at])), -1)
+                found[at] = next(iter(self._at(object_ids[at])), -1)
         return found
 
     def known(self) -> list[ObjectId]:
         """Return a copy of all things, in no order, which other threads may read."""
-        return self._things(self.view.taken())
+        return self._object_ids(self.view.taken())
 
     def holding(self, part: str) -> list[ObjectId]:
         """Return all things whose names hold a text in some case, in no order."""
         if not part or not part.isascii():
             return self.known()
         places = self.view.names.holding(part.lower().encode())
-        return self._things(places[self.view.ids[places] > 0])
+        return self._object_ids(places[self.view.ids[places] > 0])
 
     def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[ObjectId]:
         """Yield all things of some plugins and kinds, in no order; some of them twice."""
         return self._each(self.view.of_sorts(lambda sort: sort[1:] in sorts))
 
-    def things_of(self, source: str) -> Iterator[ObjectId]:
+    def object_ids_of(self, source: str) -> Iterator[ObjectId]:
         """Yield all things of a source, in no order."""
         return self._each(self.view.of_sorts(lambda sort: sort[0] == source))
 
@@ -364,15 +366,17 @@ class Catalogue:
         What has gone by then is left out, and what came in its place may be there instead.
         """
         for part in slices(places, _MADE):
-            yield from self.view.things(part[self.view.ids[part] > 0])
+            yield from self.view.object_ids(part[self.view.ids[part] > 0])
 
-    def _things(self, places: NDArray[np.intp]) -> list[ObjectId]:
-        things = self.view.things(places)
-        return [*dict.fromkeys(things)] if self._shared else things
+    def _object_ids(self, places: NDArray[np.intp]) -> list[ObjectId]:
+        object_ids = self.view.object_ids(places)
+        return [*dict.fromkeys(object_ids)] if self._shared else object_ids
 
-    def found(self, things: Iterable[ObjectId]) -> EntryRefs:
+    def found(self, object_ids: Iterable[ObjectId]) -> EntryRefs:
         """Return all entries about things, without those that are gone."""
-        places = np.array([place for thing in things for place in self._at(thing)], np.intp)
+        places = np.array(
+            [place for object_id in object_ids for place in self._at(object_id)], np.intp
+        )
         return EntryRefs(places, self.view.ids[places])
 
     def of_source(self, source: str, present: IdentityHashSet | None = None) -> list[Entry]:
@@ -381,10 +385,10 @@ class Catalogue:
             return []
         places = self.view.of_sorts(lambda sort: sort[0] == source)
         if present:
-            places = places[present.lacks(self._by_thing.keys(places))]
+            places = places[present.lacks(self._by_object_id.keys(places))]
         return [*filter(None, map(self.view.at, places.tolist()))]
 
-    def things(
+    def object_ids(
         self, wanted: Mapping[str, str], within: EntryRefs | None = None
     ) -> Sequence[ObjectId]:
         """Return things of which an entry has all wanted values, in listing order.

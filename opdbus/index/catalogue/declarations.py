@@ -30,25 +30,25 @@ DECLARED: Final = "declared"
 class Declarations(Protocol):
     """Tells which observed objects declared ones are, and in what they differ."""
 
-    def observed(self, thing: ObjectId) -> Sequence[ObjectId]:
+    def observed(self, object_id: ObjectId) -> Sequence[ObjectId]:
         """Return what a declared object meets: itself, the same by another name, or its parts."""
 
-    def one(self, thing: ObjectId) -> ObjectId:
+    def one(self, object_id: ObjectId) -> ObjectId:
         """Return the observed object that a declared one is; another one as it is."""
 
     def renamed(self) -> AbstractSet[ObjectId]:
         """Return the declared objects that are observed under another name."""
 
-    def is_missing(self, thing: ObjectId) -> bool:
+    def is_missing(self, object_id: ObjectId) -> bool:
         """Return whether a declared object was looked for and is not there."""
 
-    def absence(self, thing: ObjectId, declared: Mapping[str, Json]) -> str:
+    def absence(self, object_id: ObjectId, declared: Mapping[str, Json]) -> str:
         """Say that an object is declared absent, and whether it was looked for; empty if not."""
 
-    def declares(self, thing: ObjectId) -> Entry | None:
+    def declares(self, object_id: ObjectId) -> Entry | None:
         """Return the entry that declares an observed object."""
 
-    async def read(self, things: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
+    async def read(self, object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
         """Return what is declared of declared objects that are observed; without those gone."""
 
 
@@ -72,30 +72,30 @@ def absence_of(declarations: Declarations, entry: Entry, content: Content) -> st
 class Unpaired:
     """Declarations of a memory whose drift nobody follows: every object is one of its own."""
 
-    def observed(self, _thing: ObjectId) -> Sequence[ObjectId]:
+    def observed(self, _object_id: ObjectId) -> Sequence[ObjectId]:
         """Return nothing."""
         return ()
 
-    def one(self, thing: ObjectId) -> ObjectId:
+    def one(self, object_id: ObjectId) -> ObjectId:
         """Return the object itself."""
-        return thing
+        return object_id
 
     def renamed(self) -> AbstractSet[ObjectId]:
         """Return nothing."""
         return frozenset()
 
-    def is_missing(self, _thing: ObjectId) -> bool:
+    def is_missing(self, _object_id: ObjectId) -> bool:
         """Return that nobody looked for it."""
         return False
 
-    def absence(self, _thing: ObjectId, _declared: Mapping[str, Json]) -> str:
+    def absence(self, _object_id: ObjectId, _declared: Mapping[str, Json]) -> str:
         """Say nothing."""
         return ""
 
-    def declares(self, _thing: ObjectId) -> Entry | None:
+    def declares(self, _object_id: ObjectId) -> Entry | None:
         """Return nothing."""
         return None
 
-    async def read(self, _things: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
+    async def read(self, _object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
         """Return nothing."""
         return {}

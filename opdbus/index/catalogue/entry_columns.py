@@ -101,11 +101,11 @@ class Columns:
         encoded = [name.encode() for name in names]
         self.names += b"".join(encoded)
         self.sizes_of_names.extend(map(len, encoded))
-        things = [*map(ObjectId, plugins, kinds_, names)]
-        of, less = zip(*map(kinds.of_thing, things), strict=True)
+        object_ids = [*map(ObjectId, plugins, kinds_, names)]
+        of, less = zip(*map(kinds.of_object, object_ids), strict=True)
         self.kinds.extend(of)
         self.less.extend(less)
-        self.keys.extend(map(hash, things))
+        self.keys.extend(map(hash, object_ids))
         self.name_keys.extend(map(hash, names))
         self.owners.extend(owners)
         self.fingerprints += bytes.fromhex("".join(prints))

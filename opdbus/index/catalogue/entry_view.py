@@ -148,7 +148,7 @@ class EntryView:
             self.sorts[place] = self._number(entry.identity[:3], 1)
         _, plugin, kind, name = entry.identity
         self.texts[place] = text
-        self.kinds[place], self.less[place] = kinds.of_thing(ObjectId(plugin, kind, name))
+        self.kinds[place], self.less[place] = kinds.of_object(ObjectId(plugin, kind, name))
         self.owners[place], self.times[place] = entry.owner, entry.updated_at
         self.sizes[place], self.transient[place] = entry.size, entry.transient
         self.fingerprints[place] = np.frombuffer(bytes.fromhex(entry.fingerprint), np.uint64)
@@ -217,10 +217,10 @@ class EntryView:
         # while it was read, another one may have come in its place
         return entry if self.ids.item(place) == number else None
 
-    def is_about(self, place: int, thing: ObjectId) -> bool:
+    def is_about(self, place: int, object_id: ObjectId) -> bool:
         """Return whether the entry at a place is about a thing."""
         _, plugin, kind = self.of_number[self.sorts.item(place)]
-        return self.names[place] == thing.name and (plugin, kind) == thing[:2]
+        return self.names[place] == object_id.name and (plugin, kind) == object_id[:2]
 
     def source(self, place: int) -> str:
         """Return the source of the entry at a place."""
@@ -241,7 +241,7 @@ class EntryView:
         is_there: NDArray[np.bool_] = self.ids[found.places] == found.ids
         return found.places[is_there]
 
-    def things(self, places: NDArray[np.intp]) -> list[ObjectId]:
+    def object_ids(self, places: NDArray[np.intp]) -> list[ObjectId]:
         """Return the things that the entries at some places are about."""
         sorts = map(self.of_number.__getitem__, self.sorts[places].tolist())
         named = zip(sorts, self.names.of(places.tolist()), strict=True)

@@ -36,7 +36,7 @@ class ListingOrder:
         if done != comings:
             known = {*self._known()}
             # two sorted runs, which sorting merges in one pass
-            kept = [thing for thing in order if thing in known]
+            kept = [object_id for object_id in order if object_id in known]
             order = sorted([*kept, *sorted(known - set(kept))])
             self._ordered = comings, order
         return order

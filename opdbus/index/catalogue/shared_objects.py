@@ -14,7 +14,7 @@ from opdbus.state.object import ObjectId
 class SharedRows(NamedTuple):
     """The things that several sources tell of, where the entries of each begin, and all entries."""
 
-    things: Sequence[ObjectId]
+    object_ids: Sequence[ObjectId]
     starts: NDArray[np.intp]
     entries: EntryRefs
 
@@ -32,22 +32,22 @@ class SharedObjects:
         """Return whether there are any."""
         return bool(self._places)
 
-    def __contains__(self, thing: ObjectId) -> bool:
+    def __contains__(self, object_id: ObjectId) -> bool:
         """Return whether several sources tell of a thing."""
-        return thing in self._places
+        return object_id in self._places
 
-    def get(self, thing: ObjectId) -> tuple[int, ...]:
+    def get(self, object_id: ObjectId) -> tuple[int, ...]:
         """Return the places of a thing's entries; none where not several sources tell of it."""
-        return self._places.get(thing, ())
+        return self._places.get(object_id, ())
 
-    def put(self, thing: ObjectId, places: Sequence[int]) -> None:
+    def put(self, object_id: ObjectId, places: Sequence[int]) -> None:
         """Note the places of the entries about a thing, if it has several."""
-        if tuple(places) == self._places.get(thing):
+        if tuple(places) == self._places.get(object_id):
             return
         if len(places) > 1:
-            self._places[thing] = tuple(places)
+            self._places[object_id] = tuple(places)
             self._all = None
-        elif self._places.pop(thing, None):
+        elif self._places.pop(object_id, None):
             self._all = None
 
     def all(self) -> SharedRows:

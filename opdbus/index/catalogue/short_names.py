@@ -27,7 +27,7 @@ _HOLDING: Final = 64
 _Test: TypeAlias = Callable[[str], bool]
 
 
-def find(things: Sequence[ObjectId], given: str) -> tuple[list[ObjectId], list[ObjectId]]:
+def find(object_ids: Sequence[ObjectId], given: str) -> tuple[list[ObjectId], list[ObjectId]]:
     """Return the things that a name means, and where there is none, those with close names.
 
     The name may follow a plugin, a kind, or both, and is then the whole name of a thing if there is
@@ -36,13 +36,13 @@ def find(things: Sequence[ObjectId], given: str) -> tuple[list[ObjectId], list[O
     if not given.strip():
         return [], []
     parts = given.split("/", 2)
-    if len(parts) == len(ObjectId._fields) and (whole := ObjectId(*parts)) in things:
+    if len(parts) == len(ObjectId._fields) and (whole := ObjectId(*parts)) in object_ids:
         return [whole], []
     found: list[ObjectId] = []
     for reading in _readings(given):
         for test in _tests(reading[1]):
-            found = found or _matching(things, reading[0], test)
-    return sorted(found)[:MOST], [] if found else _close(things, _name(given))
+            found = found or _matching(object_ids, reading[0], test)
+    return sorted(found)[:MOST], [] if found else _close(object_ids, _name(given))
 
 
 def find_in(catalogue: Catalogue, given: str) -> tuple[list[ObjectId], list[ObjectId]]:
@@ -75,26 +75,28 @@ def _tests(name: str) -> Iterator[_Test]:
     yield lambda known: known.lower() in folded
 
 
-def _matching(things: Sequence[ObjectId], before: str, test: _Test) -> list[ObjectId]:
-    found = [thing for thing in things if test(thing.name)]
+def _matching(object_ids: Sequence[ObjectId], before: str, test: _Test) -> list[ObjectId]:
+    found = [object_id for object_id in object_ids if test(object_id.name)]
     if not before:
         return found
     return [t for t in found if before in {t.plugin, t.kind, f"{t.plugin}/{t.kind}"}]
 
 
-def _close(things: Sequence[ObjectId], name: str) -> list[ObjectId]:
+def _close(object_ids: Sequence[ObjectId], name: str) -> list[ObjectId]:
     """Return the things whose names hold this one, and else those that are spelt much like it."""
     wanted = name.lower().removesuffix(_SUFFIX)
     is_long = len(wanted) >= _HELD
-    holding = [thing for thing in things if is_long and wanted in thing.name.lower()]
+    holding = [
+        object_id for object_id in object_ids if is_long and wanted in object_id.name.lower()
+    ]
     if holding:
-        return sorted(holding, key=lambda thing: (len(thing.name), thing))[:MOST]
+        return sorted(holding, key=lambda object_id: (len(object_id.name), object_id))[:MOST]
     stems: dict[str, list[ObjectId]] = {}
-    for thing in things:
-        stem = thing.name.removesuffix(_SUFFIX).lower()
+    for object_id in object_ids:
+        stem = object_id.name.removesuffix(_SUFFIX).lower()
         is_alike = stem[:1] == wanted[:1] or stem[-1:] == wanted[-1:]
         if is_alike and abs(len(stem) - len(wanted)) <= _LENGTHS:
-            stems.setdefault(stem, []).append(thing)
+            stems.setdefault(stem, []).append(object_id)
     compared = islice(stems, _COMPARED)
     close = difflib.get_close_matches(wanted, compared, n=MOST, cutoff=_CLOSE)
-    return [thing for stem in close for thing in sorted(stems[stem])][:MOST]
+    return [object_id for stem in close for object_id in sorted(stems[stem])][:MOST]

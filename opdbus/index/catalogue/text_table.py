@@ -64,7 +64,7 @@ class TextTable:
 
     def __init__(self) -> None:
         # how many things there are
-        self.things = 0
+        self.object_ids = 0
         self._numbers = HashTable()
         # how many numbers there ever were
         self._end = 1
@@ -86,7 +86,7 @@ class TextTable:
 
     def layer(self) -> Layer:
         """Make a layer, in which no text has a row; it is kept up to date as long as it lives."""
-        made = Layer(len(self._held), self.things)
+        made = Layer(len(self._held), self.object_ids)
         self._layers = [*(one for one in self._layers if one()), ref(made)]
         return made
 
@@ -146,7 +146,7 @@ class TextTable:
         """
         found = self._number_each(digests)
         self._count_each(found, 1)
-        self.things += len(found)
+        self.object_ids += len(found)
         return found
 
     def move(self, before: NDArray[np.int32], digests: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -211,7 +211,7 @@ class TextTable:
         """Return the same of texts by their numbers."""
         return self._held[numbers] > 0
 
-    def change(self, thing: ObjectId, before: Sequence[bytes], after: Sequence[bytes]) -> None:
+    def change(self, object_id: ObjectId, before: Sequence[bytes], after: Sequence[bytes]) -> None:
         """Note that a thing had some texts, and has others now; none: it comes, or is gone."""
         if not before and len(after) == 1:
             self._come(self.number(after[0]))
@@ -219,18 +219,18 @@ class TextTable:
         old, new = frozenset(map(self.find, before)), frozenset(map(self.number, after))
         if old == new:
             return
-        self.things += bool(new) - bool(old)
+        self.object_ids += bool(new) - bool(old)
         layers = self._alive()
         self._count(layers, new, 1)
         self._count(layers, old, -1)
         if len(old) > 1 or len(new) > 1:
-            self._tie(thing, old, new)
+            self._tie(object_id, old, new)
         self._unused[[*new]] = False
         self._leave([number for number in old if not self._held[number]])
 
     def _come(self, number: int) -> None:
         """Count a new thing of one text: thousands may come at a time."""
-        self.things += 1
+        self.object_ids += 1
         self._held[number] += 1
         self._alone[number] += 1
         self._unused[number] = False
@@ -250,17 +250,17 @@ class TextTable:
             self._held[number] += sign
             self._alone[number] += sign * (len(numbers) == 1)
 
-    def _tie(self, thing: ObjectId, old: frozenset[int], new: frozenset[int]) -> None:
+    def _tie(self, object_id: ObjectId, old: frozenset[int], new: frozenset[int]) -> None:
         """Note which things of several texts have a text."""
         for number in old if len(old) > 1 else ():
-            self._together[number].discard(thing)
+            self._together[number].discard(object_id)
             if not self._together[number]:
                 del self._together[number]
-        self._several.pop(thing, None)
+        self._several.pop(object_id, None)
         if len(new) > 1:
-            self._several[thing] = new
+            self._several[object_id] = new
             for number in new:
-                self._together.setdefault(number, set()).add(thing)
+                self._together.setdefault(number, set()).add(object_id)
 
     def put(self, layer: Layer, places: NDArray[np.intp], rows: NDArray[np.int32]) -> None:
         """Set the rows of different texts, given by their numbers."""
@@ -271,7 +271,7 @@ class TextTable:
         layer.waiting -= int(self._alone[new].sum())
         if self._together:
             met = set[ObjectId]().union(*(self._together.get(n, ()) for n in new.tolist()))
-            layer.waiting -= sum(not layer.lacks(self._several[thing]) for thing in met)
+            layer.waiting -= sum(not layer.lacks(self._several[object_id]) for object_id in met)
 
     def drop(self, layer: Layer, digests: Iterable[bytes]) -> None:
         """Have some texts be without rows; all things are counted again."""

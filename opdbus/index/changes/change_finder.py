@@ -173,19 +173,19 @@ class ChangeFinder:
         if not certain:
             return None
         is_run = not _OF_RUNS.isdisjoint(event_questions.words(event_questions.asked(event)))
-        catalogue, known = self._memory.catalogue, await history_reader.things(self._memory)
+        catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
 
         def called() -> list[ObjectId]:
             every = {*catalogue.known(), *known}
             return [t for t in every if any(_is_called(t, word) for word in certain)]
 
-        things = await asyncio.to_thread(called)
+        object_ids = await asyncio.to_thread(called)
         for word in certain:
-            things += await condition_matching.aliased(self._memory, word)
-        things = [t for t in things if not is_run or t[:2] not in STATELESS]
-        if not things:
+            object_ids += await condition_matching.aliased(self._memory, word)
+        object_ids = [t for t in object_ids if not is_run or t[:2] not in STATELESS]
+        if not object_ids:
             return None
-        return await self._newest(event, certain[0], replace(span, things=things))
+        return await self._newest(event, certain[0], replace(span, object_ids=object_ids))
 
     async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
         """Return the newest row in which an event happened to one of some objects of a name."""
@@ -258,20 +258,22 @@ class ChangeFinder:
         later = await history_reader.first(self._memory, after, _MOST_ROWS)
         rows = [*(row for row in later if change_relations.is_seen_late(row, event)), *rows]
         near = await self._near_to(event, rows)
-        things = await connections.around(self._memory, ObjectId(*event.identity[1:]), self._look)
+        object_ids = await connections.around(
+            self._memory, ObjectId(*event.identity[1:]), self._look
+        )
         further = [
             (row, await connections.around(self._memory, ObjectId(*row.identity[1:]), self._look))
-            for row in _needed(event, rows, things)
+            for row in _needed(event, rows, object_ids)
         ]
         started = change_relations.last_start(event, rows)
         loose = set[int]()
 
         def score(row: Row) -> float:
-            likely = change_relations.likelihood(row, event, things)
+            likely = change_relations.likelihood(row, event, object_ids)
             behind = (change_relations.likelihood(row, other, of) for other, of in further)
             likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
             likely *= OVERCOME_WEIGHT if row.seq < started else 1.0
-            less = 0.0 if likely else kinds.of_thing(ObjectId(*row.identity[1:]))[1]
+            less = 0.0 if likely else kinds.of_object(ObjectId(*row.identity[1:]))[1]
             less += _OF_FILE_LESS * _is_beside(row, event)
             if not likely:
                 loose.add(row.seq)
@@ -291,8 +293,8 @@ class ChangeFinder:
         for _ in range(_MOST_FAILURES):
             if "failed" not in event_questions.happened(event.sentence):
                 break
-            thing = ObjectId(*event.identity[1:])
-            before = Filter(things=[thing], since=event.at - WITHIN, below=event.seq)
+            object_id = ObjectId(*event.identity[1:])
+            before = Filter(object_ids=[object_id], since=event.at - WITHIN, below=event.seq)
             rows = await history_reader.first(self._memory, before, _MOST_ROWS)
             since_start = takewhile(lambda row: not change_relations.is_start(row), rows)
             failed = [
@@ -311,13 +313,13 @@ class ChangeFinder:
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await history_reader.first(self._memory, window, _MOST_ROWS)
-        things = await connections.around(self._memory, ObjectId(*row.identity[1:]))
+        object_ids = await connections.around(self._memory, ObjectId(*row.identity[1:]))
 
         def followed() -> list[Row]:
             near = (
                 each
                 for each in reversed(rows)
-                if change_relations.relation(each, row, things) >= change_relations.SAME
+                if change_relations.relation(each, row, object_ids) >= change_relations.SAME
                 and not _is_beside(each, row)
             )
             first = {each.sentence or each.seq: each for each in near}
@@ -387,9 +389,9 @@ class ChangeFinder:
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
 
 
-def _is_called(thing: ObjectId, word: str) -> bool:
+def _is_called(object_id: ObjectId, word: str) -> bool:
     """Return whether a word is the name of a thing; of a service, also without its instance."""
-    name = thing.name.lower()
+    name = object_id.name.lower()
     stem = name.removesuffix(".service")
     return word in {name, stem, stem.partition("@")[0]}
 
@@ -455,7 +457,7 @@ def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
         ObjectId(*row.identity[1:]): row for row in reversed(rows) if change_relations.is_harm(row)
     }
     failed.pop(ObjectId(*event.identity[1:]), None)
-    return [row for thing, row in failed.items() if thing in near][-_MOST_NEEDED:]
+    return [row for object_id, row in failed.items() if object_id in near][-_MOST_NEEDED:]
 
 
 def _without_bulk(found: Sequence[RankedChange], loose: Collection[int]) -> list[RankedChange]:

@@ -131,13 +131,13 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
     where a question is about that, or names the thing, and then counts less than the host's own.
     """
     names = {name.lower() for name in query_terms.names(asked)}
-    things = store.sentences.things([each.said.seq for each in found])
+    object_ids = store.sentences.object_ids([each.said.seq for each in found])
     is_of_host = not event_questions.asks_for_declarations(asked)
     if is_of_host:
         found = [
             each
             for each in found
-            if names & change_relations.called(things[each.said.seq])
+            if names & change_relations.called(object_ids[each.said.seq])
             or not event_questions.is_of_declaration(each.said.text)
         ] or found
     happened = event_questions.asked(asked)
@@ -148,12 +148,12 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
     oldest, newest = min(numbers, default=0), max(numbers, default=0)
     scored = []
     for each in found:
-        thing = things[each.said.seq]
-        sort, less = kinds.of_thing(thing)
+        object_id = object_ids[each.said.seq]
+        sort, less = kinds.of_object(object_id)
         score = each.cosine + LEXICAL_WEIGHT * each.share
         score += HAPPENED_WEIGHT * event_questions.share(happened, each.said.text)
         score += NEWEST_WEIGHT * (each.said.seq - oldest) / max(1, newest - oldest)
-        score += NAME_WEIGHT * bool(names & change_relations.called(thing))
+        score += NAME_WEIGHT * bool(names & change_relations.called(object_id))
         score += KIND_WEIGHT * bool(sort & sorts.subject) - less * (not sort & sorts.named)
         score += is_of_happenings * SORT_WEIGHT * bool(sort & sorts.named)
         scored.append((each, score))

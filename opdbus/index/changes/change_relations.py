@@ -65,9 +65,9 @@ _ORDINARY: Final = frozenset(
 _COMMON: Final = frozenset(("", "exit", "kernel", "reload", BOOT, FIRST, SOURCE, START))
 
 
-def called(thing: ObjectId) -> AbstractSet[str]:
+def called(object_id: ObjectId) -> AbstractSet[str]:
     """Return what a thing is called: its name, and that without its folder and its suffix."""
-    name = thing.name.lower()
+    name = object_id.name.lower()
     last = name.rpartition("/")[2] if name.startswith("/") else name.partition(" ")[0]
     bare = _SUFFIX.sub("", last)
     return {form for form in (name, last, bare, bare.partition("@")[0]) if form}
@@ -94,25 +94,25 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
 
     What a unit goes through while it fails leads to nothing, nor does what goes well.
     """
-    thing, of = ObjectId(*row.identity[1:]), ObjectId(*event.identity[1:])
+    object_id, of = ObjectId(*row.identity[1:]), ObjectId(*event.identity[1:])
     related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))
     if not related:
-        is_for_all = thing[:2] in _FOR_ALL or thing.name in _FILES_FOR_ALL
+        is_for_all = object_id[:2] in _FOR_ALL or object_id.name in _FILES_FOR_ALL
         return HOST if is_for_all else 0.0
-    if thing[:2] == _SYSCTL and not _names(thing) & _said(event):
+    if object_id[:2] == _SYSCTL and not _names(object_id) & _said(event):
         return HOST
-    if connected.mentions.is_of_need(thing):
+    if connected.mentions.is_of_need(object_id):
         return SAME
-    if thing[:2] == _UNIT:
+    if object_id[:2] == _UNIT:
         is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
         is_other = not is_of_run and row.what == "changed"
-        if thing == of:
+        if object_id == of:
             return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
         return related if is_other or happened & _HARM else min(related, _USUAL)
     # a port that closes makes nothing fail: what closed it does
-    if thing[:2] == _LISTENER and (row.what == "gone" or _is_own(row, of.name)):
+    if object_id[:2] == _LISTENER and (row.what == "gone" or _is_own(row, of.name)):
         return _SYMPTOM
-    if thing[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
+    if object_id[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
         return 0.0
     return related
 
@@ -172,8 +172,8 @@ def _is_own(row: Row, unit: str) -> bool:
     return bool(sides) and all(unit in str(side).split(", ") for side in sides)
 
 
-def _names(thing: ObjectId) -> AbstractSet[str]:
-    return {n for n in called(thing) if len(n) >= _SHORTEST} - _ORDINARY
+def _names(object_id: ObjectId) -> AbstractSet[str]:
+    return {n for n in called(object_id) if len(n) >= _SHORTEST} - _ORDINARY
 
 
 def _said(row: Row) -> AbstractSet[str]:

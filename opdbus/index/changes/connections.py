@@ -79,56 +79,58 @@ async def nothing_more(_: str, __: Mapping[str, Json], ___: Collection[str]) -> 
 class Connections:
     """What is connected with a thing: things by their fields, and what its configuration names."""
 
-    things: frozenset[ObjectId]
+    object_ids: frozenset[ObjectId]
     mentions: Mentions = Mentions()  # noqa: RUF009 -- it is frozen
 
-    def __contains__(self, thing: object) -> bool:
+    def __contains__(self, object_id: object) -> bool:
         """Return whether a thing is connected, be it there or gone."""
-        return thing in self.things or (isinstance(thing, ObjectId) and self.mentions.has(thing))
+        return object_id in self.object_ids or (
+            isinstance(object_id, ObjectId) and self.mentions.has(object_id)
+        )
 
     def among(self, known: Iterable[ObjectId]) -> frozenset[ObjectId]:
         """Return the things that are connected, with those of some that are; of many, some."""
-        named = {thing for thing in known if self.mentions.has(thing)} - self.things
-        return self.things | frozenset(sorted(named)[: MOST - len(self.things)])
+        named = {object_id for object_id in known if self.mentions.has(object_id)} - self.object_ids
+        return self.object_ids | frozenset(sorted(named)[: MOST - len(self.object_ids)])
 
 
-async def around(memory: StateStore, thing: ObjectId, look: Look = nothing_more) -> Connections:
+async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_more) -> Connections:
     """Return what is connected with a thing; of many things, some.
 
     `look` tells what a unit names.
     """
-    fields = await fields_of(memory, thing)
-    named = {*_named(thing, fields)}
-    found = {thing, *named}
-    for other in (thing, *(each for each in sorted(named) if each[:2] in _SHARED)):
+    fields = await fields_of(memory, object_id)
+    named = {*_named(object_id, fields)}
+    found = {object_id, *named}
+    for other in (object_id, *(each for each in sorted(named) if each[:2] in _SHARED)):
         async for naming in _naming(memory, other):
             found |= naming
             if len(found) > MOST:
                 break
-    if thing[:2] == _FILE:
+    if object_id[:2] == _FILE:
         # of 100,000 objects it takes 0.5 s
-        found |= await asyncio.to_thread(_units_of, memory.catalogue, thing)
+        found |= await asyncio.to_thread(_units_of, memory.catalogue, object_id)
     told = Mentions()
-    if thing[:2] == UNIT:
+    if object_id[:2] == UNIT:
         files = [each.name for each in sorted(found) if each[:2] == _FILE]
-        told = await look(thing.name, fields, files)
-    return Connections(frozenset([thing, *sorted(found - {thing})[: MOST - 1]]), told)
+        told = await look(object_id.name, fields, files)
+    return Connections(frozenset([object_id, *sorted(found - {object_id})[: MOST - 1]]), told)
 
 
 def _units_of(catalogue: Catalogue, file: ObjectId) -> set[ObjectId]:
     """Return the units in the folder of whose name a file lies; may be called on a thread."""
-    units = (thing for thing in catalogue.known() if thing[:2] == UNIT)
+    units = (object_id for object_id in catalogue.known() if object_id[:2] == UNIT)
     return {unit for unit in units if config_mentions.of_names(unit.name).has(file)}
 
 
-async def earlier(memory: StateStore, thing: ObjectId) -> frozenset[ObjectId]:
+async def earlier(memory: StateStore, object_id: ObjectId) -> frozenset[ObjectId]:
     """Return the ports that were a unit's: what is closed has no fields that name it any more."""
-    if thing[:2] != UNIT:
+    if object_id[:2] != UNIT:
         return frozenset()
-    ports = [each for each in await history_reader.things(memory) if each[:2] == _LISTENER]
-    wanted = Filter(things=ports, where=[Condition("unit", "~", thing.name)])
+    ports = [each for each in await history_reader.object_ids(memory) if each[:2] == _LISTENER]
+    wanted = Filter(object_ids=ports, where=[Condition("unit", "~", object_id.name)])
     rows = await history_reader.first(memory, wanted, MOST)
-    return frozenset(ObjectId(*row.identity[1:]) for row in rows if thing.name in _units(row))
+    return frozenset(ObjectId(*row.identity[1:]) for row in rows if object_id.name in _units(row))
 
 
 def _units(row: Row) -> Iterator[str]:
@@ -139,28 +141,30 @@ def _units(row: Row) -> Iterator[str]:
                 yield from _names(values[0] if values else None)
 
 
-async def named(memory: StateStore, thing: ObjectId) -> list[ObjectId]:
+async def named(memory: StateStore, object_id: ObjectId) -> list[ObjectId]:
     """Return the things that the fields of a thing name."""
-    return [*_named(thing, await fields_of(memory, thing))]
+    return [*_named(object_id, await fields_of(memory, object_id))]
 
 
-async def fields_of(memory: StateStore, thing: ObjectId) -> Mapping[str, Json]:
+async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Json]:
     """Return the fields of a thing, none if it is gone."""
-    if not memory.catalogue.has(thing):
+    if not memory.catalogue.has(object_id):
         return {}
-    entries = memory.catalogue.about(thing)
+    entries = memory.catalogue.about(object_id)
     return memory.joined(entries, await memory.content(entries))
 
 
-async def naming(memory: StateStore, field: str, thing: ObjectId) -> list[ObjectId]:
+async def naming(memory: StateStore, field: str, object_id: ObjectId) -> list[ObjectId]:
     """Return the units that have a unit in a field of theirs, in order; of many, some."""
     # a part, since it may be one of several
     found = sorted(
-        await condition_matching.things(memory, [Condition(field, "~", thing.name.lower())])
+        await condition_matching.object_ids(memory, [Condition(field, "~", object_id.name.lower())])
     )
     units = [each for each in found[:MOST] if each[:2] == UNIT]
     return [
-        each for each in units if thing.name in _names((await fields_of(memory, each)).get(field))
+        each
+        for each in units
+        if object_id.name in _names((await fields_of(memory, each)).get(field))
     ]
 
 
@@ -171,24 +175,24 @@ def units_in(fields: Mapping[str, Json], *names: str) -> list[ObjectId]:
     )
 
 
-def _named(thing: ObjectId, fields: Mapping[str, Json]) -> Iterator[ObjectId]:
+def _named(object_id: ObjectId, fields: Mapping[str, Json]) -> Iterator[ObjectId]:
     """Yield the things that the fields of a thing name."""
     for relation in RELATIONS:
-        if relation.of == thing[:2]:
+        if relation.of == object_id[:2]:
             for name in _names(fields.get(relation.field)):
                 yield ObjectId(*relation.to, name)
 
 
-async def _naming(memory: StateStore, thing: ObjectId) -> AsyncIterator[set[ObjectId]]:
+async def _naming(memory: StateStore, object_id: ObjectId) -> AsyncIterator[set[ObjectId]]:
     """Yield the things of which a field names a thing."""
-    fields = {relation.field for relation in RELATIONS if relation.to == thing[:2]}
+    fields = {relation.field for relation in RELATIONS if relation.to == object_id[:2]}
     for field in sorted(fields):
         # a part, since it may be one of several
-        conditions = [Condition(field, "~", thing.name.lower())]
-        candidates = sorted(await condition_matching.things(memory, conditions))
-        sorts = {r.of for r in RELATIONS if (r.to, r.field) == (thing[:2], field)}
+        conditions = [Condition(field, "~", object_id.name.lower())]
+        candidates = sorted(await condition_matching.object_ids(memory, conditions))
+        sorts = {r.of for r in RELATIONS if (r.to, r.field) == (object_id[:2], field)}
         wanted = [each for each in candidates[:MOST] if each[:2] in sorts]
-        yield {each for each in wanted if thing in _named(each, await fields_of(memory, each))}
+        yield {each for each in wanted if object_id in _named(each, await fields_of(memory, each))}
 
 
 def _names(value: Json) -> Sequence[str]:

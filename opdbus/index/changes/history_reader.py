@@ -60,19 +60,19 @@ async def numbered(memory: StateStore, numbers: Sequence[int]) -> list[Row]:
     return await memory.archive.read(lambda store: store.history.numbered(numbers))
 
 
-async def object_at(memory: StateStore, thing: ObjectId, at: int) -> dict[str, dict[str, Json]]:
+async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[str, dict[str, Json]]:
     """Return what a thing was at a time (microseconds since 1970), by source.
 
     Raises UnknownObject where it was not there, and NotKept where history does not say.
     """
-    told = await memory.archive.read(lambda store: store.history.sources(thing))
+    told = await memory.archive.read(lambda store: store.history.sources(object_id))
     sources = [*memory.catalogue.sources, *told]
-    now = await memory.archive.read(lambda store: store.history.present(thing, sources))
+    now = await memory.archive.read(lambda store: store.history.present(object_id, sources))
     if at < now.begun:
         begins = "has no rows yet" if now.begun == NEVER else f"begins at {said(now.begun)}"
         raise NotKept(f"what was at {said(at)} is not known: history {begins}")
     then = StateRewinder(now.states)
-    wanted, before = Filter(things=[thing], below=now.numbers.stop), None
+    wanted, before = Filter(object_ids=[object_id], below=now.numbers.stop), None
     async with aclosing(parts(memory, wanted)) as read:
         async for part in read:
             later = list(takewhile(lambda row: row.at > at, part.rows))
@@ -83,14 +83,14 @@ async def object_at(memory: StateStore, thing: ObjectId, at: int) -> dict[str, d
                 break
     if then.states and not then.unknown:
         return then.states
-    raise _not_there(thing, at, then, before)
+    raise _not_there(object_id, at, then, before)
 
 
 def _not_there(
-    thing: ObjectId, at: int, then: StateRewinder, before: Row | None
+    object_id: ObjectId, at: int, then: StateRewinder, before: Row | None
 ) -> UnknownObject | NotKept:
     """Say why a thing has no state at a time, by the changes after that and the one before."""
-    name, when = "/".join(thing), said(at)
+    name, when = "/".join(object_id), said(at)
     if then.unknown:
         fields = ", ".join(filter(None, then.unknown)) or "it"
         return NotKept(f"what {name} was at {when} is not known: no values are kept of {fields}")
@@ -104,16 +104,16 @@ def _not_there(
     return UnknownObject(f"{name} was not there at {when}: it appeared at {came}")
 
 
-async def things(memory: StateStore) -> list[ObjectId]:
+async def object_ids(memory: StateStore) -> list[ObjectId]:
     """Return all things that have rows, also those that are gone."""
     found: list[ObjectId] = []
     while True:
         after = found[-1] if found else ("", "", "")
-        more = await memory.archive.read(partial(_things, after=after))
+        more = await memory.archive.read(partial(_object_ids, after=after))
         found += more
         if not more:
             return found
 
 
-def _things(store: Store, after: Sequence[str]) -> list[ObjectId]:
-    return store.history.things(after)
+def _object_ids(store: Store, after: Sequence[str]) -> list[ObjectId]:
+    return store.history.object_ids(after)

@@ -457,7 +457,7 @@ class Store:
         )
         self._database.executemany(
             "INSERT OR REPLACE INTO drifts VALUES (?, ?, ?, ?, ?, ?)",
-            ((*thing, *rest) for thing, *rest in rows),
+            ((*object_id, *rest) for object_id, *rest in rows),
         )
 
     # named values

@@ -29,15 +29,15 @@ class Rows:
 
     def look(self, conditions: Sequence[Condition]) -> tuple[EntryRefs, Sequence[ObjectId]]:
         """Return the entries that meet all conditions, and the shared things that perhaps do."""
-        things, starts, _ = self._shared
-        is_met, is_wanted = self._is_told, np.ones(len(things), np.bool_)
+        object_ids, starts, _ = self._shared
+        is_met, is_wanted = self._is_told, np.ones(len(object_ids), np.bool_)
         is_known = self._of_shared >= 0
         for condition in conditions:
             met, perhaps = self._index.meeting(condition, self._end)
             is_met &= met
-            if len(things):
+            if len(object_ids):
                 may = ~is_known
                 may[is_known] = perhaps[self._of_shared[is_known]]
                 is_wanted &= np.logical_or.reduceat(may, starts)
-        wanted = [things[at] for at in np.flatnonzero(is_wanted).tolist()]
+        wanted = [object_ids[at] for at in np.flatnonzero(is_wanted).tolist()]
         return self._index.found(is_met), wanted

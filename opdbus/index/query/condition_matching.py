@@ -32,17 +32,17 @@ Clause: TypeAlias = tuple[str, list[str]]
 _AT_A_TIME: Final = 256
 
 
-async def things(memory: StateStore, conditions: Sequence[Condition]) -> frozenset[ObjectId]:
+async def object_ids(memory: StateStore, conditions: Sequence[Condition]) -> frozenset[ObjectId]:
     """Return the things that meet all conditions."""
     view = memory.catalogue.view
     met = await found(memory, conditions)
-    return await asyncio.to_thread(lambda: frozenset(view.things(view.there(met))))
+    return await asyncio.to_thread(lambda: frozenset(view.object_ids(view.there(met))))
 
 
 async def aliased(memory: StateStore, name: str) -> list[ObjectId]:
     """Return the units that have another name, which may be given without `.service`."""
     names = (name.lower(), f"{name.lower()}.service")
-    found = [await things(memory, [Condition("aliases", "=", each)]) for each in names]
+    found = [await object_ids(memory, [Condition("aliases", "=", each)]) for each in names]
     return sorted(frozenset().union(*found))
 
 
@@ -86,8 +86,8 @@ async def _left(
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[ObjectId]:
         if not wanted.hold(identity, properties):
             return []
-        thing = ObjectId(*identity[1:])
-        return [] if memory.catalogue.is_shared(thing) else [thing]
+        object_id = ObjectId(*identity[1:])
+        return [] if memory.catalogue.is_shared(object_id) else [object_id]
 
     if unread.after < unread.last:
         clause, values = _clause(wanted)
@@ -100,18 +100,20 @@ async def _left(
             yield part
 
 
-async def _shared(memory: StateStore, wanted: AllOf, things: Sequence[ObjectId]) -> set[ObjectId]:
+async def _shared(
+    memory: StateStore, wanted: AllOf, object_ids: Sequence[ObjectId]
+) -> set[ObjectId]:
     """Return the things that meet all conditions, of some that several sources tell of."""
 
     def meets(entries: Sequence[Entry], known: Mapping[str, Json]) -> bool:
         return any(wanted.hold(entry.identity, known) for entry in entries)
 
-    met = await _each(memory, things, meets)
-    return {thing for thing, is_met in met if is_met}
+    met = await _each(memory, object_ids, meets)
+    return {object_id for object_id, is_met in met if is_met}
 
 
 async def values(
-    memory: StateStore, things: Sequence[ObjectId], names: Sequence[str]
+    memory: StateStore, object_ids: Sequence[ObjectId], names: Sequence[str]
 ) -> list[dict[str, list[Json]]]:
     """Return what each thing has of fields by their names; of one that is gone, nothing."""
     wanted = fields.Names(names)
@@ -119,23 +121,23 @@ async def values(
     def read(entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, list[Json]]:
         return wanted.values(representative(entries).identity, known)
 
-    found = dict(await _each(memory, things, read))
-    return [found.get(thing, {}) for thing in things]
+    found = dict(await _each(memory, object_ids, read))
+    return [found.get(object_id, {}) for object_id in object_ids]
 
 
-async def leaves(memory: StateStore, things: Sequence[ObjectId]) -> list[dict[str, Json]]:
+async def leaves(memory: StateStore, object_ids: Sequence[ObjectId]) -> list[dict[str, Json]]:
     """Return the scalar fields of each thing by their last keys; of one that is gone, nothing."""
 
     def read(_entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, Json]:
         return {path.rpartition(".")[2]: value for path, _, value in fields.leaves(known)}
 
-    found = dict(await _each(memory, things, read))
-    return [found.get(thing, {}) for thing in things]
+    found = dict(await _each(memory, object_ids, read))
+    return [found.get(object_id, {}) for object_id in object_ids]
 
 
 async def _each(
     memory: StateStore,
-    things: Sequence[ObjectId],
+    object_ids: Sequence[ObjectId],
     work: Callable[[Sequence[Entry], Mapping[str, Json]], T],
 ) -> list[tuple[ObjectId, T]]:
     """Return things that there are, each with what work gives for its entries and their fields."""
@@ -148,7 +150,7 @@ async def _each(
         ]
 
     found: list[tuple[ObjectId, T]] = []
-    for part in slices(things, _AT_A_TIME):
+    for part in slices(object_ids, _AT_A_TIME):
         about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
         contents = await memory.content([entry for entries in about.values() for entry in entries])
         found += await asyncio.to_thread(worked, about, contents)

@@ -79,25 +79,25 @@ class Mentions:
         """Return all that both name."""
         return Mentions(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
 
-    def has(self, thing: ObjectId) -> bool:
+    def has(self, object_id: ObjectId) -> bool:
         """Return whether a thing is named, lies in what is, or holds what is."""
-        match thing[:2]:
+        match object_id[:2]:
             case "files", "file":
-                return self._has_file(thing.name)
+                return self._has_file(object_id.name)
             case "net", "listener":
-                port = thing.name.rpartition(":")[2]
+                port = object_id.name.rpartition(":")[2]
                 return port.isascii() and port.isdecimal() and int(port[:5]) in self.ports
             case "users", ("account" | "group"):
-                return thing.name in self.users
+                return object_id.name in self.users
             case "mounts", "mount":
-                return self._is_above(thing.name)
+                return self._is_above(object_id.name)
             case "net", "address":
-                return thing.name.partition("/")[0] in self.addresses
+                return object_id.name.partition("/")[0] in self.addresses
             case "packages", "package":
-                name = thing.name.partition(":")[0]
+                name = object_id.name.partition(":")[0]
                 return name in self.packages or self._is_called(name)
             case "systemd", "unit":
-                return thing.name in self.units
+                return object_id.name in self.units
             case "kernel", "sysctl":
                 # few settings ever change, and each is for all programs
                 return bool(self.stems)
@@ -119,9 +119,9 @@ class Mentions:
         top = mount if mount.endswith("/") else f"{mount}/"
         return any(f"{path}/".startswith(top) for path in self.paths)
 
-    def is_of_need(self, thing: ObjectId) -> bool:
+    def is_of_need(self, object_id: ObjectId) -> bool:
         """Return whether a thing is a package that is needed, and not the unit's own."""
-        return thing[:2] == ("packages", "package") and not self._is_called(thing.name)
+        return object_id[:2] == ("packages", "package") and not self._is_called(object_id.name)
 
     def _is_called(self, name: str) -> bool:
         return any(name == stem or name.startswith(f"{stem}-") for stem in self.stems)

@@ -90,7 +90,7 @@ class Superlative(NamedTuple):
     """
 
     words: str
-    things: Sequence[ObjectId]
+    object_ids: Sequence[ObjectId]
     below: Sequence[ObjectId]
 
 
@@ -105,19 +105,25 @@ async def find(memory: StateStore, question: str, within: Met | None) -> Superla
     rest = f"{question[: match.start()]} {question[match.end() :]}"
     some = memory.catalogue.view.there(within) if within else None
     for places, least in _places(memory.catalogue.view, rest, some):
-        things = sorted({*memory.catalogue.view.things(places)} - memory.declarations.renamed())
-        rows = dict(zip(things, await condition_matching.leaves(memory, things), strict=True))
-        observed = [one for one in things if memory.catalogue.is_observed(one)]
+        object_ids = sorted(
+            {*memory.catalogue.view.object_ids(places)} - memory.declarations.renamed()
+        )
+        rows = dict(
+            zip(object_ids, await condition_matching.leaves(memory, object_ids), strict=True)
+        )
+        observed = [one for one in object_ids if memory.catalogue.is_observed(one)]
         # the most that is declared is the most only where nothing is observed
-        for compared in (observed, things):
-            given = {thing: rows[thing] for thing in compared}
+        for compared in (observed, object_ids):
+            given = {object_id: rows[object_id] for object_id in compared}
             if best := _order(given, _ASKED[match[0].lower()], rest, least):
                 ends = _SEVERAL if _is_plural(rest) else 1
                 last = best[:ends][-1][1]
                 several = [
-                    thing for at, (thing, value) in enumerate(best) if at < ends or value == last
+                    object_id
+                    for at, (object_id, value) in enumerate(best)
+                    if at < ends or value == last
                 ]
-                return Superlative(match[0], several, [*{*things}.difference(compared)])
+                return Superlative(match[0], several, [*{*object_ids}.difference(compared)])
     return None
 
 
@@ -147,11 +153,11 @@ def _order(
     """Return the things that have the field that is meant, each with its value, best first."""
     words = _begin({*everyday.WORD.findall(question.lower())} - STOP_WORDS)
     fields = dict[tuple[str, bool], dict[ObjectId, Any]]()
-    for thing, leaves in given.items():
+    for object_id, leaves in given.items():
         for key, value in leaves.items():
             is_time = isinstance(value, str) and bool(_TIME.match(value))
             if is_time or (isinstance(value, int | float) and not isinstance(value, bool)):
-                fields.setdefault((key, is_time), {})[thing] = value
+                fields.setdefault((key, is_time), {})[object_id] = value
 
     def fit(field: tuple[str, bool]) -> tuple[int, int]:
         own = _begin(split(field[0]))
@@ -173,7 +179,9 @@ def _is_plural(question: str) -> bool:
 
 def order(most: Sequence[ObjectId], below: Sequence[ObjectId], found: Found) -> Found:
     """Put what was found of these things in their order, each with the total of its new place."""
-    ranks = dict.fromkeys(below, len(most)) | {thing: rank for rank, thing in enumerate(most)}
+    ranks = dict.fromkeys(below, len(most)) | {
+        object_id: rank for rank, object_id in enumerate(most)
+    }
     places = [place for place, row in enumerate(found) if object_id_of(row[0]) in ranks]
     rows = sorted((found[place] for place in places), key=lambda row: ranks[object_id_of(row[0])])
     ordered = [*found]

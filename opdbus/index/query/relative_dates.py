@@ -113,13 +113,13 @@ async def met(memory: StateStore, asked: DateConstraint) -> EntryRefs:
     is_read = unread.after >= unread.last and not unread.ids
     names = [name for name in asked.fields if not is_read or memory.fields.index.knows(name)]
     having = [
-        await condition_matching.things(memory, [Condition(name, "~", "-")]) for name in names
+        await condition_matching.object_ids(memory, [Condition(name, "~", "-")]) for name in names
     ]
-    things = sorted(frozenset().union(*having))[:_MANY]
-    found = await condition_matching.values(memory, things, asked.fields)
+    object_ids = sorted(frozenset().union(*having))[:_MANY]
+    found = await condition_matching.values(memory, object_ids, asked.fields)
     return memory.catalogue.found(
-        thing
-        for thing, values in zip(things, found, strict=True)
+        object_id
+        for object_id, values in zip(object_ids, found, strict=True)
         if any(
             date and asked.first <= date < asked.last
             for each in values.values()

@@ -48,7 +48,7 @@ class Features(NamedTuple):
     vector: float
     lexical: float
     values: float
-    raised: float
+    boost: float
     distinct: float
     highest: float
     unknown: float
@@ -123,19 +123,19 @@ def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
     have an answer here than its curve demands, or asks for the state of what all of the best are
     called otherwise than. So is, by itself, a hit of which hardly one in so many is right.
     """
-    judged: list[RatedHit] = []
+    rating: list[RatedHit] = []
     is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
     for score, features in zip(found, featured(found), strict=True):
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
         chance = curve.chance(features)
         is_refused = (
-            judged[0].is_weak
-            if judged
+            rating[0].is_weak
+            if rating
             else is_other or curve.is_weak(features, score.background.few)
         )
-        chance = min(chance, judged[-1].chance) if judged else chance
-        judged.append(RatedHit(chance, is_refused or chance < _LEAST))
-    return judged
+        chance = min(chance, rating[-1].chance) if rating else chance
+        rating.append(RatedHit(chance, is_refused or chance < _LEAST))
+    return rating
 
 
 def like(found: Sequence[Score]) -> list[RatedHit]:
@@ -165,12 +165,12 @@ def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
 def _of(score: Score, highest: float, total_margin: float, lexical_margin: float) -> Features:
     mean, spread, _ = score.background
     distinct = (score.vector - mean) / max(spread, _LEAST_SPREAD)
-    alike, lacking, domain = score.evidence
+    alike, lacking, domain = score.match_features
     return Features(
         vector=score.vector,
         lexical=score.lexical,
         values=score.values,
-        raised=score.kinds,
+        boost=score.kinds,
         distinct=distinct,
         highest=highest,
         unknown=score.missing.words,

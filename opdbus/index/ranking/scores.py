@@ -62,7 +62,8 @@ class Score:
     `said`, of the best only, is how much of the entry the question says, as of common_words, and
     `missing` what no entry has of the question.
     `stage` is the level whose vectors were compared, empty where none were, and `background` what
-    the cosines of that level are for this question. `evidence` and `mismatch` are of the best only.
+    the cosines of that level are for this question. `match_features` and `mismatch` are of the best
+    only.
     """
 
     total: float
@@ -74,7 +75,7 @@ class Score:
     background: CosineBaseline = USUAL_BACKGROUND
     said: float = 0.0
     missing: Missing = NOTHING_MISSING
-    evidence: ConfidenceFeatures = USUAL
+    match_features: ConfidenceFeatures = USUAL
     mismatch: Mismatch = AS_ASKED
 
     def saying(self, share: float, missing: Missing) -> "Score":
@@ -122,31 +123,31 @@ def idf(count: int, objects: int) -> float:
 
 
 def rank(
-    likeness: Similarity | None,
+    similarity: Similarity | None,
     shares: NDArray[np.float32] | None = None,
-    raising: BoostPlan | None = None,
+    boost_plan: BoostPlan | None = None,
     ids: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
-    `shares` (entries,) are those of words, as of Matches, None where words do not count; `likeness`
+    `shares` (entries,) are those of words, of `LexicalMatches`, None where words do not count; `similarity`
     is None in lexical mode, which yields matches only. Equal scores keep the order of the entries,
     or of their `ids`: the places of entries are others after a start. Where cosines are estimates,
     those of the most likely entries are made exact.
     """
-    sums = _Sums(None if likeness is None else likeness.cosines, shares, raising, ids)
+    sums = _Sums(None if similarity is None else similarity.cosines, shares, boost_plan, ids)
     likely = _highest(sums, max(_LIKELY, sums.entries // 1000))
-    if likeness and likeness.exact:
-        likeness.cosines[likely] = likeness.exact(likely)
-    yield from _scored(sums, likely, likeness)
+    if similarity and similarity.exact:
+        similarity.cosines[likely] = similarity.exact(likely)
+    yield from _scored(sums, likely, similarity)
     is_likely = np.zeros(sums.entries, np.bool_)
     is_likely[likely] = True
     counting = sums.counting()
-    yield from _scored(sums, counting[~is_likely[counting]], likeness)
+    yield from _scored(sums, counting[~is_likely[counting]], similarity)
 
 
 def _scored(
-    sums: "_Sums", places: NDArray[np.intp], likeness: Similarity | None
+    sums: "_Sums", places: NDArray[np.intp], similarity: Similarity | None
 ) -> Iterator[tuple[int, Score]]:
     """Yield the entries at some places, best first."""
     places = sums.in_order(places)
@@ -155,7 +156,7 @@ def _scored(
     for number in np.argsort(-total, kind="stable").tolist():
         index = places.item(number)
         cosine = math.nan if cosines is None else float(cosines[index])
-        is_known = likeness is not None and math.isfinite(cosine)
+        is_known = similarity is not None and math.isfinite(cosine)
         yield (
             index,
             Score(
@@ -164,8 +165,8 @@ def _scored(
                 0.0 if shares is None else float(shares[index]),
                 0.0 if values is None else float(values[number]),
                 float(kinds[number]),
-                likeness.stage if likeness and is_known else "",
-                (likeness and likeness.background) or USUAL_BACKGROUND,
+                similarity.stage if similarity and is_known else "",
+                (similarity and similarity.background) or USUAL_BACKGROUND,
             ),
         )
 
@@ -177,16 +178,16 @@ class _Sums:
         self,
         cosines: NDArray[np.float32] | None,
         shares: NDArray[np.float32] | None,
-        raising: BoostPlan | None,
+        boost_plan: BoostPlan | None,
         ids: NDArray[np.int64] | None,
     ) -> None:
         self._ids = ids
         self.cosines = cosines
         self.shares = shares
-        self._raising = raising
+        self._boost_plan = boost_plan
         # more may have come while one of them was made
         sizes = [len(each) for each in (cosines, shares) if each is not None]
-        self.entries = min(sizes + ([raising.entries] if raising else []))
+        self.entries = min(sizes + ([boost_plan.entries] if boost_plan else []))
 
     def in_order(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return some places, which are in order, in that of equals."""
@@ -205,13 +206,13 @@ class _Sums:
     def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Boosts]:
         """Return what ranks the entries at some places, and what of it raises them."""
         total = self._said(places)
-        if self._raising is None:
+        if self._boost_plan is None:
             return total, Boosts(None, np.zeros(len(places), np.float32))
-        raised = self._raising.at(places)
-        if raised.values is not None:
-            total = total + VALUE_WEIGHT * raised.values
+        boost = self._boost_plan.at(places)
+        if boost.values is not None:
+            total = total + VALUE_WEIGHT * boost.values
         # what does not match at all is not made to
-        return np.where(total > 0, np.maximum(total + raised.kinds, _LEAST), total), raised
+        return np.where(total > 0, np.maximum(total + boost.kinds, _LEAST), total), boost
 
     def _said(self, where: NDArray[np.intp] | slice) -> NDArray[np.float32]:
         """Return what the cosines and the words give some entries, zero without either."""
@@ -235,10 +236,10 @@ class _Sums:
         """Return the places of all entries that may have such a sum, or more, in order."""
         if least <= _LEAST:
             return self.counting()
-        raising = self._raising
-        least = least - np.float32(_ROUNDED + (raising.most if raising else 0.0))
+        boost_plan = self._boost_plan
+        least = least - np.float32(_ROUNDED + (boost_plan.most if boost_plan else 0.0))
         found = self._above(least)
-        named = raising.named[raising.named < self.entries] if raising else found[:0]
+        named = boost_plan.named[boost_plan.named < self.entries] if boost_plan else found[:0]
         # `unique` would take twenty times as long as all the rest
         others = found[~np.isin(found, named)]
         return np.insert(others, np.searchsorted(others, named), named)
@@ -250,8 +251,8 @@ class _Sums:
 
     def _above_in(self, part: slice, least: np.float32) -> NDArray[np.intp]:
         total = self._said(part)
-        if self._raising and self._raising.values is not None:
-            total = total + (VALUE_WEIGHT + BOTH_WEIGHT) * self._raising.values[part]
+        if self._boost_plan and self._boost_plan.values is not None:
+            total = total + (VALUE_WEIGHT + BOTH_WEIGHT) * self._boost_plan.values[part]
         return np.flatnonzero(total >= least)
 
 

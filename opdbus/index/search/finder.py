@@ -157,20 +157,20 @@ class Finder:
     async def _query(self, asked: query_parser.ParsedQuery, within: Met | None) -> Query:
         """Return what is asked for, with what has the most or the least."""
         compared: Sequence[query_parser.ComparedValue] = asked.compared
-        things: Sequence[ObjectId] = ()
+        object_ids: Sequence[ObjectId] = ()
         below: Sequence[ObjectId] = ()
         if most := await extremes.find(self._memory, asked.words, within):
-            words, things, below = most
+            words, object_ids, below = most
             # the words stay in the question: `disk` alone would be a name
             compared = [
                 *compared,
-                query_parser.ComparedValue(words, self._memory.catalogue.found(things)),
+                query_parser.ComparedValue(words, self._memory.catalogue.found(object_ids)),
             ]
         return Query(
             asked.words,
             within=within,
             compared=compared,
-            most=things,
+            most=object_ids,
             below=below,
             corrected=asked.corrected,
         )
@@ -186,13 +186,13 @@ class Finder:
             return await likened()
         # words are looked up while the model runs and vectors are compared
         matched, like = await asyncio.gather(self._matched(query), likened())
-        return replace(matched, likeness=like.likeness)
+        return replace(matched, similarity=like.similarity)
 
     async def _likened(self, query: Query, found: Vector, stage: str) -> Query:
         """Add what is like a vector."""
         (index, vector), view = found, self._memory.catalogue.view
-        likeness = await self._worked(index.likeness, vector, view, stage, query.places)
-        return replace(query, likeness=likeness)
+        similarity = await self._worked(index.similarity, vector, view, stage, query.places)
+        return replace(query, similarity=similarity)
 
     async def _worked(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """Do what takes long among very many entries: on a thread there."""
@@ -236,12 +236,16 @@ class Finder:
         catalogue = self._memory.catalogue
 
         def listed() -> list[ObjectId]:
-            found = catalogue.things({}, query.within)
-            return sorted(found, key=lambda thing: not catalogue.is_observed(thing))
+            found = catalogue.object_ids({}, query.within)
+            return sorted(found, key=lambda object_id: not catalogue.is_observed(object_id))
 
-        things = await asyncio.to_thread(listed)
-        part = things[page.offset : page.offset + page.limit]
-        rows = [(catalogue.first(thing), _UNRANKED) for thing in part if catalogue.has(thing)]
+        object_ids = await asyncio.to_thread(listed)
+        part = object_ids[page.offset : page.offset + page.limit]
+        rows = [
+            (catalogue.first(object_id), _UNRANKED)
+            for object_id in part
+            if catalogue.has(object_id)
+        ]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
 
     async def _asked(self, question: str, priority: Rank) -> Vector | None:
@@ -253,21 +257,21 @@ class Finder:
                 return None
             raise
 
-    async def similar(self, thing: ObjectId, page: Page) -> list[Hit]:
+    async def similar(self, object_id: ObjectId, page: Page) -> list[Hit]:
         """Find the things that are most like a thing, itself left out.
 
         Raises UnknownObject, NoVector, NoModel.
         """
-        thing = self._memory.declarations.one(thing)
+        object_id = self._memory.declarations.one(object_id)
         within = await self._within(page)
-        query = Query(without=thing, within=within)
-        entry = self._memory.catalogue.first(thing)
+        query = Query(without=object_id, within=within)
+        entry = self._memory.catalogue.first(object_id)
         cascade = self._cascade
         if cascade and cascade.is_used() and (own := await cascade.first_vector(entry)):
             async with cascade.asking(partial(cascade.second.own, entry)) as asking:
                 query = await self._likened(query, own, STATIC)
                 return await self._hits(page, query, partial(cascade.second.order, asking=asking))
-        query = await self._likened(query, await self._vectors.vector(thing), self._level)
+        query = await self._likened(query, await self._vectors.vector(object_id), self._level)
         return await self._hits(page, query)
 
     async def _matched(self, query: Query) -> Query:
@@ -278,8 +282,8 @@ class Finder:
 
         def look(store: Store) -> Query:
             matches = read(store, words, question, catalogue.view)
-            raising = compute_boosts(matches, query.compared, catalogue, query.places)
-            return replace(query, matches=matches.at(query.places), raising=raising)
+            boost_plan = compute_boosts(matches, query.compared, catalogue, query.places)
+            return replace(query, matches=matches.at(query.places), boost_plan=boost_plan)
 
         return await memory.archive.read(look)
 
@@ -309,11 +313,11 @@ class Finder:
         judging = (
             partial(rate, scores, query.mode) if query.without is None else partial(like, scores)
         )
-        judged = judging() if len(scores) <= _FEW else await asyncio.to_thread(judging)
+        rating = judging() if len(scores) <= _FEW else await asyncio.to_thread(judging)
         if query.without is None:
-            found, judged = self._absent_last(found, judged, contents)
+            found, rating = self._absent_last(found, rating, contents)
         part = slice(page.offset, last)
-        return await self._read(page, query, found[part], judged[part], contents)
+        return await self._read(page, query, found[part], rating[part], contents)
 
     async def _evident(self, question: str, found: Found, contents: Mapping[int, Content]) -> Found:
         """Add to the best what the words of a question and of each say of each other."""
@@ -321,13 +325,15 @@ class Finder:
             self._words = await asyncio.to_thread(word_similarity.ours)
         best = [row for row in found[: confidence.COMPARED] if row[0].id in contents]
         has_kind = mismatches.has_asked_kind(question, self._memory.catalogue.view)
-        evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
+        match_features = self._words.match_features(
+            question, [contents[entry.id] for entry, _ in best]
+        )
         rows = []
-        for (entry, score), known in zip(best, evidence, strict=True):
+        for (entry, score), known in zip(best, match_features, strict=True):
             other = mismatches.find_mismatches(
                 question, entry, contents[entry.id], has_kind=has_kind
             )
-            rows.append((entry, replace(score, evidence=known, mismatch=other)))
+            rows.append((entry, replace(score, match_features=known, mismatch=other)))
         return [*rows, *found[confidence.COMPARED :]]
 
     async def _settled(self, query: Query, enough: int) -> Found:
@@ -383,7 +389,7 @@ class Finder:
         found: dict[ObjectId, tuple[Entry, Score]] = {}
         ids = view.ids if within is None else within.ids
         is_left_out = mismatches.left_out(query.question)
-        ranking = batches(rank(query.likeness, shares, query.raising, ids), min(enough, _FEW))
+        ranking = batches(rank(query.similarity, shares, query.boost_plan, ids), min(enough, _FEW))
         # what is declared of what changes on the event loop, and is looked up there
         while len(found) < enough and (part := await self._worked(next, ranking, ())):
             for number, score in part:
@@ -391,14 +397,14 @@ class Finder:
                 # its place may be another's by now
                 if entry is None or (within is not None and entry.id != within.ids[number]):
                     continue
-                thing = object_id_of(entry)
-                if query.without is None and is_left_out(thing, score):
+                object_id = object_id_of(entry)
+                if query.without is None and is_left_out(object_id, score):
                     continue
-                if entry.identity.source == FILE and declarations.observed(thing):
+                if entry.identity.source == FILE and declarations.observed(object_id):
                     declared += [(entry, score)] if len(declared) < term_overlap.COMPARED else []
-                elif thing != query.without:
+                elif object_id != query.without:
                     # a thing counts once, by its best entry
-                    found.setdefault(thing, (entry, score))
+                    found.setdefault(object_id, (entry, score))
                 if len(found) == enough:
                     break
             await asyncio.sleep(0)
@@ -409,7 +415,7 @@ class Finder:
         page: Page,
         query: Query,
         found: Found,
-        judged: Sequence[RatedHit],
+        rating: Sequence[RatedHit],
         known: Mapping[int, Content],
     ) -> list[Hit]:
         entries = await each(self._standing, [entry for entry, _ in found])
@@ -418,7 +424,7 @@ class Finder:
         new = [entry for entry, _ in found if entry.id not in known]
         contents = {**known, **(await self._memory.content(new) if new else {})}
         there = [
-            (*row, mark) for row, mark in zip(found, judged, strict=True) if row[0].id in contents
+            (*row, mark) for row, mark in zip(found, rating, strict=True) if row[0].id in contents
         ]
         whys: Sequence[Why | None] = [None] * len(there)
         if page.is_explained:
@@ -449,10 +455,10 @@ class Finder:
         return marked(self._memory.declarations, entry, content, first_line(content.text))
 
     def _absent_last(
-        self, found: Found, judged: list[RatedHit], contents: Mapping[int, Content]
+        self, found: Found, rating: list[RatedHit], contents: Mapping[int, Content]
     ) -> tuple[Found, list[RatedHit]]:
         """Put what is declared, and absent or missing, below all that answers, and no surer."""
-        declarations, rows = self._memory.declarations, [*zip(found, judged, strict=False)]
+        declarations, rows = self._memory.declarations, [*zip(found, rating, strict=False)]
 
         def is_absent(entry: Entry) -> bool:
             if entry.identity.source == FILE and declarations.is_missing(object_id_of(entry)):
@@ -462,7 +468,7 @@ class Finder:
 
         absent = {row[0].id for row, _ in rows if is_absent(row[0])}
         if not absent:
-            return found, judged
+            return found, rating
         rows.sort(key=lambda row: (row[1].is_weak, row[0][0].id in absent))
         chances = accumulate((each.chance for _, each in rows), min)
         marks = [
@@ -485,9 +491,9 @@ class Finder:
         declared = {one: other for one, other in zip(observed, declaring, strict=True) if other}
         found = await declarations.read([*map(object_id_of, declared.values())])
         return {
-            one: found[thing]
+            one: found[object_id]
             for one, other in declared.items()
-            if (thing := object_id_of(other)) in found
+            if (object_id := object_id_of(other)) in found
         }
 
     def _explained(

@@ -36,7 +36,7 @@ class Why:
     """
 
     total: float
-    raised: float
+    boost: float
     fields: tuple[Field, ...] = ()
     missing: tuple[str, ...] = ()
     glosses: tuple[str, ...] = ()
@@ -53,10 +53,10 @@ class Hit:
     fields with dots; `observed` has what is observed of these instead.
     """
 
-    thing: ObjectId
+    object_id: ObjectId
     source: str
     score: Score
-    judged: RatedHit
+    rating: RatedHit
     snippet: str
     # only where it was asked for
     why: Why | None = None
@@ -82,9 +82,9 @@ class Query:
     question: str = ""
     # None where words do not count
     matches: LexicalMatches | None = None
-    raising: BoostPlan | None = None
+    boost_plan: BoostPlan | None = None
     # None where vectors do not
-    likeness: Similarity | None = None
+    similarity: Similarity | None = None
     without: ObjectId | None = None
     # what is asked for, in the order of places; None if that is all
     within: EntryRefs | None = None
@@ -105,6 +105,6 @@ class Query:
     @property
     def mode(self) -> str:
         """What was compared: one of search.MODES."""
-        if self.likeness is None:
+        if self.similarity is None:
             return "lexical"
         return "vector" if self.matches is None else "hybrid"

@@ -127,14 +127,14 @@ def compute_boosts(
         more[number] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
     more[np.searchsorted(named, alone)] += ALONE_WEIGHT
 
-    def raised(some: NDArray[np.intp]) -> Boosts:
+    def boost(some: NDArray[np.intp]) -> Boosts:
         found = unnamed(some)
         is_named = np.isin(some, named)
         found.kinds[is_named] = more[np.searchsorted(named, some[is_named])]
         return found
 
     most = max(KIND_WEIGHT if form.asked.named else 0.0, *(-amount for _, amount in form.less), 0.0)
-    return BoostPlan(entries, raised, most, named, values)
+    return BoostPlan(entries, boost, most, named, values)
 
 
 def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> list[int]:

@@ -53,13 +53,13 @@ def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
     form, names_us = question_patterns.of(question), bool(_NAMES_US.search(question))
     is_strict = question_patterns.is_yes_or_no(question) and not form.is_pure
 
-    def is_left_out(thing: ObjectId, score: Score) -> bool:
-        if thing[:2] != UNIT:
+    def is_left_out(object_id: ObjectId, score: Score) -> bool:
+        if object_id[:2] != UNIT:
             return False
-        if thing.name.startswith(OWN):
+        if object_id.name.startswith(OWN):
             return not names_us and not (form.is_pure and score.values > 0)
-        is_unasked = not form.asked.subject & kinds.of_thing(thing)[0]
-        is_target = thing.name.endswith(".target") and thing.name not in question
+        is_unasked = not form.asked.subject & kinds.of_object(object_id)[0]
+        is_target = object_id.name.endswith(".target") and object_id.name not in question
         return is_strict and is_target and is_unasked
 
     return is_left_out
@@ -77,9 +77,9 @@ def has_asked_kind(question: str, view: EntryView) -> bool:
 
 def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
     """Return how far an entry is not what a question asks for; `has_kind` as of has_asked_kind."""
-    form, thing = question_patterns.of(question), object_id_of(entry)
+    form, object_id = question_patterns.of(question), object_id_of(entry)
     subject = form.asked.subject
-    is_other = bool(subject) and not subject & kinds.of_thing(thing)[0]
+    is_other = bool(subject) and not subject & kinds.of_object(object_id)[0]
     kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
     asked = [] if form.is_whether else list(vocabulary.asked(question))
     traits = int.from_bytes(entry.traits, "little")
@@ -87,7 +87,7 @@ def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: 
     name = 0.0
     if form.is_whether:
         # what has no states only speaks of the thing, whatever its name
-        only_names = is_other and thing[:2] in STATELESS
+        only_names = is_other and object_id[:2] in STATELESS
         name = 1.0 if only_names else _strayed(question_patterns.subject(question), entry, content)
     return Mismatch(kind, lacking, name)
 

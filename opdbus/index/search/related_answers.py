@@ -89,55 +89,57 @@ async def _of_units(memory: StateStore, question: str, found: Found) -> list[Ent
         unit = next((each for each, _ in found[:_BEST] if _is_called(each, match["unit"])), None)
         if unit is None:
             return []
-        thing = object_id_of(unit)
+        object_id = object_id_of(unit)
         if does:
-            things = connections.units_in(await connections.fields_of(memory, thing), *fields)
+            object_ids = connections.units_in(
+                await connections.fields_of(memory, object_id), *fields
+            )
         else:
-            naming = [await connections.naming(memory, field, thing) for field in fields]
-            things = list(dict.fromkeys(chain.from_iterable(naming)))
-        return list(_there(memory, things))
+            naming = [await connections.naming(memory, field, object_id) for field in fields]
+            object_ids = list(dict.fromkeys(chain.from_iterable(naming)))
+        return list(_there(memory, object_ids))
     return []
 
 
 def _is_called(entry: Entry, words: str) -> bool:
     """Return whether words name a unit: `the sensor recorder` is sensor-recorder.service."""
-    thing = object_id_of(entry)
-    said, name = split(words), split(thing.name)
+    object_id = object_id_of(entry)
+    said, name = split(words), split(object_id.name)
     said = said[said[:1] == ("the",) :]
     kind = name[-1:]
-    return thing[:2] == UNIT and (said if said[-1:] == kind else (*said, *kind)) == name
+    return object_id[:2] == UNIT and (said if said[-1:] == kind else (*said, *kind)) == name
 
 
-async def _answer(memory: StateStore, question: str, thing: ObjectId) -> Entry | None:
+async def _answer(memory: StateStore, question: str, object_id: ObjectId) -> Entry | None:
     """Return the entry of what is asked for, by way of a thing."""
     if _STARTING.match(question) and not vocabulary.asked(question):
-        return next(_there(memory, await _started_by(memory, thing)), None)
+        return next(_there(memory, await _started_by(memory, object_id)), None)
     asked = question_patterns.of(question).asked
-    sorts = kinds.of_thing(thing)[0]
+    sorts = kinds.of_object(object_id)[0]
     subject = asked.subject & reduce(or_, map(_sorts, _ASKED)) if sorts & asked.named else 0
-    if thing[:2] == UNIT:
+    if object_id[:2] == UNIT:
         subject |= asked.subject & _sorts(_OF_UNITS)
     if not subject or sorts & asked.subject:
         return None
-    reached = [thing]
+    reached = [object_id]
     for _ in range(_STEPS):
         reached = [other for each in reached for other in await connections.named(memory, each)]
-        meant = [each for each in reached if kinds.of_thing(each)[0] & subject]
+        meant = [each for each in reached if kinds.of_object(each)[0] & subject]
         if entry := next(_there(memory, meant), None):
             return entry
     return None
 
 
-async def _started_by(memory: StateStore, thing: ObjectId) -> list[ObjectId]:
-    names = (await connections.fields_of(memory, thing)).get(_STARTED_BY)
-    if thing[:2] != UNIT or not isinstance(names, list):
+async def _started_by(memory: StateStore, object_id: ObjectId) -> list[ObjectId]:
+    names = (await connections.fields_of(memory, object_id)).get(_STARTED_BY)
+    if object_id[:2] != UNIT or not isinstance(names, list):
         return []
     return [ObjectId(*UNIT, name) for name in names if isinstance(name, str)]
 
 
-def _there(memory: StateStore, things: list[ObjectId]) -> Iterator[Entry]:
+def _there(memory: StateStore, object_ids: list[ObjectId]) -> Iterator[Entry]:
     """Yield the first entries of things that there are."""
-    return (memory.catalogue.first(each) for each in things if memory.catalogue.has(each))
+    return (memory.catalogue.first(each) for each in object_ids if memory.catalogue.has(each))
 
 
 def _sorts(phrase: str) -> Kinds:

@@ -62,7 +62,9 @@ class WordSimilarity:
         # how any cosines with the meanings spread follows from it
         self._spread = vectors.T @ vectors / len(vectors)
 
-    def evidence(self, question: str, contents: Sequence[Content]) -> list[ConfidenceFeatures]:
+    def match_features(
+        self, question: str, contents: Sequence[Content]
+    ) -> list[ConfidenceFeatures]:
         """Return what the words of a question and of each content are to each other."""
         asked, said = words_of(question), [words_of(content.text) for content in contents]
         whole = self._whole(*self._vectors(asked))
@@ -70,11 +72,11 @@ class WordSimilarity:
         telling = [word for word in dict.fromkeys(asked) if word not in STOP_WORDS]
         weights = self._weights(question, telling)
         rows, lengths = self._vectors([word for words in said for word in words])
-        likeness = self._vectors(telling)[0] @ rows.T
+        similarity = self._vectors(telling)[0] @ rows.T
         ends = [*accumulate(map(len, said), initial=0)]
         found = []
         for content, words, (start, end) in zip(contents, said, pairwise(ends), strict=True):
-            nearest = likeness[:, start:end].max(axis=1, initial=0.0)
+            nearest = similarity[:, start:end].max(axis=1, initial=0.0)
             nearest[_having(telling, words, content.properties)] = 1.0
             lacking = float((weights * (1 - nearest)).max(initial=0.0))
             alike = float(whole @ self._whole(rows[start:end], lengths[start:end]))

@@ -180,13 +180,13 @@ def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
             column.frombytes(arrays[name].tobytes())
         else:
             column += arrays[name].tobytes()
-    for thing in _things(found):
-        found.keys.append(hash(thing))
-        found.name_keys.append(hash(thing.name))
+    for object_id in _object_ids(found):
+        found.keys.append(hash(object_id))
+        found.name_keys.append(hash(object_id.name))
     return found
 
 
-def _things(found: Columns) -> Iterator[ObjectId]:
+def _object_ids(found: Columns) -> Iterator[ObjectId]:
     """Yield what the entries are about."""
     sorts, end = [sort[1:] for sort in found.numbers_of_sorts], 0
     names = bytes(found.names)

@@ -39,9 +39,9 @@ class Request(NamedTuple):
         """Return the request that was left halfway, if any."""
         if not (kept := store.fact(_REQUEST)):
             return None
-        (thing, row, text, names), *rest = json.loads(kept)
+        (object_id, row, text, names), *rest = json.loads(kept)
         target = Target(
-            ObjectId(*thing) if thing else None, row, text, [ObjectId(*n) for n in names]
+            ObjectId(*object_id) if object_id else None, row, text, [ObjectId(*n) for n in names]
         )
         return cls(target, *rest)
 
@@ -63,13 +63,13 @@ class Eraser:
     def __init__(
         self,
         archive: Archive,
-        sealer: SnapshotWriter,
+        snapshot_writer: SnapshotWriter,
         boot: str,
         clock: Callable[[], int],
         on_rows: Callable[[int], None],
     ) -> None:
         self._archive = archive
-        self._sealer = sealer
+        self._snapshot_writer = snapshot_writer
         self._boot = boot
         self._clock = clock
         self._on_rows = on_rows
@@ -140,7 +140,7 @@ class Eraser:
                     last = await self._archive.write(
                         partial(Store.renew_words, table=table, after=last)
                     )
-        await self._sealer.forget()
+        await self._snapshot_writer.forget()
         is_clean = await self._empty_log()
         if is_clean:
             await self._archive.write(_note_clean)

@@ -34,7 +34,7 @@ class Drift:
     field.
     """
 
-    thing: ObjectId
+    object_id: ObjectId
     what: str
     severity: str
     fields: Sequence[str]

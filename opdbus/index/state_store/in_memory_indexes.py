@@ -41,7 +41,7 @@ class InMemoryIndexes:
         self.catalogue = Catalogue(usage)
         self.fields = FieldReader(archive, self.catalogue)
         self.words = WordIndex(archive, self.catalogue.view)
-        self.sealer = SnapshotWriter(archive, self.catalogue.view, self.fields, one_writer)
+        self.snapshot_writer = SnapshotWriter(archive, self.catalogue.view, self.fields, one_writer)
         self.transient = TransientObjects()
         self.volatile = VolatileValues()
 
@@ -49,7 +49,7 @@ class InMemoryIndexes:
         """Take all entries of a start, and their words and fields where these are in files."""
         with gc_tuning.paused():
             self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
-        self.sealer.note(loaded.unsealed)
+        self.snapshot_writer.note(loaded.unsealed)
         self.fields.begin()
         if moment := loaded.moment:
             words = await self._archive.read(lambda store: entry_snapshot.words(store, moment))
@@ -66,7 +66,7 @@ class InMemoryIndexes:
 
         Others run now and then meanwhile. Returns how things changed.
         """
-        self.sealer.note(len(records) + len(gone))
+        self.snapshot_writer.note(len(records) + len(gone))
         freed: list[int] = []
         changes: dict[ObjectId, Change] = {}
         for part in slices(gone, _AT_A_TIME):

@@ -66,7 +66,7 @@ class StateStore:
         self.catalogue = self._known.catalogue
         self.fields = self._known.fields
         self.words = self._known.words
-        self.sealer = self._known.sealer
+        self.snapshot_writer = self._known.snapshot_writer
         self.notify = notify
         self.volatile = self._known.volatile
         self.joined = self._known.joined
@@ -88,7 +88,7 @@ class StateStore:
         self._boot = boot
         self._cleaner = Eraser(
             self.archive,
-            self.sealer,
+            self.snapshot_writer,
             boot,
             self._now,
             lambda last: self.notify(Recorded(last)),
@@ -296,7 +296,7 @@ class StateStore:
         async with self._one_writer:
             return self.catalogue.of_source(source)
 
-    async def withdraw(self, things: Iterable[ObjectId], owner: int, cause: str = "") -> int:
+    async def withdraw(self, object_ids: Iterable[ObjectId], owner: int, cause: str = "") -> int:
         """Remove what an owner published about things, and count the entries.
 
         Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
@@ -304,7 +304,7 @@ class StateStore:
 
         async def work() -> int:
             async with self._one_writer:
-                about = await each(self.catalogue.about, [*things])
+                about = await each(self.catalogue.about, [*object_ids])
                 gone = {e.id: e for entries in about for e in owned(entries, owner)}
                 left = list(gone.values())
                 await self._write(self._nothing(), left, _always(cause), withdrawn=True)

@@ -80,13 +80,13 @@ class ObjectVectors:
         vector = found.vectors[0]
         return await self.index(found.numerics, len(vector)), vector
 
-    async def vector(self, thing: ObjectId) -> tuple[VectorIndex, NDArray[np.float32]]:
+    async def vector(self, object_id: ObjectId) -> tuple[VectorIndex, NDArray[np.float32]]:
         """Return a thing's vector (dimension,), and the index that it is in.
 
         Waits for the first engine; vectors that are there outlive it. Raises UnknownObject,
         NoVector, NoModel, ProviderError.
         """
-        entry = self.memory.catalogue.first(thing)
+        entry = self.memory.catalogue.first(object_id)
         index = await self.served()
         vector = index.get(entry.text_digest)
         if vector is None:

@@ -42,7 +42,7 @@ _SPARSE: Final = 4
 class VectorIndex:
     """Unit vectors by digest of their text, all of the same `numerics`; plain rows by default.
 
-    With a `folder`, very many go to a file in it, and what `likeness` gives are estimates.
+    With a `folder`, very many go to a file in it, and what `similarity` gives are estimates.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class VectorIndex:
         with self._one_at_a_time:
             return self.get(text_digest)
 
-    def likeness(
+    def similarity(
         self,
         query: NDArray[np.float32],
         view: EntryView,

@@ -49,7 +49,7 @@ class MirroredObjects:
     def __init__(self, service: str, plugin: str, top: str) -> None:
         self._names = MirrorNames(service, plugin)
         self.top = top
-        self._things: dict[str, _Thing] = {}
+        self._object_ids: dict[str, _Thing] = {}
         # by the path that is referred to
         self._referring: dict[str, set[str]] = {}
         self._size = 0
@@ -61,7 +61,7 @@ class MirroredObjects:
 
     def __len__(self) -> int:
         """Count the objects."""
-        return len(self._things)
+        return len(self._object_ids)
 
     @property
     def left_out(self) -> str:
@@ -95,7 +95,7 @@ class MirroredObjects:
         names = [name for name in interfaces if not name.startswith(_STANDARD)]
         if not names or not self._is_taken(path):
             return ""
-        self._things.setdefault(path, _Thing())
+        self._object_ids.setdefault(path, _Thing())
         for name in names:
             self.put(path, name, interfaces[name])
         return path
@@ -104,20 +104,20 @@ class MirroredObjects:
         self, path: str, interface: str, values: Mapping[str, Variant], *, is_all: bool = True
     ) -> str:
         """Take properties of an interface of an object."""
-        thing = self._things.get(path)
-        if thing is None:
+        object_id = self._object_ids.get(path)
+        if object_id is None:
             return ""
-        before = thing.interfaces.get(interface, {})
+        before = object_id.interfaces.get(interface, {})
         new = dict(_read(values))
         replaced = before if is_all else before.keys() & new.keys()
         more = sum(map(_size, new.values())) - sum(_size(before[name]) for name in replaced)
-        thing.interfaces[interface] = new if is_all else {**before, **new}
-        thing.size += more
+        object_id.interfaces[interface] = new if is_all else {**before, **new}
+        object_id.size += more
         self._size += more
-        if thing.size > MAX_BYTES or self._size > _MAX_ALL_BYTES:
+        if object_id.size > MAX_BYTES or self._size > _MAX_ALL_BYTES:
             self.leave_out("objects that are too large")
             return self._drop(path)
-        self._refer(path, thing)
+        self._refer(path, object_id)
         return path
 
     def news(self, path: str) -> Iterator[tuple[Key, Mapping[str, Json] | None]]:
@@ -133,67 +133,67 @@ class MirroredObjects:
     def listed(self) -> Iterator[tuple[Key, Mapping[str, Json]]]:
         """Yield all objects."""
         # that of two objects with one name always the same has it: the one with the lower number
-        paths = sorted(self._things, key=lambda path: (len(path), path))
+        paths = sorted(self._object_ids, key=lambda path: (len(path), path))
         for path in paths:
             self._named(path)
         for path in paths:
             yield from self._rendered(path, is_new=True)
 
     def _is_taken(self, path: str) -> bool:
-        if path in self._things:
+        if path in self._object_ids:
             return True
         if path != self.top and not path.startswith(self.top.rstrip("/") + "/"):
             self.leave_out(f"objects that are not below {self.top}")
-        elif len(self._things) >= MAX_OBJECTS:
+        elif len(self._object_ids) >= MAX_OBJECTS:
             self.is_full = True
         else:
             return True
         return False
 
     def _remove(self, path: str, interfaces: list[str]) -> str:
-        thing = self._things.get(path)
-        if thing is None:
+        object_id = self._object_ids.get(path)
+        if object_id is None:
             return ""
         for name in interfaces:
-            size = sum(map(_size, thing.interfaces.pop(name, {}).values()))
-            thing.size -= size
+            size = sum(map(_size, object_id.interfaces.pop(name, {}).values()))
+            object_id.size -= size
             self._size -= size
-        self._refer(path, thing)
-        return path if thing.interfaces else self._drop(path)
+        self._refer(path, object_id)
+        return path if object_id.interfaces else self._drop(path)
 
     def _drop(self, path: str) -> str:
-        if thing := self._things.pop(path, None):
-            self._size -= thing.size
-            thing.interfaces = {}
-            self._refer(path, thing)
+        if object_id := self._object_ids.pop(path, None):
+            self._size -= object_id.size
+            object_id.interfaces = {}
+            self._refer(path, object_id)
         return path
 
     def _change(
         self, path: str, interface: str, values: Mapping[str, Variant], invalidated: list[str]
     ) -> str:
-        thing = self._things.get(path)
-        if thing is None or interface.startswith(_STANDARD):
+        object_id = self._object_ids.get(path)
+        if object_id is None or interface.startswith(_STANDARD):
             return ""
-        is_known = interface in thing.interfaces
+        is_known = interface in object_id.interfaces
         if invalidated or not is_known:
             self.stale[path, interface] = None
         return self.put(path, interface, values, is_all=False) if values and is_known else ""
 
-    def _refer(self, path: str, thing: _Thing) -> None:
+    def _refer(self, path: str, object_id: _Thing) -> None:
         """Remember what an object refers to, to show it anew when that gets another name."""
-        held = (values.values() for values in thing.interfaces.values())
+        held = (values.values() for values in object_id.interfaces.values())
         found = frozenset(references(chain.from_iterable(held)))
-        for gone in thing.referred - found:
+        for gone in object_id.referred - found:
             self._referring[gone].discard(path)
             if not self._referring[gone]:
                 del self._referring[gone]
-        for new in found - thing.referred:
+        for new in found - object_id.referred:
             self._referring.setdefault(new, set()).add(path)
-        thing.referred = found
+        object_id.referred = found
 
     def _named(self, path: str) -> Key | None:
-        thing = self._things.get(path)
-        return self._names.give(path, thing.interfaces if thing else {})
+        object_id = self._object_ids.get(path)
+        return self._names.give(path, object_id.interfaces if object_id else {})
 
     def _rendered(
         self, path: str, *, is_new: bool = False
@@ -202,18 +202,18 @@ class MirroredObjects:
         key = self._names.key_at(path)
         if key is None:
             return
-        thing = self._things[path]
-        properties = self._properties(path, thing)
-        if is_new or properties != thing.shown:
-            thing.shown = properties
+        object_id = self._object_ids[path]
+        properties = self._properties(path, object_id)
+        if is_new or properties != object_id.shown:
+            object_id.shown = properties
             yield key, properties
 
-    def _properties(self, path: str, thing: _Thing) -> dict[str, Json]:
+    def _properties(self, path: str, object_id: _Thing) -> dict[str, Json]:
         """Return all properties: those of the main interface first, and nothing that is empty."""
-        main = self._names.main(thing.interfaces)
+        main = self._names.main(object_id.interfaces)
         found: dict[str, Json] = {"object_path": path}
-        for interface in (main, *sorted(thing.interfaces.keys() - {main})):
-            for name, value in thing.interfaces[interface].items():
+        for interface in (main, *sorted(object_id.interfaces.keys() - {main})):
+            for name, value in object_id.interfaces[interface].items():
                 field = field_name(name)
                 if field in found:
                     field = f"{field_name(self._names.own(interface, main))}_{field}"

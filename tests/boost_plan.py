@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from opdbus.index.ranking.boosts import BoostPlan, Boosts
 
 
-def raising(values: NDArray[np.float32] | None, kinds: NDArray[np.float32]) -> BoostPlan:
+def boost_plan(values: NDArray[np.float32] | None, kinds: NDArray[np.float32]) -> BoostPlan:
     """Return what tells it of some."""
 
     def at(places: NDArray[np.intp]) -> Boosts:
