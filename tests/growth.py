@@ -27,7 +27,7 @@ MOST: Final = 6.0
 _TINY_SECONDS: Final = 0.001
 # So long a time is no accident: it need not be measured again.
 _LONG_SECONDS: Final = 0.2
-_RUNS: Final = 5
+_RUNS: Final = 9
 _ENDINGS: Final = ("", "!", "\x01\n")
 _MOST_VARIANTS: Final = 4
 _MOST_TOKENS: Final = 200

@@ -130,10 +130,10 @@ def rank(
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
-    `shares` (entries,) are those of words, of `LexicalMatches`, None where words do not count; `similarity`
-    is None in lexical mode, which yields matches only. Equal scores keep the order of the entries,
-    or of their `ids`: the places of entries are others after a start. Where cosines are estimates,
-    those of the most likely entries are made exact.
+    `shares` (entries,) are those of words, as of `LexicalMatches`, None where words do not count;
+    `similarity` is None in lexical mode, which yields matches only. Equal scores keep the order of
+    the entries, or of their `ids`: the places of entries are others after a start. Where cosines
+    are estimates, those of the most likely entries are made exact.
     """
     sums = _Sums(None if similarity is None else similarity.cosines, shares, boost_plan, ids)
     likely = _highest(sums, max(_LIKELY, sums.entries // 1000))
