@@ -1,1 +1,1 @@
-"""Objects and vectors kept: the database, vectors in memory, search, and the vectorizing loop."""
+"""The stored objects and their index: database, in-memory tables, vectors and search."""

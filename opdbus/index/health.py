@@ -1,4 +1,4 @@
-"""How the daemon is: its state, what is wrong, and both in one sentence for `systemctl status`."""
+"""The daemon's state and faults, and a status line of both for `systemctl status`."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from opdbus.serving.states import State
 
 
 class Health:
-    """Joins the states of serving, of the objects' vectors, of the database and the state file."""
+    """Combined state of the served model, the objects' vectors, the database and the state file."""
 
     def __init__(self, vectors: ObjectVectors, declared: StateFileLoader) -> None:
         self._vectors = vectors
@@ -19,7 +19,7 @@ class Health:
 
     @property
     def state(self) -> str:
-        """The state of the daemon: loading, ready, degraded or failed."""
+        """The daemon's state, a value of `State`; degraded also while `last_error` is set."""
         state = self._serving.phase.state
         if state in {State.READY, State.DEGRADED}:
             if not self._declared.attempted:
@@ -32,11 +32,11 @@ class Health:
 
     @property
     def last_error(self) -> str:
-        """What is wrong with the state file, the database or the vectors; empty if nothing is."""
+        """The first fault of the state file, the database and the vectors; empty if none."""
         return self._declared.last_error or self._memory.archive.fault or self._vectors.fault
 
     def sentence(self) -> str:
-        """Say what the daemon does, with what, and what is wrong."""
+        """Return the status line: the current work or state, and then the faults."""
         return self._work() + "".join(f"; {fault}" for fault in self._faults())
 
     def _work(self) -> str:
@@ -62,7 +62,7 @@ class Health:
         return f"{state.title()}: {count:,} objects, {level} on {embedder.provider} {precision}"
 
     def _faults(self) -> Iterator[str]:
-        """Yield why the state is not `ready`, the most important first."""
+        """Yield the reasons why the state is not `ready`, the most important one first."""
         phase = self._serving.phase
         if phase.state is State.FAILED:
             yield str(phase.error)
@@ -70,5 +70,5 @@ class Health:
             for fallback in phase.embedder.proven.fallbacks:
                 yield blame(fallback.provider, fallback.reason)
         if self.last_error:
-            # everybody may read the status of a unit: names in the state file are left out
+            # any user may read a unit's status: leave out the names from the state file
             yield self.last_error.partition(" ($")[0]

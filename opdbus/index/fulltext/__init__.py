@@ -1,5 +1,5 @@
-"""Postings of words in memory, recent words, and BM25 scores.
+"""Full-text search in memory: postings, terms of recently changed entries, and BM25 scores.
 
-Owns the word index; the full-text tables of SQLite belong to the database. Imports the catalogue,
-snapshots and storage.
+Owns the word index; the FTS5 tables belong to the database room. Imports the catalogue, snapshots
+and storage.
 """

@@ -1,4 +1,4 @@
-"""What has the terms of a question, and the BM25 score of that: from memory, or the database."""
+"""BM25 scores and matches of query terms, from the word index or from FTS5."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
@@ -13,7 +13,8 @@ from opdbus.index.ranking.scores import idf
 from opdbus.index.snapshot import postings
 from opdbus.index.snapshot.postings import Having
 
-# Entries that the database gives, and those that it scores, or a share of all: each takes it 4 us.
+# Most entries that FTS5 returns. FTS5 scores at most _SCORED entries, or this share of all entries
+# if that is more: it takes 4 us for each.
 _CANDIDATES: Final = 1000
 _SCORED: Final = 5000
 _SCORED_SHARE: Final = 0.02
@@ -21,28 +22,28 @@ _NOWHERE: Final = Having(np.empty(0, np.int32), np.empty(0, np.float16))
 
 
 class Bm25Scores(Protocol):
-    """What entries have of terms; entries are given by their places."""
+    """Matches of query terms; entries are identified by their places in the view."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many entries have each term."""
+        """The number of entries that have each term."""
 
     def scores(self) -> NDArray[np.float32]:
-        """Return the BM25 score of each entry (entries,)."""
+        """Return the BM25 score of each entry (entries,); 0 for entries that are not scored."""
 
     def having(self, term: str) -> NDArray[np.int32]:
-        """Return the entries that have a term: all, if they are few."""
+        """Return the places of entries that have a term; perhaps not all of very many."""
 
 
 def bm25_scores(
     store: Store, lookup: Lookup | None, terms: Sequence[str], view: EntryView
 ) -> Bm25Scores:
-    """Look for terms in memory, and while they are not there, in the database."""
+    """Return the scores of the terms from memory, or from the database without a `lookup`."""
     return InMemory(store, lookup, terms, view) if lookup else InDatabase(store, terms, view)
 
 
 class InDatabase:
-    """By FTS5: where very many entries have a term, not all of them are scored."""
+    """BM25 scores from FTS5; if very many entries have a term, only some are scored."""
 
     def __init__(self, store: Store, terms: Sequence[str], view: EntryView) -> None:
         self._words = store.words
@@ -59,12 +60,12 @@ class InDatabase:
         return total
 
     def having(self, term: str) -> NDArray[np.int32]:
-        """Return the entries that have a term."""
+        """Return the places of entries that have a term."""
         return _places(self._view, self._words.having(term, self._enough))
 
 
 class InMemory:
-    """By arrays of words; phrases are looked for in the database."""
+    """BM25 scores from the word index; phrases are looked up in FTS5."""
 
     def __init__(self, store: Store, lookup: Lookup, terms: Sequence[str], view: EntryView) -> None:
         self._words = store.words
@@ -81,7 +82,7 @@ class InMemory:
         return self._lookup.scores(terms, len(self._view.entries))
 
     def having(self, term: str) -> NDArray[np.int32]:
-        """Return the entries that have a term."""
+        """Return the places of entries that have a term."""
         return self._lookup.places(self._terms[term])
 
     def _find(self, term: str) -> Term:
@@ -105,5 +106,5 @@ def _enough(view: EntryView) -> int:
 
 
 def _places(view: EntryView, ids: Iterable[int]) -> NDArray[np.int32]:
-    """Return the places of ids, without entries that have gone since they were looked up."""
+    """Return the places of ids, without entries removed since they were looked up."""
     return view.found([*ids]).places.astype(np.int32)

@@ -1,4 +1,4 @@
-"""The words of the objects that changed last, in a small database in memory, by their places."""
+"""Full-text index of recently changed entries, an in-memory FTS5 table with places as row ids."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _PUT: Final = "REPLACE INTO lexicon (rowid, name, text, words) VALUES (?, ?, ?, 
 
 
 class Row(NamedTuple):
-    """The words of the entry at a place."""
+    """The indexed columns of the entry at a place."""
 
     place: int
     name: str
@@ -25,24 +25,24 @@ class Row(NamedTuple):
 
 
 class RecentWords:
-    """What has changed since some moment; may be used by several threads."""
+    """Terms of entries that changed since a `Postings` was read; safe for several threads."""
 
     def __init__(self) -> None:
-        # places whose entries are others since then
+        # places whose entries changed, repeated if they changed again
         self.changed: list[int] = []
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.execute(_LEXICON)
         self._words = FulltextTable(self._database)
-        # how many words each entry has, by place
+        # number of words of each entry, by place
         self._lengths: dict[int, int] = {}
         self._one_at_a_time = Lock()
 
     def __del__(self) -> None:
-        """Close the database, which lives as long as this."""
+        """Close the database."""
         self._database.close()
 
     def replace(self, gone: Sequence[int], rows: Sequence[Row]) -> None:
-        """Forget what was at some places, and learn what is there now; takes 15 us a row."""
+        """Remove the rows of the places `gone`, and insert or replace `rows`."""
         with self._one_at_a_time, self._database:
             self._database.execute("BEGIN")
             for place in gone:
@@ -51,7 +51,7 @@ class RecentWords:
             self._lengths |= {row.place: self._words.length(row.place) for row in rows}
 
     def find(self, word: bytes, mean_length: float) -> Having:
-        """Return what has a word: see Postings.find, and postings.mean_length."""
+        """Return the entries with a stem, as `Postings.find` does; see `postings.mean_length`."""
         with self._one_at_a_time:
             said = self._words.occurrences(word, word)
             places, times, _ = once(said, np.array([len(said)]), self._words.weights)
@@ -60,6 +60,6 @@ class RecentWords:
         return Having(places.astype(np.int32), found)
 
     def begun(self, beginnings: Sequence[str]) -> list[str]:
-        """Return those with which words begin, and go on: see Words.begun."""
+        """Return the prefixes with which a longer term begins: see `FulltextTable.begun`."""
         with self._one_at_a_time:
             return self._words.begun(beginnings)

@@ -1,16 +1,16 @@
-"""The words of a term as they are looked for: by the tokenizer that the database has."""
+"""Stems of query terms, made by the tokenizer of the database's FTS5 tables."""
 
 import sqlite3
 from typing import Final
 
 from opdbus.history.full_text import TOKENIZED
 
-# Terms that are remembered.
+# Terms in the cache; a full cache is emptied.
 _KEPT: Final = 1024
 
 
 class Stemmer:
-    """Takes terms apart; for one thread at a time."""
+    """Splits terms into stems and caches them; for one thread at a time."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
@@ -21,11 +21,11 @@ class Stemmer:
         self._known: dict[str, list[bytes]] = {}
 
     def __del__(self) -> None:
-        """Close the database, which lives as long as this."""
+        """Close the database."""
         self._database.close()
 
     def of(self, term: str) -> list[bytes]:
-        """Return the stems of a term's words, in order: several of a phrase."""
+        """Return the stems of a term's words, in order; a phrase has several."""
         if term not in self._known:
             if len(self._known) >= _KEPT:
                 self._known.clear()

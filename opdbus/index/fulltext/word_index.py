@@ -1,4 +1,4 @@
-"""The words of all objects in memory: those of one moment, and what has changed since."""
+"""The in-memory full-text index: postings as of one moment, and the terms changed since."""
 
 import asyncio
 import time
@@ -21,21 +21,25 @@ from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 from opdbus.platform.slices import parts
 
-# After so many changes the words of all are read again: of a twentieth of the objects, or these.
+# The postings are rebuilt after changes of a twentieth of the objects, within these limits.
 _SHARE: Final = 20
 _LEAST: Final = 100
 _MOST: Final = 10_000
-# Of so many times as many changes the words are not remembered.
+# At this multiple of that number, the index is dropped and changes are no longer stored.
 _TOO_MANY: Final = 4
-# To read takes at most a twentieth of the time.
+# Rebuilds take at most about a twentieth of the time: the pause before one, in durations of the
+# last one.
 _PAUSES: Final = 20
-# A search waits for the words of so many objects, and no longer than this.
+# A search waits for the first build over at most this many objects, and at most this long.
 _FEW: Final = 20_000
 _PATIENCE_SECONDS: Final = 0.5
 
 
 class Term(NamedTuple):
-    """How many entries have a term, those that had it then, and those that have it since."""
+    """The number of entries with a term, and its postings at the build and since.
+
+    `then` includes entries that have changed since; `Lookup.is_other` masks them.
+    """
 
     entries: int
     then: Having
@@ -44,23 +48,23 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """What has words now; for one thread at a time."""
+    """Postings of a moment together with later changes; for one thread at a time."""
 
     then: Postings
     since: RecentWords
-    # whether the entry at each place (then.size,) has changed since then
+    # mask (then.size,) of the places whose entries have changed since
     is_other: NDArray[np.bool_]
     stems: Stemmer
 
     def find(self, word: bytes, mean_length: float) -> Term:
-        """Return what has a word, given as its stem; the mean length of objects is today's."""
+        """Return the postings of a stem; `mean_length` is that of objects now."""
         then, since = self.then.find(word), self.since.find(word, mean_length)
         each = (self.is_other[then.places[part]] for part in parts(len(then.places)))
         others = sum(map(int, map(np.count_nonzero, each)))
         return Term(len(then.places) - others + len(since.places), then, since)
 
     def begun(self, beginnings: Sequence[str]) -> list[str]:
-        """Return those with which words begin, and go on, of some of letters only."""
+        """Return the prefixes with which a longer term begins; prefixes have letters only."""
         since, then = set(self.since.begun(beginnings)), self.then.vocabulary
         return [one for one in beginnings if one in since or then.begins(one.encode())]
 
@@ -70,7 +74,7 @@ class Lookup:
         return np.concatenate((places[~self.is_other[places]], term.since.places))
 
     def scores(self, terms: Sequence[tuple[Term, float]], size: int) -> NDArray[np.float32]:
-        """Return BM25 scores (size,) by place, from terms and the idf of each."""
+        """Return BM25 scores (size,) by place, from pairs of a term and its idf."""
         total = np.zeros(max(size, self.then.size), np.float32)
         for term, idf in terms:
             _add(total, term.then, idf)
@@ -83,30 +87,33 @@ class Lookup:
 
 
 def _add(total: NDArray[np.float32], having: Having, idf: float) -> None:
-    """Add what a term counts to the scores of what has it."""
+    """Add a term's impacts, times its idf, to the scores of its entries."""
     for part in parts(len(having.places)):
         places = having.places[part].astype(np.intp)
         np.add.at(total, places, having.impacts[part] * np.float32(idf))
 
 
 class WordIndex:
-    """Keeps the words of all entries of a view; derived from the database."""
+    """Full-text index of all entries of a view, read from the database."""
 
     def __init__(self, archive: Archive, view: EntryView) -> None:
         self._archive = archive
         self._view = view
         self._stems = Stemmer()
-        # None while the words are not there
+        # None while there is no index
         self.lookup: Lookup | None = None
-        # set once they were there, or the database cannot be read
+        # set once an index was built, or the database could not be read
         self.is_read = asyncio.Event()
-        # what changes while all is read
+        # changes during a build
         self._meanwhile: RecentWords | None = None
         self._reading: asyncio.Task[None] | None = None
         self._took = 0.0
 
     async def ready(self) -> None:
-        """Begin to read the words, and wait for them if that takes no longer than a search may."""
+        """Begin a build if there is no index, and wait for it if it is likely to be short.
+
+        The wait is at most _PATIENCE_SECONDS, and only for the first build of few objects.
+        """
         if self.lookup is None:
             reading = self.begin()
             is_soon = not self._took and self._archive.calm.is_set()
@@ -114,10 +121,10 @@ class WordIndex:
                 await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
 
     async def recall(self, words: WordSnapshot, changed: Collection[int]) -> None:
-        """Take the words of a moment, and of the database what has changed since.
+        """Take the postings of a snapshot, and read the entries that have changed since.
 
-        Before anything else changes. Where too much has changed, all is to be read. Raises
-        StoreError.
+        `changed` has their ids. Call before anything else changes. If too many have changed, there
+        is no index until `begin` builds it. Raises StoreError.
         """
         view, then = self._view, words.then
         here = view.ids[: view.end]
@@ -139,18 +146,18 @@ class WordIndex:
             self.is_read.set()
 
     def begin(self) -> asyncio.Task[None]:
-        """Begin to read the words of all entries, unless that is going on."""
+        """Begin to build the index, unless a build is running; return its task."""
         if self._reading is None or self._reading.done():
             self._reading = self._archive.start(self._read())
         return self._reading
 
     @property
     def is_kept(self) -> bool:
-        """Whether changes have to be noted: words are in memory, or are being read."""
+        """Whether `change` must be called: there is an index, or a build is running."""
         return bool(self.lookup or self._meanwhile)
 
     async def change(self, gone: Sequence[int], rows: Sequence[Row]) -> None:
-        """Note which places are free now, and what is at others."""
+        """Record that the places `gone` are free now, and the columns of new or changed entries."""
         places = [*gone, *(row.place for row in rows)]
         if now := self.lookup:
             held = np.array(places, np.intp)
@@ -159,7 +166,7 @@ class WordIndex:
                 self.lookup = None
         kept = (self.lookup.since if self.lookup else None, self._meanwhile)
         recents = [recent for recent in kept if recent]
-        # at once: the reading may end while what follows goes on
+        # before the first await: the build may end during the next loop
         for recent in recents:
             recent.changed += places
         for recent in recents:
@@ -169,7 +176,7 @@ class WordIndex:
             self.begin()
 
     def _is_over(self, recent: RecentWords, more: Sequence[int], times: int) -> bool:
-        """Return whether more has changed than so many times what may."""
+        """Return whether more places have changed than `times` the limit of a rebuild."""
         most = min(max(len(self._view.places) // _SHARE, _LEAST), _MOST)
         return len(recent.changed) + len(more) > times * most
 
@@ -177,7 +184,7 @@ class WordIndex:
         await asyncio.sleep(_PAUSES * self._took)
         await self._archive.calm.wait()
         meanwhile = self._meanwhile = RecentWords()
-        # without what comes from now on, which is in `meanwhile`
+        # later changes are in `meanwhile`
         ids = self._view.ids[: len(self._view.entries)].copy()
         began = time.monotonic()
         try:
@@ -185,14 +192,14 @@ class WordIndex:
             await asyncio.to_thread(gc_tuning.trim)
         except StoreError:
             self.is_read.set()
-            return  # the database, if it can be read at all, has the words, too
+            return  # searches then use FTS5
         finally:
             self._meanwhile = None
         self._took = time.monotonic() - began
         if self._is_over(meanwhile, [], _TOO_MANY):
             return
         is_other = np.zeros(then.size, np.bool_)
-        # what has no place is none of the entries
+        # the last element stands for objects without a place
         is_other[[*(place for place in meanwhile.changed if place < then.size), -1]] = True
         self.lookup = Lookup(then, meanwhile, is_other, self._stems)
         self.is_read.set()

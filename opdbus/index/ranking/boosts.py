@@ -1,4 +1,4 @@
-"""What raises entries besides what they say: values, sorts and names that a question has."""
+"""Score boosts for field values, kinds and exact names in a query."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,27 +12,27 @@ from numpy.typing import NDArray
 from opdbus.language.kinds import RequestedKinds
 from opdbus.platform.slices import parts
 
-# Weight of having all values that a question names, if they are rare: measured by questions about
-# values (tests/data/value_questions.json), and so that an exact name still wins.
+# Weight of the share of named values: fitted on tests/data/value_questions.json, and small enough
+# that an exact name still wins.
 VALUE_WEIGHT: Final = 0.4
-# What it is worth to be of the sort that a question asks for: measured by
-# benchmarks/host/questions.py.
+# Boost of an entry of a kind that the query asks for: fitted by benchmarks/host/questions.py.
 KIND_WEIGHT: Final = 0.15
-# What it counts that a word of a question is the whole name of a thing.
+# Boost of an entry whose whole name is a word of the query.
 NAME_WEIGHT: Final = 0.2
-# What it counts that a question is nothing but the name of a thing: more than anything else.
+# Boost of an entry whose name is the whole query: larger than any other.
 ALONE_WEIGHT: Final = 1.0
-# What it is worth to be both of such a sort and of the values that a question names, if few are.
+# Weight of the share of named values, added to VALUE_WEIGHT, for an entry of a named kind.
 BOTH_WEIGHT: Final = 0.4
 
 EVERY: Final = slice(None)
 
 
 class Boosts(NamedTuple):
-    """What counts besides what entries say (entries,).
+    """Boosts of entries (entries,).
 
-    `values` are shares of the values that a question names, None if it names none; `kinds` is what
-    the sort of each entry adds to its score, or takes from it.
+    `values` are shares of the values that the query names, from 0 to 1, or None if it names none;
+    VALUE_WEIGHT is still to be applied. `kinds` is added to the score for the entry's kind and
+    name, and may be negative.
     """
 
     values: NDArray[np.float32] | None
@@ -41,10 +41,11 @@ class Boosts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoostPlan:
-    """What raises so many entries; `at` tells it of those at some places.
+    """Boosts of `entries` entries, computed by `at` for the given places only.
 
-    Sorts add at most so much, but for those entries that are `named`, and values no more than
-    `values` say: few entries have a chance to be among the best, and the others are not looked at.
+    Upper bounds let `rank` skip entries that cannot be among the best: `Boosts.kinds` is at most
+    `most`, but for the places `named` (in ascending order), and `Boosts.values` is at most `values`
+    (entries,).
     """
 
     entries: int
@@ -57,11 +58,11 @@ class BoostPlan:
 def named_values(
     having: Sequence[NDArray[np.bool_]], objects: int, at: NDArray[np.intp] | slice = EVERY
 ) -> NDArray[np.float32] | None:
-    """Return how much some entries have of the values that a question names, at most 1 (entries,).
+    """Return the share of the named values that each entry at `at` has, from 0 to 1.
 
-    `having` says of each value which of all entries have it; None if the question names none. A
-    value that few of the `objects` have counts most, one that all have counts nothing; to have all
-    of several counts as a value does that so few have.
+    `having` has for each value a mask of all entries that have it; the result is None if there are
+    no values. The share is the mean rarity of the values that the entry has, log(objects / count) /
+    log(objects). An entry with all values gets at least the rarity of that combination.
     """
     if not having:
         return None
@@ -84,7 +85,10 @@ def named_kinds(
     less: NDArray[np.float32],
     values: NDArray[np.float32] | None,
 ) -> NDArray[np.float32]:
-    """Return what the sorts of entries (entries,) add to their scores: see Raised."""
+    """Return the boosts for the kinds of entries (entries,): see `Boosts.kinds`.
+
+    `kinds` are bit masks, `less` the penalties of kinds that the query does not name.
+    """
     if not asked.named:
         return -less
     more: NDArray[np.float32] = (kinds & asked.subject != 0) * np.float32(KIND_WEIGHT)

@@ -1,9 +1,8 @@
-"""Scores that mean something: the share of right answers among hits that are as good.
+"""The confidence model: the probability that a hit is right, and whether a hit is weak.
 
-The score says how likely a hit is right. Whether there is an answer at all depends on another
-chance, that the question has one here. Both are logistic functions, whose weights in
-calibration.tsv were fitted by benchmarks/answers/fit.py on one half of the check sets;
-docs/searching.md has what the other half says of them.
+A second probability, that the query has an answer on this host, decides whether all hits are weak.
+Both are logistic functions. benchmarks/answers/fit.py fits their weights in calibration.tsv on one
+half of the check sets; docs/searching.md has the results on the other half.
 """
 
 import math
@@ -15,18 +14,18 @@ from typing import Final, NamedTuple, TypeAlias
 from opdbus.index.ranking.scores import Score
 from opdbus.language import tables
 
-# What no level's vectors were compared for is judged by its words.
+# The curve of hits that were not compared by vectors.
 _WORDS: Final = "none", "lexical"
-# Of hits with a smaller chance 0.3 percent of the questions would miss their answer at most.
+# A hit with a smaller chance is weak: this costs at most 0.3 percent of the queries their answer.
 _LEAST: Final = 0.005
-# So many of the best say how much better a hit is than others.
+# The best hits from which margins and the highest cosine are computed.
 COMPARED: Final = 10
-# On a host of few objects an answer must be so many times as likely, and its best hit right at
-# least so often: that it has words which all others lack means little there. Measured by few.py
-# and strangers.py of benchmarks/answers.
+# On a host of few objects (`CosineBaseline.few`), the odds of an answer must be this many times as
+# high, and the chance of the best hit at least this: a term that all other objects lack means
+# little there. Fitted by few.py and strangers.py of benchmarks/answers.
 _ODDS_OF_FEW: Final = 4.0
 _LEAST_OF_FEW: Final = 0.15
-# Cosines that hardly spread tell nothing.
+# The least divisor of `Features.distinct`: cosines with less spread carry no information.
 _LEAST_SPREAD: Final = 0.02
 _MOST_ODDS: Final = 30.0
 
@@ -34,15 +33,16 @@ Weights: TypeAlias = tuple[float, ...]
 
 
 class Features(NamedTuple):
-    """What the chance of a hit is computed from.
+    """The inputs of the logistic functions, in the order of the weights in calibration.tsv.
 
-    `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
-    the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
-    Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
-    others, by each. `alike`, `lacking` and `domain` are as of Evidence, and `other_kind`,
-    `other_value` and `other_name` as of Mismatch. The last ones are products: words count for more
-    where the cosine says the same, and for less where a thing of another name or kind has them; a
-    word that is lacking counts otherwise where the cosine is high without it.
+    `distinct` is the number of standard deviations of the hit's cosine above the baseline's mean;
+    `highest` is the highest cosine of the best hits. `unknown` and `named` are the fields of
+    `Missing`. `total_margin` and `lexical_margin` are the differences from the best of the other
+    hits. `said` is the term overlap. `alike`, `lacking` and `domain` are as in
+    `ConfidenceFeatures`, `other_kind`, `other_value` and `other_name` as in `Mismatch`.
+
+    The last four are products. Lexical matches count more where the cosine agrees, and less in an
+    object of another name or kind. A lacking word has another weight where the cosine is high.
     """
 
     vector: float
@@ -72,22 +72,26 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The weights of the log-odds, constant ones first; `least` as of judge."""
+    """Weights of the log-odds, the constant one first, of one level and mode.
+
+    `there` is for an answer on this host, `right` for a hit. A result is weak if the probability of
+    an answer is below `least`.
+    """
 
     there: Weights
     right: Weights
     least: float
 
     def chance(self, features: Features) -> float:
-        """Return how likely a hit is right, from 0 to 1."""
+        """Return the probability that a hit is right."""
         return logistic(self.right, features)
 
     def answerable(self, features: Features) -> float:
-        """Return how likely the question has an answer here, from 0 to 1, by its best hit."""
+        """Return the probability that the query has an answer here, from its best hit."""
         return logistic(self.there, features)
 
     def is_weak(self, features: Features, few: float) -> bool:
-        """Return whether there is hardly an answer; `few` as of Background."""
+        """Return whether an answer is improbable, from the best hit; see `CosineBaseline.few`."""
         odds: float = self.least / (1 - self.least) * _ODDS_OF_FEW**few
         is_unlikely = self.answerable(features) < odds / (1 + odds)
         return is_unlikely or self.chance(features) < _LEAST_OF_FEW * few**2
@@ -95,19 +99,19 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class RatedHit:
-    """How likely a hit is right, and whether it is too weak to be an answer, or a part of one."""
+    """The probability that a hit is right, and whether the hit is weak."""
 
     chance: float
     is_weak: bool
 
 
-# What meets conditions, where nothing else was asked.
+# The rating of objects that meet the conditions of a query without other terms.
 CERTAIN: Final = RatedHit(1.0, is_weak=False)
 
 
 @cache
 def curves() -> Mapping[tuple[str, str], Curve]:
-    """Read the weights of each level and mode."""
+    """Read the weights by level and mode."""
     found = {}
     for level, mode, least, *weights in tables.rows("calibration"):
         numbers = tuple(map(float, weights))
@@ -117,11 +121,11 @@ def curves() -> Mapping[tuple[str, str], Curve]:
 
 
 def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
-    """Return how likely each of the best hits is right; none is likelier than one before it.
+    """Return the rating of each hit, best hit first; chances never increase from hit to hit.
 
-    `found` begins with the best. The whole answer is weak if the question is by that less likely to
-    have an answer here than its curve demands, or asks for the state of what all of the best are
-    called otherwise than. So is, by itself, a hit of which hardly one in so many is right.
+    All hits are weak if `Curve.is_weak` is true of the best one, or if the query asks for the state
+    of a named object and the names of all of the best hits differ. A single hit is also weak if its
+    chance is below _LEAST.
     """
     rating: list[RatedHit] = []
     is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
@@ -139,12 +143,12 @@ def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
 
 
 def like(found: Sequence[Score]) -> list[RatedHit]:
-    """Return the cosines of things that are like another: nothing was asked that they may miss."""
+    """Return the ratings of objects similar to a given one: their cosines, and none is weak."""
     return [RatedHit(min(1.0, max(0.0, score.vector)), is_weak=False) for score in found]
 
 
 def featured(found: Sequence[Score]) -> list[Features]:
-    """Return the features of each of the best hits."""
+    """Return the features of each hit; `found` begins with the best."""
     best = found[:COMPARED]
     highest = max((each.vector for each in best), default=0.0)
     totals = _two([score.total for score in best])
@@ -156,7 +160,7 @@ def featured(found: Sequence[Score]) -> list[Features]:
 
 
 def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
-    """Return the probability that weights, the constant one first, give to values."""
+    """Return the logistic function of the weighted sum of values; the first weight is constant."""
     constant, *rest = weights
     odds = constant + sum(weight * value for weight, value in zip(rest, values, strict=True))
     return 1 / (1 + math.exp(-min(max(odds, -_MOST_ODDS), _MOST_ODDS)))
@@ -194,7 +198,7 @@ def _of(score: Score, highest: float, total_margin: float, lexical_margin: float
 
 
 def _two(values: Sequence[float]) -> tuple[float, float]:
-    """Return the largest value and the second largest one; 0 for what is missing."""
+    """Return the two largest values, 0 for each that is missing."""
     best, second, *_ = *sorted(values, reverse=True), 0.0, 0.0
     return best, second
 

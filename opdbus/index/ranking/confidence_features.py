@@ -1,12 +1,13 @@
-"""What tells whether a hit is right besides what it is ranked by: see calibration."""
+"""Features of a query and a hit that the confidence model takes besides the score."""
 
 from typing import Final, NamedTuple
 
 
 class Missing(NamedTuple):
-    """How much of a question no object has: shares of its words, as of matches.
+    """Query terms that no object has, as shares of all terms times a factor for the host's size.
 
-    `names` counts those that the glossary explains, such as `nginx`: they name what is not here.
+    `names` has those terms that the glossary explains, such as `nginx`: names of objects that this
+    host does not have.
     """
 
     words: float = 0.0
@@ -14,12 +15,12 @@ class Missing(NamedTuple):
 
 
 class ConfidenceFeatures(NamedTuple):
-    """What the words of a question and of an entry are to each other, by the static table.
+    """Word similarity of a query and an entry, by the static table.
 
-    `alike` is the cosine of both as wholes. `lacking` says how much a word of the question tells
-    that the entry lacks: the more, the rarer it is in the language, and the less it is like any of
-    the entry's words; of several words the highest counts. `domain` is how far the cosines of the
-    question with the meanings of the glossary spread: what is about no host is as far from all.
+    `alike` is the cosine of the query and the entry's text. `lacking` is the maximum over the
+    query's words of rarity times (1 - cosine with the nearest word of the entry). `domain` is the
+    standard deviation of the query's cosines with the meanings in the glossary: a query that is not
+    about a host is about equally far from all.
     """
 
     alike: float = 0.4
@@ -28,10 +29,11 @@ class ConfidenceFeatures(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """How far an entry is not what a question asks for, each from 0 to 1: see mismatches.
+    """Mismatches of a query and an entry, each from 0 to 1: see `search.mismatches`.
 
-    `kind`: it is of no sort that is asked for, most if nothing is. `value`: it has none of the
-    values. `name`: it is called otherwise than the thing of which the state is asked for.
+    `kind`: the entry is of no requested kind (1 if no entry is). `value`: the share of the
+    requested values that it lacks. `name`: the entry's name differs from the name in a question
+    about an object's state.
     """
 
     kind: float = 0.0
@@ -39,8 +41,7 @@ class Mismatch(NamedTuple):
     name: float = 0.0
 
 
-# What is missing where words do not count.
+# Defaults where nothing was computed, such as in vector mode.
 NOTHING_MISSING: Final = Missing()
-# What is usual, where it was not looked for.
 USUAL: Final = ConfidenceFeatures()
 AS_ASKED: Final = Mismatch()

@@ -1,4 +1,4 @@
-"""Ranking: a weighted sum of cosine, BM25, values, sorts and names."""
+"""Ranking by a weighted sum of cosine, BM25, field values, kinds and names."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -20,29 +20,29 @@ from opdbus.index.ranking.confidence_features import (
 from opdbus.platform.slices import parts
 
 MODES: Final = ("hybrid", "vector", "lexical")
-# Weight of a full lexical match beside a cosine: measured by benchmarks/quality.py.
+# Weight of the lexical share beside a cosine: fitted by benchmarks/quality.py.
 LEXICAL_WEIGHT: Final = 0.5
-# Weight of being said as a whole by the question, words only: measured by benchmarks/answers.
+# Weight of the term overlap: fitted by benchmarks/answers.
 SAID_WEIGHT: Final = 0.2
 _LEAST: Final = np.float32(1e-6)
-# So many are compared exactly where cosines are estimates, or one of a thousand: of 60,000 texts
-# whose vectors' signs were compared, these had 99.3% of the ten most similar ones.
+# Best entries whose estimated cosines are made exact: this many, or a thousandth of all if more.
 _LIKELY: Final = 400
-# Sums that tell about where the highest begin: each is far from the next one in memory.
+# Size of the sample of sums from which the lower bound of the highest ones is estimated.
 _SAMPLED: Final = 1 << 12
-# Sums of the same numbers in another order differ by less.
+# Upper bound of the rounding difference between sums in another order.
 _ROUNDED: Final = 1e-5
-# The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
+# BM25 is at most (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
-# gives exact cosines of some entries
+# returns the exact cosines of the entries at some places
 Exact: TypeAlias = Callable[[NDArray[np.intp]], NDArray[np.float32]]
 
 
 class CosineBaseline(NamedTuple):
-    """What a question's cosines with any objects are: their mean, and how far they spread.
+    """The mean and standard deviation of a query's cosines over all objects.
 
-    `few` says from 0 to 1 how little it tells that a host of so few objects lacks a word.
+    `few` is 1 on a host of few objects, where a missing term carries little information, and falls
+    to 0 on a larger one.
     """
 
     mean: float
@@ -50,20 +50,18 @@ class CosineBaseline(NamedTuple):
     few: float = 0.0
 
 
-# What is usual, where no vectors are there.
+# The typical baseline, used where there are no vectors.
 USUAL_BACKGROUND: Final = CosineBaseline(0.1, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well an entry answers: `total` ranks, its parts explain it.
+    """The score of an entry: `total` orders hits, the parts explain it.
 
-    `vector`, `lexical` and `values` are at most 1; `kinds` is what its sort adds, as of Raised;
-    `said`, of the best only, is how much of the entry the question says, as of common_words, and
-    `missing` what no entry has of the question.
-    `stage` is the level whose vectors were compared, empty where none were, and `background` what
-    the cosines of that level are for this question. `match_features` and `mismatch` are of the best
-    only.
+    `vector`, `lexical` and `values` are at most 1; `kinds` is as in `Boosts`. `stage` is the level
+    whose vectors were compared, empty if none were, and `background` the baseline of that level's
+    cosines for this query. `missing` has the query terms that no object has. `said` (term overlap),
+    `match_features` and `mismatch` are set on the best hits only.
     """
 
     total: float
@@ -79,26 +77,32 @@ class Score:
     mismatch: Mismatch = AS_ASKED
 
     def saying(self, share: float, missing: Missing) -> "Score":
-        """Return the score of an entry of which the question says so much, and not these words."""
+        """Return the score with term overlap `share`, weighted into `total`, and `missing` set.
+
+        `match_features` and `mismatch` are the defaults.
+        """
         rest = self.values, self.kinds, self.stage, self.background, share, missing
         return Score(self.total + SAID_WEIGHT * share, self.vector, self.lexical, *rest)
 
     def by(self, cosine: float, stage: str, background: CosineBaseline | None = None) -> "Score":
-        """Return the score that another level's vector gives."""
+        """Return the score with the cosine and baseline of another level, `stage`.
+
+        Without a `background` the baseline stays. The fields after it are the defaults.
+        """
         total = cosine + LEXICAL_WEIGHT * self.lexical + VALUE_WEIGHT * self.values
         if total > 0:
             total = max(total + self.kinds, float(_LEAST))
-        # a hundred of them a search: `replace` takes three times as long
+        # faster than `replace`; a search makes a hundred
         rest = self.lexical, self.values, self.kinds, stage, background or self.background
         return Score(total, cosine, *rest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Similarity:
-    """How like a question entries are, by vectors of a level, the `stage`.
+    """Cosine scores of entries with a query, by vectors of the level `stage`.
 
-    `cosines` (entries,) are NaN for an entry without a vector. Where they are estimates, `exact`
-    gives those of some of the entries.
+    `cosines` (entries,) are NaN for an entry without a vector. If they are estimates, `exact`
+    computes the exact ones of given places.
     """
 
     cosines: NDArray[np.float32]
@@ -108,17 +112,17 @@ class Similarity:
 
 
 def ceiling(matches: Sequence[int], objects: int) -> float:
-    """Return an upper bound of BM25 scores, from how many objects match each term.
+    """Return an upper bound of BM25 scores, from the number of objects that match each term.
 
-    A term without a match counts most: an object that has only the other words of a question is a
-    poor answer. Source of the formula: SQLite's FTS5 documentation.
+    A term without a match has the highest idf, so an object with only the other terms of a query
+    gets a low share. Source of the formula: SQLite's FTS5 documentation.
     """
     return _BM25_CEILING * sum(idf(count, objects) for count in matches)
 
 
 def idf(count: int, objects: int) -> float:
-    """Return the weight of a term that so many of the objects have, as FTS5 has it."""
-    # an object is in the database before it is counted
+    """Return the inverse document frequency of a term in `count` of the objects, as in FTS5."""
+    # an object is in the database before the catalogue counts it
     return max(math.log((max(objects - count, 0) + 0.5) / (count + 0.5)), 1e-6)
 
 
@@ -130,10 +134,10 @@ def rank(
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
-    `shares` (entries,) are those of words, as of `LexicalMatches`, None where words do not count;
-    `similarity` is None in lexical mode, which yields matches only. Equal scores keep the order of
-    the entries, or of their `ids`: the places of entries are others after a start. Where cosines
-    are estimates, those of the most likely entries are made exact.
+    `shares` (entries,) are those of `LexicalMatches`, None in vector mode. `similarity` is None in
+    lexical mode, which yields matches only. Equal scores are ordered by `ids`, since places change
+    at a restart, or without `ids` by index. Estimated cosines of the best entries are replaced by
+    exact ones in `similarity`; these entries come before all others.
     """
     sums = _Sums(None if similarity is None else similarity.cosines, shares, boost_plan, ids)
     likely = _highest(sums, max(_LIKELY, sums.entries // 1000))
@@ -149,7 +153,7 @@ def rank(
 def _scored(
     sums: "_Sums", places: NDArray[np.intp], similarity: Similarity | None
 ) -> Iterator[tuple[int, Score]]:
-    """Yield the entries at some places, best first."""
+    """Yield (index, Score) of the entries at some places, best first."""
     places = sums.in_order(places)
     total, (values, kinds) = sums.at(places)
     cosines, shares = sums.cosines, sums.shares
@@ -172,7 +176,7 @@ def _scored(
 
 
 class _Sums:
-    """What ranks entries: the sum of all that counts."""
+    """Computes the weighted sums by which entries are ranked, for all or some places."""
 
     def __init__(
         self,
@@ -185,18 +189,18 @@ class _Sums:
         self.cosines = cosines
         self.shares = shares
         self._boost_plan = boost_plan
-        # more may have come while one of them was made
+        # entries may have been added between the computations of these arrays
         sizes = [len(each) for each in (cosines, shares) if each is not None]
         self.entries = min(sizes + ([boost_plan.entries] if boost_plan else []))
 
     def in_order(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return some places, which are in order, in that of equals."""
+        """Return ascending places in the order of equal scores: by id, or unchanged without ids."""
         return places if self._ids is None else places[np.argsort(self._ids[places])]
 
     def best(
         self, places: NDArray[np.intp], total: NDArray[np.float32], most: int
     ) -> NDArray[np.intp]:
-        """Return those of the highest of some sums, so many, in order; of equal ones the first."""
+        """Return, ascending, the `most` places with the highest totals; of equal ones the first."""
         if len(places) <= most:
             return places
         last = np.partition(total, -most)[-most]
@@ -204,48 +208,48 @@ class _Sums:
         return np.sort(np.append(better, self.in_order(equal)[: most - len(better)]))
 
     def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Boosts]:
-        """Return what ranks the entries at some places, and what of it raises them."""
+        """Return the sums of the entries at some places, and their boosts."""
         total = self._said(places)
         if self._boost_plan is None:
             return total, Boosts(None, np.zeros(len(places), np.float32))
         boost = self._boost_plan.at(places)
         if boost.values is not None:
             total = total + VALUE_WEIGHT * boost.values
-        # what does not match at all is not made to
+        # a boost does not make a match of an entry without one, and a penalty does not unmake it
         return np.where(total > 0, np.maximum(total + boost.kinds, _LEAST), total), boost
 
     def _said(self, where: NDArray[np.intp] | slice) -> NDArray[np.float32]:
-        """Return what the cosines and the words give some entries, zero without either."""
+        """Return the sums of cosines and weighted lexical shares; without either, zeros."""
         if self.cosines is None:
             shares = self.shares
             return np.zeros(self.entries, np.float32)[where] if shares is None else shares[where]
         cosines = self.cosines[where]
-        # the least is NaN if any is, and mostly none is
+        # the minimum is NaN if any cosine is; usually none is, and the copy is saved
         if math.isnan(cosines.min(initial=0)):
             cosines = np.where(np.isnan(cosines), np.float32(0), cosines)
         return cosines if self.shares is None else cosines + LEXICAL_WEIGHT * self.shares[where]
 
     def counting(self) -> NDArray[np.intp]:
-        """Return the places of all entries, or of those that match where only words count."""
+        """Return the places of all entries, or in lexical mode of those that match."""
         if self.cosines is not None:
             return np.arange(self.entries)
-        # the least that is more than nothing
+        # the least positive number
         return self._above(np.nextafter(np.float32(0), np.float32(1)))
 
     def reaching(self, least: np.float32) -> NDArray[np.intp]:
-        """Return the places of all entries that may have such a sum, or more, in order."""
+        """Return, ascending, the places of all entries whose sum may be at least `least`."""
         if least <= _LEAST:
             return self.counting()
         boost_plan = self._boost_plan
         least = least - np.float32(_ROUNDED + (boost_plan.most if boost_plan else 0.0))
         found = self._above(least)
         named = boost_plan.named[boost_plan.named < self.entries] if boost_plan else found[:0]
-        # `unique` would take twenty times as long as all the rest
+        # much faster than `unique`
         others = found[~np.isin(found, named)]
         return np.insert(others, np.searchsorted(others, named), named)
 
     def _above(self, least: np.float32) -> NDArray[np.intp]:
-        """Return the places of what has at least such a sum without its sort and name."""
+        """Return the places of entries whose sum, with values at their bound, reaches `least`."""
         each = [self._above_in(part, least) + part.start for part in parts(self.entries)]
         return np.concatenate(each) if each else np.empty(0, np.intp)
 
@@ -257,10 +261,10 @@ class _Sums:
 
 
 def _highest(sums: _Sums, most: int) -> NDArray[np.intp]:
-    """Return the places of the highest sums, so many, in order; of equal ones the first.
+    """Return, ascending, the places of the `most` highest sums; of equal ones the first.
 
-    To make all sums takes several times as long where there are many, and to put them in order a
-    hundred times: a sample tells which sum hardly fewer have.
+    Computing all sums is slow where there are many. A sample gives a lower bound, and only entries
+    that may reach it are summed; if fewer than `most` do, all are.
     """
     sample = np.arange(0, sums.entries, max(1, sums.entries // _SAMPLED))
     above = 4 * most * len(sample) // max(1, sums.entries)

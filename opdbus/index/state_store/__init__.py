@@ -1,5 +1,5 @@
-"""All objects, on disk and in memory, kept in agreement: read `state_store` first.
+"""The state store: all entries on disk and in memory, kept in agreement. Read `state_store` first.
 
-Owns transactions, events, snapshots to be written, migration, erasure and retention of history.
-Imports all rooms of the index above it.
+Owns transactions, events, the writing of snapshots, migration, erasure and retention of history.
+Imports the catalogue, database, fields, fulltext, snapshot and storage rooms of the index.
 """

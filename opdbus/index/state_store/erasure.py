@@ -1,7 +1,7 @@
-"""Values are erased from history on request, and deleted words from the files, in small steps.
+"""Erasure of values from history, and of deleted terms from the database files, in small steps.
 
-Others write between the steps. What a request has still to erase is noted in the database, so that
-the next start goes on where a kill ended it.
+Other writes run between the steps. The progress of a request is stored in the database, so that the
+next start continues after a kill.
 """
 
 import asyncio
@@ -17,17 +17,21 @@ from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage.archive import Archive
 from opdbus.state.object import ObjectId
 
-# Numbers of rows that are looked through in one transaction: some hundredths of a second.
+# Rows looked through in one transaction: some hundredths of a second.
 _AT_A_TIME: Final = 2048
 _REQUEST: Final = "forgetting"
-# The log is emptied once nobody reads of a time before; how often, and how long that is tried.
+# SQLite's WAL can be truncated only while nobody reads an older state: the number of attempts, the
+# wait for readers in each, and the pause between two, in seconds.
 _TRIES: Final = 40
 _TRY_SECONDS: Final = 0.05
 _REST_SECONDS: Final = 0.2
 
 
 class Request(NamedTuple):
-    """What is to be forgotten of the rows after one, up to the last that there was, and by whom."""
+    """An erasure in progress: rows after `after`, up to `last`, are still to be looked through.
+
+    `cause` names the requester in the rows that record the erasure.
+    """
 
     target: Target
     cause: str
@@ -36,7 +40,7 @@ class Request(NamedTuple):
 
     @classmethod
     def find(cls, store: Store) -> "Request | None":
-        """Return the request that was left halfway, if any."""
+        """Return the unfinished request stored in the database, if any."""
         if not (kept := store.fact(_REQUEST)):
             return None
         (object_id, row, text, names), *rest = json.loads(kept)
@@ -46,7 +50,7 @@ class Request(NamedTuple):
         return cls(target, *rest)
 
     def keep(self, store: Store) -> None:
-        """Note how far it came; call inside a transaction."""
+        """Store the progress, or delete a finished request; call inside a transaction."""
         store.set_fact(UNCLEAN, "yes")
         if self.after < self.last:
             store.set_fact(_REQUEST, json.dumps(self))
@@ -55,9 +59,10 @@ class Request(NamedTuple):
 
 
 class Eraser:
-    """Erases values of history, and what is left of deleted words; `clock` gives microseconds.
+    """Erases values from history, and the remains of deleted terms from the files.
 
-    `on_rows` gets the number of each last row that is added.
+    `clock` returns microseconds since 1970. `on_rows` gets the number of the last row of history
+    after each step that added rows.
     """
 
     def __init__(
@@ -76,9 +81,9 @@ class Eraser:
         self._one_at_a_time = asyncio.Lock()
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
-        """Erase values; return what, and whether no trace of it is left in the files."""
+        """Erase values; return the erased rows, and whether no trace is left in the files."""
         async with self._one_at_a_time:
-            # also of rows that are hidden until they were looked through
+            # including rows that a migration hides until they are looked through
             last = await self._archive.read(lambda store: store.ledger.state().head.seq)
             request = Request(target, cause, 0, last)
             rows, last = await self._erase(request)
@@ -90,7 +95,7 @@ class Eraser:
             return Forgotten(rows, last, kept), await self._clean()
 
     async def resume(self) -> None:
-        """Do what a run before this one left halfway; what cannot be written is done later."""
+        """Finish what an earlier run left; try again later if the database cannot be written."""
         try:
             async with self._one_at_a_time:
                 if request := await self._archive.read(Request.find):
@@ -101,7 +106,7 @@ class Eraser:
             self._archive.when_writable(self.resume)
 
     async def _erase(self, request: Request) -> tuple[list[int], int]:
-        """Erase step by step; return which rows, and the last row of history then."""
+        """Erase step by step; return the erased rows, and the last row of history then."""
         rows: list[int] = []
         while True:
             end = min(request.last, request.after + _AT_A_TIME)
@@ -123,7 +128,7 @@ class Eraser:
             return rows, store.ledger.state().head.seq
 
     async def _clean(self) -> bool:
-        """Erase deleted content from the files; return whether nothing is left of it."""
+        """Erase deleted content from the files; return whether nothing of it is left."""
         for table in WORD_TABLES:
             is_begun = False
             while await self._archive.write(
@@ -131,7 +136,7 @@ class Eraser:
             ):
                 is_begun = True
             await self._archive.write(partial(Store.renew_terms, table=table))
-            # twice, in other ranges: what is at the end of one is inside another
+            # twice, in different ranges: pages at the ends of a range are not rewritten
             for most in (RENEWED, RENEWED // 2):
                 last = await self._archive.write(
                     partial(Store.renew_words, table=table, after=0, most=most)
@@ -147,7 +152,7 @@ class Eraser:
         return is_clean
 
     async def _empty_log(self) -> bool:
-        """Empty the log, which has what was replaced; others write between the attempts."""
+        """Truncate the WAL, which has the replaced pages; others write between the attempts."""
         for _ in range(_TRIES):
             if await self._archive.write(lambda store: store.empty_log(_TRY_SECONDS)):
                 return True

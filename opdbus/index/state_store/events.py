@@ -1,4 +1,4 @@
-"""Events of the memory: objects changed, vectors complete, drift, history grown."""
+"""Events of the state store: objects changed, vectors complete, drift, new rows of history."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from opdbus.state.object import ObjectId
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Things were added, changed or removed."""
+    """Objects were added, changed or removed."""
 
     generation: int
     changes: Mapping[ObjectId, Change]
@@ -18,7 +18,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Vectorized:
-    """Every object has its vector: `computed` are new, `reused` were known before."""
+    """All objects have their vectors: `computed` were new, `reused` existed before."""
 
     generation: int
     level: str
@@ -28,10 +28,10 @@ class Vectorized:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A thing begins to be other than declared in these fields; no fields: it is so no longer.
+    """A drift transition: drift of an object in `fields`, or its end without fields.
 
-    `what` is `drift` or `intended`, or `healed` or `undeclared`; `severity` is that of its worst
-    field.
+    `what` is `drift` or `intended` at the start, `healed` or `undeclared` at the end. `severity` is
+    that of the worst field, at the end the last one before it.
     """
 
     object_id: ObjectId
@@ -42,7 +42,10 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A source has listed all of its objects of these sorts; none: it is gone."""
+    """A source has listed all of its objects of these kinds, (plugin, kind) each.
+
+    Without kinds, the source is gone.
+    """
 
     source: str
     sorts: frozenset[tuple[str, str]]
@@ -50,14 +53,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The state file declares all objects of these sorts, (plugin, kind) each."""
+    """The state file declares all objects of these kinds, (plugin, kind) each."""
 
     sorts: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """History has new rows, up to this one."""
+    """History has new rows, the last of them `seq`."""
 
     seq: int
 

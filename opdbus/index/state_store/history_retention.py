@@ -1,4 +1,4 @@
-"""History is vouched for and kept small: checkpoints go to the journal, the oldest rows go."""
+"""Checkpoints of history in the journal, and deletion of rows past the limits."""
 
 import asyncio
 import time
@@ -17,19 +17,20 @@ from opdbus.index.state_store.state_store import StateStore
 
 log = structlog.get_logger()
 
-# From the first new row to the checkpoint after it.
+# Seconds from the first new row to its checkpoint.
 CHECKPOINT_SECONDS: Final = 600.0
-# Rows become too old while nothing changes, too: after so long they are looked for.
+# Rows exceed the age limit also while nothing changes: the pause until they are looked for.
 _DAY_SECONDS: Final = 86_400.0
-# Between two steps of pruning.
+# Pause between two steps of pruning, for other writes.
 _REST_SECONDS: Final = 0.01
 
 
 class HistoryRetention:
-    """Writes a checkpoint some minutes after a change, and when it is closed; prunes after it.
+    """Writes checkpoints of history after changes and at the end, and prunes after each.
 
-    `journal_log` is where they go, None where there is no journal. While nothing changes, it prunes
-    once a day.
+    `journal_log` writes to the journal; None if there is none. A checkpoint follows a change after
+    `seconds`. Without changes, history is pruned `idle_seconds` apart, once a day by default.
+    `clock` returns seconds since 1970.
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class HistoryRetention:
         self._seconds = seconds
         self._clock = clock
         self._idle_seconds = idle_seconds
-        # set when there are rows that no checkpoint of this run vouches for
+        # set when there are rows without a checkpoint of this run
         self._news = asyncio.Event()
         self._news.set()
         self._vouched = 0, 1
 
     def recorded(self) -> None:
-        """Note that history has new rows."""
+        """Schedule a checkpoint: history has new rows."""
         self._news.set()
 
     async def close(self) -> None:
@@ -74,7 +75,7 @@ class HistoryRetention:
             await self.keep()
 
     async def keep(self) -> None:
-        """Write a checkpoint if there are new rows, and prune; what fails is done the next time."""
+        """Write a checkpoint if there are new rows, and prune; failures wait for the next run."""
         self._news.clear()
         with suppress(StoreError):  # the archive has logged it
             now = int(self._clock() * 1e6)
@@ -84,7 +85,7 @@ class HistoryRetention:
             await self._prune(last)
 
     async def _prune(self, last: int) -> None:
-        """Remove the rows up to this one, in steps between which others can write."""
+        """Remove the rows up to `last`, in steps between which others can write."""
         count = 0
         while more := await self._memory.archive.write(lambda store: store.prune_history(last)):
             count += more
@@ -93,7 +94,10 @@ class HistoryRetention:
             log.info("history pruned", rows=count, last=last)
 
     async def _vouch(self, pruned: int) -> None:
-        """Write a checkpoint if there are new rows; those up to `pruned` are removed after it."""
+        """Write a checkpoint if there are new rows or more are pruned.
+
+        The caller removes the rows up to `pruned` afterwards.
+        """
         head, cut = await self._memory.archive.write(_end)
         first = max(cut, pruned) + 1
         if self._journal_log and (head.seq, first) != self._vouched:
@@ -105,7 +109,7 @@ class HistoryRetention:
 
 
 def _end(store: Store) -> tuple[Head, int]:
-    """Return where history ends, once that is on the disk, and the last row that was pruned."""
-    # a power cut must not take what a checkpoint vouches for
+    """Return the head of history, synced to disk, and the number of the last pruned row."""
+    # a power cut must not lose rows that a checkpoint covers
     store.sync()
     return store.ledger.state().head, store.ledger.cut().seq

@@ -1,4 +1,4 @@
-"""What is known in memory of all objects: brought up to the database after each change of it."""
+"""In-memory indexes, updated after each committed transaction."""
 
 import asyncio
 import json
@@ -25,16 +25,16 @@ from opdbus.platform import gc_tuning
 from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, Json, ObjectId
 
-# Entries taken into the catalogue at a time: some milliseconds' work, one by one, and of many where
-# a thread has put them into columns.
+# Entries applied to the catalogue in one turn of the event loop, some milliseconds' work: one by
+# one, and as columns built on a thread.
 _AT_A_TIME: Final = 200
 _MADE: Final = 1000
-# To put so few into columns on a thread takes longer than to wait for it.
+# Below this number of entries, columns built on a thread are slower than one by one.
 _FEW: Final = 100
 
 
 class InMemoryIndexes:
-    """The catalogue of all objects, their fields and their words, which agree."""
+    """The catalogue of all entries, their fields and their full-text index, kept in agreement."""
 
     def __init__(self, archive: Archive, usage: Usage, one_writer: asyncio.Lock) -> None:
         self._archive = archive
@@ -46,7 +46,7 @@ class InMemoryIndexes:
         self.volatile = VolatileValues()
 
     async def load(self, loaded: LoadedEntries) -> None:
-        """Take all entries of a start, and their words and fields where these are in files."""
+        """Load all entries at start, and full-text index and fields if a snapshot has them."""
         with gc_tuning.paused():
             self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
         self.snapshot_writer.note(loaded.unsealed)
@@ -62,9 +62,9 @@ class InMemoryIndexes:
     async def take(
         self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]
     ) -> Mapping[ObjectId, Change]:
-        """Take what was changed in the database, the entries those of the records.
+        """Apply a committed transaction; `entries` are those of `records`, in the same order.
 
-        Others run now and then meanwhile. Returns how things changed.
+        Other tasks run between the parts. Returns the change of each object.
         """
         self.snapshot_writer.note(len(records) + len(gone))
         freed: list[int] = []
@@ -91,7 +91,7 @@ class InMemoryIndexes:
             said: dict[ObjectId, Change] = {}
             for part in slices(others, _AT_A_TIME):
                 await asyncio.sleep(0)
-                # what an entry did to a thing first counts
+                # of several changes of an object the first counts
                 said = self.catalogue.put_each(part) | said
             changes |= said
         self.fields.touch(entries)
@@ -99,15 +99,15 @@ class InMemoryIndexes:
         return changes
 
     def _made(self, entries: Sequence[Entry]) -> catalogue.EntryColumns:
-        """Put entries into columns, and have room for them: where there are very many, it is moved.
+        """Build columns of entries, and reserve room, which may move the catalogue's arrays.
 
-        On any thread, since nothing else is taken meanwhile.
+        Runs on any thread, as long as no other change is applied meanwhile.
         """
         self.catalogue.make_room(len(entries))
         return catalogue.entry_columns(entries)
 
     def _rows(self, records: Sequence[Record], entries: Sequence[Entry]) -> list[Row]:
-        """Return the words of entries, which are those of the records; on any thread."""
+        """Return the full-text rows of records, whose entries are `entries`; on any thread."""
         ids = np.fromiter((entry.id for entry in entries), np.int64, len(entries))
         places = self.catalogue.view.places.find_each(ids).tolist()
         return [
@@ -122,10 +122,10 @@ class InMemoryIndexes:
         *,
         only_stored: bool = False,
     ) -> dict[str, Json]:
-        """Return the fields of a thing, each as the first of its sources has it.
+        """Return the fields of an object, each from the first of its entries that has it.
 
-        What op-dbus saw itself comes first, then what was published last. What is declared counts
-        only where nothing is observed. `only_stored` leaves out what moves by itself.
+        `entries` begin with op-dbus's own observers, then the latest publisher. Declared fields
+        count only if there is no observed entry. `only_stored` leaves out volatile values.
         """
         fields: dict[str, Json] = {}
         observed = [entry for entry in entries if entry.identity.source != FILE]

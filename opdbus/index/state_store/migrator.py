@@ -1,4 +1,4 @@
-"""Migrates a database while it serves: objects batch by batch, and then the rows of history."""
+"""Migration of a database while it serves: first the objects in batches, then history."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,9 +17,10 @@ log = structlog.get_logger()
 
 
 class Migrator:
-    """Brings what is stored up to this version; `on_progress` is called after each step.
+    """Migrates objects and history to this version; `on_progress` is called after each step.
 
-    `one_writer` is held while a batch is written and taken into memory. `clock` gives microseconds.
+    `one_writer` is held while a batch is written and applied to the indexes. `clock` returns
+    microseconds since 1970.
     """
 
     def __init__(
@@ -39,15 +40,15 @@ class Migrator:
         self._clock = clock
         self._boot = boot
         self._on_progress = on_progress
-        # how many objects are still as another version wrote them
+        # number of objects that are still to be rendered anew
         self.objects = 0
-        # how many rows of history nobody sees until they were looked through
+        # number of rows of history that are hidden until they are searched for secrets
         self.rows = 0
-        # set once all of it is as this version writes it
+        # set once nothing is left
         self.done = asyncio.Event()
 
     def sentence(self) -> str:
-        """Say what goes on, and how much is left; nothing once it is done."""
+        """Return a status line with the current step and what is left; "" if nothing is."""
         if self.objects:
             return f"Bringing objects up to this version: {self.objects:,} are left"
         if self.rows:
@@ -55,7 +56,7 @@ class Migrator:
         return ""
 
     async def run(self, left: Migration | None) -> None:
-        """Do what is left; what cannot be written is done once it can be."""
+        """Finish a migration and unfinished erasure, once the database can be written."""
         try:
             if left:
                 await self._migrate(left)
@@ -86,7 +87,7 @@ class Migrator:
         log.info("migrated")
 
     async def _render(self, left: Migration) -> Migration:
-        """Render a batch of objects anew, and take it into memory; other changes wait for it."""
+        """Render a batch of objects anew, and apply it to the indexes; other changes wait."""
         async with self._one_writer:
             rows = await self._archive.read(partial(migration.read, left=left))
             records = await self._archive.prepare(partial(migration.render, rows))
@@ -100,7 +101,7 @@ class Migrator:
         return left
 
     async def _look_through(self, left: Migration) -> Migration:
-        """Erase what is secret in some rows of history."""
+        """Erase the secrets in the next rows of history."""
         look = partial(migration.look_through_more, left=left, at=self._clock(), boot=self._boot)
         left = await self._archive.write(look)
         self.rows = left.unchecked

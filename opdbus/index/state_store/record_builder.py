@@ -1,4 +1,4 @@
-"""What is to be stored is made ready: on a thread, since it takes most of the time of a change."""
+"""Database records and updates of changed objects, built on a worker thread."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from opdbus.state.object import Identity, StateObject
 
 
 class BuiltRecords(NamedTuple):
-    """Records of some objects, and when they were made, in seconds since 1970."""
+    """Records of some objects, and the time of the change, in seconds since 1970."""
 
     now: float
     records: Sequence[Record]
@@ -25,10 +25,10 @@ def records(
     *,
     transient: bool,
 ) -> list[Record]:
-    """Make records of those objects that are not stored just so; the last of a name counts.
+    """Build records of the objects that differ from the stored ones.
 
-    Root may change what is another's, and does not take it away. Of what has a record already,
-    only whose it is and when it was made is set.
+    Of several objects with one identity, the last counts. A stored object keeps its owner. An item
+    that is a `Record` already keeps its content; its owner, time and transience are set.
     """
     latest = {item.identity: item for item in objects}
     known = catalogue.known_of(latest)
@@ -42,7 +42,7 @@ def records(
     seconds = max(0, int(now))
     rendered = iter(Recorder().records([one for one, _ in wanted if isinstance(one, Draft)]))
     made = ((one if isinstance(one, Record) else next(rendered), owner) for one, owner in wanted)
-    # by place, which takes half the time of `_replace`
+    # positional arguments: twice as fast as `_replace`
     return [
         Record(one.identity, owner, *one[2:7], seconds, transient, one.traits)
         for one, owner in made
@@ -58,14 +58,14 @@ def update(
     *,
     withdrawn: bool,
 ) -> Update:
-    """Put together what is changed in one transaction; raises LimitsExceeded."""
+    """Build the update of one transaction; raises LimitsExceeded."""
     known = catalogue.known_of([*(record.identity for record in made), *events])
     catalogue.usage.require_room(made, known.get)
     return Update(made, gone, known, why, events, withdrawn=withdrawn)
 
 
 def _is_stored(item: Draft | Record, entry: Entry | None, *, transient: bool) -> bool:
-    """Return whether an object is stored just so."""
+    """Return whether the stored entry has the same content and transience."""
     if entry is None or entry.transient is not transient:
         return False
     return entry.fingerprint == item.fingerprint

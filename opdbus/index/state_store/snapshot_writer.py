@@ -1,4 +1,4 @@
-"""Has what is known of very many objects be in files whenever enough of them have changed."""
+"""Writing of index snapshots once enough objects have changed."""
 
 import asyncio
 import time
@@ -18,17 +18,17 @@ from opdbus.platform import gc_tuning
 
 log = structlog.get_logger()
 
-# Fewer objects are read from the database in a moment.
+# Up to this number of objects a start reads the database fast enough without a snapshot.
 MANY: Final = 20_000
-# A file is written when a twentieth of the objects, or so many, have changed.
+# A snapshot is due after changes of a twentieth of the objects, and of at least this many.
 _SHARE: Final = 20
 _LEAST: Final = 1000
-# To write takes at most a twentieth of the time.
+# The pause after a snapshot, in durations of writing it.
 _PAUSES: Final = 20
 
 
 class SnapshotWriter:
-    """Writes the files while `run` runs; all else goes on meanwhile."""
+    """Writes snapshots of entries, full-text index and fields while `run` runs."""
 
     def __init__(
         self, archive: Archive, view: EntryView, fields: FieldReader, one_writer: asyncio.Lock
@@ -36,42 +36,45 @@ class SnapshotWriter:
         self._archive = archive
         self._view = view
         self._fields = fields
-        # whoever has it knows that all that is in the database is known in memory
+        # while it is held, database and in-memory indexes agree
         self._one_writer = one_writer
-        # of what is not in the files
+        # number of changes that are not in the files
         self._changes = 0
         self._due = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
 
     def note(self, changes: int) -> None:
-        """Count what has changed."""
+        """Count changes, and make a snapshot due once there are enough."""
         self._changes += changes
         if self._changes > max(len(self._view.places) // _SHARE, _LEAST):
             self._due.set()
 
     @property
     def is_due(self) -> bool:
-        """Whether so much has changed that the file is to be written."""
+        """Whether enough has changed for a new snapshot."""
         return self._due.is_set()
 
     async def run(self) -> None:
-        """Write the file whenever it is due, until cancelled."""
+        """Write a snapshot whenever it is due, until cancelled."""
         while True:
             await self._due.wait()
             await self._archive.calm.wait()
             self._due.clear()
             began = time.monotonic()
-            with suppress(StoreError):  # the archive has logged it; a start takes longer
+            with suppress(StoreError):  # the archive has logged it; the next start is slower
                 await self.seal()
             await asyncio.sleep(_PAUSES * (time.monotonic() - began))
 
     async def seal(self) -> None:
-        """Write the files, or remove those of a time with more objects; raises StoreError."""
+        """Write a snapshot, or remove it if there are few objects; raises StoreError."""
         async with self._one_at_a_time:
             await self._seal()
 
     async def forget(self) -> None:
-        """Remove what may have values of before, and have it be written anew; raises StoreError."""
+        """Remove the files that may have erased values, and make a new snapshot due.
+
+        The fields are read anew. Raises StoreError.
+        """
         async with self._one_at_a_time:
             self._fields.begin()
             await self._archive.write(entry_snapshot.remove_values)
@@ -88,7 +91,7 @@ class SnapshotWriter:
         path = await self._archive.read(lambda store: entry_snapshot.path_of(store, "fields"))
         try:
             await self._fields.seal(path, moment.token)
-        except OSError as error:  # the next start reads them from the database
+        except OSError as error:  # the next start reads the fields from the database
             log.warning("fields not sealed", reason=str(error))
         await self._archive.write(lambda store: _confirm(store, moment))
         await asyncio.to_thread(gc_tuning.trim)
@@ -96,7 +99,7 @@ class SnapshotWriter:
 
 
 def _begin(store: Store) -> int:
-    """Have changes be noted from now on, keep today's mean length, and count what was noted."""
+    """Start the change log, store the mean length, and return the number of logged changes."""
     with store.transaction():
         if not store.fact(SEALED):
             store.set_fact(SEALED, "no file yet")
@@ -105,7 +108,7 @@ def _begin(store: Store) -> int:
 
 
 def _confirm(store: Store, moment: SnapshotId) -> None:
-    """Take a file as the one that the next start is to read."""
+    """Make a snapshot the one that the next start reads, and drop the changes that it has."""
     with store.transaction():
         store.set_fact(SEALED, moment.token)
         store.noted.forget(moment.changes)
