@@ -124,8 +124,9 @@ class InMemoryIndexes:
     ) -> dict[str, Json]:
         """Return the fields of an object, each from the first of its entries that has it.
 
-        `entries` begin with op-dbus's own observers, then the latest publisher. Declared fields
-        count only if there is no observed entry. `only_stored` leaves out volatile values.
+        `entries` are in the catalogue's order: declared, op-dbus's observers, the latest publisher
+        and so on. Declared fields count only if there is no observed entry. `only_stored` leaves
+        out volatile values.
         """
         fields: dict[str, Json] = {}
         observed = [entry for entry in entries if entry.identity.source != FILE]

@@ -1,4 +1,4 @@
-"""The state file is loaded into the memory at start, on change, and on request."""
+"""Loading of the state file into the state store at start, on change, and on request."""
 
 import asyncio
 import os
@@ -28,21 +28,21 @@ from opdbus.state.object import FILE, Identity, StateObject
 
 log = structlog.get_logger()
 
-# What rows of history about the file itself are about.
+# The kind and name of rows of history about the file itself.
 OF_FILE: Final = ("op-dbus", "state_file")
 _FAULT: Final = "state file fault"
-# Until an unchanged file is read after a start, for what the next change of it is compared with.
+# Delay after which an unchanged file is read at a start; the next change is compared with it.
 _LATER_SECONDS: Final = 5.0
-# Some 20,000 objects: those of fewer are stored before a child process has begun.
+# Bytes of some 20,000 objects; a smaller file is stored before a child process has started.
 _LARGE: Final = 4 << 20
 
 
 class StateFileLoader:
-    """What a state file declares; a bad file changes only `last_error`.
+    """Loads the objects that a state file declares; a bad file changes only `last_error`.
 
-    An `optional` file may be missing: then nothing is declared, unless something was before. One
-    of so many bytes as is `large` is read by a child process.
-    `on_change` is called on the event loop when `last_error` or `attempted` changes.
+    If an `optional` file is missing and nothing was declared before, nothing is declared. A file of
+    at least `large` bytes is read by a child process. `on_change` is called on the event loop when
+    `last_error` or `attempted` changes.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class StateFileLoader:
     ) -> None:
         self.path = path
         self.last_error = ""
-        # whether the first load has ended, well or badly
+        # whether the first load has ended or failed, or was postponed for an unchanged file
         self.attempted = False
         self.on_change = on_change
         self._changes = changes
@@ -68,7 +68,7 @@ class StateFileLoader:
         self._one_reader = asyncio.Lock()
 
     async def load(self) -> None:
-        """Load the file; raises StateFileError, and StoreError if it cannot be stored."""
+        """Load the file, to the end if cancelled; raises StateFileError and StoreError."""
         await self._memory.archive.shield(self._load())
 
     async def _load(self) -> None:
@@ -79,7 +79,7 @@ class StateFileLoader:
                 await self._record("")
                 count = await self._memory.replace(FILE, present, changed)
             except OpDbusError as error:
-                # what was read but not stored is read again as soon as it can be stored
+                # after a failed write, read the file again as soon as the database can be written
                 if isinstance(error, StateFileError):
                     await self._record(_reason(str(error.__cause__), self.path))
                 else:
@@ -93,7 +93,10 @@ class StateFileLoader:
         log.info("state file read", path=str(self.path), objects=len(present), changed=count)
 
     async def _record(self, fault: str) -> None:
-        """Record that the file cannot be read, or can be again: once, also across restarts."""
+        """Record a change of the file's fault in history; "" if it can be read.
+
+        The last fault is stored, so a restart does not record it again.
+        """
         archive, identity = self._memory.archive, Identity("history", *OF_FILE, str(self.path))
         before = await archive.read(lambda store: store.fact(_FAULT)) or ""
         if fault == before:
@@ -107,7 +110,7 @@ class StateFileLoader:
             )
 
     async def _note(self) -> None:
-        """Note which file was read, for the next start."""
+        """Store the mark of the file that was read, for the next start."""
         mark = _mark(self._file.signature)
         if mark != await self._noted():
             with suppress(StoreError):
@@ -117,7 +120,7 @@ class StateFileLoader:
         return await self._memory.archive.read(lambda store: store.fact(DECLARED)) or ""
 
     async def _is_unchanged(self) -> bool:
-        """Return whether all that the file declares is known from the run before this one."""
+        """Return whether the file is the one that an earlier run stored completely."""
         mark = _mark(await asyncio.to_thread(signature, self.path))
         return bool(mark) and mark == await self._noted()
 
@@ -131,7 +134,7 @@ class StateFileLoader:
             try:
                 return record_process.stream(self._file, same)
             except ChildFailed as error:
-                # if the file is bad, what follows says why
+                # reading it here raises an error with the reason if the file is bad
                 log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
             present, changed = self._file.stream(same)
@@ -141,7 +144,7 @@ class StateFileLoader:
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error
 
     async def try_load(self) -> None:
-        """Load the file, or say in the log and in `last_error` why not."""
+        """Load the file, or log the reason why not; it is also in `last_error`."""
         try:
             await self.load()
         except OpDbusError as error:
@@ -152,7 +155,7 @@ class StateFileLoader:
     async def watch(self) -> None:
         """Load the file now and whenever it changes, until cancelled.
 
-        To read 100,000 objects takes seconds: a file that is as it was is read a little later.
+        Reading a large file takes seconds, so a file unchanged since the last run is read later.
         """
         later: list[asyncio.Task[None]] = []
         try:
@@ -165,7 +168,7 @@ class StateFileLoader:
                     await cancel(later)
                     await self.try_load()
         except OSError as error:
-            # such as too many inotify instances of this user; SIGHUP and Reload still work
+            # for example, the user has too many inotify instances; SIGHUP and Reload still work
             log.warning("state file not watched", path=str(self.path), reason=str(error))
             await self.try_load()
             await asyncio.Event().wait()
@@ -188,13 +191,13 @@ class StateFileLoader:
 
 
 def _reason(fault: str, path: Path) -> str:
-    """Return why the file cannot be read, without its name."""
+    """Return a fault without the leading path of the file."""
     begins = (f"cannot read the state file {path}: ", f"{path}: ", f"{path} ")
     return next((fault.removeprefix(each) for each in begins if fault.startswith(each)), fault)
 
 
 def _mark(signature: str) -> str:
-    """Return what is noted of a file that this op-dbus read; "" if that cannot be told."""
+    """Return the stored mark of a file with a signature, read by this version; "" without one."""
     return f"{__version__}, {WRITTEN_BY}: {signature}" if signature else ""
 
 
@@ -204,7 +207,7 @@ def _note(mark: str, store: Store) -> None:
 
 
 def _size(path: Path) -> int:
-    """Return how many bytes a file has, 0 where that cannot be told."""
+    """Return the size of a file in bytes, 0 if it cannot be determined."""
     try:
         return path.stat().st_size
     except (OSError, ValueError):
@@ -212,7 +215,7 @@ def _size(path: Path) -> int:
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether there is no file, as far as this user may look."""
+    """Return whether a file is missing; false if this user may not look."""
     try:
         os.lstat(path)
     except FileNotFoundError:
@@ -223,7 +226,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def _advice(path: Path) -> str:
-    """Say what is to be done about a file that cannot be loaded."""
+    """Return the condition under which a file can be loaded, as the end of an error message."""
     if not os.path.exists(path):  # noqa: PTH110 -- Path.exists() raises where it may not look
         nothing = '{"version": 1, "plugins": {}}'
         return f"it is there ({nothing} declares nothing), or OP_DBUS_STATE_FILE names another one"

@@ -1,4 +1,4 @@
-"""The host's memory: all its objects, kept on disk and in a catalogue that agree."""
+"""The state store: all entries of the host on disk and in in-memory indexes that agree."""
 
 import asyncio
 import math
@@ -36,18 +36,18 @@ from opdbus.index.storage.migration import Migration
 from opdbus.platform.slices import batches, each, slices
 from opdbus.state.object import Identity, Json, ObjectId, StateObject
 
-# Objects of a state file that are written in one transaction: some tenths of a second's work.
+# Objects of a source that are written in one transaction: some tenths of a second's work.
 _PART: Final = 2_000
 # Texts that are looked up at a time: a millisecond's work.
 _TEXTS: Final = 1_024
 
 
 class StateStore:
-    """All objects of a host; use as a context.
+    """All entries of a host; an asynchronous context manager that opens and closes the database.
 
-    `notify` is called on the event loop with each event; `clock` gives seconds since 1970, and
-    `boot` says which run of the host this is. `on_progress` is called there now and then while a
-    database is opened, recovered or migrated.
+    `notify` is called on the event loop with each event. `clock` returns seconds since 1970, and
+    `boot` identifies the boot of the host. `on_progress` is called on the event loop now and then
+    while a database is opened, recovered or migrated.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StateStore:
         self.notify = notify
         self.volatile = self._known.volatile
         self.joined = self._known.joined
-        # which observed objects the declared ones are
+        # the pairing of declared objects with observed ones
         self.declarations: Declarations = Unpaired()
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
@@ -78,11 +78,12 @@ class StateStore:
         self.unstaged = asyncio.Event()
         # set whenever there may be sentences of history without vectors
         self.unembedded = asyncio.Event()
-        # set once words and fields of what was there at the start are in memory
+        # set once full-text index and fields of the entries at the start are in memory
         self.derived = asyncio.Event()
-        # why what is found other than it was stored has changed: since op-dbus or the host ran last
+        # cause of differences found at the start: op-dbus was restarted, or the host was
         self.since_last_run = change.START
-        # in microseconds since 1970, when history ended that was written since boot
+        # time of the last row of history at the start, in microseconds since 1970; infinite if the
+        # row is not of this boot
         self.recorded_until = math.inf
         self._clock = clock
         self._boot = boot
@@ -103,16 +104,16 @@ class StateStore:
             self._stepped,
         )
         self._on_progress = on_progress
-        # how much each holder is publishing just now
+        # number of running `publish` calls of each holder
         self._publishing: Counter[str] = Counter()
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing that was stored before this start is still to change answers."""
+        """Whether migration and index building have ended, so that results are final."""
         return self.migrator.done.is_set() and self.derived.is_set()
 
     async def derive(self) -> None:
-        """Read the words and fields of all objects, which changes the order of some answers."""
+        """Wait until full-text index and fields are complete, which changes the order of hits."""
         while not self.words.is_read.is_set():
             await self.words.begin()
         await self.fields.is_read.wait()
@@ -120,16 +121,16 @@ class StateStore:
 
     @property
     def generation(self) -> int:
-        """How often anything has changed."""
+        """The number of transactions that changed objects, and of steps of migration."""
         return self._writing.generation
 
     @property
     def moved(self) -> deque[tuple[int, bytes, bytes]]:
-        """Rows of history whose distance is known once the texts have vectors."""
+        """(row, old digest, new digest) of rows of history without a distance yet."""
         return self._writing.moved
 
     async def __aenter__(self) -> Self:
-        """Open the database and learn what it holds; raises StoreError."""
+        """Open the database and load its entries; a damaged one is replaced. Raises StoreError."""
         await self.archive.__aenter__()
         try:
             try:
@@ -143,7 +144,7 @@ class StateStore:
         return self
 
     async def _load(self) -> None:
-        # a database that cannot be written is not rewritten
+        # a read-only database is not migrated
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = self._now()
         left, loaded = await first(lambda store: _load(store, at, self._boot))
@@ -163,7 +164,7 @@ class StateStore:
         return int(self._clock() * 1e6)
 
     def _stepped(self) -> None:
-        """Note that objects have other texts, so that questions may have other answers."""
+        """Mark vectors as incomplete after a step of migration, and report progress."""
         if not self.migrator.done.is_set():
             self._writing.generation += 1
             self.stale.set()
@@ -171,20 +172,20 @@ class StateStore:
         self._on_progress()
 
     async def __aexit__(self, *error: object) -> None:
-        """Close the database; everything committed stays."""
+        """Close the database, and cancel unfinished work."""
         await self.archive.__aexit__(*error)
 
-    # writing: each change holds the lock from its first look at the catalogue to its last, and
-    # is never left halfway: database and catalogue agree even if a caller leaves meanwhile
+    # writing: each change holds the lock from its first to its last use of the catalogue, and is
+    # shielded from cancellation, so that database and catalogue always agree
 
     async def replace(
         self, source: str, present: IdentityHashSet, changed: Iterable[StateObject | Record]
     ) -> int:
-        """Make a source hold exactly the present objects, with the changed ones as given.
+        """Replace the objects of a source: those not in `present` are removed.
 
-        Many are written in parts, which are found at once; others are gone with the last, until
-        which `present` may grow. Objects of the first listing were there before: history has no
-        values of them, and no sentences. Returns how many changed, with those that are gone.
+        `changed` has the new and changed ones. Many are written in parts, visible at once; the last
+        part removes objects, and until then `present` may grow. For the first listing of a source,
+        history gets no values and no sentences. Returns the number of changed and removed objects.
         """
         is_first = not self.catalogue.sources[source] and not await self.was_listed(source)
         parts = batches(changed, _PART)
@@ -199,7 +200,7 @@ class StateStore:
             part, later = await following() or self._nothing(), await following()
             async with self.archive.busy() if later else nullcontext():
                 while later is not None:
-                    # a part is made ready while those before are stored: nobody else changes it
+                    # build the next part while this one is stored: no one else writes this source
                     ahead = asyncio.ensure_future(following())
                     try:
                         async with self._one_writer:
@@ -217,9 +218,10 @@ class StateStore:
     async def publish(
         self, objects: Sequence[StateObject], owner: int, *, holder: str = "", cause: str = ""
     ) -> None:
-        """Insert or replace observed objects of one owner; raises AccessDenied for another's.
+        """Insert or replace objects that an owner published; raises AccessDenied for another's.
 
-        With a `holder`, they live until `release` of it; the last publisher decides.
+        With a `holder`, they are transient and live until `release(holder)`. The last publication
+        of an object decides. Raises LimitsExceeded and StoreError.
         """
 
         async def work() -> None:
@@ -239,7 +241,7 @@ class StateStore:
                 if not self._publishing[holder]:
                     del self._publishing[holder]
 
-        # known at once, so that `release` waits for what its holder is still publishing
+        # before the first await, so that `release` waits for this publication
         self._publishing[holder] += 1
         await self.archive.shield(work())
 
@@ -251,10 +253,10 @@ class StateStore:
         why: Callable[[Identity], Why] = lambda _: Why(),
         events: Mapping[Identity, Why] = {},
     ) -> None:
-        """Insert or replace what an observer saw, and remove what is gone; raises StoreError.
+        """Insert or replace objects that an observer saw, and remove those that are gone.
 
-        `volatile` has fields that move by themselves: they are shown, and never stored. `events`
-        happened to objects, and left them as they were.
+        `volatile` has volatile values, which are kept in memory only. `events` happened to objects
+        without changing them. Raises StoreError.
         """
 
         async def work() -> None:
@@ -268,9 +270,9 @@ class StateStore:
         await self.archive.shield(work())
 
     async def record(self, changes: Sequence[change.Change], work: Callable[[Store], None]) -> None:
-        """Write rows of history that change no object, and do some work with them.
+        """Run `work` and append rows of history that change no object, in one transaction.
 
-        All of it in one transaction. Raises StoreError.
+        Raises StoreError.
         """
         at = self._now()
 
@@ -283,23 +285,23 @@ class StateStore:
             self.notify(Recorded(rows[-1]))
 
     async def was_listed(self, source: str) -> bool:
-        """Return whether an earlier run listed a source, which may have had nothing."""
+        """Return whether a source was ever listed, even if it had no objects."""
         return bool(await self.archive.read(lambda store: store.fact(f"listed {source}")))
 
     async def note_listed(self, source: str) -> None:
-        """Note for later runs that a source was listed; raises StoreError."""
+        """Store that a source was listed; raises StoreError."""
         if not (self.archive.is_read_only or await self.was_listed(source)):
             await self.record([], lambda store: store.set_fact(f"listed {source}", "yes"))
 
     async def of_source(self, source: str) -> list[Entry]:
-        """Return all entries of a source, after the changes that were begun."""
+        """Return all entries of a source, after the running change is complete."""
         async with self._one_writer:
             return self.catalogue.of_source(source)
 
     async def withdraw(self, object_ids: Iterable[ObjectId], owner: int, cause: str = "") -> int:
-        """Remove what an owner published about things, and count the entries.
+        """Remove what an owner published about objects; return the number of entries.
 
-        Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
+        Raises UnknownObject, and AccessDenied if an object has no entry of this owner.
         """
 
         async def work() -> int:
@@ -313,11 +315,11 @@ class StateStore:
         return await self.archive.shield(work())
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
-        """Erase values of history; return what, and whether no trace of it is left in the files."""
+        """Erase values from history; return the rows, and whether the files have no trace left."""
         return await self.archive.shield(self._cleaner.forget(target, cause))
 
     async def release(self, holder: str) -> None:
-        """Remove what was published to live only as long as its holder; raises StoreError."""
+        """Remove the transient objects of a holder; raises StoreError, and then tries again."""
         if not self._known.transient.held_by(holder) and holder not in self._publishing:
             return
 
@@ -345,7 +347,7 @@ class StateStore:
         *,
         withdrawn: bool = False,
     ) -> Mapping[ObjectId, Change]:
-        """Write changes, and tell of them."""
+        """Write changes, publish events, and wake up the vector loops."""
         generation, changes, rows = await self._writing.write(
             made, gone, why, events, withdrawn=withdrawn
         )
@@ -373,9 +375,9 @@ class StateStore:
         return await self.archive.read(lambda store: store.content(ids)) if ids else {}
 
     async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Mapping[bytes, str]:
-        """Return the texts of objects by digest, in the order of the digests.
+        """Return the texts of objects by digest, in the order of the digests; without those gone.
 
-        Those that come `again` are kept for then.
+        Recent texts come from a cache, which drops them unless they are needed `again`.
         """
         found: dict[bytes, str] = {}
         for part in slices(digests, _TEXTS):
@@ -391,14 +393,14 @@ class StateStore:
         return await self.archive.read(lambda store: store.texts(digests))
 
     def forget_texts(self) -> None:
-        """Drop the texts that were kept for `texts`, once no object waits for its vector."""
+        """Empty the cache of `texts`; call once no object waits for its vector."""
         self._writing.recent_texts.clear()
 
 
 def _load(store: Store, at: int, boot: str) -> tuple[Migration | None, LoadedEntries]:
-    """Return what is left of a migration, and all entries that stay; raises StoreError.
+    """Return the rest of a migration, and all entries that are not transient.
 
-    What is secret by today's rules is gone by then.
+    Redacts objects by this version's rules first. Raises StoreError.
     """
     if left := migration.begin(store):
         left = migration.redact_objects(store, left, at, boot)

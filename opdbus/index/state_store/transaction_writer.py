@@ -1,4 +1,4 @@
-"""Changes are written one after the other: to the database, and then to what is known in memory."""
+"""Writing of changes: a transaction of the database, and then the in-memory indexes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ _MAX_MOVED: Final = 10_000
 
 
 class CommittedChanges(NamedTuple):
-    """The generation that was written, how things changed, and the new rows of history."""
+    """The generation of a transaction, the change of each object, and the new rows of history."""
 
     generation: int
     changes: Mapping[ObjectId, Change]
@@ -27,11 +27,11 @@ class CommittedChanges(NamedTuple):
 
 
 class TransactionWriter:
-    """Writes changes; the caller keeps others from writing meanwhile."""
+    """Writes changes one after the other; the caller holds the writers' lock."""
 
     def __init__(self, archive: Archive, known: InMemoryIndexes, boot: str) -> None:
         self.generation = 0
-        # rows of history whose distance is known once the texts have vectors
+        # (row, old digest, new digest) of rows of history whose distance is still to be computed
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
         self.recent_texts = RecentTexts()
         self._archive = archive
@@ -46,7 +46,7 @@ class TransactionWriter:
         *,
         transient: bool = False,
     ) -> BuiltRecords:
-        """Make records of those objects that are not stored just so."""
+        """Build records, on a thread, of the objects that differ from the stored ones."""
         known = self._known.catalogue
         make = partial(record_builder.records, known, objects, owner, now, transient=transient)
         return BuiltRecords(now, await self._archive.prepare(make))
@@ -60,7 +60,7 @@ class TransactionWriter:
         *,
         withdrawn: bool,
     ) -> CommittedChanges:
-        """Write records, and remove entries; raises LimitsExceeded, and StoreError."""
+        """Write records and events, and remove entries; raises LimitsExceeded and StoreError."""
         now, records = made
         if not records and not events and not gone:
             return CommittedChanges(self.generation, {}, range(0))

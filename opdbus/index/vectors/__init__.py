@@ -1,4 +1,4 @@
-"""Vectors of objects: the indexing loop, exact and quantized rows, and two-stage search.
+"""Vectors of objects: the embedding loop, exact and quantized rows, and two-stage search.
 
 Owns the vectors in memory and in files. Imports the state store and serving.
 """

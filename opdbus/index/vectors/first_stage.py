@@ -1,6 +1,6 @@
-"""The first stage of a search: static vectors of all objects, made of their texts and not stored.
+"""The first stage of a search: static vectors of all objects, kept in memory only.
 
-A table makes 100,000 of them a second, which is sooner than they could be read.
+The static table computes them from the texts faster than they could be read from the database.
 """
 
 import asyncio
@@ -24,38 +24,38 @@ from opdbus.serving.serving import Serving
 log = structlog.get_logger()
 
 STATIC: Final = "static"
-# Levels whose vectors take a model to run.
+# Levels with a model, which is slower than the static table.
 _SLOW: Final = frozenset(("low", "medium", "high"))
 # Texts that are read and encoded at a time.
 _AT_A_TIME: Final = 4096
-# Texts that are forgotten at a time: some milliseconds' work.
+# Texts forgotten in one turn of the event loop: some milliseconds' work.
 _FORGOTTEN: Final = 500
-# When what failed is tried again.
+# Delay before another attempt after an error.
 _RETRY_SECONDS: Final = 20.0
 
 
 class FirstStage:
-    """The static vectors of a memory's objects; `run` keeps them complete while they are needed."""
+    """Static vectors of a state store's objects; `run` keeps them complete while needed."""
 
     def __init__(
         self, memory: StateStore, serving: Serving, is_worth_it: Callable[[], bool]
     ) -> None:
         self.index: VectorIndex | None = None
-        # whether there is no table, or none that works
+        # whether the static table failed at the last attempt
         self.is_broken = False
         self._memory = memory
         self._serving = serving
         self._is_worth_it = is_worth_it
-        # set and replaced whenever the vectors were brought up to date
+        # set and replaced after each attempt to complete the vectors
         self._turn = asyncio.Event()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the configured level has a model that is slower than a table."""
+        """Whether the configured level has a model that is slower than the static table."""
         return self._serving.config.vector_level in _SLOW
 
     async def run(self) -> None:
-        """Give new objects their vectors at once, until cancelled."""
+        """Compute the vectors of new objects at once, until cancelled."""
         behind, view = self._memory.unstaged, self._memory.catalogue.view
         behind.set()
         while True:
@@ -77,29 +77,29 @@ class FirstStage:
             self._turn = asyncio.Event()
 
     async def ready(self, seconds: float) -> None:
-        """Wait until all objects that are stored by now have their vectors, at most so long."""
+        """Wait at most `seconds` until all objects stored by now have their static vectors."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                # a turn that goes on may have begun before the last of them came
+                # the running turn may have begun before the last objects were stored
                 for _ in range(2):
                     if self._memory.unstaged.is_set():
                         await self._turn.wait()
 
     async def ask(self, question: str, priority: Rank) -> tuple[VectorIndex, NDArray[np.float32]]:
-        """Embed a question: the index to look in, and the vector."""
+        """Embed a query; return the index to search and the vector (dimension,)."""
         found = await self._serving.embed([question], STATIC, priority=priority)
         if self.index is None or self.index.numerics != found.numerics:
             self.index = self._new(found.numerics, len(found.vectors[0]))
         return self.index, found.vectors[0]
 
     def vector(self, entry: Entry) -> tuple[VectorIndex, NDArray[np.float32]] | None:
-        """Return an object's own vector, and the index that it is in; None where it has none."""
+        """Return the index and an entry's vector in it; None if it has none."""
         index = self.index
         vector = None if index is None else index.get(entry.text_digest)
         return None if index is None or vector is None else (index, vector)
 
     def count(self) -> int:
-        """Return how many things have their vectors, those of all their entries."""
+        """Return the number of objects whose entries all have static vectors."""
         index = self.index
         return 0 if index is None else len(self._memory.catalogue) - index.waiting
 
@@ -120,17 +120,17 @@ class FirstStage:
                     self.index = None
                     return
                 if not await self._add(embedder, self.index, lacking):
-                    break  # what is being changed right now
+                    break  # the rest is being changed or removed
             await self._forget_gone(self.index)
 
     async def _add(self, embedder: Embedder, index: VectorIndex, digests: list[bytes]) -> int:
-        """Encode texts, and count them."""
+        """Embed texts; return the number of vectors added."""
         texts = await self._memory.texts(digests, again=True)
         rows = await embedder.tokenize([*texts.values()])
         return len(await index.add([*texts], await embedder.run(rows)))
 
     async def _forget_gone(self, index: VectorIndex) -> None:
-        """Forget texts that are gone, once they are as many as the others."""
+        """Forget texts without objects, once they are about as many as the others."""
         texts = self._memory.catalogue.texts
         if 2 * texts.count_unused() > len(texts) + _AT_A_TIME:
             while unused := texts.unused(_FORGOTTEN):

@@ -1,4 +1,4 @@
-"""The loop that gives every object its vector: at most one batch is ever computed twice."""
+"""The loop that computes the missing vectors of all objects and stores them batch by batch."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,22 +23,22 @@ from opdbus.platform.tasks import pauses, until_first_ends
 
 log = structlog.get_logger()
 
-# Texts tokenized at a time: enough to find rows of equal length, few enough to hold in memory.
+# Texts tokenized at a time: enough to group rows of equal length, few enough for memory.
 _WINDOW = 8192
-# Texts that were asked for, of which so many are computed before it is looked which are now.
+# Texts taken from the priority queue at a time.
 _ASKED: Final = 8
-# Texts that are forgotten at a time: some milliseconds' work. And pairs that are compared.
+# Texts forgotten, and pairs of vectors compared, at a time: some milliseconds' work.
 _FORGOTTEN: Final = 500
 _COMPARED: Final = 512
-# How long what failed is left alone, the first time, the second, and so on.
+# Delays after successive failures, the last one repeated.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
 
 class Indexer:
-    """Computes what is pending, and commits batch by batch.
+    """Embeds pending texts, and commits batch by batch: a kill loses at most one batch.
 
-    `on_progress` gets the number of texts that still wait, after each batch; `on_fault` a sentence
-    when vectorizing failed, and "" when it works again.
+    `on_progress` gets the number of objects that still wait, after each batch. `on_fault` gets a
+    sentence when embedding failed, and "" when it works again.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Indexer:
         self._on_progress = on_progress
         self._sentences = SentenceVectors(vectors)
         self._retry_seconds = retry_seconds
-        # whether what a run before this one left was pruned
+        # whether vectors left by earlier runs were pruned
         self._is_pruned = False
 
     async def run(self) -> None:
-        """Work whenever the memory is stale or another engine serves, until cancelled."""
+        """Embed whenever the state store is stale or another engine serves, until cancelled."""
         self._memory.stale.set()
         await until_first_ends(self._follow(), self._work(), self._sentences.run())
 
@@ -68,14 +68,14 @@ class Indexer:
             async for phase in changes:
                 if phase.embedder:
                     self._memory.stale.set()
-                # whether there are vectors of the level decides whether static ones are worth it
+                # the need for static vectors depends on those of the level
                 self._memory.unstaged.set()
 
     async def _work(self) -> None:
         delays = pauses(self._retry_seconds)
         while True:
             await self._memory.stale.wait()
-            # texts of another version get no vectors: they are about to be rendered anew
+            # texts of an older version are about to be rendered anew
             await self._memory.migrator.done.wait()
             self._memory.stale.clear()
             try:
@@ -85,7 +85,7 @@ class Indexer:
             except ShuttingDown:
                 if self._serving.is_closed:
                     raise
-                self._memory.stale.set()  # only this engine: another one took its place
+                self._memory.stale.set()  # another engine has replaced this one
             except OpDbusError as error:
                 delay = next(delays)
                 log.error("not vectorized", reason=str(error), again_in_s=delay)  # noqa: TRY400 -- a sentence, no traceback
@@ -97,7 +97,7 @@ class Indexer:
 
     async def _catch_up(self, embedder: Embedder) -> None:
         if embedder.is_provisional:
-            return  # its successor's vectors may be of another class, and it makes this stale
+            return  # its successor may have other numerics, and makes the store stale
         with embedder.held():
             index = await self._vectors.index(embedder.numerics, embedder.dimension)
             self._vectors.keep_only(index)
@@ -109,12 +109,12 @@ class Indexer:
                 if not (pending := index.pending(_WINDOW)):
                     break
                 if self._serving.phase.embedder is not embedder:
-                    return  # its successor has begun to serve, which makes the memory stale
+                    return  # its successor serves, and has made the store stale
                 self._report(index)
                 computed += await self._embed(embedder, index, pending)
                 await asyncio.to_thread(index.seal)
                 if index.pending(1) == pending[:1]:
-                    return  # all of it is being changed right now, which makes the memory stale
+                    return  # all of these are being changed, which makes the store stale
         self._report(index)
         self._memory.forget_texts()
         await self._tell_moved(index)
@@ -122,16 +122,16 @@ class Indexer:
         objects = len(self._memory.catalogue)
         reused = max(0, objects - computed)
         self._memory.notify(Vectorized(generation, embedder.level, computed, reused))
-        # what only reused vectors is no news
+        # a turn that computed nothing is not worth an info line
         say = log.info if computed else log.debug
         say("vectorized", computed=computed, reused=reused)
         self._memory.unembedded.set()
-        # static vectors may not be worth their memory any more
+        # static vectors may no longer be worth their memory
         self._memory.unstaged.set()
 
     async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[bytes]) -> int:
-        """Embed texts, some batches at a time; each part is committed before the next is begun."""
-        # without those of objects that were changed or removed meanwhile
+        """Embed texts in parts, each committed before the next begins; return their number."""
+        # without texts of objects that were changed or removed meanwhile
         texts = await self._memory.texts(pending)
         there = [*texts]
         rows = await embedder.tokenize([*texts.values()])
@@ -140,9 +140,9 @@ class Indexer:
         for part in await asyncio.to_thread(_parts, lengths, embedder.batch_tokens):
             computed += await self._embed_asked(embedder, index)
             if embedder.level != STATIC:
-                # static vectors of objects that are being stored come first
+                # during a bulk load, static vectors come first
                 await self._memory.archive.calm.wait()
-            # thousands may come and go while the parts before are computed
+            # objects may have changed during the earlier parts
             wanted = [*compress(part, index.wanted([there[i] for i in part]))]
             taken = await asyncio.to_thread(rows.take, wanted)
             await self._run(embedder, index, [there[i] for i in wanted], taken)
@@ -151,7 +151,7 @@ class Indexer:
         return computed
 
     async def _embed_asked(self, embedder: Embedder, index: VectorIndex) -> int:
-        """Embed what searches asked for meanwhile, the most wanted first."""
+        """Embed the texts in the priority queue, the most requested first; return their number."""
         computed = 0
         while asked := self._vectors.asked.take(_ASKED, lambda one: index.wanted([one])[0]):
             texts = await self._memory.texts(asked)
@@ -163,14 +163,14 @@ class Indexer:
     async def _run(
         self, embedder: Embedder, index: VectorIndex, digests: Sequence[bytes], rows: Rows
     ) -> None:
-        """Give texts their vectors, which are committed before anything else is computed."""
+        """Compute the vectors of texts, store them, and add them to the index."""
         if digests:
             vectors = await embedder.run(rows)
             await self._vectors.save(index, digests, vectors)
             await index.add(digests, vectors)
 
     async def _tell_moved(self, index: VectorIndex) -> None:
-        """Tell history how far texts moved that changed, before the old vectors are forgotten."""
+        """Store the distances of changed texts in history, before old vectors are forgotten."""
         waiting = self._memory.moved
         rows = [waiting.popleft() for _ in range(len(waiting))]
         moved: list[tuple[float, int]] = []
@@ -181,31 +181,30 @@ class Indexer:
                 await self._memory.archive.write(lambda store: store.put_moved(moved))
 
     async def _prune(self, index: VectorIndex) -> None:
-        """Forget the vectors of texts that are gone: one that comes back is computed anew."""
+        """Forget the vectors of texts that no object has any more."""
         archive, texts = self._memory.archive, self._memory.catalogue.texts
         if archive.fault:
             return
         with suppress(StoreError):
             if not self._is_pruned:
-                # what a run before this one, or another engine, has left; in parts: of a million,
-                # all take a second, in which nothing else could be written
+                # left by earlier runs or other engines; in parts, since other writes wait for each
                 for byte in range(256):
                     await archive.write(partial(Store.prune_vectors, first=byte))
                 self._is_pruned = True
             while unused := texts.unused(_FORGOTTEN):
                 pruned = [*await archive.write(partial(Store.forget_vectors, digests=unused))]
                 texts.forget(unused)
-                # those that have come back meanwhile
+                # those that are used again meanwhile are embedded anew
                 index.drop(compress(pruned, texts.are_used(texts.find_each(pruned))))
             await index.shrink()
 
     def _report(self, index: VectorIndex) -> None:
-        """Tell how many texts wait."""
+        """Report the number of objects that wait for vectors."""
         self._on_progress(index.waiting)
 
 
 def _moved(index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]) -> list[tuple[float, int]]:
-    """Return how far texts moved, and the row of each, of those that have their vectors."""
+    """Return (cosine distance, row) of each changed text whose old and new vectors exist."""
     get = index.get_on_thread
     found = [(row, get(old), get(new)) for row, old, new in rows]
     return [
@@ -216,9 +215,9 @@ def _moved(index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]) -> list
 
 
 def _parts(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Split indexes of texts into parts of about so many tokens, the longest texts first.
+    """Split indexes of texts into parts of at most about `tokens` tokens, longest texts first.
 
-    The scheduler makes the batches: here, texts of about the same length are only kept together.
+    The scheduler makes the batches; a part only groups texts of about the same length.
     """
     parts: list[list[int]] = []
     room = 0

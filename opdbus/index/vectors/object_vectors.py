@@ -1,4 +1,4 @@
-"""The objects' vectors by the engine that serves: read from the database, asked for, compared."""
+"""The objects' vectors of the serving engine: loading, lookup, storing and comparison."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,16 +24,17 @@ from opdbus.state.object import ObjectId
 
 log = structlog.get_logger()
 
-# Vectors stored at a time that could not be stored before.
+# Vectors stored at a time after the database could not be written.
 _SAVED: Final = 1024
 # Vectors read at a time.
 _READ: Final = 4096
 
 
 class ObjectVectors:
-    """A vector index for what serves; the kept vectors are read when it is first asked for.
+    """The vector indexes of engines, by their numerics; stored vectors are read on first use.
 
-    Which engine serves is asked of `serving` each time: an index belongs to numerics, to no engine.
+    An index belongs to numerics, not to an engine: several engines may share it. The serving engine
+    is taken from `serving` at each call.
     """
 
     def __init__(self, memory: StateStore, serving: Serving) -> None:
@@ -41,15 +42,15 @@ class ObjectVectors:
         self.serving = serving
         # why objects wait for their vectors longer than they should; empty while they do not
         self.fault = ""
-        # texts that searches wanted a vector of that was missing
+        # texts without a vector that searches needed
         self.asked = EmbedPriorityQueue()
         folder = memory.archive.folder
-        # whether a run before this one has left very many vectors, perhaps of what will serve
+        # whether an earlier run left files of very many vectors, perhaps of the engine to be served
         self.were_left = folder is not None and any(folder.glob("*.rows"))
         self._indexes: dict[str, asyncio.Task[VectorIndex]] = {}
 
     async def index(self, numerics: str, dimension: int) -> VectorIndex:
-        """Return the index of an engine's numerics; raises StoreError if it cannot be read."""
+        """Return the index of some numerics, read on first use; raises StoreError."""
         task = self._indexes.get(numerics)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.create_task(self._read(numerics, dimension))
@@ -57,12 +58,12 @@ class ObjectVectors:
         return await asyncio.shield(task)
 
     def keep_only(self, index: VectorIndex) -> None:
-        """Drop the indexes of engines that no longer serve; searches that use one keep it."""
+        """Drop all other indexes; running searches keep the one that they use."""
         self._indexes = {index.numerics: self._indexes[index.numerics]}
 
     @property
     def current(self) -> VectorIndex | None:
-        """The index of the engine that serves, or that served last if none does; None till read."""
+        """The index of the serving engine, else of the last one that served; None until read."""
         embedder = self.serving.phase.embedder
         numerics = embedder.numerics if embedder else next(reversed(self._indexes), "")
         task = self._indexes.get(numerics)
@@ -72,7 +73,7 @@ class ObjectVectors:
     async def ask(
         self, question: str, priority: Rank = Rank.FEW
     ) -> tuple[VectorIndex, NDArray[np.float32]]:
-        """Embed a question: the index to look in, and the vector (dimension,).
+        """Embed a query; return the index to search and the vector (dimension,).
 
         Raises NoModel, ModelError, ProviderError, ShuttingDown.
         """
@@ -81,10 +82,10 @@ class ObjectVectors:
         return await self.index(found.numerics, len(vector)), vector
 
     async def vector(self, object_id: ObjectId) -> tuple[VectorIndex, NDArray[np.float32]]:
-        """Return a thing's vector (dimension,), and the index that it is in.
+        """Return the index and an object's vector (dimension,) in it.
 
-        Waits for the first engine; vectors that are there outlive it. Raises UnknownObject,
-        NoVector, NoModel, ProviderError.
+        Waits for the first engine; existing vectors remain available after it ends. Raises
+        UnknownObject, NoVector, NoModel, ProviderError.
         """
         entry = self.memory.catalogue.first(object_id)
         index = await self.served()
@@ -94,7 +95,7 @@ class ObjectVectors:
         return index, vector
 
     async def served(self) -> VectorIndex:
-        """Return the index of the engine that serves, or served last; waits for the first one.
+        """Return the index of the serving engine, or the last one; wait for the first engine.
 
         Raises NoModel, ProviderError.
         """
@@ -109,7 +110,10 @@ class ObjectVectors:
     async def save(
         self, index: VectorIndex, digests: Sequence[bytes], vectors: NDArray[np.float32]
     ) -> None:
-        """Store vectors, now or as soon as the database can be written; they serve meanwhile."""
+        """Store vectors, now or as soon as the database can be written.
+
+        Vectors not stored are in `index.unsaved`; the caller adds all of them to the index.
+        """
         archive = self.memory.archive
 
         def put(store: Store) -> None:
@@ -127,7 +131,7 @@ class ObjectVectors:
         self.memory.stale.set()
 
     async def save_rest(self, index: VectorIndex) -> None:
-        """Store the vectors that could not be stored before."""
+        """Store the vectors in `index.unsaved`."""
         found = [(d, index.get(d)) for d in index.unsaved]
         rest = [(text_digest, vector) for text_digest, vector in found if vector is not None]
         index.unsaved.clear()
@@ -136,14 +140,14 @@ class ObjectVectors:
             await self.save(index, [text_digest for text_digest, _ in part], vectors)
 
     def waiting(self) -> int:
-        """Return how many things will get a vector and have none yet."""
+        """Return the number of objects that still wait for a vector of the configured level."""
         if self.serving.config.vector_level == "none":
             return 0
         index = self.current
         return len(self.memory.catalogue) if index is None else index.waiting
 
     def distance(self, one: Entry | None, other: Entry | None) -> float:
-        """Return the cosine distance of two entries; NaN while one or a vector is missing."""
+        """Return the cosine distance of two entries; NaN if an entry or a vector is missing."""
         index = self.current
         first = index.get(one.text_digest) if index and one else None
         second = index.get(other.text_digest) if index and other else None
@@ -171,7 +175,7 @@ class ObjectVectors:
 
 
 def _remove_others(folder: Path, kept: Path | None) -> None:
-    """Remove the files of other engines; what is in them is in the database, too."""
+    """Remove the files of other engines; the database has their vectors, too."""
     with suppress(OSError):
         for path in folder.iterdir():
             if kept is None or path.stem != kept.stem:
@@ -181,9 +185,9 @@ def _remove_others(folder: Path, kept: Path | None) -> None:
 def _kept(
     index: VectorIndex, digests: Sequence[bytes], store: Store
 ) -> tuple[list[bytes], NDArray[np.float32]]:
-    """Return those of some texts whose vectors are kept, and the vectors.
+    """Return the digests with stored vectors, and the vectors (digests, dimension).
 
-    One of another size is damaged, and left out.
+    Vectors of another size are damaged and left out.
     """
     by_key = {index.key(text_digest): text_digest for text_digest in digests}
     rows = [row for row in store.vectors_of([*by_key]) if len(row[1]) == 4 * index.dimension]
@@ -192,6 +196,6 @@ def _kept(
 
 
 def no_vector(entry: Entry) -> NoVector:
-    """Return the error of an object that waits for its vector."""
+    """Return the error for an entry that has no vector yet."""
     name = "/".join(entry.identity[1:])
     return NoVector(f"{name} has no vector yet: wait for the signal Vectorized and ask again")

@@ -1,4 +1,4 @@
-"""The second stage of a search: the best of the first, in the order of the level's own vectors."""
+"""The second stage of a search: the best hits of the first, ordered by the level's vectors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -20,21 +20,20 @@ from opdbus.platform.tasks import cancel, start
 
 Vector: TypeAlias = tuple[VectorIndex, NDArray[np.float32]]
 Found: TypeAlias = Sequence[tuple[Entry, Score]]
-# gives the vector of a question
+# embeds a query
 Ask: TypeAlias = Callable[[str], Awaitable[Vector | None]]
 
-# As many hits as people look at get vectors that they lack: a model takes milliseconds for each.
+# Hits whose missing vectors are computed during a search: as many as people look at.
 COMPUTED: Final = 24
-# So many are compared by the vectors that are there: on the development set of the static table's
-# packages that loses 0.1 points of MRR, and 24 lose 0.7.
+# Hits that are compared by existing vectors; fewer lose answers of the second stage.
 COMPARED: Final = 100
-# Texts that each lane has at hand, so that it need not wait for the next.
+# Texts in flight for each lane of the scheduler, so that no lane idles.
 _AT_HAND: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEmbedding:
-    """What the found is compared with, as soon as it is known, and until when that may take."""
+    """The future vector of a query, and the deadline of the search in the event loop's time."""
 
     vector: Awaitable[Vector]
     ends: float
@@ -42,9 +41,13 @@ class PendingEmbedding:
 
 @asynccontextmanager
 async def prefetch_embedding(ask: Ask, words: str) -> AsyncIterator[Ask]:
-    """Begin to ask for the vector of a question that may yet be corrected; give what ends it."""
+    """Begin to embed a query, `words`, whose spelling may still be corrected.
+
+    Yields a function that returns the vector of the final query: the begun one if the query is
+    unchanged.
+    """
     task = asyncio.ensure_future(ask(words))
-    # so that the model runs while the words are looked up
+    # let the model start before the lexical search
     await asyncio.sleep(0)
     try:
         yield lambda question: task if question == words else ask(question)
@@ -53,18 +56,21 @@ async def prefetch_embedding(ask: Ask, words: str) -> AsyncIterator[Ask]:
 
 
 class SecondStage:
-    """Puts what was found in order; missing vectors are computed while there is time, and kept."""
+    """Orders hits by the level's vectors; computes and stores missing ones while there is time."""
 
     def __init__(self, vectors: ObjectVectors) -> None:
         self._vectors = vectors
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
-        """Stop computing."""
+        """Cancel running computations."""
         await cancel(self._tasks)
 
     async def own(self, entry: Entry, ends: float) -> Vector:
-        """Return an object's own vector, computed if it is missing; raises NoVector."""
+        """Return the index and an entry's vector, computed if missing until the time `ends`.
+
+        Raises NoVector.
+        """
         if embedder := self._vectors.serving.phase.embedder:
             index = await self._vectors.index(embedder.numerics, embedder.dimension)
             if entry.text_digest not in index:
@@ -74,22 +80,26 @@ class SecondStage:
         raise no_vector(entry)
 
     async def order(self, found: Found, asking: PendingEmbedding) -> Found:
-        """Return what was found: what has vectors of the level, best first, and then the others."""
+        """Return the hits: those compared by the level's vectors, best first, then the others.
+
+        Without an engine or the query's vector, the order stays, and the best hits' texts get
+        priority.
+        """
         best, rest = found[:COMPUTED], found[COMPUTED:]
-        # a model that is still loaded is not waited for
+        # do not wait for a model that is still loading
         if self._vectors.serving.phase.embedder is None:
             return [*self._left(best), *rest]
         current = self._vectors.current
         is_known = current is not None and not current.lacking(entry for entry, _ in best)
         try:
-            # where nothing is missing, the question is waited for as by an exact search
+            # if no vector is missing, wait for the query's vector as an exact search does
             async with asyncio.timeout_at(None if is_known else asking.ends):
                 index, vector = await asking.vector
         except (TimeoutError, OpDbusError):
             return [*self._left(best), *rest]
         if lacking := index.lacking(entry for entry, _ in best):
             await self._compute(index, lacking, asking.ends)
-        # where the best have their vectors, less likely ones are not put before one that lacks it
+        # while one of the best has no vector, less likely hits must not come before it
         depth = COMPUTED if index.lacking(entry for entry, _ in best) else COMPARED
         return [*self._ordered(found[:depth], index, vector), *found[depth:]]
 
@@ -111,12 +121,12 @@ class SecondStage:
         return [*sorted(best, key=lambda row: -row[1].total), *self._left(others)]
 
     def _left(self, found: Found) -> Found:
-        """Leave objects as they were found, and have them vectorized first."""
+        """Return hits unchanged, and give their texts priority in the embedding loop."""
         self._vectors.asked.add(entry.text_digest for entry, _ in found)
         return found
 
     async def _compute(self, index: VectorIndex, entries: Sequence[Entry], ends: float) -> None:
-        """Compute vectors until the time is over; what was begun then is ended for later."""
+        """Compute vectors, and wait until the time `ends`; texts begun by then are finished."""
         task = start(self._work(index, entries, ends), self._tasks)
         await asyncio.wait([task], timeout=ends - asyncio.get_running_loop().time())
 
@@ -136,7 +146,7 @@ class SecondStage:
 async def _made(
     embedder: Embedder, index: VectorIndex, texts: Mapping[bytes, str], ends: float
 ) -> dict[bytes, NDArray[np.float32]]:
-    """Add vectors of texts to an index one by one, the first ones first, and return them."""
+    """Embed texts one by one in their order until the time `ends`; add and return the vectors."""
     left, clock = iter(texts.items()), asyncio.get_running_loop().time
     made: dict[bytes, NDArray[np.float32]] = {}
 
@@ -145,7 +155,7 @@ async def _made(
             for key, text in left:
                 if clock() >= ends:
                     return
-                # another search, or the background, may have been sooner
+                # another search or the embedding loop may have been faster
                 if key in index:
                     continue
                 vectors = (await embedder.embed([text], priority=Rank.MANY)).vectors

@@ -1,4 +1,4 @@
-"""The loop that gives the sentences of history their vectors, while no object waits for its own."""
+"""The loop that embeds the sentences of history while no object waits for its vector."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,15 +16,18 @@ from opdbus.index.vectors.object_vectors import ObjectVectors
 
 log = structlog.get_logger()
 
-# Sentences embedded at a time: objects and questions need not wait longer.
+# Sentences embedded at a time: objects and queries wait at most for these.
 _AT_A_TIME: Final = 32
-# A flood of changes is not worth more of the processor; words find the rest until it is their turn.
+# Sentences embedded in an hour; the rest is found by full-text search meanwhile.
 AN_HOUR: Final = 2048
 _HOUR_SECONDS: Final = 3600.0
 
 
 class SentenceVectors:
-    """Embeds what waits, the newest first, and at most so much an hour."""
+    """Embeds waiting sentences, the newest first, at most `an_hour` in an hour.
+
+    `clock` returns seconds from any start.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class SentenceVectors:
         self._asked_at = clock()
 
     async def run(self) -> None:
-        """Work whenever it is due, until cancelled; what fails is tried the next time."""
+        """Embed whenever sentences wait, until cancelled; failures wait for the next turn."""
         due = self._vectors.memory.unembedded
         while True:
             await due.wait()
@@ -49,7 +52,7 @@ class SentenceVectors:
                 with embedder.held():
                     await self._catch_up(embedder)
             except NoModel:
-                continue  # words find them
+                continue  # full-text search finds them
             except OpDbusError as error:
                 log.warning("sentences of history not vectorized", reason=str(error))
 
@@ -60,7 +63,7 @@ class SentenceVectors:
         while not archive.fault and (room := self._room_now()):
             waiting = await archive.read(partial(_waiting, engine, room))
             if not waiting or self._vectors.waiting():
-                return  # the indexer makes this due again after the last object
+                return  # the indexer sets `unembedded` again after the last object
             if self._vectors.serving.phase.embedder is not embedder:
                 return
             self._room -= len(waiting)
@@ -70,7 +73,7 @@ class SentenceVectors:
             await archive.write(partial(_put, engine, numbers, vectors))
 
     def _room_now(self) -> int:
-        """Return how many may be embedded next, of what the hour still allows."""
+        """Return the number of sentences that may be embedded next within the hourly limit."""
         now = self._clock()
         grown = self._room + (now - self._asked_at) * self._an_hour / _HOUR_SECONDS
         self._room, self._asked_at = min(float(self._an_hour), grown), now

@@ -1,4 +1,4 @@
-"""Searches in two stages, which answer before the level's own vectors are there."""
+"""Two-stage search, which answers before all objects have vectors of the configured level."""
 
 import asyncio
 import math
@@ -15,15 +15,15 @@ from opdbus.index.vectors.vector_index import MANY
 from opdbus.platform.tasks import cancel
 from opdbus.serving.states import State
 
-# Of very many objects, one of so many may lack its vector before all get static ones again.
+# Of very many objects, one in this many may lack its vector before static vectors are made again.
 _SHARE: Final = 100
 
 
 class Cascade:
-    """Whether a search has two stages, and both of them; `run` keeps the first one complete.
+    """The two stages of a search, and the decision to use them; `run` keeps the first complete.
 
-    `always` has them also where every object has its vector. A search waits at most so many seconds
-    for vectors that are missing.
+    `always` uses both stages even if every object has its vector. A search waits at most `seconds`
+    for missing vectors.
     """
 
     def __init__(self, vectors: ObjectVectors, seconds: float, *, always: bool = False) -> None:
@@ -34,17 +34,17 @@ class Cascade:
         self._always = always
 
     async def run(self) -> None:
-        """Keep the static vectors complete, until cancelled."""
+        """Keep the static vectors complete until cancelled, then close the second stage."""
         try:
             await self.first.run()
         finally:
             await self.second.close()
 
     def is_used(self) -> bool:
-        """Return whether a search now has two stages.
+        """Return whether a search now uses two stages.
 
-        One stage is exact as soon as every object has its vector; of very many, it is better than
-        two as soon as more of them have one than have a static one.
+        One stage is exact once every object has its vector. With more than MANY objects, one stage
+        is also better once more objects have their vector than have a static one.
         """
         if not self.first.is_wanted or self.first.is_broken:
             return False
@@ -55,23 +55,29 @@ class Cascade:
         return waiting > 0 and is_better
 
     def _is_worth_it(self) -> bool:
-        """Return whether static vectors are worth their memory: not beside very many others."""
+        """Return whether static vectors are worth their memory.
+
+        With more than MANY objects, they are only while many lack a vector of the level.
+        """
         objects = len(self._vectors.memory.catalogue)
         if self._always or objects <= MANY:
             return True
         return not self._may_be_stored() and self._waiting() > objects // _SHARE
 
     def _may_be_stored(self) -> bool:
-        """Return whether the level's vectors are not read yet, and most of them may be stored.
+        """Return whether the level's vectors may be stored, and are not read yet.
 
-        A restart took twice as long while static vectors of a million objects were made beside it.
+        Making static vectors of very many objects meanwhile would delay the start.
         """
         vectors = self._vectors
         state = vectors.serving.phase.state
         return vectors.were_left and vectors.current is None and state is not State.FAILED
 
     def _waiting(self) -> float:
-        """Return how many objects lack a vector of what serves; all of them if nothing does."""
+        """Return the number of objects without a vector of the serving engine.
+
+        Infinite while no engine serves or its index is not read.
+        """
         vectors = self._vectors
         index = vectors.current
         if vectors.serving.phase.embedder is None or index is None:
@@ -82,9 +88,9 @@ class Cascade:
     async def asking(
         self, work: Callable[[float], Awaitable[Vector]]
     ) -> AsyncIterator[PendingEmbedding]:
-        """Embed by the level while the first stage searches; stop when the search has ended.
+        """Start `work`, which embeds a query by the level, and cancel it when the search ends.
 
-        `work` is given the moment when the search is to be over.
+        `work` gets the deadline of the search in the event loop's time.
         """
         ends = asyncio.get_running_loop().time() + self._seconds
         task = asyncio.ensure_future(work(ends))
@@ -94,14 +100,14 @@ class Cascade:
             await cancel([task])
 
     async def ask(self, question: str, priority: Rank) -> Vector:
-        """Return a question's static vector, and the index of all objects that are stored.
+        """Return the static index and a query's static vector (dimension,).
 
-        Those that came in the last moments may be missing where there are very many.
+        Objects stored in the last moments may be missing in the index if there are very many.
         """
         await self.first.ready(self._seconds)
         return await self.first.ask(question, priority)
 
     async def first_vector(self, entry: Entry) -> Vector | None:
-        """Return an object's static vector, and the index of all objects as of `ask`."""
+        """Return the static index, as `ask` does, and an entry's vector; None if it has none."""
         await self.first.ready(self._seconds)
         return self.first.vector(entry)
