@@ -10,7 +10,7 @@ _KEPT: Final = 1024
 
 
 class Stemmer:
-    """Splits terms into stems and caches them; for one thread at a time."""
+    """Tokenizer and stemmer of query terms, with a cache; for one thread at a time."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)

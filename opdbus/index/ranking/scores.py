@@ -176,7 +176,7 @@ def _scored(
 
 
 class _Sums:
-    """Computes the weighted sums by which entries are ranked, for all or some places."""
+    """Weighted sums by which entries are ranked, computed for all or some places."""
 
     def __init__(
         self,

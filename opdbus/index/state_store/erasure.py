@@ -59,7 +59,7 @@ class Request(NamedTuple):
 
 
 class Eraser:
-    """Erases values from history, and the remains of deleted terms from the files.
+    """Erasure of values from history, and of the remains of deleted terms from the files.
 
     `clock` returns microseconds since 1970. `on_rows` gets the number of the last row of history
     after each step that added rows.

@@ -26,7 +26,7 @@ _REST_SECONDS: Final = 0.01
 
 
 class HistoryRetention:
-    """Writes checkpoints of history after changes and at the end, and prunes after each.
+    """The task that writes checkpoints of history after changes and on close, and prunes.
 
     `journal_log` writes to the journal; None if there is none. A checkpoint follows a change after
     `seconds`. Without changes, history is pruned `idle_seconds` apart, once a day by default.

@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 class Migrator:
-    """Migrates objects and history to this version; `on_progress` is called after each step.
+    """The task that migrates objects and history; `on_progress` is called after each step.
 
     `one_writer` is held while a batch is written and applied to the indexes. `clock` returns
     microseconds since 1970.

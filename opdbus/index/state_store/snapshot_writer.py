@@ -28,7 +28,7 @@ _PAUSES: Final = 20
 
 
 class SnapshotWriter:
-    """Writes snapshots of entries, full-text index and fields while `run` runs."""
+    """The task that writes snapshots of entries, full-text index and fields."""
 
     def __init__(
         self, archive: Archive, view: EntryView, fields: FieldReader, one_writer: asyncio.Lock

@@ -28,7 +28,7 @@ from opdbus.state.object import FILE, Identity, StateObject
 
 log = structlog.get_logger()
 
-# The kind and name of rows of history about the file itself.
+# The plugin and kind of rows of history about the file itself; the name is its path.
 OF_FILE: Final = ("op-dbus", "state_file")
 _FAULT: Final = "state file fault"
 # Delay after which an unchanged file is read at a start; the next change is compared with it.
@@ -38,7 +38,7 @@ _LARGE: Final = 4 << 20
 
 
 class StateFileLoader:
-    """Loads the objects that a state file declares; a bad file changes only `last_error`.
+    """Loader of the objects that a state file declares; a bad file changes only `last_error`.
 
     If an `optional` file is missing and nothing was declared before, nothing is declared. A file of
     at least `large` bytes is read by a child process. `on_change` is called on the event loop when

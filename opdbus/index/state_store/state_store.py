@@ -113,7 +113,7 @@ class StateStore:
         return self.migrator.done.is_set() and self.derived.is_set()
 
     async def derive(self) -> None:
-        """Wait until full-text index and fields are complete, which changes the order of hits."""
+        """Build the full-text index, and wait for the fields: both change the order of hits."""
         while not self.words.is_read.is_set():
             await self.words.begin()
         await self.fields.is_read.wait()

@@ -27,7 +27,7 @@ class CommittedChanges(NamedTuple):
 
 
 class TransactionWriter:
-    """Writes changes one after the other; the caller holds the writers' lock."""
+    """Writer of changes, one after the other; the caller holds the writers' lock."""
 
     def __init__(self, archive: Archive, known: InMemoryIndexes, boot: str) -> None:
         self.generation = 0

@@ -35,7 +35,7 @@ _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
 
 class Indexer:
-    """Embeds pending texts, and commits batch by batch: a kill loses at most one batch.
+    """The loop that embeds pending texts and commits each batch: a kill loses at most one.
 
     `on_progress` gets the number of objects that still wait, after each batch. `on_fault` gets a
     sentence when embedding failed, and "" when it works again.

@@ -1,9 +1,9 @@
-"""Rows of many vectors: their signs in memory, and the vectors in half precision in a file.
+"""Quantized rows of very many vectors: signs in memory, and float16 vectors in a file.
 
-What is likely is found by the signs, and then compared exactly. A file may be removed at any time:
-what it holds is in the database, too, and a row belongs to its digest for ever. A daemon that is
-killed leaves at most an incomplete last row, and a power cut rows that are not of length 1, which
-are left out. Blocks whose signs are sealed are not looked at again.
+The signs choose likely rows, which are then compared exactly. The file may be removed at any time:
+the database has the vectors, too, and a row never changes its digest. A kill leaves at most an
+incomplete last row. A power cut may leave rows whose length is not 1; opening the file marks them
+as damaged, except in blocks whose signs are in the sign snapshot, which are not checked again.
 """
 
 import mmap
@@ -27,32 +27,32 @@ from opdbus.index.snapshot.sign_snapshot import BLOCK, SignSnapshot
 from opdbus.platform.regular_files import open_regular, set_aside
 from opdbus.state.object import DIGEST_BYTES, digest
 
-# Rows that are read at a time.
+# Rows read at a time.
 _READ: Final = 1 << 13
-# Of rows that are looked up, so many tell whether the file is in memory.
+# Rows by which `take` finds out if the file is in the page cache.
 _FIRST_READ: Final = 32
-# Where float32 has its sign, and all that half precision has besides, and how exponents differ.
+# For `_widened`: the bits of a sign-extended float16 in a float32 (sign, low exponent, mantissa),
+# and the factor for the difference of exponent biases, 127 - 15.
 _SIGN_AND_NUMBER: Final = np.int32(-0x70002000)
 _EXPONENTS: Final = np.float32(2.0**112)
-# How far from 1 the length of a vector in half precision may be.
+# Largest deviation from 1 of the length of a valid float16 vector.
 _LENGTH: Final = 0.01
-# How many numbers of a vector are turned together, and by what.
+# Size of the random rotations of components before signs are taken, and their seed.
 _TURNED: Final = 32
 _SEED: Final = 15
-# Vectors that are turned at a time: for more the library of matrices wakes threads, which takes 25
-# times as long.
+# Vectors rotated at a time: for more, the BLAS library starts threads, which is far slower.
 _AT_ONCE: Final = 512
 
 
 class SignQuantizedVectors:
-    """Vectors by the angles that their signs tell, and exactly where that is asked for."""
+    """Rows whose products are estimated by signs; `take` returns the vectors of given rows."""
 
     is_exact = False
 
     def __init__(self, path: Path, dimension: int) -> None:
-        """Open a file, or make one; raises OSError."""
+        """Open the file at `path`, or create it; raises OSError."""
         self.end = 0
-        # of the rows that were there
+        # digests of the rows in the file when it was opened
         self._left: list[bytes] = []
         self._path = path
         self._dimension = dimension
@@ -60,12 +60,12 @@ class SignQuantizedVectors:
         self._kind = np.dtype(
             [("digest", f"V{DIGEST_BYTES}"), ("vector", np.float16, (dimension,))]
         )
-        # signs (words, BLOCK) of so many rows each, mapped where they are sealed
+        # signs (words, BLOCK) of BLOCK rows each, memory-mapped if in the sign snapshot
         self._blocks: list[NDArray[np.uint64]] = []
         self._one_mover = Lock()
         self._other = ThreadPoolExecutor(1, thread_name_prefix="signs")
         self._order, self._turns = _turning(dimension)
-        # the cosine of the angle that so many different signs tell
+        # estimated cosine by the number of different signs
         self._angles = np.cos(np.pi * np.arange(dimension + 1) / dimension).astype(np.float32)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         made_by = digest(b"%d %d %d" % (dimension, _SEED, _TURNED))
@@ -77,17 +77,17 @@ class SignQuantizedVectors:
         self.seal()
 
     def __del__(self) -> None:
-        """Close the file: an index ends with the last search that uses it."""
-        with suppress(AttributeError):  # it was never open
+        """Close the file; the last search that uses the rows may end after the index."""
+        with suppress(AttributeError):  # opening failed
             os.close(self._file)
 
     def left(self) -> list[bytes]:
-        """Give away the digests of the rows that were there; that of a damaged one is zero."""
+        """Return and release the digests of the rows found at opening; zeros for a damaged row."""
         left, self._left = self._left, []
         return left
 
     def append(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Add vectors; raises OSError, and adds none, if there is no room for them."""
+        """Append vectors (digests, dimension); on failure raises OSError and appends none."""
         rows = np.empty(len(digests), self._kind)
         rows["digest"] = np.frombuffer(b"".join(digests), f"V{DIGEST_BYTES}")
         rows["vector"] = vectors
@@ -96,28 +96,31 @@ class SignQuantizedVectors:
         while data:
             written = os.pwrite(self._file, data, at)
             data, at = data[written:], at + written
-        # as they are read again
+        # the signs of the rounded vectors, as a start computes them from the file
         self._add_signs(rows["vector"].astype(np.float32))
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the vectors of some rows."""
+        """Return the vectors (rows, dimension) of some rows, of length 1."""
         mapped = self._all()
         if len(rows) > _FIRST_READ and _waits(lambda: mapped["digest"][rows[:_FIRST_READ]]):
             self._read_soon(rows[_FIRST_READ:])
         vectors = _widened(mapped["vector"][rows])
-        # in a tenth of the time of numpy's `norm`
+        # much faster than numpy's `norm`
         vectors /= np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
         return vectors
 
     def _read_soon(self, rows: NDArray[np.intp]) -> None:
-        """Have the system read some rows together: one after the other takes five times as long."""
+        """Have the kernel read some rows ahead together, which is faster than one by one."""
         size = self._kind.itemsize
         for row in rows.tolist():
             os.posix_fadvise(self._file, row * size, size, os.POSIX_FADV_WILLNEED)
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
-        """Return what gives estimates of the products of all rows that there are now, or few."""
-        # first the end: there is a block for each row before it, however many come meanwhile
+        """Return a function that estimates the products of a query with all rows, or those `at`.
+
+        Rows appended later are not included.
+        """
+        # `end` first: rows may be appended meanwhile, and each row before `end` has its block
         end = self.end
         blocks = self._blocks[: -(-end // BLOCK)]
         if at is None:
@@ -127,9 +130,9 @@ class SignQuantizedVectors:
     def _estimates(
         self, blocks: Sequence[NDArray[np.uint64]], end: int, query: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return estimates of the products of so many rows with a query."""
+        """Return estimates (end,) of the products of the first `end` rows with a query."""
         signs, found = self._signs(query[None]).T, np.empty(end, np.float32)
-        # two threads take one block after the other: this one, and one that may begin later
+        # two threads share the blocks: this one, and one that may begin later or not at all
         todo = iter(range(len(blocks)))
         other = self._other.submit(self._estimate, todo, blocks, signs, found)
         self._estimate(todo, blocks, signs, found)
@@ -145,10 +148,10 @@ class SignQuantizedVectors:
         found: NDArray[np.float32],
     ) -> None:
         """Estimate the products of some blocks with the signs (words, 1) of a query."""
-        # a block in one step: threads wait for each other's turns less often than in several
+        # whole blocks: threads wait for the GIL less often than with smaller parts
         words = np.empty((self._words, BLOCK), np.uint64)
         counts = np.empty((self._words, BLOCK), np.uint8)
-        # `take` would make room for each block's, which the system clears first
+        # reused: memory allocated for each block would be zeroed by the kernel first
         numbers = np.empty(BLOCK, np.intp)
         for number in todo:
             part = found[number * BLOCK : (number + 1) * BLOCK]
@@ -161,7 +164,7 @@ class SignQuantizedVectors:
     def _estimates_of(
         self, blocks: Sequence[NDArray[np.uint64]], at: NDArray[np.intp], query: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return estimates of the products of some rows with a query."""
+        """Return estimates of the products of the rows `at`, in any order, with a query."""
         signs = self._signs(query[None]).T
         found = np.empty(len(at), np.float32)
         order = np.argsort(at, kind="stable")
@@ -174,7 +177,7 @@ class SignQuantizedVectors:
         return found
 
     def seal(self) -> None:
-        """Write the signs of full blocks down, for the next start; may be called on a thread."""
+        """Write the signs of full blocks to the snapshot for the next start; on any thread."""
         with self._one_mover, suppress(OSError):
             if self._sealed.count < self.end // BLOCK:
                 os.fdatasync(self._file)
@@ -183,7 +186,7 @@ class SignQuantizedVectors:
                 self._blocks[number] = self._sealed.append(digests, self._blocks[number])
 
     def some(self, rows: NDArray[np.intp]) -> Self:
-        """Return a copy of some rows, in a file beside this one; raises OSError."""
+        """Copy some rows to a new file beside this one; raises OSError."""
         whole = self._path.with_suffix(".new")
         whole.unlink(missing_ok=True)
         made = type(self)(whole, self._dimension)
@@ -193,12 +196,12 @@ class SignQuantizedVectors:
         return made
 
     def become(self, some: Self) -> None:
-        """Forget all rows but these, whose file takes the place of this one; raises OSError.
+        """Replace all rows with those of `some`, whose file replaces this one; raises OSError.
 
-        The rows before go to `some`, and are freed with it.
+        The old rows go to `some`, and are freed with it.
         """
         with self._one_mover:
-            # before the rows that it is of
+            # before its rows are replaced: a crash must not leave signs of other rows
             self._sealed.remove()
             some._path.rename(self._path)
             self._file, some._file = some._file, self._file
@@ -207,20 +210,20 @@ class SignQuantizedVectors:
             self.end = some.end
 
     def _all(self) -> NDArray[Any]:
-        """Return all rows of the file, mapped anew where it has grown."""
+        """Return all rows of the file, mapped again if it has grown."""
         if len(self._mapped) < self.end:
             mapped = self._map(self.end)
-            # what is beside a row is not read with it: it would take the room of other rows
+            # no readahead: rows next to a wanted one would evict others from the page cache
             mapped.madvise(mmap.MADV_RANDOM)
             self._mapped = np.frombuffer(mapped, self._kind)
         return self._mapped
 
     def _map(self, end: int) -> mmap.mmap:
-        # by the open file: its name may be another's by now
+        # by descriptor: the path may belong to another file by now
         return mmap.mmap(self._file, end * self._kind.itemsize, access=mmap.ACCESS_READ)
 
     def _read(self) -> None:
-        """Take in the rows of the file that are complete."""
+        """Load the signs and digests of the complete rows of the file."""
         end = os.fstat(self._file).st_size // self._kind.itemsize
         for digests, signs in self._sealed.read(end // BLOCK):
             self._left += split(digests.tobytes())
@@ -234,7 +237,7 @@ class SignQuantizedVectors:
             vectors = part["vector"].astype(np.float32)
             lengths = np.einsum("ij,ij->i", vectors, vectors)
             for row in np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH)).tolist():
-                # a digest of nothing is that of no text
+                # no text has the digest zero
                 os.pwrite(self._file, bytes(DIGEST_BYTES), (start + row) * self._kind.itemsize)
             self._left += _digests(part)
             self._add_signs(vectors)
@@ -250,7 +253,7 @@ class SignQuantizedVectors:
             self.end += part.shape[1]
 
     def _signs(self, vectors: NDArray[np.float32]) -> NDArray[np.uint64]:
-        """Return the signs of vectors, in words of 64 bits (vectors, words)."""
+        """Return the signs of rotated vectors, packed into 64-bit words (vectors, words)."""
         whole = np.zeros((len(vectors), 8 * self._words), np.uint8)
         for start in range(0, len(vectors), _AT_ONCE):
             part = vectors[start : start + _AT_ONCE, self._order]
@@ -262,14 +265,14 @@ class SignQuantizedVectors:
 
 
 def _waits(work: Callable[[], object]) -> bool:
-    """Return whether what is done here waits for a disk."""
+    """Run `work` and return whether this thread had a major page fault, that is, read a disk."""
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
     work()
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt > before
 
 
 def _widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return finite numbers of half precision, in a sixth of the time of `astype`."""
+    """Convert finite float16 numbers to float32, much faster than `astype`."""
     bits = halves.view(np.int16).astype(np.int32)
     bits <<= 13
     bits &= _SIGN_AND_NUMBER
@@ -279,11 +282,10 @@ def _widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 def _turning(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Return an order of the numbers of a vector, and how each block of them is turned.
+    """Return a permutation (dimension,) of components, and rotations (blocks, size, size).
 
-    The signs of vectors that were turned at random tell angles alike in all directions: those of
-    static vectors as they are had 96.9% of the ten most similar texts among the first 400, and
-    99.6% once they were turned. Small blocks do as well as one.
+    Each block of permuted components is rotated at random, so that the signs estimate angles
+    equally well in all directions; static vectors need this. Small blocks are as good as one.
     """
     chance = np.random.default_rng(_SEED)
     size = _TURNED if dimension % _TURNED == 0 else dimension

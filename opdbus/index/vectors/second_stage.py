@@ -56,7 +56,7 @@ async def prefetch_embedding(ask: Ask, words: str) -> AsyncIterator[Ask]:
 
 
 class SecondStage:
-    """Orders hits by the level's vectors; computes and stores missing ones while there is time."""
+    """Ordering of hits by the level's vectors; missing ones are computed while there is time."""
 
     def __init__(self, vectors: ObjectVectors) -> None:
         self._vectors = vectors

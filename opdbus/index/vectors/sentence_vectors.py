@@ -24,7 +24,7 @@ _HOUR_SECONDS: Final = 3600.0
 
 
 class SentenceVectors:
-    """Embeds waiting sentences, the newest first, at most `an_hour` in an hour.
+    """The loop that embeds waiting sentences, the newest first, at most `an_hour` in an hour.
 
     `clock` returns seconds from any start.
     """

@@ -1,4 +1,4 @@
-"""The vectors of one model and precision, one row per text, and how like a question they are."""
+"""The vector index of one model and precision: a row per distinct text, and cosine scores."""
 
 import asyncio
 import math
@@ -23,26 +23,28 @@ from opdbus.state.object import digest
 
 log = structlog.get_logger()
 
-# More vectors than that are found by their signs: to compare all of them exactly takes too long.
+# Above this number of vectors, rows are quantized: comparing all exactly takes too long.
 MANY: Final = 50_000
 _NOWHERE: Final = np.empty(0, np.intp)
-# Vectors moved at a time.
+# Vectors copied at a time.
 _AT_A_TIME: Final = 8192
-# About so many rows say what cosines a question has with any objects.
+# Approximate size of the sample of rows for the cosine baseline.
 _SAMPLED: Final = 384
-# Of fewer the usual ones say as much as they are fewer.
+# A smaller sample is mixed with the typical baseline, in proportion.
 _FEW: Final = 8
-# A host of no more objects has few words, one of more than the second number has enough.
+# Numbers of texts at which `CosineBaseline.few` is 1 and 0.
 _FEW_OBJECTS: Final = 48, 128
-# So many are compared exactly, and one of so many without all others.
+# At most this many given places are compared exactly. Otherwise all rows are compared, unless the
+# places are fewer than one in _SPARSE of the rows.
 _FEW_COMPARED: Final = 1024
 _SPARSE: Final = 4
 
 
 class VectorIndex:
-    """Unit vectors by digest of their text, all of the same `numerics`; plain rows by default.
+    """Vectors of length 1 by digest of their text, all of the same `numerics`.
 
-    With a `folder`, very many go to a file in it, and what `similarity` gives are estimates.
+    They are plain rows by default. With a `folder`, more than MANY go to a file in it as quantized
+    rows, and `similarity` returns estimates.
     """
 
     def __init__(
@@ -57,25 +59,25 @@ class VectorIndex:
         self.dimension = dimension
         # digests of texts whose vectors could not be stored yet
         self.unsaved: set[bytes] = set()
-        # what vectors of these numerics are kept under
+        # the key of these numerics in the database and in file names
         self.engine = digest(numerics.encode())
         self.texts = texts
         self._layer = texts.layer()
         self._rows = rows or PlainRows(dimension)
-        # held while rows are added, by the event loop
+        # held by a task of the event loop while rows are added or moved
         self._one_adder = asyncio.Lock()
-        # held while rows are numbered anew on the event loop, or looked for by their numbers on
-        # another thread; the event loop never waits for it
+        # held while the event loop renumbers rows, and while another thread reads rows by number;
+        # the event loop never blocks on it
         self._one_at_a_time = Lock()
-        # of the entries of a view, as of two versions, and which of these have none
+        # cache of the rows of all entries and the places without one; key: versions of view, layer
         self._rows_found = (-1, -1), (_NOWHERE, _NOWHERE)
-        # vectors that stand for all, as of a version of the layer
+        # cache of the sample; key: version of the layer
         self._sampled = -1, np.empty((0, dimension), np.float32)
-        # where very many go; None: to memory
+        # file for more than MANY vectors; None: all stay in memory
         self.path = folder / f"{self.engine.hex()}.rows" if folder else None
 
     def __len__(self) -> int:
-        """Count the vectors."""
+        """Return the number of vectors."""
         return self._layer.filled
 
     def __contains__(self, text_digest: bytes) -> bool:
@@ -83,7 +85,7 @@ class VectorIndex:
         return bool(self._layer.rows[self.texts.find(text_digest)] >= 0)
 
     def wanted(self, digests: Sequence[bytes]) -> list[bool]:
-        """Return which of some texts an object still has, and have no vector."""
+        """Return for each text whether an object still has it and it has no vector."""
         numbers = self.texts.find_each(digests)
         is_wanted = (self._layer.rows[numbers] < 0) & self.texts.are_used(numbers)
         found: list[bool] = is_wanted.tolist()
@@ -91,16 +93,16 @@ class VectorIndex:
 
     @property
     def version(self) -> int:
-        """Grows with every change of what has a vector."""
+        """A counter that grows with each change of rows."""
         return self._layer.version
 
     @property
     def waiting(self) -> int:
-        """How many things have a text without a vector."""
+        """The number of objects with a text that has no vector."""
         return self._layer.waiting
 
     def pending(self, most: int) -> list[bytes]:
-        """Return texts of things that have no vector, the oldest first; at most so many."""
+        """Return at most `most` digests of objects' texts without a vector, the oldest first."""
         return self.texts.lacking(self._layer, most)
 
     def lacking(self, entries: Iterable[Entry]) -> list[Entry]:
@@ -108,11 +110,11 @@ class VectorIndex:
         return [entry for entry in entries if entry.text_digest not in self]
 
     def key(self, text_digest: bytes) -> bytes:
-        """Return the vector key of a text: hash(numerics, text)."""
+        """Return the database key of a text's vector: a hash of numerics and text."""
         return digest(text_digest, key=self.engine)
 
     def get(self, text_digest: bytes) -> NDArray[np.float32] | None:
-        """Return the vector (dimension,) of a text; on the event loop."""
+        """Return the vector (dimension,) of a text, None if it has none; on the event loop."""
         row = self._layer.rows[self.texts.find(text_digest)]
         if row == NO_ROW:
             return None
@@ -120,7 +122,7 @@ class VectorIndex:
         return vector
 
     def get_on_thread(self, text_digest: bytes) -> NDArray[np.float32] | None:
-        """Return what `get` does; on any other thread."""
+        """Return the same as `get`; on any other thread."""
         with self._one_at_a_time:
             return self.get(text_digest)
 
@@ -131,9 +133,10 @@ class VectorIndex:
         stage: str = "",
         at: NDArray[np.intp] | None = None,
     ) -> Similarity:
-        """Compare `query` (dimension,) of length 1 with all entries, or with those at some places.
+        """Compare `query` (dimension,) of length 1 with all entries, or with those at places `at`.
 
-        Of very many the cosines are estimates. May be called on a thread.
+        Cosines with quantized rows are estimates, unless the places are few. May wait for the lock;
+        call on a thread.
         """
         with self._one_at_a_time:
             rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
@@ -152,15 +155,15 @@ class VectorIndex:
         return Similarity(cosines, stage, background, exact)
 
     def _rows_of(self, view: EntryView) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the row of each entry, and which have none: found again only after a change."""
+        """Return the row of each entry, and the places of entries without one; cached."""
         versions = view.version, self._layer.version
         if self._rows_found[0] != versions:
             self._rows_found = versions, self._rows_at(view.texts[: len(view.entries)])
         return self._rows_found[1]
 
     def _rows_at(self, texts: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the row of each of some texts, and which have none."""
-        # first the numbers: there is a row for each, however many come meanwhile
+        """Return the row of each text, given by number, and the indexes of those without one."""
+        # copy the numbers first: texts may be added meanwhile, and each of these has an element
         numbers = texts.astype(np.intp)
         rows = self._layer.rows.take(numbers, mode="clip").astype(np.intp)
         return rows, np.flatnonzero(rows < 0)
@@ -172,7 +175,7 @@ class VectorIndex:
         at: NDArray[np.intp] | None,
         some: NDArray[np.intp],
     ) -> NDArray[np.float32]:
-        """Return the exact cosines of some of those that are compared."""
+        """Return the exact cosines of the entries `some`: places, or indexes into `at`."""
         with self._one_at_a_time:
             rows, _ = self._rows_at(view.texts[some if at is None else at[some]])
             return self._compared(query, rows)
@@ -184,9 +187,9 @@ class VectorIndex:
         return found
 
     def background(self, query: NDArray[np.float32]) -> CosineBaseline | None:
-        """Return what the cosines of `query` with a sample are; None where there are no vectors.
+        """Return the baseline of the cosines of `query` with a sample; None without vectors.
 
-        On the event loop.
+        On the event loop, or with `_one_at_a_time` held.
         """
         vectors = self._sample()
         if not len(vectors):
@@ -198,16 +201,16 @@ class VectorIndex:
         return CosineBaseline(mean, spread, self._few())
 
     def _few(self) -> float:
-        """Return how few texts there are, with vectors and without: see Background."""
+        """Return `CosineBaseline.few` for the number of texts with vectors and objects without."""
         few, enough = _FEW_OBJECTS
         texts = max(1, len(self) + self.waiting)
         return min(1.0, max(0.0, math.log(enough / texts) / math.log(enough / few)))
 
     def _sample(self) -> NDArray[np.float32]:
-        """Return some vectors, found again only after a change."""
+        """Return a sample of vectors (sample, dimension), cached until rows change."""
         version = self._layer.version
         if self._sampled[0] != version:
-            # without rows that are forgotten, or were damaged in a file
+            # only rows of texts: others are forgotten, or were damaged in a file
             of_texts = self._layer.rows
             kept = np.flatnonzero(of_texts >= 0)
             some = self.texts.sample(kept, _SAMPLED) if len(kept) else _NOWHERE
@@ -215,10 +218,10 @@ class VectorIndex:
         return self._sampled[1]
 
     async def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
-        """Append vectors (digests, dimension) of different texts, and return of which.
+        """Add vectors (digests, dimension) of different texts; return the digests added.
 
-        Those that have one by now are left out. What takes long is done on a thread, and to its
-        end if the caller is cancelled.
+        Texts that have a vector by now are left out. The slow part runs on a thread. A cancelled
+        caller does not stop it.
         """
         return await asyncio.shield(self._add(digests, vectors))
 
@@ -239,15 +242,15 @@ class VectorIndex:
     def _append(
         self, digests: Sequence[bytes], vectors: NDArray[np.float32], which: NDArray[np.intp]
     ) -> range:
-        """Append some of these vectors, which are of texts with these digests; return the rows."""
+        """Append the vectors at `which`, whose texts are `digests`; return their rows."""
         start = self._rows.end
         self._rows.append(digests, vectors[which])
         return range(start, self._rows.end)
 
     def adopt(self, rows: SignQuantizedVectors) -> None:
-        """Take the rows of a file that a run before this one has left, instead of none."""
+        """Use the rows of a file left by an earlier run; call while the index is empty."""
         found = self.texts.find_each(rows.left())
-        # of rows of one text the last counts
+        # of several rows of a text, the last one counts
         numbers, last = np.unique(found[::-1], return_index=True)
         is_text = numbers != NO_TEXT
         self._rows = rows
@@ -255,7 +258,7 @@ class VectorIndex:
         self.texts.put(self._layer, numbers[is_text].astype(np.intp), at)
 
     def seal(self) -> None:
-        """Write down what spares the next start work; may be called on a thread."""
+        """Write the sign snapshot of quantized rows for the next start; on any thread."""
         if isinstance(self._rows, SignQuantizedVectors):
             self._rows.seal()
 
@@ -272,14 +275,14 @@ class VectorIndex:
             await self._leave_file(error)
 
     async def _leave_file(self, error: OSError) -> None:
-        """Hold all vectors in memory, where there is no room for a file of them."""
+        """Move all vectors to memory after an error of their file."""
         log.warning("vectors are held in memory", path=str(self.path), reason=error.strerror)
         self.path = None
         if not self._rows.is_exact:
             await self._move(PlainRows(self.dimension))
 
     async def _move(self, rows: Rows) -> None:
-        """Take all vectors over into other rows; what is forgotten meanwhile has none there."""
+        """Copy all vectors to other rows and use these; vectors dropped meanwhile stay dropped."""
         kept = np.flatnonzero(self._layer.rows >= 0)
         before, digests = self._layer.rows[kept].astype(np.intp), self.texts.digests(kept)
         await asyncio.to_thread(_copy, self._rows, before, digests, rows)
@@ -291,7 +294,7 @@ class VectorIndex:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Have no other thread look for rows by their numbers, once those that do are done."""
+        """Keep other threads from reading rows by number; waits for those that do."""
         await asyncio.to_thread(self._one_at_a_time.acquire)
         try:
             yield
@@ -299,13 +302,13 @@ class VectorIndex:
             self._one_at_a_time.release()
 
     def drop(self, digests: Iterable[bytes]) -> None:
-        """Forget the vectors of some texts; `shrink` gives back their room."""
+        """Forget the vectors of some texts; `shrink` frees their rows."""
         self.texts.drop(self._layer, digests)
 
     async def shrink(self) -> None:
-        """Give back the room of rows that are forgotten, once they are half of all.
+        """Free forgotten rows once they are at least half of all.
 
-        It goes on to its end if the caller is cancelled.
+        A cancelled caller does not stop it.
         """
         await asyncio.shield(self._shrink())
 
@@ -315,18 +318,18 @@ class VectorIndex:
                 return
             kept = np.flatnonzero(self._layer.rows >= 0)
             before = self._layer.rows[kept].astype(np.intp)
-            with suppress(OSError):  # the file stays as large as it is
+            with suppress(OSError):  # the rows stay as they are
                 some = await asyncio.to_thread(self._rows.some, before)
                 left = [some]
                 async with self._alone():
                     self._rows.become(some)
                     self._number(kept)
-                # with the rows before
+                # it has the old rows: drop the last reference but `left`
                 del some
                 await _free(left)
 
     def _number(self, kept: NDArray[np.intp]) -> None:
-        """Give texts the first rows; what was forgotten meanwhile has none."""
+        """Assign the rows from 0 to the kept texts, but none to texts dropped meanwhile."""
         of_texts = self._layer.rows
         is_left = of_texts[kept] >= 0
         of_texts[kept[is_left]] = np.flatnonzero(is_left)
@@ -334,7 +337,7 @@ class VectorIndex:
 
 
 async def _free(left: list[Rows]) -> None:
-    """Free rows on a thread: the system takes 50 ms to take a large file and its memory back."""
+    """Free rows on a thread: releasing a large file and its memory would block the event loop."""
     await asyncio.to_thread(left.clear)
 
 
@@ -345,7 +348,7 @@ def _empty_file(path: Path, dimension: int) -> SignQuantizedVectors:
 
 
 def _copy(source: Rows, rows: NDArray[np.intp], digests: Sequence[bytes], target: Rows) -> None:
-    """Append some rows, of texts with these digests, to others."""
+    """Append some rows of `source`, whose texts are `digests`, to `target`."""
     for start in range(0, len(rows), _AT_A_TIME):
         part = slice(start, start + _AT_A_TIME)
         target.append(digests[part], source.take(rows[part]))
