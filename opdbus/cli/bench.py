@@ -1,4 +1,4 @@
-"""The commands that measure the engine here; neither needs a bus."""
+"""Commands that measure the engine on this host; they need no bus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opdbus.bench.profile import Profile
     from opdbus.bench.report import Report
 
-# Into a pipe, lines are as long as tables need.
+# Columns of tables that are written into a pipe.
 _WIDE = 200
 _REQUESTS = 100
 
@@ -78,7 +78,7 @@ def _draw(report: Report, folder: Path) -> None:
 
 
 def _notify(doing: str) -> None:
-    """Say on stderr what is done: the line is the next one's on a terminal."""
+    """Print progress on stderr; on a terminal each line overwrites the one before."""
     if not sys.stderr.isatty():
         print(doing, file=sys.stderr, flush=True)
         return

@@ -1,4 +1,4 @@
-"""The command that trains: a smaller model that gives about the vectors of a larger one."""
+"""Command that trains a smaller model to reproduce the vectors of a larger one."""
 
 from __future__ import annotations
 
