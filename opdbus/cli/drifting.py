@@ -135,7 +135,7 @@ def _answer(name: str, shown: Mapping[str, Any]) -> str:
 
 
 def _of_those(rows: Sequence[Row], answers: Mapping[str, str]) -> list[Row]:
-    """Return the rows of the answered objects; an alias without its suffix matches too."""
+    """Return the rows of drifting objects in answers, also by name without suffix; else all."""
     if not any(answer.startswith("no:") for answer in answers.values()):
         return []
     names = {named(path)["name"] for path in answers}

@@ -9,7 +9,8 @@ LEAST: Final = 32
 _START: Final = 256
 # The budget grows one step only if the measurement exceeds that step by this factor.
 _DOUBT: Final = 1.2
-# While only bulk work waits, a batch has this many times the target's tokens.
+# While no request of few texts is recent, a batch may have this many times the target's tokens, and
+# at least LEAST_RELAXED: larger batches save another 10%.
 _RELAXED: Final = 4
 LEAST_RELAXED: Final = 512
 # Weight of a new measurement in the running mean of the rate.
@@ -44,7 +45,7 @@ class Budget:
 
     @property
     def relaxed(self) -> int:
-        """Token limit of the next batch while only bulk work waits."""
+        """Token limit of the next batch while no request of few texts is recent."""
         most = max(LEAST_RELAXED, self._wanted * _RELAXED)
         wanted = self._wanted if self._is_fixed else min(self._most, most)
         return max(1, min(wanted, int(self._room)))
