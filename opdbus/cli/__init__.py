@@ -18,7 +18,7 @@ def main() -> None:
     modules()
     from opdbus.cli.root import OutputClosed, root
 
-    if sys.stdout is None:  # closed by who started us
+    if sys.stdout is None:  # closed by the parent process
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end
     # names may contain characters that this terminal cannot encode
     for stream in (sys.stdout, sys.stderr):

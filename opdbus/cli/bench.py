@@ -45,7 +45,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     --peers, sentence-transformers, fastembed and infinity are measured in the same run, on the
     same texts.
     """
-    # files and processes are put away first
+    # exit by an exception, so that files and processes are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = settings(context.obj)
     # the engine takes a third of a second to import
@@ -56,7 +56,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     for path, wanted in ((file, Path(file or ".").parent), (chart, Path(chart or "."))):
         if path and not wanted.is_dir():
             raise ConfigError(f"there is no folder {wanted} to write into: make it first")
-    # ours alone: peers compute with as many threads as they like
+    # only this process is limited: peers may use as many threads as they like
     environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     report = bench(Options(**given), config, Path(venvs).absolute(), environ, _notify)
     if file:

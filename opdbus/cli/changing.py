@@ -33,7 +33,7 @@ def publish(source: str, file: Any, json_: bool) -> None:  # noqa: ANN401, FBT00
     """
     try:
         content = json.load(file)
-    except ValueError as error:  # it names line and column
+    except ValueError as error:  # the message has line and column
         raise InvalidArgs(f"{file.name} is not JSON: {error}") from None
     items = content if isinstance(content, list) else [content]
     if not items:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
 
-_SHOWN = 12  # characters of a commit: enough to tell two apart
+_SHOWN = 12  # characters of a commit that are shown
 
 _force = click.option("--force", is_flag=True, help="Replace other files that lie there.")
 

@@ -120,7 +120,7 @@ def paragraph(text: str) -> None:
 def note(text: str) -> None:
     """Print a remark on stderr; on a terminal, long lines are wrapped."""
     lines = visible(text).split("\n")
-    if sys.stderr is None:  # closed by who started us
+    if sys.stderr is None:  # closed by the parent process
         return
     if sys.stderr.isatty():
         room = shutil.get_terminal_size().columns

@@ -18,7 +18,7 @@ _RECENT: Final = timedelta(days=300)
 
 
 class Printer:
-    """Prints changes as lines for people or as one JSON object a line."""
+    """Printer of changes, as lines for people or as one JSON object a line."""
 
     def __init__(
         self, *, is_json: bool, is_by_cause: bool = False, is_narrow: bool = False

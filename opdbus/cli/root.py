@@ -29,7 +29,7 @@ MOST = 10_000
 
 
 class Root(click.Group):
-    """Reports click's usage errors in the style of op-dbus."""
+    """Root group that reports click's usage errors in the style of op-dbus."""
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 -- click's signature
         """Run, and convert click's errors to op-dbus errors and exit codes."""

@@ -71,7 +71,7 @@ class _ByLength(DefaultBatchSampler):  # type: ignore[misc]  # untyped where tor
 
 
 class _Progress(TrainerCallback):  # type: ignore[misc]  # untyped where torch is not
-    """Reports progress, and requests a checkpoint every `keep` seconds."""
+    """Callback that reports progress, and requests a checkpoint every `keep` seconds."""
 
     def __init__(self, notify: Notify, keep: float) -> None:
         self._notify, self._keep = notify, keep

@@ -136,7 +136,7 @@ class Chain:
         """Return the report on several engines; None if it must wait or fewer than two can run."""
         usable = {}
         for engine in engines:
-            with suppress(ProviderError):  # it is tried alone then, and says so itself
+            with suppress(ProviderError):  # it is then tried alone, which reports the reason
                 usable[engine] = await asyncio.to_thread(engine.require, (), self.host)
         with suppress(ProviderError):
             return await self._report(usable) if len(usable) > 1 else None

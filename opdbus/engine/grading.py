@@ -77,7 +77,7 @@ class Opened:
 
 
 class Grader:
-    """Grades precisions against a reference session, which stays open."""
+    """Grader of precisions against a reference session, which stays open."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request

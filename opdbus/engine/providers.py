@@ -124,7 +124,7 @@ def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
 
     This order holds until the gate has decided. With AMX, OpenVINO is first because of its bf16
     code; it is listed there even if not installed, since the fallback's reason then is a hint to
-    the user.
+    the user. If none is installed, return cpu:onnxruntime.
     """
     engines = ("cpu:onnxruntime", "cpu:openvino")
     installed = tuple(name for name in engines if host.has_package(PROVIDERS[name].runtime))

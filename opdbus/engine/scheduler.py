@@ -41,11 +41,11 @@ _CANARY: Final = ((0, 1),)
 
 
 class Scheduler:
-    """Runs a model, ids (n, length) to vectors (n, dimension), on one thread for each lane.
+    """Bounded queue of a model, with one thread for each lane.
 
-    A lane is a run that may go on beside others: on another core or another device. A text that
-    comes alone and is not short runs on `solo`, if given. `lost` waits for the model to stop
-    working.
+    A lane runs ids (n, length) to vectors (n, dimension), beside other lanes: on another core or
+    another device. A text that comes alone and is not short runs on `solo`, if given. `lost` waits
+    for the model to stop working.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Encoded:
 
 
 class StaticEncoder:
-    """Encodes texts by a table; safe to use from any thread."""
+    """Encoder of texts by a table; safe to use from any thread."""
 
     def __init__(self, table: StaticTable, most_words: int = MOST_WORDS) -> None:
         self.table = table

@@ -213,7 +213,7 @@ def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
 
 
 def _build(request: dict[str, Any]) -> str:
-    """Build the graph that `ensure` requests; in the child; raises ModelError, ValueError."""
+    """Build the graph that `ensure` requests, in the child; raises ModelError, ValueError."""
     child.go_second()
     fill_in = partial(fill, dialect=DIALECTS[request["dialect"]])
     try:

@@ -32,7 +32,7 @@ _AS_INT8: Final = 4
 
 
 class Writer:
-    """Collects nodes and constants; each value is referred to by its name."""
+    """Collection of nodes and constants; each value is referred to by its name."""
 
     def __init__(self, weights: Weights, dialect: Dialect) -> None:
         self.weights = weights

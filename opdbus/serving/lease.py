@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """Keeps an engine open; if it is lost, its successor takes its place.
+    """Lease of an engine, which stays open; if it is lost, its successor takes its place.
 
     `serving` returns the engine that a level uses now.
     """

@@ -25,7 +25,7 @@ MAX_LOADED_BYTES: Final = 1 << 30
 
 
 class Serving:
-    """Opens, switches, replaces and closes engines; use as a context.
+    """Owner of all engines: opens, switches, replaces and closes them; use as a context.
 
     This class decides which levels are open; `level.py` and the table in `states.py` decide the
     state of a level's engine. Callers request an engine for each piece of work and do not keep it.

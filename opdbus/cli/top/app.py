@@ -36,7 +36,7 @@ _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class App:
-    """Draws the feed's facts, and runs the requests of keys."""
+    """Application that draws the feed's facts and runs the requests of keys."""
 
     def __init__(self, feed: Feed, terminal: Terminal, news: asyncio.Event) -> None:
         self._feed, self._terminal, self._news = feed, terminal, news

@@ -38,7 +38,7 @@ _EVERYTHING: Final = frozenset({"Recorded", "DriftDetected", "NameOwnerChanged"}
 
 
 class Feed:
-    """Follows op-dbus on a bus through restarts of both; calls `told` when facts change."""
+    """Feed of facts about op-dbus on a bus, through restarts of both; calls `told` on changes."""
 
     def __init__(self, bus: str, host: str, told: Callable[[], None] = lambda: None) -> None:
         self.facts = Facts(host)
