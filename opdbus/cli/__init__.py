@@ -1,4 +1,4 @@
-"""Command line `op-dbus`: parses arguments, calls the daemon, prints; `main` reports errors."""
+"""Command line `op-dbus`: commands that call the daemon and print; `main` reports errors."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Provider fallback: choose the first requested provider on which a model passes its proof."""
+"""Provider fallback: the first requested provider on which a model passes its proof."""
 
 from __future__ import annotations
 

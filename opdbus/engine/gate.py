@@ -1,4 +1,4 @@
-"""Accuracy gate: choose the fastest precision without loss, measured once and kept on disk."""
+"""Accuracy gate: choice of the fastest precision without loss, measured once and stored."""
 
 from __future__ import annotations
 

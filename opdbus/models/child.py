@@ -47,7 +47,7 @@ async def run(module: str, **request: Any) -> str:  # noqa: ANN401 -- any JSON
 
 async def _ended(work: asyncio.Task[str]) -> None:
     """Cancel once, and wait for the child's end despite further cancellations."""
-    if not work.cancelling():  # the end of the event loop has cancelled it already
+    if not work.cancelling():  # else the end of the event loop has cancelled it
         work.cancel()
     while not work.done():
         with suppress(asyncio.CancelledError):

@@ -40,7 +40,7 @@ class Record:
 
 
 def make(source: str, revision: str, files: Mapping[str, str]) -> Record:
-    """Make the record of files that arrived now."""
+    """Make a record of files with the current time."""
     return Record(source, revision, datetime.now(UTC).isoformat(timespec="seconds"), files)
 
 
