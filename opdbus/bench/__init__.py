@@ -1,1 +1,1 @@
-"""Measuring the engine, also side by side with other programs that embed texts."""
+"""Benchmarks of the engine, also side by side with other programs that embed texts."""

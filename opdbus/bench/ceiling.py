@@ -1,4 +1,4 @@
-"""The device's ceiling: bare matrix products of the model's shape, in the engine's own runtimes."""
+"""Ceiling of a device: matrix products of the model's shape in the engine's own runtimes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
     from opdbus.models.dialects import Dialect
     from opdbus.models.writer import Writer
 
-# Products a run, each with weights of its own: as many as a model's layers have, or fewer.
+# Products in a run, each with weights of its own: as many as a model's layers have, or fewer.
 _PRODUCTS: Final = 8
 _ONE: Final = np.ones((1, 1), np.int64)
 _GIGA: Final = 1e9
-# How often each way is measured.
+# Number of measurements of each configuration.
 _TURNS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Products of (rows, inner) and (inner, outer); `is_layer` are as the engine's graph has them.
+    """Products of (rows, inner) and (inner, outer).
 
-    In int8 that includes the quantizing of the left side, and without it ceilings may be higher.
+    With `is_layer` they are as in the engine's graph, which in int8 includes quantizing the left
+    side; without that, ceilings may be higher.
     """
 
     rows: int
@@ -51,7 +52,7 @@ class Bare:
 
     @property
     def flops(self) -> float:
-        """Count a run's operations."""
+        """Number of operations in a run."""
         return 2.0 * _PRODUCTS * self.rows * self.inner * self.outer
 
 
@@ -63,9 +64,10 @@ def ceilings(
     seconds: float,
     only: str = "",
 ) -> Iterator[Ceiling]:
-    """Yield the ceiling of each precision of a provider or, of one on the CPU, of all there.
+    """Yield the ceiling of each precision of a provider; for a CPU provider, of all CPU providers.
 
-    What a runtime cannot do here has none. With `only`, just that precision of just that provider.
+    A precision that a runtime cannot run yields nothing. `only` selects one precision of this
+    provider.
     """
     own = PROVIDERS[provider]
     kin = [row for row in PROVIDERS.values() if row.is_cpu] if own.is_cpu and not only else [own]
@@ -81,7 +83,7 @@ def ceilings(
 def _ceiling(
     provider: Provider, precision: str, bare: Sequence[Bare], scratch: Path, seconds: float
 ) -> list[Ceiling]:
-    """Give the best of all ways to run, or nothing."""
+    """Return the best of all configurations as one ceiling, or an empty list."""
     threads = cpus.usable() if provider.is_cpu else 1
     dialect = DIALECTS[provider.dialects[precision]]
     found = []
@@ -100,7 +102,7 @@ def _ceiling(
 
 
 def _runs_a_second(session: Session, lanes: int, seconds: float) -> float:
-    """Run on as many threads as there are lanes, some turns, and give the best."""
+    """Run on as many threads as there are lanes, several times, and return the best rate."""
 
     def work(end: float) -> int:
         runs = 0
@@ -110,7 +112,7 @@ def _runs_a_second(session: Session, lanes: int, seconds: float) -> float:
         return runs
 
     session.run(_ONE)
-    # or every run would be recorded
+    # otherwise every run would be recorded
     session.finish_profile()
     found = []
     with ThreadPoolExecutor(lanes) as pool:
@@ -123,9 +125,9 @@ def _runs_a_second(session: Session, lanes: int, seconds: float) -> float:
 
 
 def write(path: Path, dialect: Dialect, bare: Bare) -> None:
-    """Write a graph of some products of one left side, each with weights of its own.
+    """Write a graph of products of one left side, each with weights of its own.
 
-    One number of each is its output, so that nothing but the products takes time.
+    It outputs one number of each product, so that nothing but the products takes time.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -164,7 +166,7 @@ def _weights(bare: Bare) -> dict[str, NDArray[np.float32]]:
 
 
 def _left(writer: Writer, bare: Bare) -> str:
-    """Write the left side; the input decides on it, or all would be computed once and for all."""
+    """Write the left side; it depends on the input, or it would be folded into a constant."""
     from onnx import TensorProto
 
     from opdbus.models.writer import INPUT

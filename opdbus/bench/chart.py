@@ -1,4 +1,4 @@
-"""A comparison as a picture: a bar for the best rate of each, lines over the batch size."""
+"""Chart of a comparison: bars of the best rates, lines over the batch size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdbus.platform import pip
 if TYPE_CHECKING:
     from opdbus.bench.report import Comparison, Report
 
-# Light ones are drawn; an SVG also says which dark one stands for each, by the reader's preference.
+# Colours of light pages, and the dark ones that replace them by the reader's preference in an SVG.
 PAPER: Final = "#ffffff"
 INK: Final = "#1f2328"
 FAINT: Final = "#6e7781"
@@ -29,12 +29,12 @@ DARK: Final = {
     OURS_COLOUR: "#4493f8",
     PEER_COLOUR: "#57606a",
 }
-# In inches: the picture, one kind of texts in it, and what is above and below these.
+# In inches: the picture's width, the height of one kind of texts, and the margins above and below.
 _WIDTH: Final = 12.0
 _ROW: Final = 3.4
 _TOP: Final = 1.15
 _BOTTOM: Final = 0.75
-# The least distance of two labels, as a share of the axis' height, and how often they may be moved.
+# Least distance of two labels as a share of the axis' height, and number of moves to reach it.
 _GAP: Final = 0.07
 _MOVES: Final = 500
 
@@ -45,7 +45,7 @@ def draw(report: Report, level: str, folder: Path) -> tuple[Path, Path]:
     The same report gives the same SVG. Raises ConfigError if matplotlib is not installed.
     """
     try:
-        # takes half a second, and only charts need it
+        # importing takes half a second, and only charts need it
         from matplotlib import rc_context
     except ImportError:
         raise ConfigError(
@@ -90,7 +90,7 @@ def _figure(comparison: Comparison, machine: str) -> Any:  # noqa: ANN401 -- unt
 
 
 def _write(figure: Any, height: float, comparison: Comparison, machine: str) -> None:  # noqa: ANN401
-    """Write above what this is, and below where it was measured."""
+    """Write the title above, and the machine below."""
     title = f"Texts embedded a second by {comparison.model}, tokenizing included"
     figure.text(0.015, 1 - 0.2 / height, title, size=13, weight="bold", va="top")
     note = "\u00d7: how many times as fast op-dbus is at its best"
@@ -99,7 +99,7 @@ def _write(figure: Any, height: float, comparison: Comparison, machine: str) -> 
 
 
 def _bars(axes: Any, comparison: Comparison, texts: str) -> None:  # noqa: ANN401 -- untyped
-    """Draw the best rate of each, the fastest on top; failed ones are named without a bar."""
+    """Draw the best rate of each contender, the fastest on top; failed ones get no bar."""
     best = {entry.name: comparison.best(entry.name, texts) for entry in comparison.entries}
     names = sorted(best, key=best.__getitem__)
     rates = [best[name] for name in names]
@@ -117,7 +117,7 @@ def _bars(axes: Any, comparison: Comparison, texts: str) -> None:  # noqa: ANN40
 
 
 def _lines(axes: Any, comparison: Comparison, texts: str) -> None:  # noqa: ANN401 -- untyped
-    """Draw texts a second over texts a call, both in doublings, each line named at its end."""
+    """Draw texts a second over texts a call, both on log2 axes, each line named at its end."""
     ends = {}
     for entry in comparison.entries:
         rates = comparison.of(entry.name, texts, whole=False)
@@ -143,7 +143,7 @@ def _lines(axes: Any, comparison: Comparison, texts: str) -> None:  # noqa: ANN4
 
 
 def _name_lines(axes: Any, ends: dict[str, float]) -> None:  # noqa: ANN401 -- untyped
-    """Name each line at its end, pushed apart where lines end close together."""
+    """Name each line at its end; push names apart if lines end close together."""
     heights = axes.transAxes.inverted().transform(
         axes.transData.transform([(1.0, end) for end in ends.values()])
     )[:, 1]
@@ -154,7 +154,7 @@ def _name_lines(axes: Any, ends: dict[str, float]) -> None:  # noqa: ANN401 -- u
 
 
 def spread(heights: dict[str, float], gap: float) -> dict[str, float]:
-    """Push labels that are closer than `gap` apart, each as far as the other, until none is."""
+    """Push labels closer than `gap` apart, both equally, for a limited number of passes."""
     names = sorted(heights, key=heights.__getitem__)
     placed = dict(heights)
     for _ in range(_MOVES):
@@ -170,7 +170,7 @@ def _colour(name: str) -> str:
 
 
 def _plain(axes: Any) -> None:  # noqa: ANN401 -- untyped
-    """Leave what carries meaning."""
+    """Remove frame, ticks and minor ticks."""
     axes.set_facecolor(PAPER)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, colors=INK)

@@ -1,4 +1,4 @@
-"""The comparison: all contenders on the same texts in one run, taking turns."""
+"""Comparison of all contenders on the same texts in one run, taking turns."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from opdbus.bench.process import Workspace
 
 
-# Texts of each kind whose vectors are compared with the reference's, and how many at a time.
+# Texts of each kind whose vectors are compared with the reference's, and the batch size.
 _CHECKED: Final = 32
 _CHECKED_BATCH: Final = 8
-# Enough that no text is cut when its tokens are counted.
+# Large enough that no text is cut when its tokens are counted.
 _MAX_TOKENS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What each contender has to do: texts by kind, batch sizes, and how many rounds of it all."""
+    """Work of each contender: texts by kind, batch sizes, and number of rounds."""
 
     texts: Mapping[str, Sequence[str]]
     batches: Sequence[int]
@@ -43,9 +43,9 @@ class Plan:
 def compare(
     contenders: Sequence[Contender], subject: Subject, plan: Plan, place: Workspace, notify: Notify
 ) -> Comparison:
-    """Run the comparison; a contender that fails is an entry that says why.
+    """Run the comparison; a contender that fails becomes an entry with the reason.
 
-    It takes minutes, and reports what it is doing. No process is left when it ends.
+    It takes minutes and reports progress. No process is left when it ends.
     """
     with ExitStack() as stack:
         run = _Run(subject, plan, place, notify)
@@ -60,7 +60,7 @@ def compare(
 
 
 class _Run:
-    """A comparison while it runs: the contenders still in it, and the figures so far."""
+    """A running comparison: the remaining contenders, and the figures so far."""
 
     def __init__(self, subject: Subject, plan: Plan, place: Workspace, notify: Notify) -> None:
         self._subject = subject
@@ -84,7 +84,7 @@ class _Run:
             self._processes[name] = process
 
     def turn(self, batch: int) -> None:
-        """Let every contender, one after the other, do all passes with a batch size."""
+        """Let every contender in turn do all passes with a batch size."""
         for name in list(self._processes):
             with self._awake(name) as process:
                 for texts in self._plan.texts:
@@ -104,7 +104,7 @@ class _Run:
                 self._entries[name] = _checked(self._entries[name], found, vectors[REFERENCE])
 
     def result(self) -> Comparison:
-        """Give what was found."""
+        """Return the comparison."""
         counts = {name: len(texts) for name, texts in self._plan.texts.items()}
         return Comparison(
             self._subject.level,
@@ -164,7 +164,7 @@ class _Run:
 
     @contextmanager
     def _may_fail(self, name: str) -> Iterator[None]:
-        """Take a contender that fails out of the comparison, and keep the reason."""
+        """Remove a contender that fails from the comparison, and keep the reason."""
         try:
             yield
         except ContenderFailed as failure:

@@ -1,4 +1,4 @@
-"""The programs that are compared, op-dbus among them: one row each, and how each is started."""
+"""Table of the compared programs, op-dbus among them, and how each is started."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ PEERS: Final = Path(__file__).parent / "peers"
 # The row that all others are compared with, and the one whose vectors are the reference.
 OURS: Final = "op-dbus"
 REFERENCE: Final = "op-dbus fp32"
-# Where torch is, which exports the model for peers that read ONNX only.
+# The environment with torch, which exports the model for peers that read only ONNX.
 TORCH: Final = "torch"
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One row: its script, the virtual environment it runs in, and the options of its `load`."""
+    """A program to compare: its script, its virtual environment, and the options of its `load`."""
 
     name: str
     script: Path
-    # under the folder of the peers' environments; empty for the one that we run in
+    # name under the folder of the peers' environments; empty for this process's own
     venv: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
-    # whether it needs the model as an ONNX file
+    # true if it needs the model as an ONNX file
     exported: bool = False
-    # whether it chooses its batches itself: one call for all texts then has one figure only
+    # true if it chooses its batches itself: one call for all texts then has only one figure
     own_batches: bool = False
 
     def python(self, venvs: Path) -> Path:
-        """Give the interpreter that runs the script."""
+        """Return the interpreter that runs the script."""
         return python_of(venvs, self.venv) if self.venv else Path(sys.executable)
 
 
 def python_of(venvs: Path, name: str) -> Path:
-    """Give the interpreter of one of the peers' environments."""
+    """Return the interpreter of one of the peers' environments."""
     below = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
     return venvs.joinpath(name, *below)
 

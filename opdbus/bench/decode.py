@@ -1,4 +1,4 @@
-"""Reads dataclasses back from the JSON that `dataclasses.asdict` and `json` made of them."""
+"""Decoding of dataclasses from the JSON of `dataclasses.asdict`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def decode(kind: type[T], written: Mapping[str, Any]) -> T:
-    """Make a value of what was written; what is no field, such as a derived figure, is skipped."""
+    """Make a value of its JSON; keys that are no fields, such as derived figures, are skipped."""
     hints = get_type_hints(kind)
     return kind(**{name: _value(hints[name], written[name]) for name in hints.keys() & written})
 

@@ -1,4 +1,4 @@
-"""The engine measured in a process of its own, so that its memory is its own too."""
+"""Measurement of the engine in a child process, so that its memory is counted alone."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from opdbus.models.catalogue import LEVELS
 
 # Numbers of threads that the engine's own choice is compared with on one processor.
 _BY_HAND: Final = (1, 2, 4)
-# Enough different texts that no two calls are alike, and few enough to make in a second.
+# Number of different texts: enough that calls differ, and few enough to make in a second.
 _DIFFERENT: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be measured: a model, where it runs, and with how much effort."""
+    """A measurement task: a model, its provider, and the effort."""
 
     subject: Subject
-    # where graphs and the gate's report are kept
+    # folder of graphs and the gate's report
     scratch: Path
     effort: Effort
     provider: str = "cpu"
     precision: str = "auto"
-    # only on one processor, and only by threads
+    # true: measure only the thread comparison, on one processor
     one_cpu: bool = False
 
     def nothing(self, failure: str = "") -> EngineFigures:
-        """Give the figures before anything is measured."""
+        """Return figures without measurements."""
         subject = self.subject
         return EngineFigures(
             subject.level, subject.name, subject.random, self.provider, failure=failure
         )
 
     def to_json(self) -> str:
-        """Write the task for the child."""
+        """Return the task as JSON for the child."""
         return json.dumps(asdict(self), default=str)
 
 
 def figures(task: Task, notify: Notify) -> EngineFigures:
-    """Measure in child processes, which are gone when this ends, however that is.
+    """Measure in child processes, which are killed at the end in any case.
 
     A failure is part of the figures.
     """
@@ -79,11 +79,11 @@ def _child(task: Task, notify: Notify) -> EngineFigures:
         return task.nothing(child.last_words())
 
 
-# in the child process
+# functions for the child process
 
 
 def measure(task: Task, notify: Notify) -> EngineFigures:
-    """Measure all of it; raises ModelError and ProviderError."""
+    """Run all measurements; raises ModelError and ProviderError."""
     some, effort, shape = _texts(task), task.effort, arithmetic(task.subject.folder)
     if task.one_cpu:
         return replace(task.nothing(), one_cpu=_on_one(task, some, notify))
@@ -121,7 +121,7 @@ def _described(task: Task, embedder: api.Embedder, some: Texts) -> EngineFigures
 
 
 def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:
-    """Compare the engine's own choice of threads with others, taking turns, on one processor."""
+    """Compare the engine's own choice of threads with others in turns, on one processor."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     effort = replace(task.effort, batches=())
@@ -130,12 +130,12 @@ def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:
     for turn in range(effort.rounds):
         notify(f"one processor, round {turn + 1} of {effort.rounds}")
         for threads in ("auto", *map(str, _BY_HAND)):
-            # alone: another engine's threads may spin
+            # one engine at a time: another engine's threads may spin
             with _embedder(task, threads) as embedder:
                 embedder.embed(calls[0])
                 seconds.setdefault(threads, []).append(measures.timed(embedder, calls))
     count = sum(map(len, calls))
-    # the best turn: what other programs take is not the engine's
+    # the best turn, in which other programs took the least time
     return Threads({threads: count / min(found) for threads, found in seconds.items()})
 
 
@@ -160,7 +160,7 @@ def _texts(task: Task) -> Texts:
 
 
 def arithmetic(folder: Path) -> Arithmetic:
-    """Read what a model's arithmetic follows from; a static table has no layers."""
+    """Read the numbers of a model's arithmetic; a static table has no layers."""
     if (folder / formats.ROWS).is_file():
         return Arithmetic(0, 0, 0)
     config: Mapping[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -169,7 +169,7 @@ def arithmetic(folder: Path) -> Arithmetic:
 
 
 def main(arguments: list[str]) -> None:
-    """Run as the child: a task as JSON; lines of JSON report progress, the last one the figures."""
+    """Run as the child: the argument is a task, the output JSON lines of progress, then figures."""
     die_with_parent()
     replies: TextIO = own_stdout()
 
@@ -180,7 +180,7 @@ def main(arguments: list[str]) -> None:
     try:
         say(asdict(measure(decode(Task, json.loads(text)), lambda doing: say({"doing": doing}))))
     except (OpDbusError, OSError) as error:
-        # a last line that stands for the whole: the parent passes it on
+        # a single line, since the parent passes on the last one
         sys.exit(" ".join(str(error).split()))
 
 

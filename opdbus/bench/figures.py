@@ -1,4 +1,4 @@
-"""What the engine's own measurement found, as values."""
+"""Results of the engine's own measurement."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Rate:
     texts: str
     batch: int
     count: int
-    # in each round
+    # seconds of each round
     seconds: tuple[float, ...]
     rate: float
-    # of the model's arithmetic, counted from its shape and the texts' tokens
+    # rate of the model's arithmetic, computed from its shape and the texts' tokens
     gflops: float
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds until calls of this number of texts were answered, one after the other."""
+    """Milliseconds of calls with this number of texts, one call after the other."""
 
     texts: int
     # mean tokens of a text
     tokens: float
-    # whether another thread streamed texts at the same time
+    # true if another thread streamed texts at the same time
     beside_bulk: bool
     calls: int
     p50: float
@@ -42,7 +42,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream of `count` texts: the cost of each, and the process's memory in bytes after it."""
+    """A stream of `count` texts: seconds, cost of each text, and memory in bytes after it."""
 
     count: int
     seconds: float
@@ -52,12 +52,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The largest rate of bare matrix products of the model's shape that a runtime showed."""
+    """Largest rate of matrix products of the model's shape that a runtime reached."""
 
     provider: str
     precision: str
     gflops: float
-    # rows of the product, runs at once, and threads of each, that gave it
+    # configuration that reached it: rows of the product, parallel runs, threads of each run
     rows: int
     lanes: int
     threads: int
@@ -65,23 +65,23 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Texts a second on one processor, by threads; "auto" is what the engine chose itself."""
+    """Texts a second on one processor by number of threads; "auto" is the engine's choice."""
 
     rates: Mapping[str, float]
 
     @property
     def share(self) -> float:
-        """What the engine's own choice reaches of the best hand-set one."""
+        """Rate of the engine's own choice as a share of the best hand-set rate."""
         return self.rates["auto"] / max(rate for name, rate in self.rates.items() if name != "auto")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """One model on one provider; `failure` says why there is nothing, or not all."""
+    """Figures of one model on one provider; `failure` is the reason for missing ones."""
 
     level: str
     model: str
-    # whether the weights are random, in the true shape
+    # true if the weights are random, in the model's shape
     random: bool
     provider: str
     hardware: str = ""
@@ -96,13 +96,13 @@ class EngineFigures:
     streams: tuple[Stream, ...] = ()
     ceilings: tuple[Ceiling, ...] = ()
     one_cpu: Threads | None = None
-    # the accuracy gate's report, where there was a choice
+    # the accuracy gate's report, if there was a choice
     gate: Mapping[str, Any] | None = None
     failure: str = ""
 
     @property
     def best_gflops(self) -> float:
-        """The model's arithmetic at the best of its rates."""
+        """Rate of the model's arithmetic at the best of its rates."""
         return max((rate.gflops for rate in self.rates), default=0.0)
 
     @property
@@ -114,17 +114,17 @@ class EngineFigures:
 
     @property
     def share(self) -> float | None:
-        """What the engine reaches of it, tokenizing included."""
+        """Share of its ceiling that the engine reaches, tokenizing included; None without one."""
         return self.best_gflops / self.ceiling.gflops if self.ceiling else None
 
     def rate(self, texts: str, batch: int) -> float:
-        """Give the texts a second of a kind and batch size; 0 if they were not measured."""
+        """Return the texts a second of a kind and batch size; 0 if they were not measured."""
         found = [each.rate for each in self.rates if (each.texts, each.batch) == (texts, batch)]
         return found[0] if found else 0.0
 
 
 def percentiles(seconds: Sequence[float], *cuts: int) -> dict[str, float]:
-    """Give percentiles in milliseconds: p50, p95 and p99, or those that are asked for."""
+    """Return percentiles in milliseconds: p50, p95 and p99, or the given cuts."""
     wanted = cuts or (50, 95, 99)
     found = np.percentile(np.array(seconds) * 1000, wanted).tolist()
     return {f"p{cut}": round(at, 3) for cut, at in zip(wanted, found, strict=True)}
@@ -132,19 +132,19 @@ def percentiles(seconds: Sequence[float], *cuts: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """The numbers of a model's shape that its floating-point operations follow from."""
+    """Numbers of a model's shape from which its floating-point operations are computed."""
 
     layers: int
     hidden: int
     wide: int
 
     def flops(self, lengths: Sequence[int]) -> float:
-        """Count those of all matrix products for texts of these numbers of tokens."""
+        """Count the operations of all matrix products for texts of these numbers of tokens."""
         dense = 2 * self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.wide)
         # queries times keys, and the result times values
         mixing = 4 * self.layers * self.hidden
         return float(sum(dense * length + mixing * length**2 for length in lengths))
 
     def gflops(self, lengths: Sequence[int], seconds: float) -> float:
-        """Give the rate for texts that took this time."""
+        """Return the rate in GFLOP/s for texts that took this time."""
         return self.flops(lengths) / seconds / _GIGA

@@ -1,4 +1,4 @@
-"""The machine that figures belong to: without it they mean nothing."""
+"""Description of the machine that figures were measured on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEATURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What figures depend on besides the programs: processor, how many of them, and system."""
+    """Processor, number of usable processors, their features, kernel and Python."""
 
     processor: str
     processors: int
@@ -27,13 +27,13 @@ class Machine:
 
     @property
     def line(self) -> str:
-        """All that a reader compares figures by."""
+        """The machine in one line, for the heading of figures."""
         features = " ".join(self.features) or "no vector extensions known"
         return f"{self.processors} processors of {self.processor} ({features}), {self.kernel}"
 
 
 def describe(root: Path = Path("/")) -> Machine:
-    """Describe this machine; without /proc, only as far as Python knows it."""
+    """Describe this machine; without /proc, only as far as Python can."""
     features = cpus.features(root)
     return Machine(
         processor=cpus.name(root),

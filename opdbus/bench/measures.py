@@ -1,4 +1,4 @@
-"""What is measured of an open Embedder: rates, single texts idle and beside bulk, long streams."""
+"""Measurements of an open Embedder: rates, single texts idle and beside bulk, long streams."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from opdbus.api import Embedder
     from opdbus.bench.figures import Arithmetic
 
-# The batch sizes' name for all texts in one call.
+# Batch size that stands for all texts in one call.
 WHOLE: Final = 0
-# Tokens of the single texts: a question that people ask, and the line of an object.
+# Tokens of the single texts: a typical question, and the line of an object.
 SINGLES: Final = (16, 19)
 _HUNDRED: Final = 100
-# Beside bulk work people ask now and then, not all the time.
+# Pause between single texts beside bulk work, as people ask now and then.
 _PAUSE_SECONDS: Final = 0.01
-# Shorter streams are measured as often as rates are: they end too soon to be sure of.
+# Streams up to this length are repeated as often as rates are, because they are short.
 _SHORT_STREAM: Final = 2000
-# While one stream of the bulk work ends and begins again, the other's texts wait.
+# Two bulk streams, so that one has queued texts while the other restarts.
 _BULK_STREAMS: Final = 2
-# Different texts of one length that are asked in turn.
+# Number of different texts of similar length that are embedded in turn.
 _ASKED: Final = 64
 
 
@@ -41,49 +41,49 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model that is measured with: its level, a name for the report, and its folder."""
+    """The model to measure with: its level, a name for the report, and its folder."""
 
     level: str
     name: str
     folder: Path
-    # whether the weights are random, in the true shape
+    # true if the weights are random, in the model's shape
     random: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured: texts of each kind, batch sizes, rounds, single texts, streams."""
+    """Amount of measurement: texts of each kind, batch sizes, rounds, single texts, streams."""
 
     texts: int
     batches: tuple[int, ...]
     rounds: int
     singles: int
     streams: tuple[int, ...]
-    # texts of each stream beside which single ones are asked; the last ones are waited for
+    # texts of each bulk stream beside single texts; the measurement waits for the last stream
     bulk: int = 2048
-    # calls of 100 texts
+    # number of calls of 100 texts
     hundreds: int = 20
-    # of the device's ceiling: rows of the products, seconds of each, and whether of all precisions
-    # or only of the engine's own
+    # for the device's ceiling: rows of the products, seconds of each, and whether all precisions or
+    # only the engine's own are measured
     rows: tuple[int, ...] = (32, 128, 512)
     seconds: float = 0.2
     all_precisions: bool = True
-    # whether threads are compared on one processor, too
+    # true: compare numbers of threads on one processor, too
     one_cpu: bool = True
-    # of a comparison with others: texts of each kind, and batch sizes
+    # for a comparison with other programs: texts of each kind, and batch sizes
     compared: int = 256
     sizes: tuple[int, ...] = (1, 8, 32, 64, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts by kind, and how many tokens the model sees of each."""
+    """Texts by kind, and the number of tokens of each after truncation."""
 
     kinds: Mapping[str, Sequence[str]]
     lengths: Mapping[str, Sequence[int]]
 
     def near(self, tokens: int) -> list[str]:
-        """Give the texts whose lengths are nearest to this one."""
+        """Return the texts whose lengths are nearest to `tokens`."""
         pairs = [
             (abs(length - tokens), text)
             for kind, texts in self.kinds.items()
@@ -116,7 +116,7 @@ def timed(embedder: Embedder, calls: Sequence[Sequence[str]]) -> float:
 
 
 def latencies(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Latency]:
-    """Yield how long single texts take, idle and beside a bulk stream, and batches of 100."""
+    """Yield latencies of single texts, idle and beside bulk streams, and of batches of 100."""
     singles = {
         tokens: [[text] for text in islice(cycle(texts.near(tokens)), effort.singles)]
         for tokens in SINGLES
@@ -148,7 +148,7 @@ def _latency(
 
 @contextmanager
 def bulk(embedder: Embedder, texts: Sequence[str], count: int) -> Iterator[None]:
-    """Stream `count` texts on other threads, again and again, until the end."""
+    """Stream `count` texts on other threads, repeatedly, during the context."""
     stop, flows = threading.Event(), threading.Event()
 
     def some() -> Iterator[str]:

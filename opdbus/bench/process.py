@@ -1,4 +1,4 @@
-"""A contender's child process as seen from here: asked in JSON, and never left behind."""
+"""Parent side of a contender's child process: JSON requests, and a kill at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CHILD: Final = PEERS / "child.py"
 _EXPORT: Final = PEERS / "export.py"
-# No contender may ask a hub for anything, nor talk of how it is used.
+# No contender may contact a hub or send telemetry.
 _ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -34,14 +34,14 @@ _LAST_WORDS_SECONDS: Final = 2.0
 
 
 class ContenderFailed(Exception):
-    """A contender is not installed, failed, or did not answer; the report says why."""
+    """A contender is not installed, failed, or did not answer; the report has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where contenders run: their environments, and a folder for the files made of one model.
+    """Folders for contenders: their environments, and the files made of one model.
 
-    `limit` is in seconds, for one request.
+    `limit` is the time of one request in seconds.
     """
 
     venvs: Path
@@ -50,18 +50,18 @@ class Workspace:
     limit: float = 600.0
 
     def environment(self) -> dict[str, str]:
-        """Give the environment variables of every contender."""
+        """Return the environment variables of every contender."""
         return {**self.environ, **_ENVIRONMENT}
 
 
 class Child:
-    """A process that answers in lines of JSON, used by `with`: killed at the end in any case.
+    """A process that answers in lines of JSON; use as a context, which kills it at the end.
 
     Raises OSError if it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
-        # not a pipe, which would fill up while we wait for an answer
+        # not a pipe, which would fill up while the parent waits for an answer
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         try:
             self.process = subprocess.Popen(  # noqa: S603 -- our own script or module
@@ -81,7 +81,7 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        with suppress(OSError):  # of a request that a dead child never read
+        with suppress(OSError):  # a dead child never reads the request
             # closes the pipes too
             self.process.__exit__(None, None, None)
         self._stderr.close()
@@ -102,7 +102,7 @@ class Child:
 
     def last_words(self) -> str:
         """End the process, and return the last line that it wrote to standard error."""
-        # one that goes by itself may still be about to say why
+        # a process that ends by itself may still be writing the reason
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_LAST_WORDS_SECONDS)
         self.process.kill()
@@ -126,8 +126,8 @@ class Process(Child):
             ) from None
 
     def request(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 -- any JSON
-        """Send one request and wait for its result; raises ContenderFailed with its own words."""
-        # killing ends the wait: there is no reading of a pipe with a limit everywhere
+        """Send a request and return its result; raises ContenderFailed with its message."""
+        # killing ends the wait, since reading a pipe has no portable timeout
         watchdog = Timer(self._limit, self.process.kill)
         watchdog.start()
         try:
@@ -145,11 +145,11 @@ class Process(Child):
         return reply
 
     def pause(self) -> None:
-        """Stop its threads, so that they take no time from the contender that is measured."""
+        """Stop the process, so that it takes no time from the contender that is measured."""
         self._signal("SIGSTOP")
 
     def resume(self) -> None:
-        """Let it run again."""
+        """Resume the process."""
         self._signal("SIGCONT")
 
     def _signal(self, name: str) -> None:
@@ -159,12 +159,12 @@ class Process(Child):
 
 
 def last_line(text: str) -> str:
-    """Return what a program said last, cut to a readable length."""
+    """Return the last line of a program's output, cut to a readable length."""
     return (text.strip().splitlines() or ["it said nothing"])[-1][:_MAX_COMPLAINT]
 
 
 def export(folder: Path, venv: str, place: Workspace) -> Path:
-    """Export a model's folder to ONNX in the environment `venv`, once, and give the new folder.
+    """Export a model's folder to ONNX in the environment `venv`, once, and return the new folder.
 
     Raises ContenderFailed.
     """

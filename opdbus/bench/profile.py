@@ -1,4 +1,4 @@
-"""Where a request's time goes, read off a clock at the engine's seams, and inside the model."""
+"""Profile of a request: time of each engine step, and of each kind of operator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_OPERATORS: Final = 12
 class Steps:
     """Milliseconds of one request, in order; they add up to `whole`.
 
-    `run` is from the first batch's start to the last one's end, `runs` how many batches that were.
+    `run` is from the first batch's start to the last one's end, `runs` is the number of batches.
     """
 
     tokenize: float
@@ -50,7 +50,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Operators of one kind: milliseconds of one run of the model, and their share of it."""
+    """Operators of one kind: their milliseconds in one run of the model, and their share of it."""
 
     kind: str
     count: int
@@ -60,7 +60,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time went for some texts; steps are medians over `requests` requests."""
+    """Profile of a request of some texts; steps are medians over `requests` requests."""
 
     texts: int
     tokens: int
@@ -72,7 +72,7 @@ class Profile:
 
 
 class Watched:
-    """A session whose runs are timed; all else is the session's."""
+    """A session whose runs are timed; other attributes are the inner session's."""
 
     def __init__(self, inner: Session, runs: list[tuple[float, float]]) -> None:
         self.inner = inner
@@ -82,7 +82,7 @@ class Watched:
         return getattr(self.inner, name)
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Embed, and note when."""
+        """Embed, and record start and end."""
         began = time.perf_counter()
         vectors = self.inner.run(ids)
         self._runs.append((began, time.perf_counter()))
@@ -159,7 +159,7 @@ def _in_onnxruntime(
         events = json.loads(Path(session.end_profiling()).read_bytes())
     ran = [event for event in events if event.get("cat") == "Node" and event.get("dur")]
     timed = [(event["args"].get("op_name", ""), event["dur"]) for event in ran]
-    # the first half of the runs makes the others quick
+    # the first half of the runs only warms up
     return _summed(timed[len(timed) // 2 :], _WARM)
 
 
@@ -183,7 +183,7 @@ def _in_openvino(
 
 
 def _summed(timed: Sequence[tuple[str, float]], runs: int) -> list[Operator]:
-    """Add up microseconds by kind, and return the most expensive kinds, for one of so many runs."""
+    """Sum microseconds by kind, and return the most expensive kinds, for one of `runs` runs."""
     spent: Counter[str] = Counter()
     for kind, microseconds in timed:
         spent[kind] += round(microseconds)

@@ -1,4 +1,4 @@
-"""What a comparison found, as values and as JSON."""
+"""Results of a comparison as values and as JSON."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from opdbus.bench.machine import Machine
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One contender as it ran; `failure` says why it has no figures, or not all."""
+    """One contender as it ran; `failure` is the reason for missing figures."""
 
     name: str
     versions: Mapping[str, str] = field(default_factory=dict)
     precision: str = ""
     threads: str = ""
     settings: str = ""
-    # until the first vector, the start of the process not counted
+    # time until the first vector, without the start of the process
     load_seconds: float = 0.0
     # bytes, after the last pass
     rss: int = 0
-    # of its vectors to those of the reference; None if either has none
+    # cosines of its vectors to the reference's; None if either has none
     cosine_min: float | None = None
     cosine_mean: float | None = None
     failure: str = ""
@@ -34,10 +34,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The seconds that a contender took for all texts of a kind, in each of its turns.
+    """Seconds that a contender took for all texts of a kind, in each of its turns.
 
-    The texts were handed over `batch` a call or, if `whole`, in one call with that batch size;
-    then 0 means that the contender chose its batches itself.
+    The texts were passed `batch` a call or, if `whole`, in one call with that batch size; then 0
+    means that the contender chose its batches itself.
     """
 
     contender: str
@@ -49,13 +49,13 @@ class Figure:
 
     @property
     def rate(self) -> float:
-        """Texts a second in the turn in the middle."""
+        """Texts a second in the median turn."""
         return self.count / median(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast as a contender op-dbus is: best to best, and by batch size.
+    """Speed of op-dbus as a multiple of a contender's: best to best, and by batch size.
 
     `calls`: both got this number of texts a call. `whole`: both got all texts in one call, the
     contender with this batch size, op-dbus choosing its own.
@@ -70,7 +70,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All contenders with one model."""
+    """The figures of all contenders with one model."""
 
     level: str
     model: str
@@ -80,7 +80,7 @@ class Comparison:
     figures: tuple[Figure, ...]
 
     def of(self, contender: str, texts: str, *, whole: bool) -> dict[int, float]:
-        """Give a contender's texts a second by batch size."""
+        """Return a contender's texts a second by batch size."""
         return {
             figure.batch: figure.rate
             for figure in self.figures
@@ -88,12 +88,12 @@ class Comparison:
         }
 
     def best(self, contender: str, texts: str) -> float:
-        """Give a contender's most texts a second, in whatever way; 0 if it has no figures."""
+        """Return a contender's largest number of texts a second; 0 if it has no figures."""
         rates = [self.of(contender, texts, whole=whole) for whole in (False, True)]
         return max((rate for found in rates for rate in found.values()), default=0.0)
 
     def ratios(self) -> tuple[Ratio, ...]:
-        """Compare op-dbus with every other contender that has figures, if it has some itself."""
+        """Compare op-dbus with every other contender; those without figures are left out."""
         return tuple(
             self._ratio(entry.name, texts)
             for entry in self.entries
@@ -122,11 +122,11 @@ class Report:
     machine: Machine
     comparisons: tuple[Comparison, ...]
     engines: tuple[EngineFigures, ...] = ()
-    # whether it was a quick look, whose figures are of one round
+    # true for a quick run, whose figures are of one round
     quick: bool = False
 
     def to_json(self) -> str:
-        """Write the report, with what follows from its figures beside them."""
+        """Return the report as JSON, with derived figures."""
         content = asdict(self)
         for written, comparison in zip(content["comparisons"], self.comparisons, strict=True):
             for row, figure in zip(written["figures"], comparison.figures, strict=True):
@@ -138,5 +138,5 @@ class Report:
 
 
 def from_json(text: str) -> Report:
-    """Read what `to_json` wrote; what follows from the figures follows again."""
+    """Parse the JSON of `to_json`; derived figures are computed again."""
     return decode(Report, json.loads(text))

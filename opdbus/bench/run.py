@@ -1,4 +1,4 @@
-"""The whole benchmark: which models are here, the engine's own figures, and the comparison."""
+"""The whole benchmark: models to measure, the engine's own figures, and the comparison."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 FULL: Final = Effort(512, (1, 4, 16, 64, 256), 3, 400, (1_000, 10_000))
-# The high level is slow; of random weights only the shape is of interest.
+# The high level is slow; with random weights only the shape is of interest.
 SLOW: Final = Effort(
     128, (1, 16, 64), 3, 100, (1_000,), bulk=256, compared=64, sizes=(1, 8, 32, 64)
 )
@@ -51,38 +51,38 @@ QUICK: Final = Effort(
     sizes=(1, 8),
 )
 LONG: Final = 100_000
-# The level whose tokenizer models with random weights are given: theirs has the same words.
+# The level whose tokenizer models with random weights use, since the vocabulary fits.
 _TOKENIZER_OF: Final = "medium"
 _SLOW: Final = "high"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the benchmark; no `levels` are those whose model is here."""
+    """Options of the benchmark; empty `levels` means those whose model is installed."""
 
     levels: Sequence[str] = ()
-    # random weights for levels whose model is not here
+    # random weights for levels whose model is not installed
     random: bool = False
     peers: bool = False
     quick: bool = False
     long: bool = False
-    # 0 is as many as are usual
+    # 0 for the usual number
     rounds: int = 0
 
 
 def bench(
     options: Options, config: Config, venvs: Path, environ: Mapping[str, str], notify: Notify
 ) -> Report:
-    """Measure; takes minutes, reports what it is doing, and leaves no process or file behind.
+    """Run the benchmark; takes minutes, reports progress, and leaves no process or file behind.
 
-    Peers have their environments in `venvs`, and these variables. Raises InvalidArgs and ModelError
-    if there is nothing to measure.
+    Peers have their environments in `venvs`, and get the variables of `environ`. Raises InvalidArgs
+    and ModelError if there is nothing to measure.
     """
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
         tasks = models(options, config, Path(scratch))
         engines = [each for task in tasks for each in _engines(task, notify)]
         comparisons = []
-        # no other program has our table
+        # no other program can run the static table
         compared = [task for task in tasks if task.subject.level in ON_PROVIDERS]
         for task in compared if options.peers else ():
             place = Workspace(venvs, task.scratch, environ)
@@ -93,7 +93,7 @@ def bench(
 
 
 def models(options: Options, config: Config, scratch: Path) -> list[Task]:
-    """Find the models, make those with random weights, and say how much is measured of each."""
+    """Find the models, make those with random weights, and choose the effort for each."""
     unknown = set(options.levels) - LEVELS.keys()
     if unknown:
         known = ", ".join(LEVELS)
@@ -113,7 +113,7 @@ def models(options: Options, config: Config, scratch: Path) -> list[Task]:
 
 def _model(level: str, options: Options, config: Config, place: Path) -> Task:
     try:
-        # a folder that is set belongs to the level that is set
+        # a configured folder belongs to the configured level
         model = folder.load(LEVELS[level], config)
     except ModelError:
         if not options.random:
@@ -136,7 +136,7 @@ def _effort(options: Options, usual: Effort) -> Effort:
 
 
 def _engines(task: Task, notify: Notify) -> Iterator[EngineFigures]:
-    """Yield the figures on the CPU and, where there is one, on the first accelerator."""
+    """Yield the figures on the CPU and on the first available accelerator."""
     rows = PROVIDERS.values() if task.subject.level in ON_PROVIDERS else ()
     accelerators = filter(api.Embedder.is_available, (row.name for row in rows if not row.is_cpu))
     for provider in ("cpu", *islice(accelerators, 1)):

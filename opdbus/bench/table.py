@@ -1,4 +1,4 @@
-"""A report as tables for the terminal: the engine's figures, and how much faster we are."""
+"""Tables of a report for the terminal: the engine's figures, and comparisons with peers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _QUICK: Final = (
 
 
 def headline(report: Report) -> str:
-    """Describe the machine in a line."""
+    """Return the machine and the date in one line."""
     return f"{report.machine.line}, {report.date}"
 
 
 def everything(report: Report) -> Iterator[Table | str]:
-    """Yield rich's tables of all that was measured, and the machine's line before them."""
+    """Yield rich's tables of all measurements, after the machine's line."""
     yield _escaped(headline(report))
     if report.quick:
         yield _QUICK
@@ -89,7 +89,7 @@ def _streams(engine: EngineFigures) -> Table:
 
 
 def _ceilings(engine: EngineFigures) -> Table:
-    """Show what bare products reached here, and what the engine makes of it."""
+    """Return the table of ceilings, with the engine's share of its own."""
     title = f"bare matrix products, GFLOP/s; the engine's best: {engine.best_gflops:,.0f}"
     rows = []
     for each in engine.ceilings:
@@ -135,7 +135,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 
 def _figures(comparison: Comparison, texts: str) -> Table:
-    """Make the table of texts a second by texts a call, and of how we compare."""
+    """Return the table of texts a second by texts a call, with ratios to op-dbus."""
     batches = sorted(
         {each.batch for each in comparison.figures if each.texts == texts and not each.whole}
     )
@@ -156,7 +156,7 @@ def _rate(rate: float) -> str:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    # rich takes a third of the time that a command may start in, so only this one pays it
+    # imported late, because rich takes a third of the allowed start-up time of a command
     from rich import table
 
     made = table.Table(

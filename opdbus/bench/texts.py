@@ -1,4 +1,4 @@
-"""The texts that are measured with: made, not downloaded, and the same on every machine."""
+"""Generated texts to measure with, the same on every machine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     Make = Callable[[Random, str], Json]
 
-# Mean and spread in tokens of the medium model: of whole objects, and of the lines that describe
-# them, in state files that people wrote.
+# Mean and spread in tokens of the medium model, as in state files that people wrote: of whole
+# objects, and of the lines that describe them.
 OBJECT: Final = (56, 18)
 SHORT: Final = (19, 5)
-# No text is further from the mean than this many spreads.
+# Largest distance from the mean, in spreads.
 _FURTHEST: Final = 2.0
 _TRIES: Final = 6
 _LONG_WORD: Final = 6
@@ -60,7 +60,7 @@ def _state(random: Random, _: str) -> str:
     return random.choice(("active", "inactive", "failed", "running", "waiting"))
 
 
-# What objects of a host say of themselves.
+# Generators of property values.
 _PROPERTIES: Final[dict[str, Make]] = {
     "active_state": _state,
     "enabled": _flag,
@@ -99,9 +99,9 @@ def kinds(count: int) -> dict[str, list[str]]:
 
 
 def estimate(text: str) -> float:
-    """Guess a text's tokens without a tokenizer: right on average, not for each text.
+    """Estimate a text's tokens without a tokenizer: right on average, not for each text.
 
-    The rates are a fit to what the medium model's tokenizer makes of these texts.
+    The coefficients are fitted to the medium model's tokenizer on these texts.
     """
     letters = re.findall(r"[^\W\d_]+", text)
     digits = re.findall(r"\d+", text)
@@ -118,7 +118,7 @@ def _make(
     sizes: tuple[int, int],
     write: Callable[[Random, float], str],
 ) -> list[str]:
-    """Make texts whose lengths scatter around the mean and whose errors cancel each other."""
+    """Make texts whose lengths scatter around the mean and whose errors cancel out."""
     made: dict[str, None] = {}
     error = 0.0
     lengths = _lengths(random, sizes)
@@ -141,7 +141,7 @@ def _lengths(random: Random, sizes: tuple[int, int]) -> Iterator[float]:
 
 
 def _object(random: Random, wanted: float) -> str:
-    """Write a whole object as lexical search reads it, with as many properties as it takes."""
+    """Write a whole object as lexical search reads it, with enough properties for the length."""
     item = _item(random)
     properties: dict[str, Json] = {}
     for key in random.sample(list(_PROPERTIES), len(_PROPERTIES)):
@@ -153,13 +153,13 @@ def _object(random: Random, wanted: float) -> str:
 
 
 def _short(random: Random, wanted: float) -> str:
-    """Write the line that describes an object: of a few, the one of the fittest length."""
+    """Write the line that describes an object: of a few, the one nearest to the length."""
     lines = [render(_item(random)).text.partition("\n")[0] for _ in range(_TRIES)]
     return min(lines, key=lambda line: abs(estimate(line) - wanted))
 
 
 def _item(random: Random) -> StateObject:
-    """Make an object that the glossary knows, so that its line says what it is for."""
+    """Make an object with a name from the glossary, so that its line has a meaning."""
     plugin, kind = random.choice(_KINDS)
     name = f"{random.choice(list(entries()))}@{random.choice(_SITES)}{random.randrange(1000)}"
     comment = _words(random, name)

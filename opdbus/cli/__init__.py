@@ -1,4 +1,4 @@
-"""The command `op-dbus`: parses, asks the daemon, prints. One place turns errors into sentences."""
+"""Command line `op-dbus`: commands that call the daemon and print; `main` reports errors."""
 
 import io
 import os
@@ -18,9 +18,9 @@ def main() -> None:
     modules()
     from opdbus.cli.root import OutputClosed, root
 
-    if sys.stdout is None:  # closed by who started us
+    if sys.stdout is None:  # closed by the parent process
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end
-    # whatever a name holds, it is printed as well as this terminal can
+    # names may contain characters that this terminal cannot encode
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -41,9 +41,9 @@ def main() -> None:
 
 
 def modules() -> Sequence[ModuleType]:
-    """Import what adds commands to the root, in the order of the manual.
+    """Import the modules that add commands to the root, in the order of the manual.
 
-    First being a daemon, then asking one, then what it runs with.
+    Commands of the daemon itself come first, then those that query it, then those about engines.
     """
     from opdbus.cli import (
         bench,

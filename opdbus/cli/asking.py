@@ -1,4 +1,4 @@
-"""Asks the daemon for a command, and says why no daemon answers."""
+"""Calls to the daemon for a command, and reasons why no daemon answers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# of a question
+# conditions of a query such as `kind:unit`
 _SORT: Final = re.compile(r"(?<!\S)(plugin|kind):([\w-]+)", re.IGNORECASE)
-# objects whose values are looked at for those near one, and values that are told where none is
+# Number of objects whose values are searched for a near one, and number of values listed if none is
+# near.
 _SOME: Final = 1000
 _FEW: Final = 8
-# what is most likely meant by a name that objects of several kinds have, the likeliest first
+# (plugin, kind) preferred for a name that objects of several kinds have, the first one first
 _LIKELIEST: Final = (["systemd", "unit"], ["packages", "package"])
 
 
 def ask(question: Callable[[Client], Awaitable[T]]) -> T:
-    """Ask the daemon on the chosen bus."""
-    # asyncio and the D-Bus library are half of the start-up time: only what asks pays it
+    """Run a query against the daemon on the chosen bus."""
+    # asyncio and the D-Bus library take half of the start-up time, so only these commands import
+    # them
     import asyncio
 
     from opdbus.client import Client
@@ -57,7 +59,7 @@ def ask(question: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
-    """Raise BusError that says why the service of systemd ended or is off, if it is."""
+    """Raise BusError with the reason if the systemd service is masked or `condition` holds."""
     from opdbus.systemd import unit
 
     service = unit.find()
@@ -69,11 +71,11 @@ def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
 
 
 async def path_of(client: Client, name: str, *, past: bool = False, unique: bool = False) -> str:
-    """Return the path of the object that is named by its path, by PLUGIN/KIND/NAME, or shorter.
+    """Return the path of an object that is given as path, PLUGIN/KIND/NAME, or shorter.
 
-    With `past`, it may be gone. Of several a unit is taken, else a package, which is said on
-    stderr, unless it has to be `unique`. Raises UnknownObject where there is none, and InvalidArgs
-    where there are several.
+    With `past`, the object may be gone. Of several objects a unit is preferred, else a package,
+    with a note on stderr, unless the name must be `unique`. Raises UnknownObject if there is none,
+    and InvalidArgs if there are several.
     """
     if name.startswith(paths.STATE + "/"):
         return name
@@ -99,31 +101,31 @@ def _of(sort: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Sequence[str
 
 
 def _names(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Give full names as a shell takes them."""
+    """Return full names, quoted for a shell."""
     return [shlex.quote("/".join(row[1:])) for row in rows]
 
 
 def name_of(path: str) -> str:
-    """Give the PLUGIN/KIND/NAME of an object's path."""
+    """Return the PLUGIN/KIND/NAME of an object's path."""
     return "/".join(paths.parse(path))
 
 
 def named(path: str) -> dict[str, str]:
-    """Give the plugin, kind and name of an object's path."""
+    """Return the plugin, kind and name of an object's path."""
     return dict(zip(("plugin", "kind", "name"), paths.parse(path), strict=True))
 
 
 def fields_of(where: str) -> list[str]:
-    """Give the fields that conditions name; raises InvalidArgs."""
+    """Return the fields that conditions name; raises InvalidArgs."""
     from opdbus.state import conditions
 
     return [asked.field for asked in conditions.parse(where)]
 
 
 def unknown(fields: Iterable[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the names of fields that are not among those known, each with near names.
+    """Yield the fields that are not among the known ones, each with advice on near names.
 
-    `before.` and `after.` say on which side of a change, and are no part of a name.
+    The prefixes `before.` and `after.` select a side of a change and are not part of the name.
     """
     import difflib
 
@@ -137,14 +139,14 @@ def unknown(fields: Iterable[str], known: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def tell_unknown(fields: Sequence[str]) -> None:
-    """Say on stderr which fields no object has, each with near names."""
+    """Print on stderr the fields that no object has, each with near names."""
     known = [path for path, _ in ask(lambda client: client.fields({}))] if fields else []
     for field, advice in unknown(fields, known):
         output.note(f"no object has a field {field}{advice}")
 
 
 def tell_unmet(where: str, query: str = "") -> None:
-    """Say on stderr which values that were asked for no object has, each with values that are."""
+    """Print on stderr the values in conditions that no object has, each with existing values."""
     from opdbus.state import conditions
 
     found = [asked for asked in conditions.parse(where) if asked.operator == "="]
@@ -155,7 +157,7 @@ def tell_unmet(where: str, query: str = "") -> None:
 
 
 async def _unmet(asked: Condition, client: Client) -> str:
-    """Say that no object has a field of this value, and which are near; empty if one has it."""
+    """Return a message that no object has this field value, with near ones; empty if one has it."""
     import difflib
 
     if asked.field in {"plugin", "kind"}:
@@ -164,7 +166,7 @@ async def _unmet(asked: Condition, client: Client) -> str:
         except InvalidArgs as error:
             return str(error)
         return ""
-    if '"' in asked.value:  # which a condition in quotes cannot have
+    if '"' in asked.value:  # a quoted condition cannot contain it
         return ""
     either = [f'{asked.field}{operator}"{asked.value}"' for operator in ("=", "!=")]
     (count, _), (_, others) = [await client.page({"where": c}, 0, _SOME) for c in either]

@@ -1,4 +1,4 @@
-"""The commands that measure the engine here; neither needs a bus."""
+"""Commands that measure the engine on this host; they need no bus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opdbus.bench.profile import Profile
     from opdbus.bench.report import Report
 
-# Into a pipe, lines are as long as tables need.
+# Columns of tables that are written into a pipe.
 _WIDE = 200
 _REQUESTS = 100
 
@@ -45,7 +45,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     --peers, sentence-transformers, fastembed and infinity are measured in the same run, on the
     same texts.
     """
-    # files and processes are put away first
+    # exit by an exception, so that files and processes are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = settings(context.obj)
     # the engine takes a third of a second to import
@@ -56,7 +56,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     for path, wanted in ((file, Path(file or ".").parent), (chart, Path(chart or "."))):
         if path and not wanted.is_dir():
             raise ConfigError(f"there is no folder {wanted} to write into: make it first")
-    # ours alone: peers compute with as many threads as they like
+    # only this process is limited: peers may use as many threads as they like
     environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     report = bench(Options(**given), config, Path(venvs).absolute(), environ, _notify)
     if file:
@@ -78,7 +78,7 @@ def _draw(report: Report, folder: Path) -> None:
 
 
 def _notify(doing: str) -> None:
-    """Say on stderr what is done: the line is the next one's on a terminal."""
+    """Print progress on stderr; on a terminal each line overwrites the one before."""
     if not sys.stderr.isatty():
         print(doing, file=sys.stderr, flush=True)
         return

@@ -1,4 +1,4 @@
-"""Causes of changes in plain words. Pure."""
+"""Plain words for the causes of changes; pure."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,7 +6,8 @@ from typing import Final
 
 from opdbus.history import jobs
 
-# What the state file declared lately is not so, and the time for that is over.
+# Cause of a drift that the host should have followed after a recent declaration, but did not in
+# time.
 NOT_FOLLOWED: Final = "state file:not followed"
 _CAUSES: Final[Mapping[str, str]] = {
     "first": "listed for the first time",
@@ -21,7 +22,7 @@ _CAUSES: Final[Mapping[str, str]] = {
     "source": "with its source",
     "": "cause not known",
 }
-# Causes that go on after a colon: what is said with that, or without it.
+# Causes with a value after a colon: their text, which may include the value.
 _WITH_MORE: Final[Mapping[str, str]] = {
     "start": _CAUSES["start"],
     "exit": f"{_CAUSES['exit']} ({{}})",
@@ -33,7 +34,7 @@ _CALLER: Final = re.compile(r"bus:(:\S+) uid ([0-9]{1,10})")
 
 
 def said(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> str:
-    """Say a cause in plain words; `user` names the user of a number."""
+    """Return a cause in plain words; `user` returns the name of a uid."""
     if text.startswith("during "):
         return f"during {said(text.removeprefix('during '))}"
     if text.startswith("unit exit"):

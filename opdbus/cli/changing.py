@@ -1,4 +1,4 @@
-"""The commands that change something: what is published, and what the daemon serves."""
+"""Commands that change something: published objects and the served engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def publish(source: str, file: Any, json_: bool) -> None:  # noqa: ANN401, FBT00
     """
     try:
         content = json.load(file)
-    except ValueError as error:  # it names line and column
+    except ValueError as error:  # the message has line and column
         raise InvalidArgs(f"{file.name} is not JSON: {error}") from None
     items = content if isinstance(content, list) else [content]
     if not items:
@@ -65,7 +65,7 @@ def _published(number: int, item: Any) -> tuple[str, str, str, dict[str, Any]]: 
 
 
 def _without_null(value: Any) -> Any:  # noqa: ANN401
-    """Leave out nulls, which D-Bus cannot carry."""
+    """Remove nulls, which D-Bus cannot carry."""
     if isinstance(value, dict):
         return {key: _without_null(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -105,7 +105,7 @@ def set_provider(provider: str, device: str) -> None:
 
 
 def _change(change: Callable[[Client], Awaitable[None]]) -> None:
-    """Change what is served, and print what it is now."""
+    """Change the served engine, and print the new state."""
 
     async def changed(client: Client) -> dict[str, Any]:
         await change(client)
@@ -115,7 +115,7 @@ def _change(change: Callable[[Client], Awaitable[None]]) -> None:
 
 
 def _served(status: dict[str, Any]) -> str:
-    """Say in a sentence what is served, and what is wrong with it."""
+    """Return a sentence on the served engine and its faults."""
     engine = "lexical search only"
     if status["Provider"]:
         engine = f"level {status['Level']} on {status['Provider']} in {status['Precision']}"

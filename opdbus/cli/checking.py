@@ -1,4 +1,4 @@
-"""The command that judges a state file, without a daemon."""
+"""Command that checks a state file, without a daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opdbus.state.judge import Judgement
     from opdbus.state.object import Json, ObjectId
 
-# of names that are listed for people
+# number of names listed for people
 _MOST = 10
 
 
@@ -101,7 +101,7 @@ def _print(name: str, found: Judgement) -> None:
 
 
 def _unobserved(found: Judgement) -> list[str]:
-    """Say of which kinds no observer of op-dbus itself tells, so that nothing of them can drift."""
+    """Return a line for each declared kind that op-dbus does not observe: it cannot drift."""
     from opdbus.drift import observed_kinds
 
     sorts = (sort for sort in found.objects if not observed_kinds.is_observed(sort))

@@ -1,4 +1,4 @@
-"""What a shell offers for a word that is begun: what is known here, and names of objects."""
+"""Shell completion: known words, and names of objects."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
     Offer: TypeAlias = Callable[[click.Context, click.Parameter, str], list[Any]]
 
-# So long a shell waits at most, and so many names it is given.
+# Longest wait of the shell, and number of offered names.
 _PATIENCE_SECONDS: Final = 5.0
 _MOST: Final = 50
-# Other names would have to be quoted, which each shell does in its own way.
+# Other names would need quoting, which differs between shells.
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
 
 
 def words(known: Iterable[str]) -> Offer:
-    """Offer words of which all are known."""
+    """Return a completer for a fixed set of words."""
     return lambda _context, _parameter, begun: _begin(known, begun)
 
 
 def plugins(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Offer the plugins of which op-dbus itself tells."""
+    """Offer the plugins that op-dbus observes itself."""
     from opdbus.drift import observed_kinds
 
     return _begin({name.split("/")[0] for name in observed_kinds.sorts()}, begun)
 
 
 def kinds(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Offer the kinds of which op-dbus itself tells, those of a plugin that is given."""
+    """Offer the kinds that op-dbus observes itself, of the given plugin if there is one."""
     from opdbus.drift import observed_kinds
 
     sorts = (name.split("/") for name in observed_kinds.sorts())
@@ -56,14 +56,14 @@ def files(_context: click.Context, _parameter: click.Parameter, begun: str) -> l
 def objects(
     context: click.Context, _parameter: click.Parameter | None, begun: str
 ) -> list[CompletionItem]:
-    """Offer names of objects: PLUGIN/KIND/NAME, or NAME alone; nothing where no daemon runs."""
+    """Offer names of objects: PLUGIN/KIND/NAME, or NAME alone; nothing if no daemon runs."""
     import asyncio
 
     async def found() -> Sequence[Sequence[str]]:
         bus = context.find_root().params.get("bus")
         chosen = config.load(os.environ, {"bus": bus} if bus else {}).bus
         async with asyncio.timeout(_PATIENCE_SECONDS), Client(chosen) as client:
-            # a shell asks no user for a password, and starts no service
+            # completion must not ask for a password or start a service
             client.ask_no_user()
             return (await _page(client, begun)) if await client.is_served() else ()
 
@@ -80,7 +80,7 @@ def objects(
 
 
 async def _page(client: Client, begun: str) -> list[list[str]]:
-    """Give some of the objects whose names hold what is begun after PLUGIN/KIND/."""
+    """Return some objects whose names contain the text after PLUGIN/KIND/."""
     is_whole = begun.count("/") > 1 and begun[0] != "/"
     plugin, kind, name = begun.split("/", 2) if is_whole else ("", "", begun)
     before = {key: word for key, word in (("plugin", plugin), ("kind", kind)) if word}

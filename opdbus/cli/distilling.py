@@ -1,4 +1,4 @@
-"""The command that trains: a smaller model that gives about the vectors of a larger one."""
+"""Command that trains a smaller model to reproduce the vectors of a larger one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def distil(
     A command that was stopped goes on where it was when it is given again. The report says what was
     lost: on texts that were held out, and on questions.
     """
-    # what is trained is here; nothing is looked for elsewhere
+    # all inputs are local, so the libraries need no network
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
     config = settings(context.obj)

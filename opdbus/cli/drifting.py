@@ -1,4 +1,4 @@
-"""The command that shows what is other than declared, and follows it."""
+"""Command that lists and follows drift from the declared state."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
     from opdbus.client import Client
 
-    # As DriftReport gives it: path, class, severity, since, distance, and (path, declared,
-    # observed, severity) of each field.
+    # A row of DriftReport: path, class, severity, since, distance, and (path, declared, observed,
+    # severity) of each field.
     Row: TypeAlias = Sequence[Any]
 
 FORMAT_VERSION: Final = "1.1"
 DRIFTED: Final = 10
-# nothing is listed, and not all is known
+# exit code if nothing is listed, but not all is known
 UNKNOWN: Final = 11
-# After a start of op-dbus, until its observers have listed.
+# Wait after a start of op-dbus until its observers have listed the host.
 _PATIENCE_SECONDS: Final = 15.0
 _PAUSE_SECONDS: Final = 0.3
-# Of what is not observed, in a line: names of a sort, and sorts.
+# Limits in a line about unobserved objects: names of a kind, and kinds.
 _MOST_NAMES: Final = 3
 _MOST_SORTS: Final = 5
-# Longer values are cut: what differs is to be read.
+# Longer values are cut, around the difference.
 _MAX_VALUE: Final = 1000
-# Fields that say by their values alone what they are about.
+# Fields whose values are understood without the field's name.
 _PLAIN: Final = frozenset("active_state state status ensure presence running".split())
 COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
-# How what was other than declared ends: a label, and what is said.
+# Ends of a drift: a label, and words after the object's name.
 _ENDS: Final = {
     "healed": ("healed", ""),
     "undeclared": ("ended", " is no longer declared"),
-    # of some fields, while others go on
+    # some fields are as declared again while others still drift
     "ended": ("ended", ""),
 }
 _WIDTH: Final = max(map(len, SEVERITIES))
@@ -112,7 +112,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
 
 
 async def _answers(names: Sequence[str], client: Client) -> dict[str, str]:
-    """Say by its path of each object of the first name that there is whether it is as declared."""
+    """Return answers by path: is the object as declared? The first existing name counts."""
     for name in names:
         found, _ = await client.resolve(name)
         shown = {path: await client.show(path) for path, *_ in found}
@@ -125,7 +125,7 @@ async def _answers(names: Sequence[str], client: Client) -> dict[str, str]:
 
 
 def _answer(name: str, shown: Mapping[str, Any]) -> str:
-    """Say whether an object is as declared; a daemon of another version does not say that."""
+    """Return whether an object is as declared; daemons of other versions omit `Drift`."""
     drift = shown.get("Drift", "")
     if drift == "none":
         return f"yes: {name} is as declared"
@@ -135,7 +135,7 @@ def _answer(name: str, shown: Mapping[str, Any]) -> str:
 
 
 def _of_those(rows: Sequence[Row], answers: Mapping[str, str]) -> list[Row]:
-    """Return the rows of objects that answers are about, which may be declared by other names."""
+    """Return the rows of drifting objects in answers, also by name without suffix; else all."""
     if not any(answer.startswith("no:") for answer in answers.values()):
         return []
     names = {named(path)["name"] for path in answers}
@@ -151,7 +151,7 @@ def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:
 
 
 def _nothing(of: str) -> str:
-    """Say that nothing is other than declared, and if so, that nothing is declared."""
+    """Return that nothing drifts, or that nothing is declared."""
     values = ask(lambda client: client.status())
     if dict(values["Sources"]).get("file"):
         return f"nothing{of} is other than declared"
@@ -161,15 +161,15 @@ def _nothing(of: str) -> str:
 async def _listed(
     client: Client, wanted: Mapping[str, str]
 ) -> tuple[Sequence[Row], Sequence[str], str, Sequence[Row]]:
-    """Return what is other than declared, what is waited for, the file's fault, what is not seen.
+    """Return drift rows, the sources awaited, the state file's error, and unobserved kinds.
 
-    Waits for some seconds until all is known.
+    Waits up to 15 seconds until all is known.
     """
     import asyncio
 
     state = await client.state()
     until = time.monotonic() + _PATIENCE_SECONDS
-    # only just after a start; nothing signals the end of it
+    # only just after a start; no signal announces its end
     while state["DriftAwaits"] and time.monotonic() < until:
         await asyncio.sleep(_PAUSE_SECONDS)
         state = await client.state()
@@ -182,12 +182,12 @@ def _is_of(object_id: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
 
 
 def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None:
-    """Print each crossing as it comes, until interrupted."""
+    """Print each drift transition as it comes, until interrupted."""
 
     async def following(client: Client) -> None:
-        # refused to callers that would hear nothing
+        # fails for callers that may not receive the signals
         await client.drift(wanted)
-        # what is other, of each object: a crossing does not say what it ends
+        # last drift row of each object: a transition does not name the fields that it ends
         known: dict[str, Row] = {}
         async for values in client.transitions():
             if not values:
@@ -211,7 +211,7 @@ def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None
 def _show_ended(
     before: Row, after: Row, wanted: Mapping[str, str], show: Callable[[str, Row], None]
 ) -> None:
-    """Show which fields of an object are other than declared no longer, while others go on."""
+    """Show fields of an object that no longer drift, while others still do."""
     names = {field[0] for field in after[5]}
     ended = [field for field in before[5] if field[0] not in names]
     if ended and _is_wanted(before[0], before[2], wanted):
@@ -224,11 +224,11 @@ def _is_wanted(path: str, severity: str, wanted: Mapping[str, str]) -> bool:
 
 
 def _as_lines(what: str, row: Row) -> None:
-    """Print a crossing as one line of JSON; the first line says what the others are like."""
+    """Print a transition as one line of JSON; the first line has the format version."""
     if what == "ended":
-        return  # the next line has the fields that go on
+        return  # the next line has the fields that still drift
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    # its fields are not other than declared now
+    # these fields do not drift now
     row = (*row[:5], []) if what in _ENDS else row
     content = {"at": now, **_value(row), "class": what} if what else {"at": now}
     head = {} if what else {"format_version": FORMAT_VERSION}
@@ -263,7 +263,7 @@ def _value(row: Row) -> dict[str, Any]:
 
 
 def _not_observed(rows: Sequence[Row]) -> Iterator[str]:
-    """Say what is declared and not observed, what is so for one reason together."""
+    """Yield lines on unobserved declared objects, grouped by reason."""
     whys: dict[str, list[str]] = {}
     for *sort, count, names, why in rows:
         said = name_lists.first([*names, *[""] * (count - len(names))], _MOST_NAMES)
@@ -290,18 +290,18 @@ def _print(row: Row, at: str = "") -> None:
 def _labelled(label: str, text: str, at: str) -> None:
     coloured = output.style(f"{label:{_WIDTH}}", COLOURS.get(label, "cyan"))
     output.labelled(f"{at}{coloured}", len(at) + _WIDTH, text)
-    # a pipe is read as it is written
+    # readers of a pipe get each line at once
     sys.stdout.flush()
 
 
 def told(row: Row) -> Iterator[tuple[str, str]]:
-    """Say of each field that is other than declared how bad that is, and what it is."""
+    """Yield the severity and a sentence for each field that drifts."""
     path, what, _, _, _, fields = row
     mark = " (newly declared)" if what == "intended" else ""
     for name, declared, observed, severity in fields:
         field = "" if name in _PLAIN else f"{name} "
         sides = _said(declared), _said(observed)
-        # of one text as a number and in quotes, for example, the JSON shows the difference
+        # JSON shows the difference of, for example, a number and the same digits in quotes
         sides = (declared, observed) if sides[0] == sides[1] else sides
         sides = name_lists.distinct(*sides, _MAX_VALUE)
         values = f"declared {least_of(paths.parse(path)[:2], name)}{sides[0]}, observed {sides[1]}"
@@ -311,7 +311,7 @@ def told(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _name(path: str) -> str:
-    """Give the name of an object as people call it."""
+    """Return the name of an object as used in sentences."""
     plugin, kind, name = paths.parse(path)
     return telling.subject_of((plugin, kind), name)
 

@@ -1,4 +1,4 @@
-"""The commands about what the model runs on: the providers, and the devices."""
+"""Commands about execution providers and devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of fields before and after a change, as people read them. Pure."""
+"""Values of fields before and after a change, formatted for people; pure."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,23 +6,23 @@ from typing import Final, NamedTuple
 
 from opdbus.platform import name_lists
 
-# What says of an object whether it is there, and of one that the file would have to declare.
+# Field for the existence of an object, and its value for an object that should be declared.
 PRESENCE: Final = "presence"
 NOT_DECLARED: Final = "not declared"
 MAX_FIELDS: Final = 3
-# Lists of which others may be there besides: as in drift.table.
+# Lists that may have further members, as in drift.table.
 AT_LEAST: Final = frozenset({("mounts", "mount", "options")})
-# What begins the name of a declared value, which is no value before or after.
+# Prefix of a declared value's field, which is not a value before or after.
 DECLARED: Final = "declared."
-# What begins a declared value of which others meet it, too, in rows of earlier versions.
+# Prefixes of declared ranges, in rows of earlier versions.
 _RANGES: Final = ("<", ">", "=", "!", "~")
 MAX_VALUE: Final = 40
-# These say again what other fields say.
+# Fields that repeat other fields.
 _REPEATING: Final = frozenset({"description", "package_summary"})
 
 
 class Value(NamedTuple):
-    """A field's value before and after, as people read it, empty where there was none; and both."""
+    """A field's formatted values before and after, empty if missing, and both in one text."""
 
     before: str
     after: str
@@ -30,19 +30,19 @@ class Value(NamedTuple):
 
 
 class Values(dict[str, Value]):
-    """Values by the paths of their fields; a field that is not there has none."""
+    """Values by field path; a missing field has empty values."""
 
     def __missing__(self, path: str) -> Value:
-        """Give no value."""
+        """Return empty values."""
         return Value("", "", "")
 
 
 def read(fields: Iterable[tuple[str, str, str]]) -> Values:
-    """Read the fields of a change as History1 gives it."""
+    """Read the fields of a change as History1 returns them."""
     sides = {path: (old, new) for path, old, new in fields if path}
     values = Values((path, _value(*both)) for path, both in sides.items())
     for path, (_, new) in sides.items():
-        # what was observed and what is declared are one pair, of which the difference is to be seen
+        # an observed value and its declared one are shown so that their difference is visible
         if (other := sides.get(own := f"{DECLARED}{path}", ("", ""))[1]) and new:
             after, declared = _beside(json.loads(new), json.loads(other))
             values[path] = values[path]._replace(after=after)
@@ -51,22 +51,22 @@ def read(fields: Iterable[tuple[str, str, str]]) -> Values:
 
 
 def in_words(values: Mapping[str, Value]) -> str:
-    """Tell the first fields of a change; names alone where values are not kept."""
+    """Return the first fields of a change as text; names alone if values are not kept."""
     rest = {path: value for path, value in values.items() if path not in _REPEATING} or values
     return name_lists.first([f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS)
 
 
 def compared(what: str, values: Mapping[str, Value], sort: tuple[str, str]) -> str:
-    """Tell fields of an object of a sort that are other than declared, or are so no longer."""
+    """Return fields of an object that drift, or drift no longer, as text."""
     sides = _sides(values)
     told = [_compared(what, path, v, least_of(sort, path), declared) for path, v, declared in sides]
     return name_lists.first([text for text in told if text], MAX_FIELDS, "; ")
 
 
 def _sides(values: Mapping[str, Value]) -> Iterator[tuple[str, Value, str]]:
-    """Yield each field, what was observed of it, and what is declared of it.
+    """Yield each field with its observed value and its declared value.
 
-    Rows of earlier versions have the declared value as the one before.
+    Rows of earlier versions have the declared value as `before`.
     """
     for path, value in values.items():
         own = path.removeprefix(DECLARED)
@@ -78,7 +78,7 @@ def _sides(values: Mapping[str, Value]) -> Iterator[tuple[str, Value, str]]:
 
 
 def _compared(what: str, path: str, value: Value, least: str, declared: str) -> str:
-    """Tell a field; whether there is an object at all needs no name."""
+    """Return a drifting field as text; the name of the presence field is omitted."""
     before, after, said = _answering(path, value)
     name = "" if path == PRESENCE else path
     if not said or what == "undeclared":
@@ -94,19 +94,19 @@ def _compared(what: str, path: str, value: Value, least: str, declared: str) -> 
 
 
 def least_of(sort: tuple[str, str], name: str) -> str:
-    """Say that a field of a sort is declared in part, also in `properties`; empty if it is not."""
+    """Return "at least " for a partly declared field, also within `properties`, else ""."""
     return "at least " if (*sort, name.rpartition(".")[2]) in AT_LEAST else ""
 
 
 def _answering(path: str, value: Value) -> Value:
-    """Say yes for a value that only says its field again, such as that `masked` is masked."""
+    """Replace a value that repeats its field's name, such as masked=masked, by yes."""
     before, after = ("yes" if side == path else side for side in value[:2])
     changed = (before, after) != value[:2]
     return Value(before, after, f"{before or 'none'} -> {after or 'none'}") if changed else value
 
 
 def _value(old: str, new: str) -> Value:
-    """Read a field's values, which are JSON; of lists is said what came and what left."""
+    """Format a field's JSON values; for lists, the added and removed members."""
     before, after = (json.loads(text) if text else None for text in (old, new))
     sides = (_said(before) if old else "", _said(after) if new else "")
     if old and new:
@@ -122,7 +122,7 @@ def _value(old: str, new: str) -> Value:
 
 
 def _members(value: object) -> Sequence[str] | None:
-    """Return the texts in a list, or in a text that is one with commas; None for anything else."""
+    """Return the strings of a list or of a text with commas; None for any other value."""
     if isinstance(value, str) and "," in value and ", " not in value:
         return value.split(",")
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -131,7 +131,7 @@ def _members(value: object) -> Sequence[str] | None:
 
 
 def _beside(before: object, after: object) -> tuple[str, str]:
-    """Give two values in few characters, so that their difference is seen."""
+    """Shorten two values so that their difference stays visible."""
     texts = _text(before), _text(after)
     if before != after and texts[0] == texts[1]:
         texts = json.dumps(before), json.dumps(after)
@@ -140,7 +140,7 @@ def _beside(before: object, after: object) -> tuple[str, str]:
 
 
 def _said(value: object) -> str:
-    """Give a value in few characters."""
+    """Return a value as short text."""
     return _short(_text(value))
 
 

@@ -1,4 +1,4 @@
-"""The commands that find objects: by a question, by likeness, by what their fields hold."""
+"""Commands that find objects: by a query, by similarity, by field values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     # (path, score, details) of each
     Hits: TypeAlias = list[list[Any]]
 
-# the exit code of a search that finds nothing
+# exit code of a search without hits
 NOTHING: Final = 12
-# so many more hits are counted, as far as the daemon gives them
+# number of further hits to count, as far as the daemon returns them
 _AHEAD: Final = 100
-# observers that are named
+# number of observers to name
 _MOST_NAMES: Final = 3
 _KEYS: Final = ("path", "plugin", "kind", "name")
 
@@ -79,7 +79,7 @@ def search(
         raise InvalidArgs("--explain is about whole hits: leave out -q and --columns")
     asked, question = chosen(**options), " ".join(query)
     if form.is_for_people and not form.columns:
-        # to show what matched
+        # to show the fields that matched
         asked["explain"] = True
 
     async def found(client: Client, most: int, offset: int, **more: bool) -> Hits:
@@ -118,7 +118,7 @@ def similar(
     OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a short name. The exit
     code is 12 if nothing is found.
     """
-    # why, where there is room to say it
+    # include reasons if the output has room for them
     asked = chosen(**options, explain=not (form.is_quiet or form.columns))
 
     path = ask(lambda client: path_of(client, object))
@@ -135,7 +135,7 @@ def similar(
 
 
 def _tell_so_far() -> None:
-    """Say on stderr if observers have not read the host yet, and which."""
+    """Print on stderr the observers that have not read the host yet, if any."""
     observers = ask(lambda client: client.state())["Observers"]
     if names := [name for name, state, *_ in observers if state == STARTING]:
         read = name_lists.first(names, _MOST_NAMES)
@@ -143,7 +143,7 @@ def _tell_so_far() -> None:
 
 
 def _is_past_the_last(found: Callable[..., Awaitable[Hits]], offset: int) -> bool:
-    """Tell whether a page is empty because it begins past the last hit, and say so on stderr."""
+    """Return whether a page begins past the last hit, and if so print that on stderr."""
     is_past = offset > 0 and bool(ask(lambda client: found(client, 1, 0)))
     if is_past:
         output.note(f"there are no more than {offset:,} hits: give a smaller --offset")
@@ -156,7 +156,7 @@ def _answer(
     limit: int,
     options: dict[str, Any],
 ) -> bool:
-    """Print the hits of a question, and say what more there is; return whether there are any."""
+    """Print the hits of a query and the number of further ones; return true if there are any."""
     offset = options["offset"]
 
     async def found(client: Client) -> tuple[list[Row], Sequence[Row], int]:
@@ -167,7 +167,7 @@ def _answer(
         is_cut = form.is_for_people and len(best) == limit and offset + limit <= MOST
         more: Hits = []
         if is_cut:
-            # to count them, without reasons
+            # count them, without reasons
             more = await question(client, _AHEAD, offset + limit, explain=False)
         return best, await form.fill(client, best), len(more)
 
@@ -184,7 +184,7 @@ def _answer(
 
 
 def _sides(details: dict[str, Any]) -> dict[str, Any]:
-    """Read the declared and the observed values of a hit, of which an older daemon says nothing."""
+    """Parse the declared and observed values of a hit; older daemons omit them."""
     return {
         side: {name: json.loads(text) for name, text in details.get(side, {}).items()}
         for side in ("declared", "observed")
@@ -192,7 +192,7 @@ def _sides(details: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell_of(best: Sequence[Row], more: int, offset: int) -> None:
-    """Say on stderr which hits are of the first stage, and how many more there are."""
+    """Print on stderr the number of first-stage hits and of further hits."""
     by_static = sum(hit["stage"] == "static" for hit in best)
     if 0 < by_static < len(best):
         output.note(f"the last {by_static} have no vectors of the level yet")
@@ -259,5 +259,5 @@ def list_(
 
 
 def _columns(where: str) -> tuple[str, ...]:
-    """Name the columns of a list: the names of objects, and the fields that were asked for."""
+    """Return the columns of a list: the names of objects, and the fields in the conditions."""
     return tuple(dict.fromkeys((*_KEYS[1:], *fields_of(where))))

@@ -1,4 +1,4 @@
-"""What the accuracy gate measured, as `levels --detail` shows it within 80 columns."""
+"""Table of the accuracy gate's measurements for `levels --detail`, within 80 columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPLAINED = (
 
 
 def show(found: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table for each level, what was asked and refused, and what the columns mean."""
+    """Print a table for each level, the questions and refusals, and the meaning of columns."""
     for level, grades in groupby(found, key=lambda grade: grade["level"]):
         measured = sorted(grades, key=lambda grade: -grade["texts_per_second"])
         when = output.since(measured[0]["checked_at"])
@@ -33,7 +33,7 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a row of the table: empty cells for what could not be run."""
+    """Return a row of the table; cells are empty for a precision that could not run."""
     verdict = "chosen" if grade["chosen"] else "refused" if grade["refused"] else "passed"
     place = (verdict, *_name(grade).split())
     if not grade["questions"]:
@@ -50,7 +50,7 @@ def cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _share(value: float, digits: int) -> str:
-    """Give a number of at most 1 without its zero."""
+    """Format a number of at most 1 without its leading zero."""
     return f"{value:.{digits}f}".removeprefix("0") if round(value, digits) < 1 else "1"
 
 

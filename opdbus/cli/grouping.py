@@ -1,4 +1,4 @@
-"""Changes of one cause or sort put together, so that they can be read. Pure."""
+"""Grouping of changes by cause or kind into readable lines; pure."""
 
 import re
 from collections import Counter
@@ -12,13 +12,14 @@ from opdbus.history import jobs
 from opdbus.platform import name_lists
 
 MAX_NAMES: Final = 3
-# More changes of one sort and cause, one after the other, are one line.
+# More than this many consecutive changes of one kind and cause become one line.
 _ALIKE: Final = 3
-# Of different things, only what happened within a moment belongs together.
+# Changes of different objects belong together only within this time, in microseconds.
 _MOMENT: Final = 1_000_000
-# So many changes are told one by one where a question was about few things.
+# Up to this many changes are listed one by one if the query was narrow.
 _FEW: Final = 20
-# Causes that say when something was seen, and not by whom, are another one after so long.
+# A cause that gives only the occasion, not the actor, starts a new group after this time, in
+# microseconds.
 _APART: Final = 60_000_000
 
 _RUNS: Final = ("apt:", "dpkg:", "rpm:")
@@ -28,7 +29,7 @@ _Group: TypeAlias = tuple[object, ...]
 
 
 class Line(NamedTuple):
-    """A line for people: when, what happened, and why; and the changes that it stands for."""
+    """A line for people: time, text and cause, with the changes that it stands for."""
 
     at: int
     text: str
@@ -39,12 +40,12 @@ class Line(NamedTuple):
 def lines(
     changes: Sequence[Change], *, is_cut: bool = False, is_narrow: bool = False
 ) -> Iterator[Line]:
-    """Tell changes in their order; several of one sort and cause are one line.
+    """Yield changes as lines in their order; several of one kind and cause become one line.
 
-    They are put together where they are in a row, or in a row of changes of one known cause, and
-    what happened to different things, where it did within a second of each other. Few are told
-    each where the question was a narrow one. Where older changes were cut off, a line that counts
-    the oldest one says that there may be more.
+    Changes are grouped if they are consecutive, also within a run of changes of one known cause.
+    Those of different objects are grouped only if they happened within a second of each other. Few
+    changes are listed one by one if the query was narrow. If older changes were cut off, a line
+    that counts the oldest one begins its count with "at least".
     """
     oldest = changes[0] if is_cut and changes else None
     told = [(change, tell(change)) for change in changes]
@@ -64,7 +65,7 @@ def _lines(told: Iterable[_Item], oldest: Change | None) -> Iterator[Line]:
 
 
 def _together(told: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
-    """Yield the changes that may be one line; all of a first listing are."""
+    """Yield groups of changes that may become one line; a first listing is one group."""
     for cause, run in groupby(told, key=lambda item: jobs.alone(item[0]["cause"])):
         items = list(run)
         if cause == "first":
@@ -77,7 +78,7 @@ def _together(told: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
 
 
 def _listed(found: Sequence[_Item], least: str) -> Line:
-    """Tell of a first listing: how many there are of each sort."""
+    """Return the line of a first listing: the number of objects of each kind."""
     change, _ = found[-1]
     sides: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
     for one, _ in found:
@@ -97,12 +98,12 @@ def _single(item: _Item) -> Line:
 
 
 def _why(change: Change) -> str:
-    """Return the cause of a change as it is said of a thing of its sort."""
+    """Return the cause of a change, adjusted to the kind of its object."""
     cause = str(change["cause"])
-    # what is said of the state file is its own doing
+    # changes of the state file have no other cause
     if (change["plugin"], change["kind"]) == STATE_FILE:
         return ""
-    # others may have changed accounts, files and units meanwhile
+    # other programs may have changed accounts, files and units during a package run
     if change["plugin"] == "net" and cause.partition(":")[0] == "exit":
         return f"unit {cause}"
     is_meanwhile = change["kind"] != "package" and cause.startswith(_RUNS)
@@ -110,14 +111,14 @@ def _why(change: Change) -> str:
 
 
 def _how_often(change: Change) -> str:
-    """Say for how many changes a row stands, and for what besides the last job."""
+    """Return the number of changes that a row stands for, and the jobs besides the last."""
     others = jobs.others(change["cause"])
     times = change["folded"] + 1 - sum(others.values())
     said = [f"{times} times"] if times > 1 else []
     if others and change["what"] == "changed" and jobs.act(change["cause"]) == "restart":
-        # what changed says started
+        # a "changed" row reads as started, so name the restart
         said = [_of(times, "restart")]
-    # an end that each start followed is in the words for both
+    # the text names both if each end was followed by a start
     ended = jobs.ended_by(change["cause"]) if change["what"] == "event" else ""
     besides = [_of(n, word) for word, n in others.items() if (word, n) != (ended, times)]
     said += [f"after {', '.join(besides)}"] if besides else []
@@ -131,8 +132,8 @@ def _of(count: int, word: str) -> str:
 def by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
     """Group changes by cause, in the order in which the groups end.
 
-    What names no job, run or program as its cause is one group only while it goes on; an end of its
-    own process, or what has no known cause, is one of each unit.
+    A cause that names no job, run or program forms a new group after a pause. Ends of an object's
+    own process, and changes without a known cause, are grouped by unit.
     """
     groups: dict[tuple[str, str, str], list[Change]] = {}
     ended: list[tuple[str, list[Change]]] = []
@@ -151,7 +152,7 @@ def by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
 
 
 def _whose(cause: str, change: Change) -> str:
-    """Return the unit of a change, or else its sort, where its cause says nothing of either."""
+    """Return the unit of a change, or its kind, for a cause that names neither."""
     if cause and jobs.act(cause) != "exit":
         return ""
     if change["plugin"] == "systemd":
@@ -161,7 +162,7 @@ def _whose(cause: str, change: Change) -> str:
 
 
 def _groups(items: Iterable[_Item]) -> Iterator[_Group]:
-    """Yield what is one for those of one sort that happened to one thing, or within a moment."""
+    """Yield a group key for each change: its kind and verb, and a number for each run in time."""
     last: dict[_Group, tuple[Change, int]] = {}
     for change, told in items:
         sort = (change["plugin"], change["kind"], told.verb, is_declaration(change))
@@ -172,7 +173,7 @@ def _groups(items: Iterable[_Item]) -> Iterator[_Group]:
 
 
 def _alike(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    """Yield what is alike: many together, where the last of them is, and few as they come."""
+    """Yield groups of similar changes: many at the place of the last, few one by one."""
     groups = list(_groups(items))
     counts = Counter(groups)
     gathered: dict[_Group, list[_Item]] = {}

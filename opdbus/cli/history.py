@@ -1,4 +1,4 @@
-"""The commands that tell what changed, and what an object was."""
+"""Commands for changes of the host and past states of objects."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from opdbus.client import Client
 
 _MOST: Final = 1000
-# of a first listing, which is one line
+# limit for a first listing, which is one line
 _MOST_LISTED: Final = 50_000
-# that were there before the first one that is waited for, as journalctl has it
+# changes printed before those that are waited for, as in journalctl
 _MOST_BEFORE_WATCHING: Final = 10
 as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one object a line.")
 
@@ -107,16 +107,16 @@ def changes(
 
 
 class Objects(click.Group):
-    """A group of commands, the first word of which may be an object: `show` is for that."""
+    """A group whose first word may be an object, which then goes to `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take whatever is no command as the arguments of `show`."""
+        """Prefix arguments that begin with no subcommand by `show`."""
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer the commands, and the objects whose names begin so."""
+        """Offer the subcommands, and the objects whose names begin with the text."""
         names = completing.objects(ctx, None, incomplete) if incomplete else []
         return [*super().shell_complete(ctx, incomplete), *names]
 
@@ -194,7 +194,7 @@ async def newest(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the newest changes, and whether there are more.
 
-    A first listing `is_whole` where it is told in one line: it is not cut in two.
+    With `is_whole`, a first listing is not cut, because it is printed as one line.
     """
     rows = await client.changes(asked, limit + 1)
     more = rows[limit:]
@@ -212,7 +212,7 @@ def _are_listed(rows: Sequence[dict[str, Any]]) -> bool:
 
 
 async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: Printer) -> None:
-    """Print the last changes, and then each that comes; a restart of op-dbus is waited out."""
+    """Print the last changes and then each new one; continue after a restart of op-dbus."""
     last = await client.last_row()
     printer.print((await client.changes({**asked, "below": last + 1}, limit))[::-1])
     async with aclosing(client.recorded()) as recorded:
@@ -226,7 +226,7 @@ async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: Pri
 
 
 async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: Printer) -> int:
-    """Print what came after a row, and return the number of the last row."""
+    """Print the rows after `last`, and return the number of the newest row."""
     newest = await client.last_row()
     if newest < last:
         output.note("history began anew")
@@ -250,7 +250,7 @@ def _times(
     if within and since and not before:
         last = first + timestamps.span(within)
     elif within:
-        # of two limits that are given the later one holds
+        # if both limits are given, the later one holds
         first = max(first, (last or _now()) - timestamps.span(within))
     return {"since": first, "before": last}
 
@@ -258,7 +258,7 @@ def _times(
 def moment_of(text: str | None, *, may_come: bool = False) -> int:
     """Return a time in microseconds since 1970, 0 if none is given; raises InvalidArgs.
 
-    A time that is yet to come is refused, unless it may come.
+    A future time is refused unless `may_come`.
     """
     if text is None:
         return 0

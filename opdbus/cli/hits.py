@@ -1,4 +1,4 @@
-"""Hits as people read them: what they are, what of them matched, and why they were found."""
+"""Formatting of hits: name, matching fields, and reasons for the rank."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from opdbus.cli.rows import Row
 
 _HEADINGS: Final = ("score", "object", "text")
-# What every hit shows of itself.
+# Fields that every hit shows.
 _SHOWN: Final = frozenset({"plugin", "kind", "name"})
-# Fields that are observed otherwise than declared.
+# Number of fields to show that are observed otherwise than declared.
 _MOST_DECLARED: Final = 2
 _FLAGS: Final = frozenset({"no", "yes"})
 
 
 def show(hits: Sequence[Row], *, is_explained: bool) -> None:
-    """Print hits: a line each, but on a terminal, or with reasons, a block."""
+    """Print hits: one line each; on a terminal or with reasons, a block each."""
     for asked, meant in dict.fromkeys(tuple(p) for hit in hits for p in _why(hit)["corrected"]):
         output.note(f"{asked} was looked for as {meant}")
     if not is_explained and not sys.stdout.isatty():
@@ -55,10 +55,10 @@ def _text(hit: Row) -> str:
 
 
 def _lines(hit: Row) -> list[str]:
-    """Say what a hit is, and one field or meaning that matched where that does not show it."""
+    """Return the text of a hit, and one matching field or meaning that the text does not show."""
     why, seen = _why(hit), set[str]()
     for name, value, words in why["fields"]:
-        # a whole word; but `no`, also in a name such as check-no-failures, is of something else
+        # match a whole word; `no`, as in check-no-failures, means something else in a name
         is_word = value not in _FLAGS and re.search(
             rf"(?<!\w){re.escape(value)}(?!\w)", hit["snippet"]
         )
@@ -72,13 +72,13 @@ def _lines(hit: Row) -> list[str]:
 
 
 def _otherwise(hit: Row) -> Iterator[str]:
-    """Say what the state file declares of an object that is observed otherwise."""
+    """Yield the declared values of an object that is observed otherwise."""
     for name in list(hit.get("observed", {}))[:_MOST_DECLARED]:
         yield f"declared {_said(name, output.said(hit['declared'].get(name)))}"
 
 
 def _alike(why: Mapping[str, Any]) -> Iterator[str]:
-    """Say what a hit has in common with the object that it is like, and in what it differs."""
+    """Yield a hit's common and differing fields, compared with the object it is similar to."""
     if not why:
         return
     fields = [f"{words_of(field)} {value_of(value)}" for field, value in why["fields"]]
@@ -93,14 +93,14 @@ def _alike(why: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _said(name: str, value: str) -> str:
-    # what is declared besides stands below this key
+    # values that are only declared have this prefix
     own = name.removeprefix("declared.")
     marked = name if own == name else f"declared {own}"
     return f"{marked}: {' '.join(value.split())}"
 
 
 def _reasons(hit: Row) -> Iterator[tuple[str, str]]:
-    """Yield what ranked a hit, each with a label; what there is not is empty."""
+    """Yield the parts of a hit's score, each with a label; absent parts are empty."""
     why, cosine, stage = _why(hit), hit["vector"], hit["stage"]
     is_compared = stage and not math.isnan(cosine)
     yield "meaning", f"{cosine:.3f}, the cosine at level {stage}" if is_compared else ""

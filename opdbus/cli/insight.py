@@ -1,4 +1,4 @@
-"""The commands about all objects at once: what they are about, and which are unlike their kind."""
+"""Commands about all objects together: topics and outliers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from opdbus.cli.root import MOST, as_json, count, kind, plugin, root
 from opdbus.cli.telling import noun, plural, subject_of
 from opdbus.cli.widths import width
 
-# Topics, and objects of one, unless more are wanted.
+# Default number of topics, and of objects in a topic.
 _TOPICS: Final = 20
 _OBJECTS: Final = 50
-# Typical objects of a topic, of which a line shows those that it has room for.
+# Number of typical objects of a topic; a line shows those that fit.
 _TYPICAL: Final = 9
-# Kinds that a line names.
+# Number of kinds named in a line.
 _KINDS: Final = 3
 _INDENT: Final = 5
 
@@ -68,14 +68,14 @@ def topics(
 
 
 def _values(name: str, size: int, more: dict[str, Any]) -> dict[str, Any]:
-    """Give a topic as JSON has it."""
+    """Return a topic as a dict for JSON."""
     kinds = [dict(zip(("plugin", "kind", "count"), row, strict=True)) for row in more["kinds"]]
     objects = [{"path": path, **named(path), "cosine": cosine} for path, cosine in more["objects"]]
     return {"name": name, "size": size, **more, "kinds": kinds, "objects": objects}
 
 
 def _print_line(name: str, size: int, more: dict[str, Any]) -> None:
-    """Print a topic: what it is about, and its most typical objects."""
+    """Print a topic: its name, and its most typical objects."""
     count = output.style(f"{more['number']:>{_INDENT - 2}}", "cyan")
     said = f"{name}: {_counted(size, more['kinds'][:_KINDS])}"
     output.labelled(count, _INDENT - 2, said, "bold")
@@ -86,7 +86,7 @@ def _print_line(name: str, size: int, more: dict[str, Any]) -> None:
 
 
 def _fitting(names: Sequence[str], room: int) -> list[str]:
-    """Give the first names that one line has room for; the first one in any case."""
+    """Return the first names that fit into one line, at least one."""
     first, *rest = names
     shown, room = [first], room - width(first)
     for name in rest:
@@ -97,7 +97,7 @@ def _fitting(names: Sequence[str], room: int) -> list[str]:
 
 
 def _counted(size: int, kinds: Sequence[Sequence[Any]]) -> str:
-    """Say how many objects there are, and of which kinds the most."""
+    """Return the number of objects, and of those of the most frequent kinds."""
     said = [f"{count:,} {plural(noun((plugin, kind)), count)}" for plugin, kind, count in kinds]
     rest = size - sum(count for *_, count in kinds)
     return ", ".join([*said, *([f"{rest:,} {plural('other', rest)}"] if rest else [])])
@@ -146,7 +146,7 @@ def odd(
 
 
 def _odd_values(path: str, score: float, more: dict[str, Any]) -> dict[str, Any]:
-    """Give an outlier as JSON has it."""
+    """Return an outlier as a dict for JSON."""
     fields = [
         {
             "field": field,

@@ -1,4 +1,4 @@
-"""The commands that need no daemon: daemon itself, config and doctor."""
+"""Commands that need no running daemon: daemon itself, config and doctor."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from opdbus import config
 from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
 
-# of the longest verdict of the doctor's
+# width of the longest verdict of doctor
 _WIDTH = len("warning")
 
 
@@ -36,9 +36,9 @@ def daemon(context: click.Context, /, **flags: str | None) -> None:
 
     Every setting of `op-dbus config` can be given as a flag.
     """
-    # until the daemon takes care of it: the imports below take half a second
+    # until the daemon handles it: the imports below take half a second
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    # nothing of what is imported is garbage: to look for it took a sixth of that time
+    # imports create no garbage; collecting took a sixth of that time
     gc.disable()
     from opdbus.daemon import main
 
@@ -47,7 +47,7 @@ def daemon(context: click.Context, /, **flags: str | None) -> None:
     code = main(os.environ, context.obj | given)
     sys.stdout.flush()
     sys.stderr.flush()
-    # everything is committed and answered; a thread that still reads a large file is not waited for
+    # All work is committed and answered; do not wait for a thread that still reads a large file.
     os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""What `op-dbus map` shows, of what the daemon says."""
+"""Scene of `op-dbus map`, made from the daemon's answers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
     from opdbus.picture.table import Row, Table
 
-    # the row of each object that is on the map
+    # the row of each object on the map
     Numbers: TypeAlias = Mapping[tuple[str, ...], int]
 
-# Objects of each topic by which its name is placed.
+# Number of objects of a topic from which its label's position is computed.
 TYPICAL: Final = 100
-# More of a name, or of words about a change, is in `op-dbus show` and `op-dbus changes`.
+# Longer names and texts are cut; `op-dbus show` and `op-dbus changes` have all of them.
 _LONGEST: Final = 240
 _SHORT: Final = 40
-# What begins the text of an object that is only declared.
+# Prefix in the text of an object that is only declared.
 _MARK: Final = re.compile(r"^declared(, missing:)? ")
-# Of a time: date, hour and minute.
+# Length of date, hour and minute in a timestamp.
 _MINUTES: Final = 16
 _HAPPENED: Final = frozenset({"appeared", "changed", "event"})
 _FIRST: Final = "first"
 
 
 class MapData(NamedTuple):
-    """What the daemon says: vectors in a file, what drifts, what changed since when, and topics."""
+    """Answers of the daemon: a file of vectors, drift, changes since a time, and topics."""
 
     vectors: BinaryIO
     drifts: Sequence[Sequence[Any]]
@@ -50,7 +50,7 @@ class MapData(NamedTuple):
 
 
 def scene(known: MapData, table: Table) -> Scene:
-    """Find a place for each object, and say what it is."""
+    """Make the scene: a position, text and mark for each object."""
     number_of: dict[tuple[str, ...], int] = {row[:3]: n for n, row in enumerate(table.rows)}
     for declared, observed in table.renamed.items():
         if (number := number_of.get(paths.parse(observed))) is not None:
@@ -73,7 +73,7 @@ def _about(table: Table, since: int) -> str:
 
 
 def _told(row: Row) -> Row:
-    """Give what is shown of an object, without the name where its text repeats it."""
+    """Return an object's row for display, without the name if its text repeats it."""
     what = row.text.partition(f"{row.name}: ")[2]
     mark = _MARK.match(row.text) if what else None
     what = f"{mark[0].rstrip(': ')}: {what}" if mark else what or row.text
@@ -81,12 +81,12 @@ def _told(row: Row) -> Row:
 
 
 def _shown(text: str) -> str:
-    """Give a text as everybody sees it: what turns or hides letters is written out."""
+    """Return a text in one line, with control and hidden characters escaped, cut to 240."""
     return output.visible(" ".join(text.split()))[:_LONGEST]
 
 
 def _places(vectors: BinaryIO) -> list[tuple[float, float]]:
-    """Have a child with numpy find a place for each vector; it reads the file itself."""
+    """Compute a position for each vector in a child process with numpy, which reads the file."""
     command = (sys.executable, "-P", "-m", "opdbus.picture")
     done = subprocess.run(  # noqa: S603 -- our own module
         command, stdin=vectors, capture_output=True, check=False
@@ -100,7 +100,7 @@ def _places(vectors: BinaryIO) -> list[tuple[float, float]]:
 
 
 def _marks(known: MapData, number_of: Numbers) -> dict[int, Mark]:
-    """Mark what changed, and what drifts, which counts more."""
+    """Mark changed and drifted objects; drift has precedence."""
     found: dict[int, Mark] = {}
     for change in known.changes:
         row = number_of.get((change["plugin"], change["kind"], change["name"]))
@@ -127,10 +127,10 @@ def _topics(topics: Sequence[Sequence[Any]], number_of: Numbers) -> list[Topic]:
 
 
 def _sorts(rows: Sequence[Row]) -> list[Topic]:
-    """Give each sort of things as a topic of its own: the objects of many are in one place."""
+    """Return each kind as a topic of its own, because objects of a kind often lie together."""
     found: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(rows):
-        # a text begins with what a thing is: service ssh.service, user group adm
+        # a text begins with the kind: service ssh.service, user group adm
         text = _MARK.sub("", row.text)
         noun = text.partition(f" {row.name}")[0].partition(",")[0]
         is_noun = 0 < len(noun) < _SHORT and len(noun) < len(text)

@@ -1,4 +1,4 @@
-"""`op-dbus map`: a host's objects as a picture, in a file for a browser."""
+"""Command `op-dbus map`: a host's objects as a picture in a file for a browser."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _MOST: Final = 50_000
 _USUAL: Final = "op-dbus-map.html"
 _TOPICS: Final = 64
-# Of each topic, where names are very long.
+# Objects of each topic if names are very long.
 _FEW: Final = 10
-# Changes that are marked, the newest.
+# Number of newest changes that are marked.
 _CHANGES: Final = 2000
 
 
@@ -87,7 +87,7 @@ def map_(
         scene = map_scene.scene(known, found)
     content = drawers[target.suffix](scene).encode(errors="replace")
     _write(target, content)
-    # where conditions chose the objects, the daemon counts others
+    # with conditions, the daemon's drift count is of other objects
     drifted = None if "where" in asked else len(known.drifts)
     _tell(target, scene, found, len(content), drifted, json_=json_)
 

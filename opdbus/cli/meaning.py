@@ -1,4 +1,4 @@
-"""`op-dbus changes` by meaning: about something, before an event, like another change."""
+"""Semantic queries of `op-dbus changes`: about a topic, before an event, like another change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from opdbus.client import Client
 
-# The best answers are the first ones.
+# The best answers come first, so few are needed.
 MOST: Final = 10
 _BEFORE_THIS: Final = "what may have led to this, the likeliest first:"
 _LIKE_THIS: Final = "what was like this, the most alike first, and what followed within 10 minutes:"
 
 
 class Meaning(NamedTuple):
-    """What changes are found by: one of a question, an event in words, or what they are like."""
+    """A semantic query: a question, an event in words, or a change to compare with."""
 
     about: str = ""
     event: str = ""
@@ -31,7 +31,7 @@ class Meaning(NamedTuple):
 
 
 def read(about: str | None, before: str | None, like: str | None) -> Meaning | None:
-    """Return what was asked for, None where it is not by meaning; raises InvalidArgs."""
+    """Return the semantic query of the options, None if there is none; raises InvalidArgs."""
     event = before if before and timestamps.is_said(before) else None
     given = {"--about": about, "--before EVENT": event, "--like": like}
     named = [name for name, value in given.items() if value is not None]
@@ -47,7 +47,7 @@ def read(about: str | None, before: str | None, like: str | None) -> Meaning | N
 async def tell(
     client: Client, meaning: Meaning, asked: dict[str, Any], limit: int, printer: Printer
 ) -> None:
-    """Print what answers best, best first; before it the change that it is compared with."""
+    """Print the best answers first, below the change that they are compared with."""
     like = await _like(client, meaning.like) if meaning.like else {}
     that = "no change answers this"
     if like:
@@ -57,7 +57,7 @@ async def tell(
         said = {"about": meaning.about} if meaning.about else {"before_event": meaning.event}
         try:
             rows = await client.found({**asked, **said}, limit)
-        except NotKept as error:  # that it never happened is an answer
+        except NotKept as error:  # the event never happened, which is an answer
             rows, that = [], str(error)
     if not rows:
         await require_fields(client, asked)
@@ -79,7 +79,7 @@ async def tell(
 
 
 async def require_fields(client: Client, asked: dict[str, Any]) -> None:
-    """Raise InvalidArgs where conditions name a field that neither an object nor a change has."""
+    """Raise InvalidArgs if conditions name a field that neither an object nor a change has."""
     where = asked.get("where", "")
     known = [path for path, _ in await client.fields({})] if where else ()
     for field, advice in unknown(fields_of(where), known):
@@ -88,14 +88,14 @@ async def require_fields(client: Client, asked: dict[str, Any]) -> None:
 
 
 async def _meant(client: Client, like: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    """Return the change that others are to be like, if it is one."""
+    """Return the change that others are compared with, if it is one."""
     if "seq" in like:
         return await client.changes({"after": like["seq"] - 1, "below": like["seq"] + 1}, 1)
     return await client.changes(dict(like), 1) if "object" in like else []
 
 
 def _print(rows: Sequence[dict[str, Any]], told: set[int]) -> None:
-    """Print changes, and below each what followed; what was told already is left out."""
+    """Print changes, and below each what followed; rows in `told` are omitted."""
     for row in rows:
         if row["seq"] in told:
             continue
@@ -107,13 +107,13 @@ def _print(rows: Sequence[dict[str, Any]], told: set[int]) -> None:
 
 
 def _besides(row: Mapping[str, Any]) -> str:
-    """Say how often a change happened, and how many other objects changed likewise."""
+    """Return the number of times a change happened, and of other objects with a similar change."""
     times = f" [{row['count']:,} times]" if row["count"] > 1 else ""
     return times + (f" [and {row['others']:,} others likewise]" if row.get("others") else "")
 
 
 async def _like(client: Client, said: str) -> dict[str, Any]:
-    """Return what changes are to be like: a row by its number, an object by its name, or words."""
+    """Parse the reference of --like: a row number, an object's name, or words."""
     if (number := decimal(said)) is not None:
         return {"seq": number}
     try:

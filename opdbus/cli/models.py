@@ -1,4 +1,4 @@
-"""The commands about model files: which there are, and getting, checking and copying them."""
+"""Commands about model files: list, locate, check, download and copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
 
-_SHOWN = 12  # characters of a commit: enough to tell two apart
+_SHOWN = 12  # characters of a commit that are shown
 
 _force = click.option("--force", is_flag=True, help="Replace other files that lie there.")
 
@@ -41,7 +41,7 @@ def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     if json_:
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        # paths and advice are too long for a column; whole hashes are for programs
+        # paths and advice are too long for a column; full hashes are for programs
         output.table(columns[:4], [(*row[:3], row[3][:_SHOWN]) for row in rows])
         output.section(columns[-1], {row[0]: row[-1] for row in rows})
 
@@ -74,7 +74,7 @@ def _level(name: str) -> Level:
 
 
 def _got(name: str) -> Level:
-    """Return a level whose files are got from elsewhere."""
+    """Return a level whose files do not come with op-dbus; raises ConfigError for others."""
     level = _level(name)
     if level.is_included:
         raise ConfigError(
@@ -147,7 +147,7 @@ def pull(
         made = packages.pull(row, given.model_dir, force=force, notify=output.note)
         _tell_taken(row, given, made)
         return
-    # One plain stream a file, into our folder only; what the user set himself stays.
+    # One plain stream a file, into our folder only; variables that the user set are kept.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
@@ -157,7 +157,7 @@ def pull(
             f"pulling needs huggingface-hub, which is not installed: {pip.install('op-dbus[pull]')}"
         ) from None
     except ValueError as error:
-        # the hub's library reads its variables when it is imported
+        # the hub's library reads its variables at import
         raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None
     request = fetch.Request(revision, force=force)
     _tell_taken(row, given, fetch.pull(row, given.model_dir, request, output.note))

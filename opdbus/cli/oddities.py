@@ -1,4 +1,4 @@
-"""What makes an object unlike its kind, in plain words. Pure."""
+"""Plain words for an outlier's unusual fields; pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.platform import name_lists
 
-# The details of an outlier as State1.Outliers gives them.
+# Details of an outlier as State1.Outliers returns them.
 Details: TypeAlias = Mapping[str, Any]
 Json: TypeAlias = Any
 
-# Fields that a sentence has.
+# Number of fields in a sentence.
 _MOST: Final = 3
-# Usual values that it names, unless the first is nearly all of them.
+# Number of usual values in a sentence, unless the first covers nearly all objects.
 _USUAL: Final = 2
 _NEARLY_ALL: Final = 0.8
 _LONGEST: Final = 60
 _NOTHING: Final = ""
-# Texts that would read as if there were no value.
+# Strings that would read as no value.
 _AMBIGUOUS: Final = frozenset(("no", "none", "yes"))
-# What is said of fields whose names do not say it: of an object with a value, and of others.
+# Verbs for fields whose names have none: for an object with the value, and for others.
 _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "user": ("runs as", "run as"),
     "group": ("has the group", "have"),
@@ -37,7 +37,7 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "opened_by": ("was opened by", "by"),
     "rights": ("is a", "are"),
 }
-# Words that a yes or no follows without a verb of its own.
+# First words of a field's name that turn a boolean into a verb.
 _OWN_VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "can": ("can", "cannot"),
     "has": ("has", "has no"),
@@ -48,7 +48,7 @@ _OWN_VERBS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class _Field(NamedTuple):
-    """A field as State1.Outliers gives it."""
+    """A field as State1.Outliers returns it."""
 
     name: str
     value: str
@@ -57,7 +57,7 @@ class _Field(NamedTuple):
 
 
 def sentence(details: Details) -> str:
-    """Say what makes an object odd, the worst first."""
+    """Return the reasons why an object is an outlier, the worst first."""
     fields = [_Field(*row) for row in details["fields"]]
     parts = [_of_field(field, details["objects"] - 1) for field in fields[:_MOST]]
     if "nearest" in details:
@@ -69,7 +69,7 @@ def sentence(details: Details) -> str:
 
 
 def _of_text(details: Details) -> str:
-    """Say how far an object's text is from others."""
+    """Return the distance of an object's text from the nearest other."""
     name = paths.parse(details["nearest"])[2]
     far, usual = details["distance"], details["usual_distance"]
     return (
@@ -93,7 +93,7 @@ def _of_field(field: _Field, others: int) -> str:
 
 
 def _of_boolean(field: _Field, *, value: bool, others: int) -> str:
-    """Say yes or no, "" where others have neither; where a field is not there, that is no."""
+    """Return a boolean in words, "" if no other object has the opposite; a missing field is no."""
     opposite = {json.dumps(not value), _NOTHING}
     count = sum(count for usual, count in field.usual if usual in opposite)
     if not count:
@@ -107,7 +107,7 @@ def _of_boolean(field: _Field, *, value: bool, others: int) -> str:
 
 
 def _others(field: _Field, have: str, others: int) -> str:
-    """Say what others have: the most usual value, and the next where that is not nearly all."""
+    """Return the others' most usual value, and the next if that one does not cover nearly all."""
     (first, count), *rest = field.usual
     text = f"{count:,} of {others:,} others {have} {_usual(first)}"
     if rest and count < _NEARLY_ALL * others:
@@ -121,7 +121,7 @@ def _usual(value: str) -> str:
 
 
 def value_of(text: str) -> str:
-    """Return a value, which is given as JSON, as people read it."""
+    """Format a JSON value for people."""
     value = json.loads(text)
     if isinstance(value, str) and value in _AMBIGUOUS:
         return text
@@ -130,5 +130,5 @@ def value_of(text: str) -> str:
 
 
 def words_of(name: str) -> str:
-    """Return the last part of a field's name as words: on_hold is on hold."""
+    """Return the last part of a field's name as words: on_hold becomes on hold."""
     return name.rpartition(".")[2].replace("_", " ")

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, colours only on a terminal."""
+"""Output of commands: tables for people, JSON for programs, colours only on a terminal."""
 
 import json
 import math
@@ -15,18 +15,18 @@ from opdbus.cli.widths import fold, pad, width
 from opdbus.language import timestamps
 from opdbus.platform.lines import join_words
 
-# columns that are the first to be broken into lines
+# columns that are wrapped first
 _PROSE: Final = frozenset({"text", "fields", "value", "device"})
-# how narrow those may get, and the others
+# minimum width of those columns, and of others
 _LEAST: Final = (20, 4)
-# of numbers that are not told digit by digit
+# larger numbers are printed in scientific notation
 _LONG: Final = 1e15
 _CAPITAL: Final = re.compile(r"(?<=[a-z])[A-Z]")
 _HASH: Final = re.compile(r"\b[0-9a-f]{32,}\b")
 _SHOWN_OF_HASH: Final = 12
-# Control characters, and those that are invisible, change the direction, or begin a line: Unicode's
-# Default_Ignorable_Code_Point, U+FFF9 to U+FFFB, and lone surrogates. The variation selectors of
-# symbols may follow one.
+# Control characters, and characters that are invisible, change the direction, or begin a line:
+# Unicode's Default_Ignorable_Code_Point, U+FFF9 to U+FFFB, and lone surrogates. Variation selectors
+# are allowed after symbols.
 _HIDDEN: Final = re.compile(
     r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0"
@@ -41,7 +41,7 @@ def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
 
 
 def json_text(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 -- any JSON
-    """Give a value as JSON: NaN, which JSON has not, as null, and what is hidden as escapes."""
+    """Return a value as JSON: NaN, which JSON lacks, as null, and hidden characters as escapes."""
     text = json.dumps(without_nan(value), ensure_ascii=False, indent=indent)
     return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
@@ -49,7 +49,7 @@ def json_text(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 -- 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headings; into a pipe, full lines without colours.
 
-    On a terminal too wide a line is broken: prose first, and a name only if nothing else is left.
+    On a terminal, a line that is too wide is wrapped: prose first, other columns only if needed.
     """
     cells = [[visible(join_words(said(cell))) for cell in row] for row in (columns, *rows)]
     widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
@@ -64,7 +64,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def _narrow(columns: Sequence[str], widths: list[int], room: int) -> None:
-    """Take what a line has too much from the widest prose, then from the widest columns."""
+    """Reduce column widths to the room: prose columns first, then the widest columns."""
     widths[:] = [min(each, room) for each in widths]
     prose = [place for place, column in enumerate(columns) if column in _PROSE]
     for places, least in zip((prose, range(len(widths))), _LEAST, strict=True):
@@ -76,7 +76,7 @@ def _narrow(columns: Sequence[str], widths: list[int], room: int) -> None:
 
 
 def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a row whose long cells are broken."""
+    """Yield the lines of a row, with long cells wrapped."""
     parts = [fold(cell, room) for cell, room in zip(row, widths, strict=True)]
     for cells in zip_longest(*parts, fillvalue=""):
         yield "  ".join(map(pad, cells, widths)).rstrip()
@@ -85,7 +85,7 @@ def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 def pairs(values: Mapping[str, object]) -> None:
     """Print names and values, one pair a line, long values indented below.
 
-    On a terminal, no more is shown of hashes than tells them apart.
+    On a terminal, hashes are shortened.
     """
     shown = {visible(name): value for name, value in values.items()}
     columns = max(map(width, shown), default=0)
@@ -94,14 +94,14 @@ def pairs(values: Mapping[str, object]) -> None:
 
 
 def section(title: str, values: Mapping[str, str]) -> None:
-    """Print the names that have a value below a title, after what was printed before."""
+    """Print a title and, below it, the names that have a value; nothing if none has."""
     if said := {name: value for name, value in values.items() if value}:
         print(f"\n{style(title, 'bold')}")
         pairs(said)
 
 
 def labelled(label: str, columns: int, text: str, look: str = "") -> None:
-    """Print a text beside a label so wide; on a terminal, long lines are broken."""
+    """Print a text beside a label of the given width; on a terminal, long lines are wrapped."""
     lines = visible(text.removesuffix("\n")).split("\n")
     if sys.stdout.isatty():
         room = max(_LEAST[0], shutil.get_terminal_size().columns - columns - 2)
@@ -112,42 +112,42 @@ def labelled(label: str, columns: int, text: str, look: str = "") -> None:
 
 
 def paragraph(text: str) -> None:
-    """Print a text; on a terminal, long lines are broken."""
+    """Print a text; on a terminal, long lines are wrapped."""
     room = shutil.get_terminal_size().columns
     print("\n".join(fold(text, room) if sys.stdout.isatty() else [text]))
 
 
 def note(text: str) -> None:
-    """Say on stderr what is no part of the answer; on a terminal, long lines are broken."""
+    """Print a remark on stderr; on a terminal, long lines are wrapped."""
     lines = visible(text).split("\n")
-    if sys.stderr is None:  # closed by who started us
+    if sys.stderr is None:  # closed by the parent process
         return
     if sys.stderr.isatty():
         room = shutil.get_terminal_size().columns
         lines = [part for line in lines for part in fold(line, room)]
-    # what was printed before comes before it, also where both go into one pipe
+    # flush stdout first, so that the order is kept if both go into one pipe
     if sys.stdout is not None:
         sys.stdout.flush()
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def short_hashes(text: str) -> str:
-    """Shorten the hashes in a text that is for a terminal."""
+    """Shorten the hashes in a text if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
     return _HASH.sub(lambda match: f"{match[0][:_SHOWN_OF_HASH]}...", text)
 
 
 def visible(text: str) -> str:
-    """Show control characters and hidden ones as escapes: a name must not command the terminal.
+    """Escape control and hidden characters, so that no name can command the terminal.
 
-    Nor may it look like another one, or hide a part of itself.
+    Nor can a name look like another one, or hide a part of itself.
     """
     return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def style(text: str, look: str) -> str:
-    """Give a text a colour, or make it bold, on a terminal; no look leaves it as it is."""
+    """Add a colour or bold to a text on a terminal; an empty look changes nothing."""
     if not look or not sys.stdout.isatty():
         return text
     import click
@@ -156,23 +156,23 @@ def style(text: str, look: str) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Give a time, in seconds since 1970, as people write it here."""
+    """Format a time, in seconds since 1970, in the local time zone."""
     return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def since(seconds: float) -> str:
-    """Say how long ago a time was, in seconds since 1970; into a pipe, when that was."""
+    """Return the age of a time in seconds since 1970; into a pipe, the time itself."""
     age = time.time() - seconds
     return timestamps.ago(age) if sys.stdout.isatty() and age >= 0 else moment(seconds)
 
 
 def in_words(name: str) -> str:
-    """Give the name of a property as people write it: `Requested provider`."""
+    """Return the name of a property as words: `Requested provider`."""
     return _CAPITAL.sub(lambda match: f" {match[0].lower()}", name)
 
 
 def said(value: object) -> str:
-    """Give a value as people read it: what is not there is empty."""
+    """Format a value for people; None and NaN are empty."""
     if isinstance(value, list):
         return ", ".join(map(said, value))
     if value is None or isinstance(value, bool):
@@ -184,7 +184,7 @@ def said(value: object) -> str:
 
 
 def without_nan(value: Any) -> Any:  # noqa: ANN401 -- any JSON
-    """Replace NaN, which JSON has not, by None."""
+    """Replace NaN, which JSON lacks, by None."""
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Prints changes: for people, or one JSON object a line."""
+"""Printing of changes: for people, or one JSON object a line."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, Final
 
 from opdbus.cli import causes, grouping, output
 
-# of the lines that a program reads: the second number grows with what is added
+# version of the JSON lines; the minor number grows with additions
 FORMAT: Final = "1.0"
-# of a stamp; what is longer ago than this has the year in it
+# columns of a timestamp, and the age past which it has the year
 _WIDTH: Final = 15
 _RECENT: Final = timedelta(days=300)
 
 
 class Printer:
-    """Prints changes as they are asked for: for people, or one JSON object a line."""
+    """Printer of changes, as lines for people or as one JSON object a line."""
 
     def __init__(
         self, *, is_json: bool, is_by_cause: bool = False, is_narrow: bool = False
     ) -> None:
         self.is_json = is_json
-        # whether the question is about few things
+        # true if the query is about few objects
         self._is_narrow = is_narrow
         self._is_by_cause = is_by_cause
         self._first = {"format_version": FORMAT}
 
     def print(self, rows: Sequence[dict[str, Any]], *, is_cut: bool = False) -> None:
-        """Print changes in their order; older ones may have been cut off."""
+        """Print changes in their order; `is_cut` if older ones were cut off."""
         if self.is_json:
             for row in rows:
                 print(output.json_text({**self._first, **_line(row)}))
@@ -39,7 +39,7 @@ class Printer:
             _print_by_cause(rows, is_cut=is_cut)
         else:
             print_lines(rows, is_cut=is_cut, is_narrow=self._is_narrow)
-        # a pipe is read as it is written
+        # readers of a pipe get each line at once
         sys.stdout.flush()
 
 
@@ -51,14 +51,14 @@ def print_lines(
     is_cut: bool = False,
     is_narrow: bool = False,
 ) -> None:
-    """Print changes for people, and more about them; if `after` a time, how long after it."""
+    """Print changes for people, with `more` appended; `after` a time, print the delay from it."""
     for line in grouping.lines(rows, is_cut=is_cut, is_narrow=is_narrow):
         label = f"{_later(line.at - after):>{_WIDTH}}" if after else stamp(line.at)
         _print(label, f"{line.text}{why(line.cause)}{more}")
 
 
 def why(cause: str) -> str:
-    """Say why something changed, in brackets; nothing where that is not known."""
+    """Return the cause of a change in brackets; empty if there is none."""
     return f" ({causes.said(cause, _user)})" if cause else ""
 
 
@@ -81,7 +81,7 @@ def _print(label: str, text: str, *, indent: int = 0, look: str = "") -> None:
 
 
 def stamp(at: int) -> str:
-    """Say when, in 15 columns; of what is long ago the year, as ls does."""
+    """Format a time in 15 columns; a time long ago with its year, as ls does."""
     local = datetime.fromtimestamp(at / 1e6, UTC).astimezone()
     is_recent = abs(local - datetime.now(UTC)) < _RECENT
     return local.strftime("%b %d %H:%M:%S" if is_recent else "%b %d  %Y")
@@ -107,6 +107,6 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field(path: str, before: str, after: str) -> dict[str, Any]:
-    """Give a field; a side that had no value is left out."""
+    """Return a field as a dict; a side without a value is left out."""
     sides = {"before": before, "after": after}
     return {"path": path} | {side: json.loads(text) for side, text in sides.items() if text}

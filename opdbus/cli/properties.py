@@ -1,4 +1,4 @@
-"""What op-dbus says of itself, whole also where the daemon is another version and says less."""
+"""The daemon's properties, completed if a daemon of another version lacks some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERS: Final = (
     " Latency Memory Truncated"
 )
 _LISTS: Final = "DriftAwaits Sources Observers Fallbacks Accuracy Jobs"
-# What a daemon of this version has, empty.
+# The properties that a daemon of this version has, with empty values.
 EMPTY: Final[Mapping[str, Any]] = {
     **dict.fromkeys(_TEXTS.split(), ""),
     **dict.fromkeys(_NUMBERS.split(), 0),
@@ -25,14 +25,14 @@ EMPTY: Final[Mapping[str, Any]] = {
 
 
 class Properties(dict[str, Any]):
-    """Values by name; one that the daemon does not tell is empty."""
+    """Values by name; a property that the daemon lacks is empty."""
 
     def __missing__(self, name: str) -> Any:  # noqa: ANN401 -- of any type
-        """Give the empty value; raises KeyError for what no daemon has."""
+        """Return the empty value; raises KeyError for an unknown property."""
         return copy(EMPTY[name])
 
 
 def untold(values: Mapping[str, Any]) -> str:
-    """Say what the daemon does not tell; empty where it tells all."""
+    """Return a message with the properties that the daemon lacks; empty if it has all."""
     names = ", ".join(sorted(EMPTY.keys() - values.keys()))
     return names and f"{names}: not told by this daemon, another version: restart it"

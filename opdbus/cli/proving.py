@@ -1,4 +1,4 @@
-"""What history says is proven, without a daemon, or forgotten."""
+"""Commands `history verify`, without a daemon, and `history forget`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def verify(
     found, reason = _checkpoints(asked, begin)
     report = _report(path, found)
     if report.problem_count and (newer := _checkpoints(asked, begin)[0]) != found:
-        # rows were pruned meanwhile
+        # rows were pruned in between
         report = _report(path, newer)
     if json_:
         output.as_json(_values(path, report, reason))
@@ -114,7 +114,7 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
 async def _forget(
     client: Client, name: str | None, what: dict[str, Any]
 ) -> tuple[str, tuple[int, int, bool]]:
-    """Have values erased; return the object whose values were, if one is named, and the answer."""
+    """Erase values; return the object's name, if one was given, and the daemon's answer."""
     object_id = ""
     if name is not None:
         what["object"] = path = await path_of(client, name, past=True, unique=True)
@@ -129,13 +129,13 @@ async def _forget(
 
 
 def _whole(plugin: str, kind: str, name: str) -> set[str]:
-    """Return how an object may be named without leaving out a part of its name."""
+    """Return the forms of an object's name that leave out no part of the name."""
     before = "", f"{plugin}/", f"{kind}/", f"{plugin}/{kind}/"
     return {head + tail for head in before for tail in (name, name.removesuffix(".service"))}
 
 
 def _checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:
-    """Ask the journal, and say why there are no checkpoints if it cannot be asked."""
+    """Read the checkpoints from the journal; on failure return the reason."""
     from opdbus.history import witness
 
     try:
@@ -145,7 +145,7 @@ def _checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:
 
 
 def _service_database(context: click.Context) -> Path:
-    """Return the database of the service, or else of this user; raises StoreError."""
+    """Return the service's database, or this user's if there is no service; raises StoreError."""
     from opdbus.systemd import unit
 
     service = unit.find()
@@ -159,7 +159,7 @@ def _service_database(context: click.Context) -> Path:
 
 
 def _owner(path: Path, user: str | None) -> int:
-    """Return the uid whose entries count; raises InvalidArgs and StoreError."""
+    """Return the uid whose journal entries count; raises InvalidArgs and StoreError."""
     import pwd
 
     if user is None:

@@ -1,4 +1,4 @@
-"""`op-dbus ask`: a question answered by the command that its form asks for."""
+"""Command `op-dbus ask`: sends a question to the command that can answer it."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def ask(context: click.Context, question: tuple[str, ...], json_: bool) -> Any: 
 
 
 def route_of(question: str) -> routes.Route:
-    """Return where a question goes, asked now."""
+    """Return the route of a question that is asked now."""
     return routes.read(question, datetime.now(UTC).astimezone().replace(tzinfo=None))
 
 
 def _run(context: click.Context, arguments: list[str]) -> Any:  # noqa: ANN401 -- as of click
-    """Run another command; returns its exit code."""
+    """Run another command and return its exit code."""
     command = root.commands[arguments[0]]
     with command.make_context(arguments[0], arguments[1:], parent=context) as inner:
         return command.invoke(inner)
 
 
 def _read(printed: str, *, is_lines: bool) -> Any:  # noqa: ANN401 -- any JSON
-    """Read what a command printed as JSON: one value, or one a line."""
+    """Parse the JSON that a command printed: one value, or one a line."""
     return [json.loads(line) for line in split_lines(printed)] if is_lines else json.loads(printed)

@@ -1,4 +1,4 @@
-"""The commands that read from the daemon: each asks one thing and prints the answer."""
+"""Commands that read from the daemon: levels and show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
     if json_:
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
         return
-    # a reason is too long for a column
+    # the reason is too long for a column
     output.table(
         columns[:-1], [(*names, dimension or "", status) for *names, dimension, status, _ in rows]
     )
@@ -63,13 +63,13 @@ def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
 def described(
     path: str, values: Mapping[str, Any], told: Callable[[float], str] = output.since
 ) -> dict[str, str]:
-    """Give an object's properties as people read them; `told` says when it changed last."""
+    """Return an object's properties for people; `told` formats the time of the last change."""
     shown = {"Path": path, **_parsed(values)}
     for side in _SIDES:
         if shown[side] is not None:
             shown[side] = json.dumps(shown[side], indent=2, ensure_ascii=False)
     shown["Updated"] = told(shown.pop("UpdatedAt"))
-    # what there is not, such as a distance from what nobody observed, is left out
+    # properties without a value, such as the distance of an unobserved object, are omitted
     said = {output.in_words(name): output.said(value) for name, value in shown.items()}
     return {name: text for name, text in said.items() if text}
 

@@ -1,4 +1,4 @@
-"""The command itself: its group, what every command takes, and how click's errors are told."""
+"""Root command: its group, options shared by commands, and conversion of click's errors."""
 
 import os
 from collections.abc import Callable
@@ -24,27 +24,27 @@ kind = click.option(
     "--kind", metavar="NAME", help="Only objects of this kind.", shell_complete=completing.kinds
 )
 level_names = completing.words(config.LEVELS)
-# hits, objects or changes that a command gives
+# largest number of hits, objects or changes that a command returns
 MOST = 10_000
 
 
 class Root(click.Group):
-    """Reports click's own usage errors as op-dbus reports everything."""
+    """Root group that reports click's usage errors in the style of op-dbus."""
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 -- click's signature
-        """Run, and turn click's errors into sentences and exit codes."""
+        """Run, and convert click's errors to op-dbus errors and exit codes."""
         try:
             return super().main(*args, **extra)
         except click.exceptions.Abort:
             raise KeyboardInterrupt from None
         except click.ClickException as error:
-            if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 has not
+            if type(error).__name__ == "NoArgsIsHelpError":  # click 8.1 does not have this class
                 error.show()
                 return error.exit_code
             raise InvalidArgs(_usage(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- click's signature
-        """Run a command; click itself would call a closed pipe a failure."""
+        """Run a command; a closed pipe raises OutputClosed, which click would call a failure."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -52,7 +52,7 @@ class Root(click.Group):
 
 
 class OutputClosed(Exception):
-    """Nobody reads any more what is printed: `op-dbus list | head`."""
+    """The reader of standard output closed it, as `head` does."""
 
 
 def _usage(error: click.ClickException) -> str:
@@ -82,28 +82,28 @@ def root(context: click.Context, bus: str | None) -> None:
 
 
 def where_of(help_text: str) -> Callable[[T], T]:
-    """Make the option --where, which may be repeated: a command gets one text."""
+    """Make the repeatable option --where; the command gets the conditions as one text."""
     joined = lambda _context, _parameter, given: ", ".join(given)  # noqa: E731 -- for click alone
     return click.option("--where", metavar="COND", multiple=True, callback=joined, help=help_text)
 
 
 def settings(flags: dict[str, str]) -> config.Config:
-    """Read the settings that a command is given."""
+    """Read the settings for a command."""
     return config.load(os.environ, flags)
 
 
 def count(text: str | int) -> int:
-    """Read how many are wanted at most; raises BadParameter with what is accepted."""
+    """Parse a limit from 1 to MOST; raises BadParameter with the accepted range."""
     return _within(range(1, MOST + 1), text)
 
 
 def count_or_none(text: str | int) -> int:
-    """Read how many are wanted at most, where none is an answer as well."""
+    """Parse a limit from 0 to MOST; raises BadParameter with the accepted range."""
     return _within(range(MOST + 1), text)
 
 
 def number(text: str | int) -> int:
-    """Read a number that D-Bus carries as `u`; raises BadParameter with what is accepted."""
+    """Parse an unsigned 32-bit number; raises BadParameter with the accepted range."""
     return _within(range(1 << 32), text)
 
 

@@ -1,4 +1,4 @@
-"""Objects as rows: which columns are printed, or names alone, and the command for what is next."""
+"""Objects as rows: columns or names to print, and the command for the next page."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from opdbus.client import Client
 
     T = TypeVar("T")
-    # of an object: its path, plugin, kind and name at least
+    # an object with at least path, plugin, kind and name
     Row: TypeAlias = dict[str, Any]
 
-# what the value of an object stands below that nothing observes, and if it is not there
+# key around a value that is declared and not observed, and variants for a missing object
 DECLARED: Final = "declared"
 _MARKS: Final = frozenset({DECLARED, "declared absent", "declared missing"})
-# in click's context: the arguments of the command that `op-dbus ask` took
+# key in click's context: the arguments of the command that `op-dbus ask` chose
 ASKED: Final = "opdbus.asked"
-# never shortened, to be copied
+# never shortened, so that they can be copied
 _NAMES: Final = frozenset({"object", "path", "name"})
-# characters of a command that is printed to be pasted, where there is no terminal
+# longest command that is printed to be pasted if there is no terminal
 _MOST_SAID: Final = 500
 
 _quiet = click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
@@ -45,7 +45,7 @@ _columns = click.option(
 
 
 class Form(NamedTuple):
-    """How rows are printed: names alone, some columns, or as JSON."""
+    """Output format of rows: names alone, selected columns, or JSON."""
 
     is_quiet: bool
     columns: tuple[str, ...]
@@ -53,14 +53,14 @@ class Form(NamedTuple):
 
     @property
     def is_for_people(self) -> bool:
-        """Whether more is said than the rows."""
+        """True if remarks are printed beside the rows."""
         return not (self.is_quiet or self.is_json)
 
     async def fill(self, client: Client, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the columns of rows: what a row has itself, or else a field of its object.
+        """Return rows with their columns, read from the row or else from the object's fields.
 
-        What is declared, and not there, is marked; it is no row of names alone. Hits say that
-        themselves.
+        Declared objects that are absent are marked, and left out of names alone. Hits are not
+        marked, since their text has it already.
         """
         is_listed = self.is_quiet or self.columns or "snippet" not in next(iter(rows), {})
         marks = await _marks(client, rows) if is_listed else [""] * len(rows)
@@ -80,14 +80,14 @@ class Form(NamedTuple):
     def print(
         self, rows: Sequence[Row], usual: Callable[[Sequence[Row]], None] | None = None
     ) -> None:
-        """Print rows for people, in the usual way unless columns were asked for."""
+        """Print rows for people: the columns if given, else by `usual`."""
         if self.is_quiet:
             for row in rows:
                 print(output.visible(name_of(row)))
         elif self.columns:
             empty = [name for name in self.columns if all(row[name] is None for row in rows)]
             names = dict.fromkeys((*self.columns, *chain.from_iterable(rows)))
-            # lines of nothing would say less than why they are empty
+            # print no table of empty columns; the note below gives the reason
             if not rows or len(empty) < len(self.columns):
                 cells = [[_cell(name, row.get(name)) for name in names] for row in rows]
                 output.table([*names], cells)
@@ -97,7 +97,7 @@ class Form(NamedTuple):
 
 
 def formed(command: Callable[..., T]) -> Callable[..., T]:
-    """Give a command the options that say how rows are printed, which it takes as its `form`."""
+    """Add the options for the output format to a command, which gets them as its `form`."""
 
     @wraps(command)
     def run(*, quiet: bool, columns: str | None, json_: bool, **given: Any) -> T:  # noqa: ANN401 -- click's values
@@ -107,7 +107,7 @@ def formed(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def _form(*, quiet: bool, columns: str | None, json_: bool) -> Form:
-    """Read how rows are to be printed; raises InvalidArgs."""
+    """Parse the output format; raises InvalidArgs."""
     names = tuple(name.strip() for name in columns.split(",")) if columns is not None else ()
     if not all(names):
         raise InvalidArgs(f"--columns {columns!r} lacks a name: give names with commas between")
@@ -117,7 +117,7 @@ def _form(*, quiet: bool, columns: str | None, json_: bool) -> Form:
 
 
 async def _marks(client: Client, rows: Sequence[Row]) -> list[str]:
-    """Return of each object that is declared and not there `absent` or `missing`, else nothing."""
+    """Return `absent` or `missing` for each object that is declared and not observed, else ""."""
     paths = [row["path"] for row in rows]
     values = await client.values(paths, ["name"], marked=True) if paths else []
     keys = (next(iter(name)) if isinstance(name, dict) else "" for (name,) in values)
@@ -129,12 +129,12 @@ def _marked(row: Row, mark: str) -> Row:
 
 
 def _text(row: Row) -> dict[str, Any]:
-    # of objects in a list it is a field, if anything
+    # for objects in a list, `text` is a field, if anything
     return {"text": row["snippet"]} if "snippet" in row else {}
 
 
 def _cell(name: str, value: Any) -> str:  # noqa: ANN401 -- any JSON
-    # as hits are listed: so many digits of a score say something
+    # a score has three significant decimals, as in the list of hits
     if isinstance(value, dict) and value and value.keys() <= _MARKS:
         return " ".join(f"{mark} {_cell(name, inner)}" for mark, inner in value.items())
     said = f"{value:.3f}" if name == "score" and isinstance(value, float) else output.said(value)
@@ -142,12 +142,12 @@ def _cell(name: str, value: Any) -> str:  # noqa: ANN401 -- any JSON
 
 
 def name_of(row: Row) -> str:
-    """Give the PLUGIN/KIND/NAME of an object, in one line."""
+    """Return the PLUGIN/KIND/NAME of an object, in one line."""
     return "/".join((row["plugin"], row["kind"], row["name"])).replace("\n", r"\n")
 
 
 def tell_more(count: str, offset: int) -> None:
-    """Say on stderr how many more there are, and the command that prints those that come next."""
+    """Print on stderr the number of further rows, and the command for the next page."""
     asked = click.get_current_context().meta.get(ASKED, sys.argv[1:])
     at = asked.index("--") if "--" in asked else len(asked)
     words, given = [], iter(asked[:at])
@@ -159,5 +159,5 @@ def tell_more(count: str, offset: int) -> None:
     command = shlex.join(["op-dbus", *words, "--offset", str(offset), *asked[at:]])
     said = f"{count} more: {command}"
     room = shutil.get_terminal_size().columns if sys.stderr.isatty() else _MOST_SAID
-    # a command that is broken into lines could not be pasted
+    # a wrapped command could not be pasted
     output.note(said if width(said) <= room else f"{count} more: add --offset {offset}")

@@ -1,4 +1,4 @@
-"""The command that shows what is known of the host, what is not, and what serves."""
+"""Command `op-dbus status`: the observed host, missing observations, and the engine."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from opdbus.cli.properties import Properties, untold
 from opdbus.cli.root import as_json, root
 from opdbus.errors import blame
 
-# what serves, the most important first, before the rest
+# properties of the engine to show first
 _FIRST = "State LastError Level Provider Precision Device Proof Fallbacks".split()
-# said in the lines about the host
+# properties that the lines about the host contain
 _OF_HOST = set(
     "Drifted DriftAwaits Count Vectorized Pending FirstStage StateFile StateFileError"
     " Observers Sources".split()
 )
-# of no use to people
+# not shown to people
 _INTERNAL = {"Accuracy", "Generation"}
-# ends the names that ONNX Runtime has for what runs nodes
+# suffix of ONNX Runtime's provider names
 _RUNTIME = "ExecutionProvider"
-# of an observer that has not read what there is yet
+# state of an observer that has not finished its first listing
 STARTING = "starting"
 _WELL = {"up", STARTING}
 _NONE = "nothing: OP_DBUS_OBSERVE is none"
-# of observers and publishers that are named
+# number of observers and publishers to name
 _MOST = 20
 
 
@@ -47,7 +47,7 @@ def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
 
 
 def host(values: Mapping[str, Any]) -> dict[str, str]:
-    """Say how many objects there are and where they are from, and what could not be observed."""
+    """Return lines on the objects, their sources, and failed observers."""
     observers = values["Observers"]
     so_far = " so far" if any(row[1] == STARTING for row in observers) else ""
     lines = {
@@ -77,14 +77,14 @@ def _drifted(count: int) -> str:
 
 
 def _of(kind: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Give the sources of a kind, each with its objects."""
+    """Return the sources of a kind, each with its number of objects."""
     found = (row for row in values["Sources"] if row[0].startswith(kind))
     return [(name.removeprefix(kind), count) for name, count in found]
 
 
 def _waiting(values: Mapping[str, Any]) -> str:
     if values["Pending"]:
-        # more than have no vector are an update's, whether or not they have one
+        # more pending objects than lack a vector means an update, with or without vectors
         is_update = values["Pending"] > values["Count"] - values["Vectorized"]
         is_update |= values["Level"] == "none"
         what = "to be brought up to this version" if is_update else "for their vectors"
@@ -93,7 +93,7 @@ def _waiting(values: Mapping[str, Any]) -> str:
 
 
 def _staged(values: Mapping[str, Any]) -> str:
-    """Say how far the second stage of searches is, while they have two."""
+    """Return the progress of second-stage vectors while searches have two stages, else ""."""
     if not values["Pending"] or not values["FirstStage"]:
         return ""
     share = 100 * values["Vectorized"] // values["Count"]
@@ -108,7 +108,7 @@ def _counted(rows: Sequence[tuple[str, int]], so_far: str = "") -> str:
 
 
 def _missing(observers: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Say of the observers that see nothing, or nothing new, how they are and why."""
+    """Yield lines on observers that are not working, with state and reason."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, state, _, detail in observers:
         if state not in _WELL:
@@ -118,7 +118,7 @@ def _missing(observers: Sequence[Sequence[Any]]) -> Iterator[str]:
 
 
 def serving(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the rest by name; what there is not, such as a model that still loads, is left out."""
+    """Return the engine's properties by name; empty ones are left out."""
     shown = {name: values[name] for name in values.keys() - _OF_HOST - _INTERNAL}
     shown["Proof"] = proven(values["Proof"]) if values["Proof"] else ""
     shown["Fallbacks"] = "\n".join(blame(*row) for row in values["Fallbacks"])
@@ -131,12 +131,12 @@ def serving(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def proven(proof: Mapping[str, Any]) -> str:
-    """Say what ran when the model was proven, and how far its vectors are from the reference."""
+    """Return the nodes of the proof, and the deviation of its vectors from the reference."""
     counts = {name.removesuffix(_RUNTIME): count for name, count in proof["nodes"].items()}
     nodes = ", ".join(f"{count} nodes on {name}" for name, count in counts.items())
     if proof["precision"] == "fp32":
         off, limit = proof["max_deviation"], proof["tolerance"]
         return f"{nodes}, vectors off by {off:.0e} (limit {limit:.0e})"
-    # less than 32 bits keep the direction
+    # precisions below 32 bits are compared by cosine
     least = 1 - proof["tolerance"]
     return f"{nodes}, cosine to fp32 at least {proof['min_cosine']:.4f} (limit {least:.3f})"

@@ -1,4 +1,4 @@
-"""Changes in plain words: what happened, to what, and why. Pure."""
+"""Plain words for changes: what happened, to which object, and why; pure."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from opdbus.drift import versions
 from opdbus.history import jobs
 from opdbus.state.object import FILE, PUBLISHED
 
-# A change as History1 gives it.
+# A change as History1 returns it.
 Change: TypeAlias = Mapping[str, Any]
-# Its own rows, not those of what it declares.
+# Kind of the state file itself, not of the objects that it declares.
 STATE_FILE: Final = ("op-dbus", "state_file")
-# How things of a sort come and leave.
+# Verbs for objects of a kind that appear and disappear.
 _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("packages", "package"): ("installed", "removed"),
     ("net", "listener"): ("opened", "closed"),
@@ -26,7 +26,7 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("users", "group"): ("added", "removed"),
     ("files", "file"): ("created", "deleted"),
     ("kernel", "module"): ("loaded", "unloaded"),
-    # of all settings there are those that something names
+    # only settings that a file names are listed
     ("kernel", "sysctl"): ("named", "is named no longer"),
     ("login1", "session"): ("began", "ended"),
     ("login1", "user"): ("logged in", "logged out"),
@@ -35,7 +35,7 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 }
 _PUBLISHED: Final = ("published", "no longer published")
 _UNIT: Final = ("systemd", "unit")
-# Sorts whose names say themselves what they are.
+# Kinds whose names need no noun before them.
 _PLAIN: Final = frozenset({_UNIT, ("files", "file")})
 _NOUNS: Final[Mapping[tuple[str, str], str]] = {
     ("net", "listener"): "port",
@@ -44,7 +44,7 @@ _NOUNS: Final[Mapping[tuple[str, str], str]] = {
     ("devices", "pci"): "PCI device",
     ("devices", "usb"): "USB device",
 }
-# Fields of a package that another version has otherwise.
+# Fields of a package that change with its version.
 _OF_VERSION: Final = frozenset(
     "version description homepage installed_size_mb priority section source".split()
 )
@@ -54,7 +54,7 @@ _WHATS: Final[Mapping[str, str]] = {
     "intended": "is not yet as declared",
     "undeclared": "is no longer declared",
 }
-# What begins the name of what is declared: rows of earlier versions have it without.
+# Prefix of declared values; rows of earlier versions lack it.
 _DECLARED_OR_OLD: Final = (field_values.DECLARED, "")
 _AND_BACK: Final = "changed, and is as it was"
 
@@ -72,11 +72,11 @@ class ChangeWords(NamedTuple):
 
 
 def tell(change: Change) -> ChangeWords:
-    """Say in plain words what happened."""
+    """Return a change in plain words."""
     sort = (change["plugin"], change["kind"])
     values = field_values.read(change["fields"])
     is_published = str(change.get("source", "")).startswith(PUBLISHED)
-    # a user that lingers is there without being logged in
+    # a lingering user exists without being logged in
     known = {} if "yes" in values["linger"] else _COMES
     comes, leaves = _PUBLISHED if is_published else known.get(sort, ("appeared", "is gone"))
     subject, what = subject_of(sort, change["name"]), change["what"]
@@ -103,7 +103,7 @@ def tell(change: Change) -> ChangeWords:
 
 
 def _compared(subject: str, change: Change, values: Values) -> ChangeWords:
-    """Say how a thing is beside what is declared of it."""
+    """Return an object's drift in words."""
     what = change["what"]
     presence = {values[f"{own}{field_values.PRESENCE}"].before for own in _DECLARED_OR_OLD}
     if what == "undeclared" and field_values.NOT_DECLARED in presence:
@@ -116,7 +116,7 @@ def _compared(subject: str, change: Change, values: Values) -> ChangeWords:
 
 
 def is_declaration(change: Change) -> bool:
-    """Return whether a change is one of what the state file declares, and none of the host."""
+    """Return true if a change is an edit of the state file and not of the host."""
     return change.get("source") == FILE and change["what"] in {"appeared", "changed", "gone"}
 
 
@@ -129,7 +129,7 @@ def _edited(subject: str, what: str, values: Values) -> ChangeWords:
 
 
 def _readable(fields: Iterable[Sequence[str]]) -> tuple[str, str]:
-    """Say whether the state file can be read, and in full why not."""
+    """Return that the state file is readable again, or the full reason why it is not."""
     for path, before, after in fields:
         if path == "error" and (before or after):
             return ("cannot be read", json.loads(after)) if after else ("can be read again", "")
@@ -137,7 +137,7 @@ def _readable(fields: Iterable[Sequence[str]]) -> tuple[str, str]:
 
 
 def plural(kind: str, count: int = 2) -> str:
-    """Give the plural of a kind, and of one of it the singular."""
+    """Return the plural of a kind, or the singular if the count is 1."""
     word = kind.replace("_", " ")
     if count == 1:
         return word
@@ -147,21 +147,21 @@ def plural(kind: str, count: int = 2) -> str:
 
 
 def subject_of(sort: tuple[str, str], name: str) -> str:
-    """Name a thing in plain words."""
+    """Return an object's name in plain words."""
     if sort == ("cron", "job") and " " in name:
-        # after its file it has the name of a program, which may be `false`
+        # the name has a file and a program, which may be `false`
         file, _, program = name.partition(" ")
         return f"{noun(sort)} {program} of {file}"
     return name if sort in _PLAIN else f"{noun(sort)} {name}"
 
 
 def noun(sort: tuple[str, str]) -> str:
-    """Say what a thing of a sort is."""
+    """Return the noun for a kind."""
     return _NOUNS.get(sort, sort[1].replace("_", " "))
 
 
 def _came(sort: tuple[str, str], values: Values) -> str:
-    """Say the most of something new."""
+    """Return the most important value of a new object."""
     if sort == ("net", "listener") and "unit" in values:
         return f" by {values['unit'].after}"
     if sort == ("kernel", "sysctl"):
@@ -174,26 +174,26 @@ def _came(sort: tuple[str, str], values: Values) -> str:
 
 
 def _setting(values: Values) -> str:
-    """Say which file names a setting of the kernel, what that wants it to be, and what it is."""
+    """Return the file that names a kernel setting, its wanted value and its value."""
     file, wanted, value = (values[name].after for name in ("file", "wanted", "value"))
     said = (f" in {file}" if file else "", f", to be {wanted}" if wanted else "")
     return "".join([*said, f", is {value}" if value else ""])
 
 
 def _left(sort: tuple[str, str], values: Values) -> str:
-    """Say the most of something that left."""
+    """Return the most important value of an object that left."""
     unit = values["unit"].before if sort == ("net", "listener") else ""
     return f" by {unit}" if unit else ""
 
 
 def _happened(sort: tuple[str, str], cause: str) -> str:
-    """Say what left a thing as it was: a job, a process that was replaced, or a change and back."""
+    """Return the event that left an object as it was: a job, a new process, a change and back."""
     said = unit_words.happened(cause) if sort == _UNIT else ""
     return said or ("had an event" if sort[0] == "devices" else _AND_BACK)
 
 
 def _changed(sort: tuple[str, str], values: Values, cause: str) -> tuple[str, str] | None:
-    """Say what a change of some fields is; None where the fields say it best."""
+    """Return a change of fields in words; None if the fields are clearer."""
     if sort == _UNIT:
         return unit_words.changed(values, cause)
     return _SORTS[sort](values) if sort in _SORTS else None
@@ -216,13 +216,13 @@ def _package(values: Values) -> tuple[str, str] | None:
 
 
 def _left_as(values: Values) -> str:
-    """Say how a package manager left a package that it did not install to the end."""
+    """Return the state in which a package manager left an incomplete installation, else ""."""
     status = values["status"].after
     return f"left {status}" if status not in {"", "installed", "config-files"} else ""
 
 
 def _besides_version(values: Values) -> list[str]:
-    """Say what changed of a package that no other version brings with it."""
+    """Return changes of a package that do not follow from its new version."""
     rest = {k: v for k, v in values.items() if k not in {*_OF_VERSION, "on_hold"}}
     held = [_held(values)] if "on_hold" in values else []
     return [*held, *([field_values.in_words(rest)] if rest else [])]
@@ -238,7 +238,7 @@ def _file(values: Values) -> tuple[str, str] | None:
         return ("created", "") if missing.before == "yes" else ("deleted", "")
     if "sha256" not in values:
         return None
-    # what was read only before, or only after, need not have changed
+    # a field that was readable on one side only need not have changed
     is_read = values["sha256"].before and values["sha256"].after
     own = {"sha256", "size"} if is_read else {"sha256", "modified", "readable"}
     rest = {name: value for name, value in values.items() if name not in own}

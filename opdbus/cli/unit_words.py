@@ -1,4 +1,4 @@
-"""What happens to units, in plain words. Pure."""
+"""Plain words for changes of units; pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from opdbus.cli.field_values import Values
 from opdbus.history import jobs
 
-# What a unit's files say of it, and its state does not.
+# Fields from a unit's files, not from its state.
 _OF_FILES: Final = ("description", "exec", "user", "calendar", "drop_ins")
 
 
 def found(values: Values) -> Iterator[str]:
-    """Say the most of a new unit: whether it is enabled or masked, and whether it has failed."""
+    """Yield the most important values of a new unit: enabled or masked, and failed."""
     if said := _file_state(values):
         yield said
     if values["active_state"].after == "failed":
@@ -22,7 +22,7 @@ _ENDED: Final = {"exit": "ended and was started again", "stop": "was stopped and
 
 
 def happened(cause: str) -> str:
-    """Say what left a unit as it was; "" where that was no job and no end of its process."""
+    """Return the event that left a unit as it was; "" if it was no job and no end of a process."""
     ended, cause = jobs.ended_by(cause), jobs.alone(cause)
     if not cause.startswith("job:"):
         exact = {"start:failed": "failed again", "start:ran": "ran", jobs.GAVE_UP: "failed again"}
@@ -37,7 +37,7 @@ def happened(cause: str) -> str:
 
 
 def changed(values: Values, cause: str) -> tuple[str, str] | None:
-    """Say what a change of a unit is; None where the fields say it best."""
+    """Return a change of a unit in words; None if the fields are clearer."""
     before, after, _ = values["active_state"]
     if values["restart_loop"].after:
         return f"is restarted again and again{_in_brackets(_fault(values))}", ""
@@ -63,14 +63,14 @@ def changed(values: Values, cause: str) -> tuple[str, str] | None:
 
 
 def _ended_well(before: str, cause: str) -> str:
-    """Say what became of a unit that does not run: one that a job started has run, and is done."""
+    """Return words for a unit that ended well: `ran` if a job started it, and no longer failed."""
     has_run = jobs.act(cause) in {"start", "restart"}
     ran = "ran" if has_run and before in {"failed", "activating"} else ""
     return ", ".join(filter(None, (ran, "is no longer failed" if before == "failed" else "")))
 
 
 def _fault(values: Values) -> str:
-    """Say how the process of a unit ended, where that says more than systemd's word for it."""
+    """Return the end of a unit's process, in more detail than systemd's result if known."""
     result, status = values["result"].after, values["exit_status"].after
     if result in {"signal", "core-dump"}:
         return values["exit_signal"].after or result
@@ -82,7 +82,7 @@ def _in_brackets(text: str) -> str:
 
 
 def _file_state(values: Values) -> str:
-    """Say whether a unit was masked or enabled, or was so and is not any more, or lost its file."""
+    """Return a change of a unit's file: masked, enabled, the reverse, or removed."""
     if values["load_state"].after == "not-found" and "yes" not in values["masked"]:
         return "has no file any more"
     for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):

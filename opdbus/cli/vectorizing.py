@@ -1,4 +1,4 @@
-"""`op-dbus vectorize`: the vectors of texts, printed or written into a file."""
+"""Command `op-dbus vectorize`: the vectors of texts, printed or written to a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opdbus.client import Client
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-# What numpy calls the types that vectors come in; of ubinary, the bytes.
+# numpy's names of the vector types; for ubinary, of its bytes.
 _NUMPY_TYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1", "ubinary": "|u1"}
 
 
@@ -70,7 +70,7 @@ def vectorize(texts: tuple[str, ...], json_: bool, **options: Any) -> None:  # n
 
 
 def _vectorize_file(texts: Path, target: Path, options: dict[str, Any], *, json_: bool) -> None:
-    """Write the vectors of a file of texts into a file, and print what is in it."""
+    """Write the vectors of a file of texts into a file, and print its shape."""
     vectors = ask(lambda client: client.vectorize_bulk(texts, options))
     is_binary = vectors.dtype == "ubinary"
     shape = (vectors.rows, (vectors.dimension + 7) // 8 if is_binary else vectors.dimension)
@@ -90,9 +90,9 @@ def _vectorize_file(texts: Path, target: Path, options: dict[str, Any], *, json_
 
 
 def _npy_header(descr: str, shape: tuple[int, int]) -> bytes:
-    """Give the beginning of a .npy file, version 1.0, which ends at a multiple of 64 bytes.
+    """Return the header of a .npy file, version 1.0, padded to a multiple of 64 bytes.
 
-    Its format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+    Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
     padded = text + " " * (-(10 + len(text) + 1) % 64) + "\n"

@@ -1,4 +1,4 @@
-"""Texts in the columns of a terminal: how wide they are, and broken into lines. Pure."""
+"""Width of texts in terminal columns, and wrapping of lines; pure."""
 
 import re
 import unicodedata
@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from typing import Final
 
 _WORD: Final = re.compile(r"(?<!\s)(\s*)(\S+)")
-# Marks and invisible characters take no column, East Asian ones two.
+# Unicode categories of characters without a column; East Asian wide characters take two.
 _NO_WIDTH: Final = frozenset({"Mn", "Me", "Cf"})
 _WIDE: Final = frozenset({"W", "F"})
 
 
 def width(text: str) -> int:
-    """Return how many columns a text takes."""
+    """Return the width of a text in columns."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def pad(text: str, columns: int) -> str:
-    """Fill a text up with spaces."""
+    """Pad a text with spaces to a width."""
     return text + " " * (columns - width(text))
 
 
 def fold(text: str, room: int) -> list[str]:
-    """Break a text into lines between words; a word is broken only if it is longer than a line.
+    """Wrap a text between words; a word is broken only if it is longer than a line.
 
-    Lines after the first begin as far in as the first, so that what is indented stays so.
+    Later lines have the indentation of the first.
     """
     if width(text) <= room:
         return [text]

@@ -1,1 +1,1 @@
-"""The trainer: makes smaller models that give about the vectors of a larger one."""
+"""Trainer of smaller models that reproduce the vectors of a larger one."""

@@ -1,4 +1,4 @@
-"""The texts that a host has for a student: of its packages, manual pages and units."""
+"""Training texts from a host's packages, manual pages and units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opdbus.observe.packages.dpkg import StatusFile
 from opdbus.observe.packages.manual_page import described
 from opdbus.state.object import Identity, StateObject
 
-# Written before any check set was read.
+# Written before any check set was read, so that these cannot favour it.
 QUESTIONS: Final = (
     "what is the {}?",
     "which package is the {}?",
@@ -42,7 +42,7 @@ ACTIONS: Final = (
 _SECTIONS: Final = (1, 5, 7, 8)
 _MANUALS: Final = Path("/usr/share/man")
 _UNITS: Final = Path("/usr/lib/systemd/system")
-# Made texts, so that a student has seen the shapes of objects that a host has few of.
+# Generated texts, so that a student has seen kinds of objects that a host has few of.
 _MADE: Final = 2000
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _LEAST_SEEN: Final = 9
@@ -51,9 +51,9 @@ _LEAST_SEEN: Final = 9
 def of_host(
     seed: int, places: Places | None = None, units: Path = _UNITS, made_ones: int = _MADE
 ) -> list[str]:
-    """Return the texts of this host and some that are made, each once, in random order.
+    """Return the texts of this host and generated ones, each once, in random order.
 
-    What cannot be read is left out.
+    Sources that cannot be read are left out.
     """
     random, places = Random(seed), places or Places()  # noqa: S311 -- no secret
     made: list[str] = []
@@ -68,14 +68,14 @@ def of_host(
 
 
 def shuffled(random: Random, texts: Iterable[str]) -> list[str]:
-    """Return texts, each once, in an order that only the seed decides."""
+    """Return texts, each once, in an order that depends on the seed only."""
     made = sorted(set(filter(None, texts)))
     random.shuffle(made)
     return made
 
 
 def of_package(random: Random, name: str, short: str) -> list[str]:
-    """Return the texts that a package and its description make: as an object, and as a question."""
+    """Return the texts of a package and its description: as an object, and as a question."""
     identity = Identity("live:packages", "packages", "package", name)
     asked = random.choice(QUESTIONS)
     said = short if short[:2].isupper() else short[:1].lower() + short[1:]
@@ -87,7 +87,7 @@ def of_package(random: Random, name: str, short: str) -> list[str]:
 
 
 def of_manual_page(random: Random, name: str, said: str) -> list[str]:
-    """Return the texts that a manual page's description makes."""
+    """Return the texts of a manual page's description."""
     action = random.choice(ACTIONS).format(said[:1].lower() + said[1:])
     return [f"systemd service {name}: {said}", action, said]
 
@@ -95,7 +95,7 @@ def of_manual_page(random: Random, name: str, said: str) -> list[str]:
 def manual_pages(
     manuals: Path = _MANUALS, excluded: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield the names and descriptions of the manual pages of commands and files that are here."""
+    """Yield the names and descriptions of this host's manual pages of commands and files."""
     for section in _SECTIONS:
         for path in sorted((manuals / f"man{section}").glob("*.gz")):
             name = path.name.partition(".")[0]
@@ -111,7 +111,7 @@ def _page(path: Path) -> str:
 
 
 def unit_texts(folder: Path = _UNITS, excluded: Collection[str] = ()) -> Iterator[str]:
-    """Yield the texts of the units that are here."""
+    """Yield the texts of this host's units."""
     for path in sorted(folder.glob("*.*")):
         if re.split("[.@]", path.name)[0].lower() not in excluded and (unit := _unit(path)):
             said = re.search(r"^Description=(.+)$", unit, re.MULTILINE)
@@ -127,7 +127,7 @@ def _unit(path: Path) -> str:
 
 
 def frequent_words(texts: Iterable[str], pieces: Collection[str]) -> list[str]:
-    """Return the words that texts have often, and that are no pieces; the most frequent first."""
+    """Return frequent words that are not among the pieces, the most frequent first."""
     seen = Counter(word for text in texts for word in _WORD.findall(text.lower()))
     return [
         word

@@ -1,4 +1,4 @@
-"""What a student learns from, and what is kept to measure it by."""
+"""Training data of a student, and the part held out to measure it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from opdbus.distil.recipe import Request
 
-# Of the texts and pairs, one in so many is held out, and at most so many texts.
+# One in this many texts and pairs is held out, and at most this many texts.
 _HELD_OUT: Final = 20
 _MOST: Final = 1000
 
@@ -20,19 +20,19 @@ _MOST: Final = 1000
 class Lesson:
     """Texts and pairs of questions and answers; `held_out` and `asked` are not learned.
 
-    `extra` are texts without which a table's rows had no beginning: single words.
+    `extra` are single words, from which a table's rows are initialized.
     """
 
     texts: Sequence[str]
     extra: Sequence[str]
-    # the numbers of texts
+    # indexes of texts
     held_out: Sequence[int]
     pairs: Sequence[tuple[str, str]]
     asked: Sequence[tuple[str, str]]
 
     @classmethod
     def of(cls, request: Request, extra: Sequence[str]) -> Lesson:
-        """Hold out a share of what is given, which only the seed decides."""
+        """Split the request's data; the held-out part depends on the seed only."""
         random, known = Random(request.recipe.seed), frozenset(request.texts)  # noqa: S311 -- no secret
         count = min(_MOST, len(request.texts) // _HELD_OUT)
         pairs = random.sample(request.pairs, len(request.pairs))
@@ -52,7 +52,7 @@ class Lesson:
 
     @cached_property
     def learned(self) -> list[int]:
-        """The numbers of the texts to train on."""
+        """Indexes of the texts to train on."""
         held_out = frozenset(self.held_out)
         return [number for number in range(len(self.every)) if number not in held_out]
 

@@ -1,4 +1,4 @@
-"""What is to be made, and how it is trained."""
+"""Training parameters of a student, and the request for one."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# Shared by all that is drawn at random, where nobody says another.
+# Default seed of all random choices.
 SEED: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a student is trained."""
+    """Training parameters of a student."""
 
     # `static`: a table; `layers`: some of the teacher's own layers
     to: str
     epochs: float
     batch: int
     rate: float
-    # the share of the steps in which the rate rises
+    # share of the steps in which the learning rate rises
     warm_up: float = 0.0
-    # of a table: the length of a row, and which share of a text's pieces is left out at random
+    # for a table: the length of a row, and the share of a text's pieces that is dropped at random
     dimension: int = 256
     dropped: float = 0.2
-    # of the teacher's, how many stay
+    # number of the teacher's layers that stay
     layers: int = 3
     seed: int = SEED
 
@@ -37,7 +37,7 @@ RECIPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A teacher's folder, the folder that is to be, and what the student learns from."""
+    """A teacher's folder, the folder to write, and the training data."""
 
     teacher: Path
     into: Path
@@ -45,7 +45,7 @@ class Request:
     texts: tuple[str, ...]
     # questions, and the texts that answer them
     pairs: tuple[tuple[str, str], ...] = ()
-    # vectors and checkpoints, for another run
+    # folder of vectors and checkpoints, to be reused by another run
     work: Path | None = None
-    # after so long what was learned is kept, so that no more is lost when training is stopped
+    # interval of checkpoints, the most work that is lost when training is stopped
     keep_seconds: float = 60.0

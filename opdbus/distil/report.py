@@ -1,4 +1,4 @@
-"""What was lost: a student beside its teacher, by the engine that serves them, with intervals."""
+"""Report on a student's loss against its teacher, with intervals, measured with the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opdbus.engine import check_set
 if TYPE_CHECKING:
     from opdbus.api import Embedder
 
-# So long the texts are embedded again and again; the fastest time counts.
+# The texts are embedded repeatedly for this time; the fastest time counts.
 _TIMED_SECONDS: Final = 1.0
 _TIMED_TEXTS: Final = 512
 
@@ -25,7 +25,7 @@ Interval = list[float]
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Texts, questions, and the number of the right text for each question."""
+    """Texts, questions, and the index of the right text for each question."""
 
     texts: Sequence[str]
     questions: Sequence[str]
@@ -33,12 +33,12 @@ class Questions:
 
     @classmethod
     def check_set(cls) -> Questions:
-        """Return the check set that comes with the package, by which precisions are chosen too."""
+        """Return the check set of the package, which the accuracy gate uses too."""
         return cls(*check_set.asked())
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[str, str]]) -> Questions:
-        """Return pairs of questions and texts as such a set."""
+        """Return pairs of questions and texts as a set."""
         texts = list(dict.fromkeys(text for _, text in pairs))
         wanted = [texts.index(text) for _, text in pairs]
         return cls(texts, [question for question, _ in pairs], np.array(wanted, np.intp))
@@ -51,9 +51,9 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one model makes of all that the report is of."""
+    """Measurements of one model for the report."""
 
-    # of the texts that were held out
+    # vectors of the texts that were held out
     vectors: NDArray[np.float32]
     # reciprocal ranks of the right texts, by the name of a set of questions
     ranks: dict[str, NDArray[np.float64]]
@@ -64,7 +64,7 @@ class Measured:
 
 
 def measure(engine: Embedder, texts: Sequence[str], sets: dict[str, Questions]) -> Measured:
-    """Have an open engine embed the texts and questions."""
+    """Measure an open engine on the texts and questions."""
     vectors = engine.embed(texts)
     some, least, until = texts[:_TIMED_TEXTS], float("inf"), time.monotonic() + _TIMED_SECONDS
     while True:
@@ -84,17 +84,17 @@ def measure(engine: Embedder, texts: Sequence[str], sets: dict[str, Questions]) 
 
 
 def interval(values: Sequence[float] | NDArray[Any]) -> Interval:
-    """Return the mean of values, and the 95% interval of it over samples of them."""
+    """Return the mean of values and the ends of its 95% bootstrap interval."""
     return [round(value, 4) for value in check_set.interval(np.asarray(values), SEED)]
 
 
 def compare(
     teacher: Measured, student: Measured, directions: NDArray[np.float32] | None
 ) -> dict[str, Any]:
-    """Return the figures of both, and how far apart they are.
+    """Return the figures of both models and their differences.
 
-    A student's vectors may be along the main `directions` (teacher's, student's) of the teacher's:
-    what was cut off counts as lost.
+    A student's vectors may have the teacher's main `directions` (teacher's, student's) as
+    coordinates; the truncated part counts as lost.
     """
     whole = student.vectors if directions is None else student.vectors @ directions.T
     figures: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Makes a student of a teacher, from texts to a proven folder; goes on where it was stopped."""
+"""Distillation from texts to a proven folder; continues where it was stopped."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
 ABOUT: Final = "about.json"
-# Where a student lies until it is proven.
+# Folder of a student until it is proven.
 MADE: Final = "made"
 LEAST_TEXTS: Final = 100
 _LIBRARIES: Final = ("torch", "sentence-transformers", "onnxruntime", "onnxruntime-gpu")
 
 
 def distil(request: Request, given: Config, notify: Notify) -> dict[str, Any]:
-    """Train a student, write its folder, and return the report, which lies there too.
+    """Train a student, write its folder, and return the report, which is stored there too.
 
-    Raises ConfigError for what cannot be trained, ModelError for a teacher that cannot be read.
+    Raises ConfigError if training is impossible, ModelError if the teacher cannot be read.
     """
     model = teacher.read(request.teacher)
     _require_possible(request, model)
@@ -73,7 +73,7 @@ def _made(
     files.make_folder(place)
     main, targets = None, vectors
     if words:
-        # those that training was begun with, where it goes on
+        # when training continues, the stored directions are used
         directions = partial(table.directions, vectors, request.recipe.dimension)
         main = teacher.kept(place / "directions.npy", directions)
         targets = table.along(vectors, main)
@@ -84,7 +84,7 @@ def _made(
     about = _about(request, model, lesson) | {
         "steps": steps,
         **report.compare(before, after, main),
-        # of this run: what an earlier one has done is not in it
+        # seconds of this run, without those of an earlier one
         "seconds": {"teacher": round(taught - began), "training": round(trained - taught)},
     }
     files.write_whole(work / MADE / ABOUT, json.dumps(about, indent=1) + "\n")
@@ -131,7 +131,7 @@ def _train(
 
 
 def _key(request: Request, model: Model) -> str:
-    """Return what checkpoints depend on, in short."""
+    """Return a hash of the inputs that checkpoints depend on."""
     parts = (model.weights_sha256, asdict(request.recipe), request.texts, request.pairs)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -175,7 +175,7 @@ def _already(work: Path) -> Callable[[], None]:
 
 @contextmanager
 def _saying_what_to_do() -> Iterator[None]:
-    """Turn the system's errors into a sentence that says what to do."""
+    """Convert system errors to ConfigError with advice."""
     try:
         yield
     except OSError as error:

@@ -31,32 +31,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """What the trainer takes, and what writes the result as a folder that the engine reads."""
+    """A model to train, its optimizer, and a function that writes the engine's folder."""
 
     model: Any
-    # None: the trainer's own
+    # None for the trainer's own optimizer
     optimizer: Any
     write: Callable[[Path], None]
 
 
 class _Bag(StaticEmbedding):  # type: ignore[misc]  # untyped where torch is not
-    """A table as the engine sums it: [CLS] and [SEP] count too.
+    """A table that is summed as in the engine: [CLS] and [SEP] count too.
 
-    While it learns, a share of each text's pieces is left out, so that the others learn to tell.
+    In training, a share of each text's pieces is dropped, so that the others learn to represent it.
     """
 
     dropped = 0.0
 
     def preprocess(self, inputs: list[str], prompt: str | None = None, **_: Any) -> dict[str, Any]:  # noqa: ANN401, ARG002
-        """Return the pieces of texts, one after the other, and where each text begins."""
+        """Return the concatenated pieces of texts, and the start of each text."""
         found = [encoded.ids for encoded in self.tokenizer.encode_batch_fast(inputs)]
         counts = torch.tensor([len(each) for each in found])
         ids = torch.tensor([*chain.from_iterable(found)])
         return {"input_ids": ids, "offsets": counts.cumsum(0) - counts}
 
     def forward(self, features: dict[str, Any], **more: Any) -> Any:  # noqa: ANN401 -- torch's
-        """Return the sums of texts; not of all their pieces while it learns."""
-        # here, not above: batches are prepared ahead of what a checkpoint says was drawn at random
+        """Return the sums of texts; in training, without the dropped pieces."""
+        # Drop here and not in `preprocess`: batches are prepared ahead of a checkpoint's random
+        # state.
         if self.training and self.dropped:
             ids, first = features["input_ids"], features["offsets"]
             kept = torch.rand(len(ids), device=ids.device) >= self.dropped
@@ -66,13 +67,13 @@ class _Bag(StaticEmbedding):  # type: ignore[misc]  # untyped where torch is not
 
 
 class _ByRow(torch.optim.SparseAdam):  # type: ignore[misc]  # untyped where torch is not
-    """Adam that leaves alone the rows of which a step has no piece: rare ones learn as well.
+    """Adam that changes only rows with a piece in the batch, so that rare pieces learn as well.
 
     It takes the dense gradients that the trainer measures.
     """
 
     def step(self, closure: Any = None) -> Any:  # noqa: ANN401 -- torch's
-        """Change the rows that have a gradient."""
+        """Update the rows that have a gradient."""
         for group in self.param_groups:
             for weights in group["params"]:
                 whole = weights.grad
@@ -85,7 +86,7 @@ class _ByRow(torch.optim.SparseAdam):  # type: ignore[misc]  # untyped where tor
 
 
 def table(words: dict[str, Any], rows: NDArray[np.float32], recipe: Recipe) -> Student:
-    """Return a student that is a static table with these words and first rows."""
+    """Return a student that is a static table with this tokenizer and these initial rows."""
     bag = _Bag(tokenizers.Tokenizer.from_str(json.dumps(words)), rows)
     bag.dropped = recipe.dropped
     model = SentenceTransformer(modules=[bag])
@@ -117,10 +118,10 @@ def layers(teacher: Model, recipe: Recipe) -> Student:
                 shutil.copyfile(teacher.folder / name, into / name)
         config = json.loads((into / "config.json").read_bytes()) | {"num_hidden_layers": count}
         (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        # where a level's own limit was the teacher's, it is written here
+        # the teacher's limit may come from its level, so it is written here
         (into / formats.LIMIT).write_text(json.dumps({"max_seq_length": limit}) + "\n", "utf-8")
         tensors = inner.state_dict().items()
-        # what pools is no part of these models, whatever their files hold
+        # the pooler is not part of these models, even if their files contain one
         state = {name: each.cpu().contiguous() for name, each in tensors if "pooler" not in name}
         save_file(state, into / formats.WEIGHTS)
 

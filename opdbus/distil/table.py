@@ -1,4 +1,4 @@
-"""What a static table begins with: its words, the teacher's main directions, and its first rows."""
+"""Initial state of a static table: tokenizer, the teacher's main directions, first rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from opdbus.models.word_pieces import WordPieces
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
-# A first row is this much shorter the more often the piece is seen: Arora et al., "A Simple but
-# Tough-to-Beat Baseline for Sentence Embeddings".
+# Initial rows are weighted by a / (a + frequency): Arora et al., "A Simple but Tough-to-Beat
+# Baseline for Sentence Embeddings".
 _RARE: Final = 1e-3
-# How long the first row of a piece is that the teacher has not embedded alone.
+# Initial length of a row whose piece the teacher has not embedded alone.
 _UNSEEN: Final = 0.3
 _SPECIAL: Final = ("[CLS]", "[SEP]", "[UNK]")
 
 
 def words_of(model: Model, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the tokenizer of a table: the teacher's, and frequent words of the texts besides.
+    """Return the tokenizer of a table: the teacher's, with frequent words of the texts added.
 
-    Where the teacher splits words as no table can (capitals count, or no WordPiece), it is that
-    of op-dbus' own table.
+    If a table cannot split words as the teacher does (case matters, or no WordPiece), the tokenizer
+    of op-dbus' own table is used. Raises ModelError.
     """
     try:
         words: dict[str, Any] = json.loads(model.tokenizer.read_bytes())
@@ -48,7 +48,7 @@ def words_of(model: Model, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_plain(words: dict[str, Any]) -> bool:
-    """Return whether a table can split words as this tokenizer does."""
+    """Return true if a table can split words as this tokenizer does."""
     try:
         WordPieces.of(words)
         return all(token in words["model"]["vocab"] for token in _SPECIAL)
@@ -57,7 +57,7 @@ def _is_plain(words: dict[str, Any]) -> bool:
 
 
 def directions(vectors: NDArray[np.float32], dimension: int) -> NDArray[np.float32]:
-    """Return the main directions (teacher's, dimension) of vectors, around 0: cosines are kept."""
+    """Return the main directions (teacher's, dimension) of vectors, uncentred to keep cosines."""
     _, found = np.linalg.eigh(vectors.T @ vectors)
     main: NDArray[np.float32] = found[:, ::-1][:, :dimension].astype(np.float32)
     return main
@@ -73,7 +73,7 @@ def along(vectors: NDArray[np.float32], main: NDArray[np.float32]) -> NDArray[np
 def first_rows(
     words: dict[str, Any], texts: Sequence[str], targets: NDArray[np.float32], seed: int
 ) -> NDArray[np.float32]:
-    """Return rows to begin with: the teacher's vector of the word, shorter if it is frequent."""
+    """Return initial rows: the teacher's vector of the word, shorter if it is frequent."""
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(words))
     ids = [found.ids for found in tokenizer.encode_batch_fast([*texts])]
     pieces = len(words["model"]["vocab"])

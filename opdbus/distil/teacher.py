@@ -1,4 +1,4 @@
-"""The teacher's vectors of texts, kept in files: goes on where it was stopped."""
+"""Teacher's vectors of texts, stored in files so that an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PART: Final = 4096
 
 
 def read(path: Path) -> Model:
-    """Read a teacher's folder; raises ModelError for what is no model that op-dbus can run."""
+    """Read a teacher's folder; raises ModelError if op-dbus cannot run the model."""
     named = (level for level in LEVELS.values() if level.folder == path.absolute().name)
     return folder.read(path.absolute(), next(named, LEVELS["medium"]))
 
 
 def opened(level: str, path: Path, given: Config) -> Embedder:
-    """Return the engine for a model's folder, not opened; on the given provider, in fp32."""
+    """Return an engine for a model's folder, not yet open; on the given provider, in fp32."""
     return Embedder(
         level,
         str(given.execution_provider),
@@ -46,11 +46,11 @@ def opened(level: str, path: Path, given: Config) -> Embedder:
 def vectors(
     engine: Embedder, texts: Sequence[str], work: Path, notify: Notify
 ) -> NDArray[np.float32]:
-    """Return vectors (texts, dimension); each part that is done is kept in `work`."""
+    """Return vectors (texts, dimension); each finished part is stored in `work`."""
 
     def part(first: int, some: Sequence[str]) -> NDArray[np.float16]:
         began = time.monotonic()
-        # at half the size; what is lost is a thousandth of what a student is away
+        # float16 halves the size; its error is a thousandth of a student's
         found = engine.embed(some).astype(np.float16)
         rate = len(some) / (time.monotonic() - began)
         notify(f"teacher: {first + len(some)} of {len(texts)} texts, {rate:.0f} texts/s")
@@ -64,7 +64,7 @@ def vectors(
 
 
 def kept(path: Path, make: Callable[[], NDArray[Any]]) -> NDArray[np.float32]:
-    """Return the array of a file, made now if there is none; it is kept whole or not at all."""
+    """Return the array of a file; make and store it atomically if there is none."""
     if not path.exists():
         part = path.with_suffix(".part.npy")
         np.save(part, make())
@@ -74,5 +74,5 @@ def kept(path: Path, make: Callable[[], NDArray[Any]]) -> NDArray[np.float32]:
 
 
 def key(model: str, texts: Sequence[str]) -> str:
-    """Return the name of the file of what a model makes of texts."""
+    """Return the file name for the vectors of texts by a model."""
     return hashlib.sha256("\0".join([model, *texts]).encode()).hexdigest()[:24]

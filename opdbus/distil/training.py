@@ -1,6 +1,6 @@
-"""Trains a student until its vectors point where the teacher's do: sentence-transformers' trainer.
+"""Training of a student towards the teacher's vectors, with sentence-transformers' trainer.
 
-The only part of op-dbus, with the students, that needs torch (extra `train`).
+This module and `student` are the only parts of op-dbus that need torch (extra `train`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from opdbus.distil.recipe import Recipe, Request
     from opdbus.distil.student import Student
 
-# Progress is told so often, and whenever the state is kept.
+# Interval of progress reports; each checkpoint is reported too.
 _TELL_SECONDS: Final = 10.0
-# Batches whose texts are sorted by length together: enough that padding is little, and few enough
-# that each is random.
+# Number of batches whose texts are sorted by length together: enough for little padding, and few
+# enough for random batches.
 _SORTED: Final = 50
 
 
 class _ToTeacher(losses.EmbedDistillLoss):  # type: ignore[misc]  # untyped where torch is not
-    """The cosine to the teacher's vectors, which labels are the numbers of."""
+    """Cosine loss to the teacher's vectors; labels are their indexes."""
 
     def __init__(self, student: Any, targets: NDArray[np.float32]) -> None:  # noqa: ANN401 -- torch's
         super().__init__(student, distance_metric="cosine")
@@ -50,7 +50,7 @@ class _ToTeacher(losses.EmbedDistillLoss):  # type: ignore[misc]  # untyped wher
 
 
 class _ByLength(DefaultBatchSampler):  # type: ignore[misc]  # untyped where torch is not
-    """Batches of texts of about one length: padding is what a transformer loses most time with."""
+    """Sampler of batches of similar length: padding is the largest waste of a transformer."""
 
     def __init__(self, dataset: Any, batch_size: int, seed: int = 0, **more: Any) -> None:  # noqa: ANN401
         super().__init__(range(len(dataset)), batch_size=batch_size, seed=seed, **more)
@@ -58,7 +58,7 @@ class _ByLength(DefaultBatchSampler):  # type: ignore[misc]  # untyped where tor
         self._lengths = np.array([len(text) for text in dataset[column]])
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the numbers of each batch's texts; the same ones for a seed and an epoch."""
+        """Yield the text indexes of each batch; they depend on seed and epoch only."""
         random = np.random.default_rng((self.seed or 0, self.epoch))
         order, size = random.permutation(len(self._lengths)), self.batch_size
         batches: list[list[int]] = []
@@ -71,7 +71,7 @@ class _ByLength(DefaultBatchSampler):  # type: ignore[misc]  # untyped where tor
 
 
 class _Progress(TrainerCallback):  # type: ignore[misc]  # untyped where torch is not
-    """Tells how far training is, and has its state kept every `keep` seconds."""
+    """Callback that reports progress, and requests a checkpoint every `keep` seconds."""
 
     def __init__(self, notify: Notify, keep: float) -> None:
         self._notify, self._keep = notify, keep
@@ -79,11 +79,11 @@ class _Progress(TrainerCallback):  # type: ignore[misc]  # untyped where torch i
         self._first = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
-        """Remember the step that training goes on from."""
+        """Remember the step at which training starts or continues."""
         self._first = state.global_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
-        """Ask for what is due."""
+        """Request a checkpoint or a report if it is due."""
         now = time.monotonic()
         if now - self._kept >= self._keep:
             control.should_save, self._kept = True, now
@@ -91,7 +91,7 @@ class _Progress(TrainerCallback):  # type: ignore[misc]  # untyped where torch i
             control.should_log, self._told = True, now
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
-        """Tell the step, the loss and the time that is left."""
+        """Report the step, the loss and the remaining time."""
         if "loss" in logs:
             pace = (time.monotonic() - self._began) / max(1, state.global_step - self._first)
             left = (state.max_steps - state.global_step) * pace
@@ -105,11 +105,11 @@ class _Trainer(SentenceTransformerTrainer):  # type: ignore[misc]  # untyped whe
     """The trainer without its model card, for which it would embed some of the texts."""
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """Add none."""
+        """Add no callback."""
 
 
 def prepare(seed: int) -> None:
-    """Have all that is drawn at random be the same for a seed, and the libraries quiet."""
+    """Seed torch's random numbers, and silence the libraries."""
     torch.manual_seed(seed)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -123,9 +123,9 @@ def train(
     work: Path,
     notify: Notify,
 ) -> int:
-    """Train a student on a lesson, of whose texts the vectors are; return the steps.
+    """Train a student on a lesson; `vectors` are those of all its texts; return the steps.
 
-    Goes on from the last checkpoint in `work`.
+    Continues from the last checkpoint in `work`.
     """
     texts = [lesson.every[number] for number in lesson.learned]
     data = {"texts": datasets.Dataset.from_dict({"text": texts, "label": range(len(texts))})}
@@ -142,7 +142,7 @@ def train(
         optimizers=(student.optimizer, None),
         callbacks=[_Progress(notify, request.keep_seconds)],
     )
-    # it prints what is told already
+    # it prints what `_Progress` reports already
     trainer.remove_callback(PrinterCallback)
     last = _last_checkpoint(work)
     if last:
@@ -171,7 +171,7 @@ def _arguments(recipe: Recipe, work: Path) -> Any:  # noqa: ANN401 -- sentence-t
 
 
 def _last_checkpoint(work: Path) -> Path | None:
-    """Return the last checkpoint that is whole: what the trainer writes last can be read."""
+    """Return the last complete checkpoint: the file that is written last can be read."""
     for path in sorted(work.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             json.loads((path / "trainer_state.json").read_bytes())

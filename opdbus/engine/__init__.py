@@ -1,1 +1,1 @@
-"""Turns texts into vectors: providers, proof, tokenizing, batching, scheduling."""
+"""Embedding engine: provider choice, proof, tokenizing, batching and scheduling."""

@@ -1,4 +1,4 @@
-"""Which texts run together: equal lengths under a token budget. Pure, no clocks, no threads."""
+"""Batch composition: texts of equal length under a token budget; no clock, no threads."""
 
 import heapq
 from collections import Counter, deque
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from opdbus.engine.tokens import Tokens
 from opdbus.platform.slices import slices
 
-# Requests of so few texts are those of people, who wait for them.
+# Requests of at most this many texts come from people, who wait for the answer.
 FEW: Final = 16
-# After this many batches for the best rank, one is for another rank, so that none ever starves.
+# After this many batches of the best rank, one batch is of another rank, so that none starves.
 _BEST_RUN: Final = 8
 
 
 class Rank(IntEnum):
-    """Who goes first: a few texts, those of a caller with many calls, many texts, and bulk work."""
+    """Priority of a request: few texts, few texts of a busy caller, many texts, bulk work."""
 
     FEW = 0
     BUSY_CALLER = 1
@@ -31,60 +31,60 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """The texts of one call."""
+    """The tokenized texts of one call and their priority."""
 
     rows: Tokens
     rank: Rank = Rank.FEW
 
 
 class Part(NamedTuple):
-    """Waiting rows of one request that have one length, in order."""
+    """Queued rows of one request that have one length, in order."""
 
     request: Request
     rows: NDArray[np.intp]
     length: int
-    # how many rows had been added before the request
+    # number of rows that were added before the request
     base: int
 
     @property
     def key(self) -> tuple[Rank, int]:
-        """The queue that these rows wait in."""
+        """The queue of these rows: rank and length."""
         return self.request.rank, self.length
 
     @property
     def order(self) -> int:
-        """How many rows had been added before the first of these."""
+        """Position of the first row among all rows ever added."""
         return self.base + int(self.rows[0])
 
     def split(self, room: int) -> tuple[Self, Self]:
-        """Return the first rows, and the others."""
+        """Return the first `room` rows and the remaining rows."""
         return self._replace(rows=self.rows[:room]), self._replace(rows=self.rows[room:])
 
 
 class Backlog:
-    """Rows that wait, by rank and length.
+    """Queued rows by rank and length.
 
     The oldest row of the best rank decides the length of a batch; rows of that length, of any rank,
-    fill it up to the budget. Lengths are never mixed, so nothing is ever padded.
+    fill it up to the budget. A batch has one length, so nothing is padded.
     """
 
     def __init__(self) -> None:
         self._queues: dict[tuple[Rank, int], deque[Part]] = {}
-        # the order and the length of the first row of each queue, and of rows that were
+        # heap by rank: order and length of each queue's first row; may hold outdated pairs
         self._heads: dict[Rank, list[tuple[int, int]]] = {rank: [] for rank in Rank}
-        # rows that wait, of each length and any rank
+        # number of queued rows by length, all ranks together
         self._waiting: Counter[int] = Counter()
-        # of all rows that wait
+        # tokens of all queued rows
         self.tokens = 0
         self._order = 0
         self._best_run = 0
 
     def __len__(self) -> int:
-        """Count the rows that wait."""
+        """Count the queued rows."""
         return self._waiting.total()
 
     def __bool__(self) -> bool:
-        """Return whether any row waits."""
+        """Return true if any row is queued."""
         return bool(self._queues)
 
     def add(self, request: Request) -> None:
@@ -110,7 +110,7 @@ class Backlog:
             self._keep(key, kept)
 
     def put_back(self, parts: Sequence[Part]) -> None:
-        """Return rows to the places in their queues that they were taken from."""
+        """Put rows back at the front of the queues that they were taken from."""
         for part in reversed(parts):
             queue = self._queues.get(part.key, deque())
             queue.appendleft(part)
@@ -122,9 +122,9 @@ class Backlog:
     ) -> list[Part]:
         """Take the next rows to run: at most `budget` tokens of one length, at least one row.
 
-        With `whole`, which are budgets, the largest first, a batch has exactly the rows that one of
-        them has room for, or one row: so that only few shapes come for each length. Gives an empty
-        list when nothing waits.
+        `whole` lists budgets, the largest first. With it, a batch has exactly the rows that fit one
+        of these budgets, or one row, so that each length has few batch shapes. Return an empty list
+        if nothing is queued.
         """
         lead = self._lead()
         if lead is None:
@@ -149,19 +149,20 @@ class Backlog:
             self._best_run = 0
             best = min(others, key=heads.__getitem__)
         else:
-            # counted also while no other rank waits, so that bulk work that is added then goes next
+            # Count batches also while no other rank waits: bulk work that is added later then goes
+            # next.
             self._best_run = 0 if best is Rank.BULK else self._best_run + 1
         return best, heads[best][1]
 
     def _head(self, rank: Rank) -> tuple[int, int] | None:
-        """Return the order and the length of a rank's oldest row."""
+        """Return the order and the length of a rank's oldest row, None if it has no rows."""
         heads = self._heads[rank]
         while heads:
             order, length = heads[0]
             queue = self._queues.get((rank, length))
             if queue and queue[0].order == order:
                 return order, length
-            # it was taken or dropped
+            # the row was taken or dropped
             heapq.heappop(heads)
         return None
 
@@ -200,7 +201,7 @@ def count_rows(parts: Sequence[Part]) -> int:
 
 
 def same_lengths(lengths: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], int]]:
-    """Yield the numbers of the texts of each length, and that length, the shortest first."""
+    """Yield the indexes of the texts of each length, and that length, the shortest first."""
     order = np.argsort(lengths, kind="stable")
     ordered = lengths.take(order)
     bounds = np.flatnonzero(np.diff(ordered)) + 1
@@ -210,9 +211,9 @@ def same_lengths(lengths: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], 
 
 
 def plan(lengths: NDArray[np.intp], budget: int) -> list[NDArray[np.intp]]:
-    """Split numbers of texts into chunks of one length each, at most `budget` tokens a chunk.
+    """Split text indexes into chunks of one length each, at most `budget` tokens a chunk.
 
-    Long texts are first, so that the slowest batch is not at the end.
+    Long texts come first, so that the slowest batch is not the last.
     """
     return [
         chunk

@@ -1,4 +1,4 @@
-"""The callers of a model: each waits until all its vectors are there, or an error is."""
+"""Pending callers of a model, each with a future for its vectors or an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opdbus.errors import LimitsExceeded
 
 
 class Caller:
-    """A request on its way: where its rows' vectors go, and the future that waits for them."""
+    """A request in progress: the array for its vectors and the future that is awaited."""
 
     def __init__(self, request: Request, dimension: int) -> None:
         self.request = request
@@ -22,7 +22,7 @@ class Caller:
         self.done: asyncio.Future[NDArray[np.float32]] = asyncio.get_running_loop().create_future()
 
     def settle(self, error: Exception | None = None) -> None:
-        """Give the caller the vectors or the error, unless the caller has left."""
+        """Resolve the future with the vectors or the error, unless it is done already."""
         if self.done.done():
             return
         if error is None:
@@ -32,27 +32,27 @@ class Caller:
 
 
 class Callers:
-    """All callers; every method is for the event loop, but for `deliver` and `in`."""
+    """All pending callers; call every method on the event loop, except `deliver` and `in`."""
 
     def __init__(self, dimension: int, limit: int) -> None:
         self._dimension = dimension
         self._limit = limit
         self._callers: dict[Request, Caller] = {}
-        # texts that got their vectors
+        # number of texts whose vectors were delivered
         self.served = 0
 
     def __contains__(self, request: Request) -> bool:
-        """Return whether the caller of a request still waits."""
+        """Return true if the caller of a request still waits."""
         return request in self._callers
 
     @property
     def depth(self) -> int:
-        """Count the texts that wait or run."""
+        """Number of texts that wait or run."""
         return sum(caller.left for caller in self._callers.values())
 
     def add(self, request: Request) -> Caller:
-        """Take a caller; raises LimitsExceeded where there is no room for all rows."""
-        # bulk work limits itself, and callers must not be able to stop it
+        """Add a caller; raises LimitsExceeded if the queue has no room for all rows."""
+        # Bulk work limits itself, and callers must not be able to stop it.
         if request.rank is not Rank.BULK:
             self._require_room(len(request.rows))
         caller = self._callers[request] = Caller(request, self._dimension)
@@ -68,11 +68,11 @@ class Callers:
             )
 
     def remove(self, caller: Caller) -> None:
-        """Forget a caller, which has an answer or has left."""
+        """Remove a caller that has an answer or was cancelled."""
         self._callers.pop(caller.request, None)
 
     def deliver(self, parts: Sequence[Part], vectors: NDArray[np.float32]) -> None:
-        """Write a batch's vectors to where they are waited for; on the model's thread."""
+        """Copy a batch's vectors to their callers' arrays; runs on the model's thread."""
         first = 0
         for part in parts:
             behind = first + len(part.rows)
@@ -81,7 +81,7 @@ class Callers:
             first = behind
 
     def count_down(self, parts: Sequence[Part]) -> None:
-        """Settle the callers all of whose vectors were delivered."""
+        """Count delivered rows, and settle the callers that have all their vectors."""
         for part in parts:
             if caller := self._callers.get(part.request):
                 self.served += len(part.rows)
@@ -90,13 +90,13 @@ class Callers:
                     caller.settle()
 
     def fail(self, parts: Sequence[Part], error: Exception) -> None:
-        """Fail the callers of a batch; their other rows are taken out as they leave."""
+        """Fail the callers of a batch; their other rows are dropped when the callers return."""
         for part in parts:
             if caller := self._callers.get(part.request):
                 caller.settle(error)
 
     def fail_all(self, error: Exception) -> None:
-        """Fail all callers that still wait."""
+        """Fail all pending callers."""
         for caller in self._callers.values():
             caller.settle(error)
         self._callers.clear()

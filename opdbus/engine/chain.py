@@ -1,4 +1,4 @@
-"""The chain: the first provider of a request on which a model can be proven, and why not before."""
+"""Provider fallback: the first requested provider on which a model passes its proof."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# Past this many, more runs at once only share caches and memory, and each single text is slower.
+# More lanes than this share caches and memory without gain and slow each single text.
 _MOST_CPU_LANES: Final = 8
-# More threads than this have little to share in one text.
+# More threads than this do not speed up one text.
 _SOLO_THREADS: Final = 4
-# While one run computes, another's ids and vectors travel.
+# While one run computes, the ids and vectors of another are copied.
 _DEVICE_LANES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A provider that was asked for and not used, and why."""
+    """A requested provider that was not used, and the reason."""
 
     provider: str
     reason: str
@@ -51,7 +51,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Sessions that passed their proof, one a device, and what was passed over for them."""
+    """Proven sessions, one for each device, and the providers that were passed over."""
 
     sessions: Sequence[Session]
     provider: Provider
@@ -59,20 +59,20 @@ class Proven:
     proof: Proof
     fallbacks: tuple[Fallback, ...]
     placement: Placement
-    # what the weights take on the disk, and about what they take in memory
+    # size of the weights on disk, about their size in memory
     weight_bytes: int
-    # what a text that comes alone runs on; None: on the others
+    # session for a text that comes alone; None: such a text uses the other sessions
     solo: Session | None = None
-    # what the precision was chosen by; None where the provider has only one, or a setting chose
+    # report that decided the precision; None if the provider has only one or a setting decides
     report: gate.Report | None = None
-    # whether another precision may be faster, which is not graded yet
+    # true if another precision may be faster that is not graded yet
     is_provisional: bool = False
 
 
 def require_provider(config: Config, host: Host = HERE) -> None:
-    """Raise ProviderError, with every reason, where none of the wanted providers can run here.
+    """Raise ProviderError, with every reason, if none of the requested providers can run here.
 
-    No model is opened, so one that can run may still be refused by its proof.
+    No model is opened; a provider that can run may still fail its proof.
     """
     reasons = []
     for provider in candidates(config.execution_provider.names, host):
@@ -87,21 +87,20 @@ def require_provider(config: Config, host: Host = HERE) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What is needed to try one provider after the other."""
+    """Inputs for trying one provider after the other."""
 
     model: Model
     config: Config
     opener: Open = open_session
     host: Host = HERE
-    # whether precisions are graded before anything serves; else fp32 does where there is no report
+    # True: grade precisions before serving. False: serve in fp32 if there is no report.
     graded: bool = True
 
     async def choose(self, lost: Sequence[Fallback] = ()) -> Proven:
-        """Open and prove sessions on the first of the wanted providers that can be had.
+        """Open and prove sessions on the first requested provider that passes.
 
-        Those that were `lost` come last: they may be all that there is. Takes about a second, and
-        some more where a graph or a gate's report is not yet kept.
-        Raises ProviderError with every reason, ModelError.
+        Providers in `lost` are tried last. Takes about a second, longer if a graph or a gate report
+        must be made. Raises ProviderError with every reason, or ModelError.
         """
         gone = {fallback.provider for fallback in lost}
         fallbacks = list(lost)
@@ -114,10 +113,10 @@ class Chain:
         raise ProviderError("; ".join(fallback.reason for fallback in fallbacks))
 
     async def _in_order(self, gone: AbstractSet[str]) -> AsyncIterator[Wanted]:
-        """Yield the wanted providers, those that are gone last, with a report if there is one yet.
+        """Yield the requested providers, those in `gone` last, each with its gate report or None.
 
-        Of the engines that `cpu` means, the gate's choice comes first; but before it those that
-        cannot run here, since each says why.
+        Among the engines of `cpu`, those that cannot run here come first, so that their reasons are
+        recorded; then the gate's choice, then the other graded engines.
         """
         names = self.config.execution_provider.names
         rows = sorted(candidates(names, self.host), key=lambda row: row.name in gone)
@@ -134,10 +133,10 @@ class Chain:
                     yield engine, report if engine.name in graded else None
 
     async def _report_on(self, engines: Sequence[Provider]) -> gate.Report | None:
-        """Give the report about several engines, None where fewer can be had or it is to wait."""
+        """Return the report on several engines; None if it must wait or fewer than two can run."""
         usable = {}
         for engine in engines:
-            with suppress(ProviderError):  # it is tried alone then, and says so itself
+            with suppress(ProviderError):  # it is then tried alone, which reports the reason
                 usable[engine] = await asyncio.to_thread(engine.require, (), self.host)
         with suppress(ProviderError):
             return await self._report(usable) if len(usable) > 1 else None
@@ -174,7 +173,7 @@ class Chain:
         )
 
     def _offered(self, provider: Provider) -> tuple[str, ...]:
-        """Give the precisions that may be used, the one that a setting names or all."""
+        """Return the allowed precisions: the one that is set, or all of the provider's."""
         wanted = self.config.precision
         if wanted == AUTO:
             return tuple(provider.dialects)
@@ -187,9 +186,9 @@ class Chain:
         return (wanted,)
 
     async def _report(self, usable: Mapping[Provider, Mapping[int, str]]) -> gate.Report | None:
-        """Give the gate's report about all precisions of providers, on their first devices.
+        """Return the gate's report on all precisions of providers, on their first devices.
 
-        None where there is none yet and precisions are not to be graded now.
+        Return None if there is no report yet and `graded` is false.
         """
         first = next(iter(usable))
         index, hardware = next(iter(usable[first].items()))
@@ -238,7 +237,7 @@ class Chain:
         return sessions, proofs[0]
 
     def _solo(self, built: build.Built, provider: Provider, at: Placement) -> Session | None:
-        """Open and prove the session for single texts, where it would be another one; blocks."""
+        """Open and prove the session for single texts; None if the others serve them; blocks."""
         if not provider.has_solo or at.lanes == 1:
             return None
         alone = replace(at, lanes=1, threads=min(at.threads, _SOLO_THREADS))

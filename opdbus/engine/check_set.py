@@ -1,4 +1,4 @@
-"""What precisions are compared by: questions about an example host, and pairs of wordings."""
+"""Check set for comparing precisions: questions about an example host, and pairs of wordings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from opdbus.engine.tokens import Tokens
 from opdbus.language import tables
 
 FILE: Final = Path(__file__).parent / "check_set.json"
-# Resamples of a bootstrap: the ends of a 95% interval move by 3% of its width at most.
+# Bootstrap resamples: the ends of a 95% interval move by at most 3% of its width.
 _RESAMPLES: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSet:
-    """The tokenized texts, questions about them, and pairs of wordings.
+    """Tokenized texts, questions about them, and pairs of wordings.
 
-    `wanted` has the number of the right text for each question. All pairs' one wording comes before
-    all their other.
+    `wanted` has the index of the right text for each question. The first wordings of all pairs come
+    before all second wordings.
     """
 
     rows: Tokens
@@ -40,13 +40,13 @@ class CheckSet:
 
     @property
     def sample(self) -> int:
-        """How many rows, from the first, hold all but the pairs."""
+        """Number of rows, from the first, that hold the texts and questions without the pairs."""
         return self.texts + len(self.wanted)
 
     def ranks(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Give the reciprocal rank of each right answer, by vectors of the sample or of all rows.
+        """Return the reciprocal rank of each right answer, by vectors of the sample or of all rows.
 
-        A pair is asked for in both directions, and counts once.
+        A pair is queried in both directions and counts once, with the mean.
         """
         texts, questions = vectors[: self.texts], vectors[self.texts : self.sample]
         ones, others = np.split(vectors[self.sample :], 2)
@@ -56,37 +56,37 @@ class CheckSet:
 
 
 def asked() -> tuple[list[str], list[str], NDArray[np.intp]]:
-    """Give the texts, the questions, and the number of the right text for each question."""
+    """Return the texts, the questions, and the index of the right text for each question."""
     content = json.loads(FILE.read_text(encoding="utf-8"))
     questions, wanted = zip(*content["questions"], strict=True)
     return content["texts"], list(questions), np.array(wanted, np.intp)
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Give the meanings that the glossary puts in more than one way: the first, and all others."""
+    """Return each glossary meaning with several wordings: the first wording, and the rest."""
     parted = (meaning.partition(", ") for _, meaning in tables.rows("glossary"))
     return list(dict.fromkeys((one, others) for one, _, others in parted if others))
 
 
 def version() -> str:
-    """Give a text that changes with what is asked."""
+    """Return a string that changes whenever the check set changes."""
     return f"{tables.version('glossary')} {FILE.read_text(encoding='utf-8')}"
 
 
 def reciprocal_ranks(
     texts: NDArray[np.float32], questions: NDArray[np.float32], wanted: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Give 1 / rank of the text that each question asks for, by vectors alone."""
+    """Return 1 / rank of the right text for each question, by dot products."""
     scores = questions @ texts.T
     right = scores[np.arange(len(scores)), wanted]
     return np.array(1.0 / ((scores > right[:, None]).sum(axis=1) + 1))
 
 
 def interval(values: NDArray[Any], seed: int = 0) -> tuple[float, float, float]:
-    """Give the mean of values and the ends of its 95% interval, by resampling what was asked.
+    """Return the mean of values and the ends of its 95% interval, by resampling questions.
 
-    Of two models' ranks, give the differences: each question is then compared with itself, which
-    leaves out how hard it is (paired percentile bootstrap, Efron and Tibshirani 1993, chapter 13).
+    To compare two models, pass the differences of their ranks, so that each question is compared
+    with itself (paired percentile bootstrap, Efron and Tibshirani 1993, chapter 13).
     """
     drawn = np.random.default_rng(seed).integers(0, len(values), (_RESAMPLES, len(values)))
     low, high = np.quantile(values[drawn].mean(axis=1), (0.025, 0.975))

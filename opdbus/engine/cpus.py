@@ -1,4 +1,4 @@
-"""The processor's name and features, and how many this process may use: affinity and quota."""
+"""Name and features of the processor, and the processors this process may use."""
 
 import math
 import os
@@ -23,27 +23,27 @@ def usable(root: Path = Path("/")) -> int:
 
 
 def allowed() -> int:
-    """Count the processors that affinity allows; all, where there is no affinity."""
+    """Count the processors that affinity allows; all, if the system has no affinity."""
     has_affinity = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def features(root: Path = Path("/")) -> frozenset[str]:
-    """Give the processor's features under Linux's names for them: avx512_vnni, amx_bf16, ...
+    """Return the processor's features under Linux's names: avx512_vnni, amx_bf16, ...
 
-    Where they cannot be read (not Linux, /proc hidden) there are none, and fp32 is what runs.
+    If they cannot be read (not Linux, /proc hidden) the set is empty, and fp32 is used.
     """
     return frozenset(split_words(_described(root, "flags", "features")))
 
 
 @cache
 def name(root: Path = Path("/")) -> str:
-    """Give the processor's name as its maker writes it."""
+    """Return the processor's name as its maker writes it."""
     return _described(root, "model name") or platform.processor() or platform.machine()
 
 
 def _described(root: Path, *keys: str) -> str:
-    """Give the first value of /proc/cpuinfo under one of the keys, empty if there is none."""
+    """Return the first value of /proc/cpuinfo under one of the keys, empty if there is none."""
     try:
         text = (root / "proc/cpuinfo").read_bytes().decode(errors="replace")
     except OSError:
@@ -54,14 +54,14 @@ def _described(root: Path, *keys: str) -> str:
 
 
 def quota(root: Path) -> float | None:
-    """Give the smallest CPU quota of our cgroups and those above them, in processors."""
+    """Return the smallest CPU quota of this process's cgroups and their parents, in processors."""
     try:
         text = os.fsdecode((root / "proc/self/cgroup").read_bytes())
     except (OSError, ValueError):
         return None
     quotas = []
     for line in split_lines(text):
-        # each line is the hierarchy's number, its controllers and our group, between colons
+        # A line is HIERARCHY:CONTROLLERS:GROUP.
         _, _, rest = line.partition(":")
         controllers, colon, group = rest.partition(":")
         if not colon:
@@ -74,9 +74,9 @@ def quota(root: Path) -> float | None:
 
 
 def _upwards(mount: Path, group: str, read: Callable[[Path], float | None]) -> list[float]:
-    """Read the quota of a group and of each one above it: the tightest counts.
+    """Read the quotas of a cgroup and its parents.
 
-    Inside a container the group's own path may not exist below the mount; its root does.
+    Inside a container the cgroup's own path may not exist below the mount; the mount's root does.
     """
     folders = [mount / group.strip("/"), *(mount / group.strip("/")).parents]
     inside = [folder for folder in folders if folder == mount or mount in folder.parents]

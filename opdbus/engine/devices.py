@@ -1,4 +1,4 @@
-"""The hardware that a model could run on: accelerators and their memory, and the processors."""
+"""Hardware that a model could run on: accelerators with their memory, and processors."""
 
 import importlib
 import os
@@ -14,7 +14,7 @@ from opdbus.engine.host import HERE, Host
 from opdbus.engine.providers import PROVIDERS
 from opdbus.platform import pip
 
-# Rows of the provider table that number devices differently, and the providers that share each.
+# Provider rows that number devices differently, and the providers that share each numbering.
 _COUNTS: Final = (
     ("cuda", "cuda, tensorrt"),
     ("openvino", "openvino"),
@@ -31,17 +31,17 @@ NO_NVML: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of an accelerator's memory."""
+    """Accelerator memory in bytes."""
 
     allocated: int
     total: int
-    # the most that one process had at a time; None unless the driver keeps accounts
+    # most memory that one process had at a time; None unless the driver keeps accounts
     peak: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A device, with its number in OP_DBUS_GPU_DEVICE for these providers."""
+    """A device and its number in OP_DBUS_GPU_DEVICE for these providers."""
 
     providers: str
     index: int
@@ -53,21 +53,21 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """The CPU, and how many of its processors this process may use."""
+    """The CPU, and the processors that this process may use."""
 
     name: str
     count: int
     affinity: int
-    # in processors, None where no cgroup sets one
+    # in processors; None if no cgroup sets one
     quota: float | None
     usable: int
-    # only those that make a number format fast
+    # only the features that speed up a number format
     features: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """All hardware that a model could run on, and notes on what could not be found out."""
+    """All hardware that a model could run on, and notes on missing information."""
 
     processors: Processors
     accelerators: tuple[Accelerator, ...]
@@ -75,7 +75,7 @@ class Hardware:
 
 
 def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardware:
-    """List this machine's hardware; `nvml` gives the module pynvml or raises ImportError."""
+    """List this machine's hardware; `nvml` returns the module pynvml or raises ImportError."""
     found, notes = [], []
     nvidia: dict[str, tuple[str, DeviceMemory]] = {}
     for name, providers in _COUNTS:
@@ -108,7 +108,7 @@ def _pynvml() -> Any:  # noqa: ANN401 -- it has no types
 
 
 def _nvidia(nvml: Callable[[], Any]) -> tuple[dict[str, tuple[str, DeviceMemory]], str]:
-    """Give driver and memory by UUID in lower case, and what could not be found out."""
+    """Return driver and memory by UUID in lower case, and a note on missing information."""
     try:
         module = nvml()
     except ImportError:
@@ -143,7 +143,7 @@ def _memory(module: Any, handle: Any) -> DeviceMemory:  # noqa: ANN401 -- it has
 
 
 def _peak(module: Any, handle: Any) -> int | None:  # noqa: ANN401 -- it has no types
-    """Give the most that one process had at a time; None unless accounting is on."""
+    """Return the largest memory of one process; None unless accounting is on."""
     try:
         if not module.nvmlDeviceGetAccountingMode(handle):
             return None

@@ -1,4 +1,4 @@
-"""The engine: a model that was proven on a provider, from texts to vectors."""
+"""The engine: a proven model that turns texts into vectors."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# One may be busy with a very long text while the other serves.
+# One thread may be busy with a very long text while the other serves.
 _TOKENIZER_THREADS: Final = 2
-# Texts of a stream that are embedded together, more of them for a device with large batches.
+# Bounds of the number of texts of a stream that are embedded together.
 _LEAST_WINDOW: Final = 2048
 _MOST_WINDOW: Final = 16384
-# So few characters are tokenized sooner than a thread has its turn, behind those of long texts.
+# Up to this many characters, tokenizing at once is faster than waiting for a thread.
 _SOON: Final = 1024
-# Of so many calls of few texts the median wait is told.
+# Number of recent calls of few texts whose median wait is reported.
 _REMEMBERED: Final = 100
-# Vectors of 16-bit floats are as near to fp32's as those of another fp32 engine, for every use that
-# this program has; those of int8 are not, and never mix with them.
+# Vectors of 16-bit floats are as near to fp32's as those of another fp32 engine, so they share a
+# numerics class. Vectors of int8 are not and never mix with them.
 _CLASS: Final = {"int8": "int8", "int8-blocks": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Vectors (texts, dimension), float32 of length 1, and how many texts were cut.
+    """Vectors (texts, dimension), float32 of length 1, and the number of truncated texts.
 
-    `numerics` says with which other vectors they may be compared.
+    Vectors may be compared only if their `numerics` are equal.
     """
 
     vectors: NDArray[np.float32]
@@ -54,35 +54,35 @@ class Embedding:
 
 
 class Splitter(Protocol):
-    """Makes rows of texts, cut at the model's limit; safe to call from any thread."""
+    """Tokenizer interface: texts to rows, cut at the model's limit; safe from any thread."""
 
     def encode(self, texts: Sequence[str]) -> Rows:
-        """Return a row for each text."""
+        """Return one row for each text."""
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts."""
 
 
 class Runner(Protocol):
-    """Makes vectors of rows: a `Scheduler` in front of a model, or what needs none."""
+    """Interface from rows to vectors: a `Scheduler`, or `Instant` for a static table."""
 
     fault: str
 
     @property
     def texts(self) -> int:
-        """Count the texts that got their vectors."""
+        """Number of texts whose vectors were computed."""
 
     @property
     def depth(self) -> int:
-        """Count the texts that wait or run."""
+        """Number of texts that wait or run."""
 
     @property
     def budget(self) -> int:
-        """Most tokens a batch, as of now."""
+        """Current token limit of a batch."""
 
     @property
     def lanes(self) -> int:
-        """The batches that run at a time."""
+        """Number of batches that run at a time."""
 
     async def embed(self, rows: Any, rank: Rank = Rank.FEW) -> NDArray[np.float32]:  # noqa: ANN401 -- its own engine's rows
         """Return the vectors (rows, dimension) of rows."""
@@ -95,7 +95,7 @@ class Runner(Protocol):
 
 
 class Embedder:
-    """A proven model, from texts to rows and from rows to vectors; made in `opening.py`."""
+    """A proven model, from texts to rows and from rows to vectors; made by `opening.py`."""
 
     def __init__(
         self,
@@ -109,17 +109,17 @@ class Embedder:
         self.proven = proven
         self.scheduler = scheduler
         self.splitter = tokenizer
-        # not asyncio's own threads, which everything else needs: the database, the shutdown
+        # Not asyncio's default threads, which the database and the shutdown need.
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
         self._closed = False
         self._waits: deque[float] = deque(maxlen=_REMEMBERED)
         self._holders = 0
-        # whether an engine of another precision may soon take its place
+        # true if an engine of another precision may soon replace this one
         self.is_provisional = proven.is_provisional
         self._released = asyncio.Event()
 
     def close(self) -> None:
-        """Drop the texts that wait to be tokenized, without waiting for those that are."""
+        """Drop the texts that wait to be tokenized, without waiting for those in progress."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -130,47 +130,47 @@ class Embedder:
 
     @property
     def level(self) -> str:
-        """The level that this is the engine of."""
+        """Name of the level that this engine serves."""
         return self.model.level
 
     @property
     def max_tokens(self) -> int:
-        """The number of tokens past which texts are cut."""
+        """Number of tokens past which texts are cut."""
         return self.model.shape.max_tokens
 
     @property
     def provider(self) -> str:
-        """The provider that was proven."""
+        """Name of the provider that was proven."""
         return self.proven.provider.name
 
     @property
     def fell_back(self) -> bool:
-        """Whether a provider that was asked for was passed over for this one."""
+        """True if a requested provider was passed over for this one."""
         return any(each.provider != self.provider for each in self.proven.fallbacks)
 
     @property
     def batch_tokens(self) -> int:
-        """The tokens that all lanes together run at a time, as of now."""
+        """Number of tokens that all lanes together run at a time, as of now."""
         return self.scheduler.budget * self.scheduler.lanes
 
     @property
     def latency(self) -> float:
-        """Seconds from few texts to their vectors, the median of the last calls; 0 before."""
+        """Seconds from few texts to their vectors: median of the last calls; 0 before the first."""
         return median(self._waits) if self._waits else 0.0
 
     @property
     def window(self) -> int:
-        """How many texts are best embedded together: enough of each length to fill batches."""
+        """Best number of texts to embed together: enough of each length to fill batches."""
         return max(_LEAST_WINDOW, min(_MOST_WINDOW, self.batch_tokens // 4))
 
     @property
     def weight_bytes(self) -> int:
-        """About how much memory the weights take."""
+        """Approximate memory of the weights, in bytes."""
         return self.proven.weight_bytes
 
     @property
     def fault(self) -> str:
-        """Why the provider stopped working; empty while it works."""
+        """Reason why the provider stopped working; empty while it works."""
         return self.scheduler.fault
 
     async def lost(self) -> None:
@@ -179,21 +179,22 @@ class Embedder:
 
     @cached_property
     def numerics(self) -> str:
-        """What vectors depend on besides their text; vectors of other numerics never mix."""
+        """Identifier of the computation; vectors with equal numerics are comparable."""
         return self.model.numerics(_CLASS.get(self.proven.proof.precision, "float"))
 
     async def tokenize(self, texts: Sequence[str]) -> Rows:
-        """Tokenize on a thread, off the event loop, unless that takes no time.
+        """Tokenize on a thread, or on the event loop if the texts are short.
 
-        Many texts take several turns, between which others have theirs. Raises ShuttingDown.
+        Many texts take several turns, so that other calls get theirs in between. Raises
+        ShuttingDown.
         """
         encode = self.splitter.encode
         if not self._closed and sum(map(len, texts)) <= _SOON:
             return encode(texts)
-        # what is not plain takes a thread many times as long
+        # texts that are not ASCII take many times as long
         most = AT_ONCE if all(map(str.isascii, texts)) else AT_ONCE // 8
         parts = [await self._on_thread(encode, part) for part in by_characters(texts, most)]
-        # to copy the vectors of 8,000 texts takes some milliseconds
+        # joining the vectors of 8,000 texts takes some milliseconds
         return (
             parts[0] if len(parts) == 1 else await asyncio.to_thread(type(parts[0]).joined, parts)
         )
@@ -205,10 +206,10 @@ class Embedder:
     async def embed(
         self, texts: Sequence[str], *, truncate: bool = True, priority: Rank = Rank.FEW
     ) -> Embedding:
-        """Give the vectors of texts, ahead of any bulk work.
+        """Return the vectors of texts, ahead of any bulk work.
 
-        Raises Truncated if a text must be cut and `truncate` does not allow it, LimitsExceeded if
-        the queue has no room, ProviderLost, ShuttingDown.
+        Raises Truncated if a text must be cut and `truncate` is false, LimitsExceeded if the queue
+        has no room, ProviderLost, ShuttingDown.
         """
         began = time.perf_counter()
         with self.held():
@@ -226,7 +227,7 @@ class Embedder:
         return Embedding(vectors, len(cut), self.numerics)
 
     async def run(self, rows: Rows) -> NDArray[np.float32]:
-        """Give the vectors (rows, dimension) of tokenized texts, after everyone's single texts.
+        """Return the vectors (rows, dimension) of tokenized texts, with bulk priority.
 
         Raises ProviderLost, ShuttingDown.
         """
@@ -234,7 +235,7 @@ class Embedder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the engine from being closed while it is worked with in several steps."""
+        """Keep the engine from being closed during the context."""
         self._holders += 1
         try:
             yield
@@ -244,11 +245,11 @@ class Embedder:
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody works with the engine."""
+        """True if the engine is in use."""
         return self._holders > 0
 
     async def drained(self) -> None:
-        """Wait until nobody holds the engine any more."""
+        """Wait until nobody holds the engine."""
         while self._holders:
             self._released.clear()
             await self._released.wait()
@@ -261,6 +262,6 @@ class Embedder:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task and not task.cancelling():
-                # not we were cancelled: `close` dropped the text
+                # This task was not cancelled: `close` dropped the text.
                 raise ShuttingDown from None
             raise

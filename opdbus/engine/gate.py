@@ -1,4 +1,4 @@
-"""The accuracy gate: the fastest precision that loses nothing, measured once and kept."""
+"""Accuracy gate: choice of the fastest precision without loss, measured once and stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opdbus.platform.regular_files import read_regular
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
-    # builds what a candidate names
+    # builds the graphs that a candidate names
     Prepare = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger()
@@ -32,33 +32,33 @@ _LIBRARIES: Final = ("onnxruntime-gpu", "onnxruntime", "openvino")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """The figures of one precision on one provider, beside the reference: the first one's fp32."""
+    """Measurements of one precision on one provider, compared with the first fp32."""
 
     provider: str
     precision: str
-    # of one thread, and half the width of its 95% interval
+    # of one thread; the margin is half the width of the 95% interval
     texts_per_second: float = 0.0
     rate_margin: float = 0.0
-    # of its vectors to the reference's
+    # cosines of its vectors to the reference's
     mean_cosine: float = 0.0
     min_cosine: float = 0.0
     # mean reciprocal rank of the right answers, by vectors alone
     rank: float = 0.0
-    # how far that is from the reference's rank, with the ends of its 95% interval
+    # difference from the reference's rank, with the ends of its 95% interval
     rank_change: float = 0.0
     change_low: float = 0.0
     change_high: float = 0.0
-    # how many were asked: fewer where they decided
+    # number of questions used; fewer than all if those decided
     questions: int = 0
-    # empty for a precision that may be used
+    # reason why the precision may not be used; empty if it may
     refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The grades of all precisions that can be had here, and which of them was chosen."""
+    """Grades of all precisions available here, and the chosen one."""
 
-    # of the chosen precision
+    # provider of the chosen precision
     provider: str
     hardware: str
     libraries: Mapping[str, str]
@@ -67,12 +67,12 @@ class Report:
     checked_at: float
 
     def json(self) -> str:
-        """Give the report as it is kept."""
+        """Return the report as JSON, as stored on disk."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def read(cls, text: str) -> Report:
-        """Read a report; raises ValueError, TypeError or KeyError for anything else."""
+        """Parse a report; raises ValueError, TypeError or KeyError if the text is invalid."""
         fields = dict(json.loads(text))
         grades = tuple(Grade(**grade) for grade in fields.pop("grades"))
         report = cls(grades=grades, **fields)
@@ -82,40 +82,40 @@ class Report:
 
     @property
     def providers(self) -> set[str]:
-        """The providers that were graded."""
+        """Names of the graded providers."""
         return {grade.provider for grade in self.grades}
 
     def is_chosen(self, grade: Grade) -> bool:
-        """Return whether a grade is that of the chosen precision."""
+        """Return true if a grade is that of the chosen precision."""
         place = (grade.provider, grade.precision)
         return place == (self.provider, self.chosen) and not grade.refused
 
     def best(self, provider: str) -> str:
-        """Give the fastest precision of a provider that passed; fp32 where none did."""
+        """Return the fastest precision of a provider that passed; fp32 if none did."""
         own = [grade for grade in self.grades if grade.provider == provider and not grade.refused]
         return choose(own).precision if own else FULL
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What to grade: the graph of each precision of each provider, fp32 included."""
+    """Configurations to grade: the graph of each precision of each provider, fp32 included."""
 
     hardware: str
     device: int
     features: frozenset[str]
     graphs: Mapping[str, Mapping[str, str]]
-    # the rows and reference vectors that every precision is proven with
+    # path of the rows and reference vectors that every precision is proven with
     proof: str
 
     @property
     def there(self) -> set[str]:
-        """The graphs that are there now."""
+        """Paths of the graphs that exist now."""
         every = (graph for graphs in self.graphs.values() for graph in graphs.values())
         return {graph for graph in every if Path(graph).exists()}
 
 
 def kept(model: Model, candidate: Candidate, folder: Path) -> Report | None:
-    """Return the report that an earlier start has measured, None where there is none."""
+    """Return the report that an earlier start stored; None if there is none or it is invalid."""
     path = _path(model, candidate, folder)
     try:
         return Report.read(read_regular(path).decode())
@@ -127,11 +127,11 @@ def kept(model: Model, candidate: Candidate, folder: Path) -> Report | None:
 
 
 async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepare) -> Report:
-    """Give the report for a model on providers, kept or measured now in a child process.
+    """Return the stored report on a model and providers, or measure it in a child process.
 
-    What is measured must be there after `prepare`; of it, only what each provider is to use stays.
+    `prepare` builds the graphs to measure; afterwards only the graphs that providers use are kept.
     Takes seconds the first time, half a minute with a large model. Raises ProviderError if fp32
-    itself cannot be had.
+    itself cannot run.
     """
     if report := kept(model, candidate, folder):
         return report
@@ -140,15 +140,15 @@ async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepa
     before = candidate.there
     text = await _measured(model, candidate)
     if candidate.there != before:
-        # another process has decided meanwhile, and removed what this one measured
+        # another process has decided meanwhile and removed graphs that this one measured
         return await judge(model, candidate, folder, prepare)
     report = Report.read(text)
-    # first: of a process that is killed between the two, nothing is left that nobody needs
+    # Clear before storing: if the process is killed in between, no unused graph is left.
     await asyncio.to_thread(_clear, candidate, report)
     try:
         await asyncio.to_thread(_keep, path, text)
     except OSError as error:
-        # it costs the next start some seconds, and this one nothing
+        # the next start measures again; this one is not affected
         log.warning("gate report not kept", path=str(path), reason=str(error))
     return report
 
@@ -166,7 +166,7 @@ async def _measured(model: Model, candidate: Candidate) -> str:
 
 
 def _clear(candidate: Candidate, report: Report) -> None:
-    """Remove the graphs that no provider is to use."""
+    """Remove the graphs that no provider uses."""
     used = {graphs[report.best(provider)] for provider, graphs in candidate.graphs.items()}
     for graph in candidate.there - used:
         build.remove(build.Built(Path(graph).parent))
@@ -182,7 +182,7 @@ def _path(model: Model, candidate: Candidate, folder: Path) -> Path:
 
 
 def key(model: Model, candidate: Candidate) -> str:
-    """Hash all that a report depends on: weights, hardware, libraries, graphs and check set."""
+    """Hash all inputs of a report: weights, hardware, libraries, graphs and check set."""
     parts = (
         model.weights_sha256,
         model.tokenizer_sha256,
@@ -201,12 +201,12 @@ def key(model: Model, candidate: Candidate) -> str:
 
 
 def libraries() -> dict[str, str]:
-    """Give the versions of the installed runtimes."""
+    """Return the versions of the installed runtimes."""
     return versions(_LIBRARIES)
 
 
 def choose(grades: Sequence[Grade]) -> Grade:
-    """Give the fastest precision that passed."""
+    """Return the grade of the fastest precision that passed."""
     return max(
         (grade for grade in grades if not grade.refused), key=lambda grade: grade.texts_per_second
     )

@@ -1,4 +1,4 @@
-"""Finds the devices of each kind, or says what is missing for them and what to do."""
+"""Device discovery for each kind of accelerator, with advice in the errors."""
 
 import ctypes
 import os
@@ -11,19 +11,19 @@ from opdbus.errors import ProviderError
 
 
 class Gpu(NamedTuple):
-    """A device as its maker's driver names it; `uuid` is empty where the driver gives none."""
+    """A device as its driver names it; `uuid` is empty if the driver gives none."""
 
     name: str
     uuid: str = ""
 
 
 def processors(host: Host) -> list[Gpu]:
-    """Give the CPU as the one device that it is."""
+    """Return the CPU as the only device."""
     return [Gpu(host.processor())]
 
 
 def nvidia(host: Host) -> list[Gpu]:
-    """Ask the NVIDIA driver; raises ProviderError where there is no driver or no GPU."""
+    """List the NVIDIA driver's GPUs; raises ProviderError without a driver or a GPU."""
     try:
         driver = host.library("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
@@ -52,7 +52,7 @@ def _nvidia_device(driver: Any, index: int) -> Gpu:  # noqa: ANN401 -- a library
 
 
 def amd(host: Host) -> list[Gpu]:
-    """Ask AMD's HIP runtime; raises ProviderError where there is no runtime or no GPU."""
+    """List the GPUs of AMD's HIP runtime; raises ProviderError without a runtime or a GPU."""
     try:
         runtime = host.library("amdhip64.dll" if os.name == "nt" else "libamdhip64.so")
     except OSError:
@@ -76,14 +76,14 @@ def _amd_device(runtime: Any, index: int) -> Gpu:  # noqa: ANN401 -- a library's
 
 
 def apple(host: Host) -> list[Gpu]:
-    """Give the one device that Core ML chooses parts of by itself; raises ProviderError."""
+    """Return Core ML's single device; it assigns units itself. Raises ProviderError."""
     if host.system != "darwin":
         raise ProviderError("this is no Apple computer; use another provider")
     return [Gpu("Apple GPU and Neural Engine")]
 
 
 def adapters(runtime_name: str) -> Callable[[Host], list[Gpu]]:
-    """Make the finder of a provider that lists adapters, of which some are programs."""
+    """Make the device finder of a provider whose adapters may be software renderers."""
 
     def find(host: Host) -> list[Gpu]:
         found = host.adapters(runtime_name)
@@ -101,7 +101,7 @@ def adapters(runtime_name: str) -> Callable[[Host], list[Gpu]]:
 
 
 def intel(host: Host) -> list[Gpu]:
-    """Give OpenVINO's GPUs and NPUs; raises ProviderError where there are none."""
+    """Return OpenVINO's GPUs and NPUs; raises ProviderError if there are none."""
     found = openvino_accelerators(host)
     if not found:
         raise ProviderError(
@@ -112,7 +112,7 @@ def intel(host: Host) -> list[Gpu]:
 
 
 def openvino_accelerators(host: Host) -> dict[str, str]:
-    """Give OpenVINO's GPUs, then its NPUs, each with its hardware's name."""
+    """Return OpenVINO's GPUs, then its NPUs, each with its hardware's name."""
     found = host.openvino_devices()
     kinds = ("GPU", "NPU")
     return {name: found[name] for kind in kinds for name in sorted(found) if name.startswith(kind)}

@@ -1,4 +1,4 @@
-"""Measures the grades of precisions: the child process of the accuracy gate.
+"""Child process of the accuracy gate, which measures the grades of precisions.
 
 Each precision is opened alone beside the reference, so that memory holds two models at a time.
 """
@@ -30,24 +30,24 @@ from opdbus.engine.tokens import Tokens
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child
 
-# A precision that is not this many times as fast as the reference is not worth its errors.
+# Least speed relative to the reference that makes a precision worth its errors.
 GAIN: Final = 1.1
-# What a precision may lose against the reference on the check set: the cosines as they are, and the
-# mean reciprocal rank as the low end of the 95% interval of its change.
+# Limits of what a precision may lose against the reference on the check set: cosines, and the low
+# end of the 95% interval of the change in mean reciprocal rank.
 MEAN_COSINE: Final = 0.99
 LEAST_COSINE: Final = 0.95
 LOST_RANK: Final = 0.01
 _BATCH_TOKENS: Final = 512
-# Every other batch is timed, in so many rounds of batches of all lengths. One length after another,
-# as when serving: some runtimes take long to change.
+# Every second batch is timed, in `_ROUNDS` rounds with batches of all lengths. Lengths come one
+# after another, as when serving, because some runtimes are slow to change shape.
 _TIMED: Final = 2
 _ROUNDS: Final = 5
-# Student's t of 95% for four degrees of freedom.
+# Student's t for 95% and four degrees of freedom.
 _T: Final = 2.776
 
 
 class Place(NamedTuple):
-    """What is graded."""
+    """A provider and the precision to grade on it."""
 
     provider: Provider
     precision: str
@@ -55,13 +55,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session that passed its proof."""
+    """An open session that passed its proof."""
 
     place: Place
     session: Session
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Embed a batch as it would be when serving: some run only full ones, or single texts."""
+        """Embed a batch as when serving: some providers take only full batches or single texts."""
         provider = self.place.provider
         is_small = provider.whole_batches and ids.size <= _BATCH_TOKENS // 2
         is_single = is_small or self.place.precision in provider.single
@@ -69,7 +69,7 @@ class Opened:
         return np.concatenate([self.session.run(part) for part in parts])
 
     def seconds(self, ids: NDArray[np.int64]) -> float:
-        """Measure a batch: CPU time where the CPU computes, which other processes use too."""
+        """Return the seconds of a batch: CPU time on a CPU, which other processes share."""
         clock = time.process_time if self.place.provider.is_cpu else time.perf_counter
         began = clock()
         self.run(ids)
@@ -77,14 +77,14 @@ class Opened:
 
 
 class Grader:
-    """Grades precisions beside a reference, which stays open."""
+    """Grader of precisions against a reference session, which stays open."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
         self._probe = Probe.read(Path(request["proof"]))
         tokenizer = Tokenizer(Path(request["tokenizer"]), request["max_tokens"])
         self._check_set = CheckSet.read(tokenizer)
-        # what the first look saw, for the second
+        # vectors of the first look, reused by the second
         self._seen: dict[Place, NDArray[np.float32]] = {}
         self._places = [
             Place(PROVIDERS[provider], precision)
@@ -94,7 +94,7 @@ class Grader:
 
     @cached_property
     def _reference(self) -> Opened:
-        """The first fp32 that can be had; raises ProviderError if there is none."""
+        """The first fp32 session that opens; raises ProviderError if there is none."""
         reasons = []
         for place in self._places:
             if place.precision == FULL:
@@ -114,7 +114,7 @@ class Grader:
 
     @cached_property
     def _rate(self) -> float:
-        """How many texts a second the reference embeds."""
+        """Texts per second of the reference."""
         seconds = sum(self._reference.seconds(batch) for batch in self._timed)
         return sum(map(len, self._timed)) / seconds
 
@@ -124,7 +124,7 @@ class Grader:
         return [ids for _, ids in batched(rows)][::_TIMED]
 
     def report(self) -> Report:
-        """Grade every precision; raises ProviderError if fp32 itself cannot be had."""
+        """Grade every precision; raises ProviderError if fp32 itself cannot run."""
         grades = {place: self._first_look(place) for place in self._places}
         for place, grade in sorted(grades.items(), key=lambda item: -item[1].texts_per_second):
             if is_open(grade):
@@ -138,8 +138,8 @@ class Grader:
         return Report(*where, libraries(), found, best.precision, time.time())
 
     def _first_look(self, place: Place) -> Grade:
-        """Measure speed, and what the questions tell."""
-        # all vectors come before anything is timed: some runtimes make code for each new shape
+        """Measure the speed, and the quality on the questions."""
+        # Embed before timing: some runtimes compile code for each new shape.
         exact, grade = self._exact, Grade(provider=place.provider.name, precision=place.precision)
         try:
             is_reference = place == self._reference.place
@@ -154,7 +154,7 @@ class Grader:
         return replace(found, refused=too_slow(float(ratios.mean())))
 
     def _second_look(self, place: Place, grade: Grade) -> Grade:
-        """Ask for the pairs too, which takes longer."""
+        """Grade with the pairs as well, which takes longer."""
         try:
             more = self._pairs(self._open(place, _lanes(place.provider)))
         except OpDbusError as error:
@@ -163,7 +163,7 @@ class Grader:
         return compared(grade, self._check_set, vectors, self._all_exact)
 
     def _ratios(self, opened: Opened) -> NDArray[np.float64]:
-        """Give how many times as fast as the reference it is, in each round, batch beside batch."""
+        """Return the speed relative to the reference in each round, measured batch by batch."""
         seconds = np.zeros((2, _ROUNDS))
         for number, ids in enumerate(self._timed):
             for side, each in enumerate((self._reference, opened)):
@@ -178,7 +178,7 @@ class Grader:
         return self._vectors(opened, rows.take(range(self._check_set.sample, len(rows))))
 
     def _vectors(self, opened: Opened, rows: Tokens) -> NDArray[np.float32]:
-        """Embed rows of the check set, side by side on a processor's threads."""
+        """Embed rows of the check set, in parallel on a CPU."""
         order, given = zip(*batched(rows), strict=True)
         with ThreadPoolExecutor(_lanes(opened.place.provider)) as threads:
             found = np.concatenate(list(threads.map(opened.run, given)))
@@ -205,7 +205,7 @@ def _lanes(provider: Provider) -> int:
 
 
 def batched(rows: Tokens) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
-    """Yield batches of rows of one length, by their numbers and as ids."""
+    """Yield batches of rows of one length, as row indexes and as ids."""
     for numbers in plan(rows.lengths, _BATCH_TOKENS):
         yield numbers, rows.stacked(numbers)
 
@@ -213,7 +213,7 @@ def batched(rows: Tokens) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]
 def compared(
     grade: Grade, check_set: CheckSet, vectors: NDArray[np.float32], exact: NDArray[np.float32]
 ) -> Grade:
-    """Hold vectors against the reference's; refuse them where it is certain that they lose much."""
+    """Return the grade with its vectors compared to the reference's, and a refusal if they lose."""
     cosines = (vectors * exact).sum(axis=1)
     ranks = check_set.ranks(vectors)
     moved, low, high = interval(ranks - check_set.ranks(exact))
@@ -232,7 +232,7 @@ def compared(
 
 
 def lost(grade: Grade, *, is_last: bool) -> str:
-    """Say what a precision loses, if it is too much; `is_last`: no more can be asked."""
+    """Return the reason to refuse a precision, or ""; `is_last`: there are no more questions."""
     mean, least = grade.mean_cosine, grade.min_cosine
     if mean < MEAN_COSINE or least < LEAST_COSINE:
         return f"its cosine to fp32 is {mean:.4f} on average and {least:.4f} at least"
@@ -246,25 +246,25 @@ def lost(grade: Grade, *, is_last: bool) -> str:
 
 
 def is_open(grade: Grade) -> bool:
-    """Return whether a grade's questions were too few to tell if it loses more than it may."""
+    """Return true if the questions were too few to decide on the loss."""
     return not grade.refused and grade.change_low < -LOST_RANK
 
 
 def too_slow(ratio: float) -> str:
-    """Say that a precision does not gain enough, if so."""
+    """Return the reason to refuse a precision whose gain is too small, or ""."""
     return "" if ratio >= GAIN else f"it is only {ratio:.3f} times as fast as fp32"
 
 
 def timed(grade: Grade, rates: NDArray[np.float64]) -> Grade:
-    """Give the grade with its rate, by those of the rounds."""
+    """Return the grade with its rate and margin, from the rates of the rounds."""
     margin = _T * rates.std(ddof=1) / np.sqrt(len(rates))
     rate, margin = round(float(rates.mean()), 1), round(float(margin), 1)
     return replace(grade, texts_per_second=rate, rate_margin=margin)
 
 
 def measure(request: dict[str, Any]) -> str:
-    """Grade every precision of a request; gives a report as JSON, raises ProviderError."""
-    # an engine may serve meanwhile
+    """Grade every precision of a request and return the report as JSON; raises ProviderError."""
+    # an engine may be serving meanwhile
     child.go_second()
     return Grader(request).report().json()
 

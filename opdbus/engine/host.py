@@ -1,4 +1,4 @@
-"""The machine as the checks of providers see it: packages, libraries, devices, CPU features."""
+"""Facts of the machine for provider checks: packages, libraries, devices, CPU features."""
 
 import ctypes
 import importlib.metadata
@@ -25,15 +25,15 @@ def _version(distribution: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Answers what the checks of providers ask; tests pass other machines."""
+    """Functions that provider checks call; tests pass other machines."""
 
     has_package: Callable[[str], bool] = _has_package
-    # an empty text for what is not installed
+    # returns an empty string for a package that is not installed
     version: Callable[[str], str] = _version
     runtime_providers: Callable[[], Sequence[str]] = onnx_library.available_providers
     # makes the CUDA libraries of installed packages findable by `library`
     preload: Callable[[], None] = onnx_library.preload
-    # raises OSError where there is no such library
+    # raises OSError if there is no such library
     library: Callable[[str], Any] = ctypes.CDLL
     openvino_devices: Callable[[], Mapping[str, str]] = openvino_library.devices
     adapters: Callable[[str], Sequence[Adapter]] = onnx_library.adapters
@@ -46,6 +46,6 @@ HERE: Final = Host()
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:
-    """Give the versions of those that are installed here."""
+    """Return the versions of the installed ones among these distributions."""
     found = {name: HERE.version(name) for name in distributions}
     return {name: version for name, version in found.items() if version}

@@ -1,4 +1,4 @@
-"""The shared libraries that providers load, in the major versions that they were built for."""
+"""Shared libraries that providers load, with the major versions that they were built for."""
 
 import ctypes
 from typing import Final, NamedTuple
@@ -7,12 +7,12 @@ from opdbus.engine.host import Host
 
 
 class SharedLibrary(NamedTuple):
-    """A library that a provider loads by its file's name, which ends with the major version."""
+    """A library that a provider loads by a file name that ends with the major version."""
 
     name: str
     file: str
-    # returns the version, or CUDA's own writes it into a reference; where there is no such
-    # function, the version is that of the file's name
+    # Function that returns the version, or with `by_reference` writes it into a reference, as
+    # CUDA's does. Without a function, the version is that of the file name.
     function: str = ""
     by_reference: bool = False
 
@@ -22,7 +22,7 @@ class SharedLibrary(NamedTuple):
         return self.file.rpartition(".")[2]
 
     def version(self, host: Host) -> str:
-        """Load the library and ask it; raises OSError where there is none."""
+        """Load the library and return its version; raises OSError if it is missing."""
         library, number = host.library(self.file), ctypes.c_int(0)
         if not self.function:
             return self.wanted
@@ -41,7 +41,7 @@ CUDA: Final = (
     SharedLibrary("cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion"),
     SharedLibrary("cuBLAS", "libcublas.so.13"),
     SharedLibrary("cuRAND", "libcurand.so.10"),
-    # loaded by the first attention: without it only the first run would fail
+    # Loaded by the first attention node: without this check only the first run would fail.
     SharedLibrary("cuDNN", "libcudnn.so.9", "cudnnGetVersion"),
 )
 TENSORRT: Final = (*CUDA, SharedLibrary("TensorRT", "libnvinfer.so.10", "getInferLibVersion"))

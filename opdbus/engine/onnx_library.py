@@ -1,4 +1,4 @@
-"""The installed ONNX Runtime: its execution providers, and the devices that they offer."""
+"""Access to the installed ONNX Runtime: its execution providers and their devices."""
 
 import contextlib
 import importlib
@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-# Packages that bring a provider of their own, registered with ONNX Runtime where installed.
+# Packages with a provider of their own, registered with ONNX Runtime if installed.
 _PLUGINS: Final = ("onnxruntime_ep_webgpu",)
-# Graphics adapters with these words in their names are programs on the CPU.
+# Graphics adapters with these words in their names are software renderers on the CPU.
 _SOFTWARE: Final = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render", "warp")
 
 
 @cache
 def library() -> Any:  # noqa: ANN401 -- it has no types
-    """Import ONNX Runtime, its telemetry off; raises ImportError and whatever it raises itself."""
+    """Import ONNX Runtime with telemetry off; raises ImportError and errors of ONNX Runtime."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -32,7 +32,7 @@ def available_providers() -> Sequence[str]:
 
 def preload() -> None:
     """Load the CUDA libraries of installed packages, so that a provider finds them by name."""
-    # It prints what it misses; the checks of the providers say which of it matters.
+    # It prints the libraries that are missing; the provider checks report those that matter.
     with contextlib.redirect_stdout(io.StringIO()):
         library().preload_dlls()
 
@@ -45,12 +45,12 @@ class Adapter(NamedTuple):
 
     @property
     def is_software(self) -> bool:
-        """Whether this is a program on the CPU that acts as a GPU."""
+        """True for a software renderer on the CPU."""
         return any(word in self.name.lower() for word in _SOFTWARE)
 
     @property
     def is_hardware(self) -> bool:
-        """Whether this is a GPU."""
+        """True for a hardware GPU."""
         return self.is_gpu and not self.is_software
 
 
@@ -60,7 +60,7 @@ def adapters(runtime_name: str) -> Sequence[Adapter]:
 
 
 def ep_devices(runtime_name: str) -> list[Any]:
-    """Give ONNX Runtime's own objects for the devices, after registering installed plugins."""
+    """Return ONNX Runtime's device objects, after registering installed plugins."""
     for module in _PLUGINS:
         if importlib.util.find_spec(module):
             _register(module)
@@ -68,12 +68,12 @@ def ep_devices(runtime_name: str) -> list[Any]:
 
 
 def gpus(devices: Iterable[Any]) -> list[Any]:
-    """Keep real GPUs, in the order that users number them by."""
+    """Keep hardware GPUs, in the order of the users' device numbers."""
     return [found for found in devices if adapter(found).is_hardware]
 
 
 def adapter(found: Any) -> Adapter:  # noqa: ANN401 -- onnxruntime has no types
-    """Describe one of ONNX Runtime's own devices."""
+    """Convert one of ONNX Runtime's device objects."""
     device = found.device
     name = device.metadata.get("Description") or device.vendor
     return Adapter(str(name), is_gpu=device.type.name == "GPU")
@@ -81,6 +81,6 @@ def adapter(found: Any) -> Adapter:  # noqa: ANN401 -- onnxruntime has no types
 
 @cache
 def _register(module: str) -> None:
-    """Register a plugin's provider with ONNX Runtime, which can be done once in a process."""
+    """Register a plugin's provider with ONNX Runtime, which is possible once in a process."""
     plugin = importlib.import_module(module)
     library().register_execution_provider_library(module, plugin.get_library_path())

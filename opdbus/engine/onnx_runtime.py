@@ -1,4 +1,4 @@
-"""ONNX Runtime behind the seam: sessions that record where nodes run."""
+"""Session on ONNX Runtime that records where nodes run."""
 
 import json
 import tempfile
@@ -21,7 +21,7 @@ from opdbus.errors import ProviderError
 # Microseconds that idle model threads spin before they sleep: long enough to bridge the
 # operators of one run, short enough to free the processors between runs.
 _SPIN_MICROSECONDS = "1000"
-# ONNX Runtime's operators that multiply matrices of 8-bit integers, and what that is called.
+# ONNX Runtime's operators for products of 8-bit integer matrices, and their precision names.
 _INT8_PRODUCTS: Final = {
     "MatMulInteger": "int8",
     "MatMulIntegerToFloat": "int8",
@@ -34,7 +34,7 @@ _PRECISION_OF: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 class OnnxSession:
-    """A session that records where nodes run until its profile is finished."""
+    """ONNX Runtime session that records where nodes run until `finish_profile`."""
 
     def __init__(self, graph: Path, provider: Provider, placement: Placement) -> None:
         self._open = partial(_open, graph, provider, placement)
@@ -46,8 +46,8 @@ class OnnxSession:
             self._scratch.cleanup()
             raise
         self._input = self._session.get_inputs()[0].name
-        # The CPU's thread pool records some hundred bytes a run for as long as it lives, also
-        # after `end_profiling`.
+        # With several threads, the CPU provider records some hundred bytes a run as long as the
+        # session lives, also after `end_profiling`.
         self._keeps_recording = provider.is_cpu and _threads(placement) > 1
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -59,7 +59,7 @@ class OnnxSession:
         return vectors
 
     def finish_profile(self) -> Ran:
-        """Stop recording, and give what ran since the session was opened.
+        """Stop recording, and return the nodes and products since the session was opened.
 
         Raises ProviderError if the record cannot be read.
         """
@@ -79,7 +79,7 @@ class OnnxSession:
         )
 
     def renew(self) -> bool:
-        """Open the model again where its threads keep recording; raises ProviderError."""
+        """Reopen the model if its threads keep recording; raises ProviderError."""
         if self._keeps_recording:
             self._session = None
             self._session = self._open()
@@ -92,7 +92,7 @@ def _open(
     placement: Placement,
     record: Path | None = None,
 ) -> Any:  # noqa: ANN401 -- it has no types
-    """Open a graph; with `record`, profile its runs into a file whose name starts with that."""
+    """Open a graph; with `record`, profile its runs into a file with that prefix."""
     onnxruntime = library()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads(placement)
@@ -112,14 +112,14 @@ def _open(
             named = None
         else:
             named = [(provider.runtime_name, settings)]
-        # `enable_fallback`: else Python retries on the CPU when a provider fails, at later runs too
+        # Otherwise Python retries on the CPU when a provider fails, at later runs too.
         return onnxruntime.InferenceSession(graph, options, providers=named, enable_fallback=0)
     except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
         raise ProviderError(f"{provider.name} cannot open the model: {first_line(error)}") from None
 
 
 def _threads(placement: Placement) -> int:
-    # lanes run side by side, and each keeps to its share of the processors
+    # lanes run side by side, and each uses its share of the processors
     return max(1, placement.threads // placement.lanes)
 
 

@@ -1,4 +1,4 @@
-"""Opens the engine of a level: on a provider, or as a table that needs none."""
+"""Opening of a level's engine: a model on a provider, or a static table without one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ QUEUE_LIMIT: Final = 65536
 
 
 def require(config: Config, host: Host = HERE) -> None:
-    """Check what can be known of the configured level before it is opened; blocks.
+    """Check the configured level as far as possible without opening it; blocks.
 
-    Raises ModelError where its model's files are missing, ProviderError where nothing could run it.
+    Raises ModelError if the model's files are missing, ProviderError if no provider can run it.
     """
     if config.vector_level == "none":
         return
@@ -49,7 +49,7 @@ async def open_level(
     opener: Open = open_session,
     host: Host = HERE,
 ) -> AsyncIterator[Embedder]:
-    """Load a level's model and open it, not `graded` at once; raises ModelError, ProviderError."""
+    """Load and open a level's model, closed at exit; raises ModelError, ProviderError."""
     model = await asyncio.to_thread(folder.load, LEVELS[level], config)
     async with open_embedder(model, config, opener, host, lost, graded=graded) as embedder:
         yield embedder
@@ -65,10 +65,10 @@ async def open_embedder(
     *,
     graded: bool = True,
 ) -> AsyncIterator[Embedder]:
-    """Build the graph if need be, open and prove sessions, and serve until closed.
+    """Build the graph if needed, open and prove sessions, and serve until closed.
 
-    Providers that were `lost` are tried last. Without `graded`, fp32 serves where precisions have
-    no grades yet. Raises ModelError and ProviderError.
+    Providers in `lost` are tried last. Without `graded`, fp32 serves if precisions have no grades
+    yet. Raises ModelError and ProviderError.
     """
     if model.format.is_table:
         with closing(await asyncio.to_thread(open_table, model, config.threads)) as embedder:

@@ -1,7 +1,7 @@
-"""OpenVINO behind the seam: its CPU code computes in bf16, which ONNX Runtime's cannot.
+"""Session on OpenVINO, whose CPU code computes in bf16, unlike ONNX Runtime's.
 
-Its plugin for ONNX Runtime runs the same code, but offers no device on processors of other makers.
-A session's first run must not be of a single token: in 2026.4 all later runs are wrong then.
+OpenVINO's plugin for ONNX Runtime runs the same code, but offers no device on processors of other
+makers. A session's first run must not have a single token: in 2026.4 all later runs are wrong then.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _PRECISION_OF: Final = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int
 
 
 class OpenVinoSession:
-    """A compiled model, with one request for each run that may go on at a time."""
+    """A compiled model with one infer request for each lane."""
 
     def __init__(self, graph: Path, provider: Provider, placement: Placement) -> None:
         try:
@@ -47,7 +47,7 @@ class OpenVinoSession:
         request = self._idle.get()
         try:
             request.infer([ids], share_inputs=True)
-            # the request's own memory is written by its next run
+            # the next run overwrites the request's memory
             vectors: NDArray[np.float32] = request.get_output_tensor(0).data.copy()
         except Exception as error:
             raise ProviderError(f"the model's run failed: {first_line(error)}") from error
@@ -56,7 +56,7 @@ class OpenVinoSession:
         return vectors
 
     def finish_profile(self) -> Ran:
-        """Give the nodes of the compiled graph; raises ProviderError if they cannot be read."""
+        """Return the nodes of the compiled graph; raises ProviderError if they cannot be read."""
         try:
             (device,) = self._compiled.get_property("EXECUTION_DEVICES")
             infos = [node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops()]
@@ -68,7 +68,7 @@ class OpenVinoSession:
         return Ran({where: len(active)}, dict(Counter(_product_precisions(active))))
 
     def renew(self) -> bool:
-        """Return False: nothing is recorded during runs."""
+        """Return False: OpenVINO records nothing during runs."""
         return False
 
 

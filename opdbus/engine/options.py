@@ -1,4 +1,4 @@
-"""The session options of each provider's runtime."""
+"""Session options for each provider's runtime."""
 
 from typing import Any, Final
 
@@ -7,29 +7,28 @@ from opdbus.engine.gpus import openvino_accelerators
 from opdbus.engine.host import HERE
 from opdbus.engine.session import Placement
 
-# Columns of activations that share a scale in OpenVINO's int8: a third of a percent closer to fp32
-# than one scale for the whole row, for 5% of the speed (MiniLM-L6 on Zen 4).
+# Columns of activations that share a scale in OpenVINO's int8: more exact than one scale a row.
 _INT8_GROUP: Final = "128"
-# TensorRT builds another engine for more rows; it sets memory aside for this many of the longest.
+# TensorRT builds another engine for more rows; it reserves memory for this many of the longest.
 TENSORRT_ROWS: Final = 512
 
 
 def none(_placement: Placement) -> dict[str, Any]:
-    """Give no options."""
+    """Return no options."""
     return {}
 
 
 def device_id(placement: Placement) -> dict[str, Any]:
-    """Give the device's number alone."""
+    """Return only the device number."""
     return {"device_id": placement.device}
 
 
 def cuda(placement: Placement) -> dict[str, Any]:
-    """Give CUDA its device and the limit of its memory."""
+    """Return CUDA's device and memory limit."""
     options: dict[str, Any] = {
         "device_id": placement.device,
         "arena_extend_strategy": "kSameAsRequested",
-        # else fp32 would be multiplied in 19 bits
+        # TF32 would multiply fp32 in 19 bits
         "use_tf32": 0,
     }
     if placement.memory_limit:
@@ -38,7 +37,7 @@ def cuda(placement: Placement) -> dict[str, Any]:
 
 
 def tensorrt(placement: Placement) -> dict[str, Any]:
-    """Give TensorRT one profile for all shapes, or it would build an engine for each of them."""
+    """Return one optimization profile for all shapes: else TensorRT builds an engine for each."""
     options: dict[str, Any] = {
         "device_id": placement.device,
         "trt_fp16_enable": placement.precision == "fp16",
@@ -59,12 +58,12 @@ def tensorrt(placement: Placement) -> dict[str, Any]:
 
 
 def coreml(_placement: Placement) -> dict[str, Any]:
-    """Give Core ML the program format and all its units."""
+    """Return Core ML's program format, with all its compute units."""
     return {"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"}
 
 
 def openvino_cpu(placement: Placement) -> dict[str, Any]:
-    """Give OpenVINO's CPU as many streams as there are lanes."""
+    """Return OpenVINO's CPU options, with one stream for each lane."""
     has_bf16 = HERE.features() & cpus.BF16
     hints = {"fp32": "f32", "bf16": "bf16", "int8": "bf16" if has_bf16 else "f32"}
     config = {
@@ -78,7 +77,7 @@ def openvino_cpu(placement: Placement) -> dict[str, Any]:
 
 
 def openvino_accelerator(placement: Placement) -> dict[str, Any]:
-    """Give OpenVINO the GPU or NPU of the placement's number."""
+    """Return OpenVINO's GPU or NPU with the placement's device number."""
     hint = {"fp32": "f32", "fp16": "f16"}[placement.precision]
     device = list(openvino_accelerators(HERE))[placement.device]
     return {"device": device, "config": {"INFERENCE_PRECISION_HINT": hint}}

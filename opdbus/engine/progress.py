@@ -1,4 +1,4 @@
-"""Logs work that takes minutes: its start, every ten seconds that it goes on, and its end."""
+"""Log events for work that takes minutes: start, every ten seconds, end."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ _EVERY_SECONDS: Final = 10.0
 
 @contextmanager
 def log_compiling(provider: str, every: float = _EVERY_SECONDS) -> Iterator[None]:
-    """Log that a provider compiles the model for as long as the context lasts."""
+    """Log that a provider compiles the model while the context lasts."""
     began, ended = time.monotonic(), threading.Event()
 
     def repeat() -> None:

@@ -1,4 +1,4 @@
-"""Proof that a session runs where it should and gives the model's own vectors."""
+"""Proof that a session runs on its provider and computes the reference vectors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from opdbus.models import arrays
 
 # Largest difference of any component from double precision; fp32 engines stay near 1e-6.
 FP32_TOLERANCE: Final = 1e-5
-# Smallest cosine to the reference vectors, by precision. 16-bit floats stay far above it; below it,
-# int8 is broken (the accuracy gate decides how much it may lose in use).
+# Smallest cosine to the reference vectors, by precision. 16-bit floats stay far above it; int8
+# below it is broken. The accuracy gate decides how much int8 may lose in use.
 LEAST_COSINE: Final = {
     "fp32": 0.999999,
     "fp16": 0.999,
@@ -34,10 +34,10 @@ UNIT_TOLERANCE: Final = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The measurements of a session that passed its proof."""
+    """Measurements of a session that passed its proof."""
 
     nodes: Mapping[str, int]
-    # matrix products by the precision in which they were computed
+    # number of matrix products by precision
     products: Mapping[str, int]
     precision: str
     max_deviation: float
@@ -46,14 +46,14 @@ class Proof:
 
     @property
     def tolerance(self) -> float:
-        """The largest deviation that fp32 may have, the largest loss of cosine of all others."""
+        """Largest deviation allowed in fp32, largest loss of cosine in other precisions."""
         least = 1.0 - LEAST_COSINE[self.precision]
         return FP32_TOLERANCE if self.precision == "fp32" else round(least, 6)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Rows of token ids, and the vectors that the numpy reference gives for them."""
+    """Rows of token ids and their vectors by the numpy reference."""
 
     rows: list[NDArray[np.int64]]
     vectors: NDArray[np.float32]
@@ -71,7 +71,7 @@ class Probe:
             ) from None
 
     def batches(self) -> list[list[int]]:
-        """Give the rows to run together: each alone, then all those of one length."""
+        """Return the row indexes to run together: each row alone, then all rows of one length."""
         by_length: dict[int, list[int]] = {}
         for number, row in enumerate(self.rows):
             by_length.setdefault(len(row), []).append(number)
@@ -80,20 +80,20 @@ class Probe:
 
 
 def prove(session: Session, provider: Provider, precision: str, probe: Probe) -> Proof:
-    """Run the probe, and require the right nodes, precision and vectors.
+    """Run the probe and require the right nodes, precision and vectors.
 
-    Raises ProofFailed that names what was found instead.
+    Raises ProofFailed that names the difference.
     """
     try:
         seen = _run_all(session, provider, probe)
     finally:
         ran = session.finish_profile()
     if session.renew():
-        # the session that will serve is not the one that was recorded, and is checked too
+        # the session that serves is not the recorded one, so it is checked too
         seen += _run_all(session, provider, probe)
     _require_nodes(ran.nodes, provider)
     _require_products(ran.products, provider, precision)
-    # Python's `max` would pass over NaN
+    # np.max keeps NaN, which Python's `max` may pass over
     deviations, cosines, errors = np.transpose(seen)
     proof = Proof(
         ran.nodes,
@@ -117,9 +117,9 @@ def _require_nodes(nodes: Mapping[str, int], provider: Provider) -> None:
 
 
 def _require_products(products: Mapping[str, int], provider: Provider, precision: str) -> None:
-    """Refuse a session that computes in another precision than it should, faster or not.
+    """Refuse a session that computes in another precision than requested, even a faster one.
 
-    In int8 some layers stay exact, which are most of a small model.
+    In int8 some layers stay exact, most layers in a small model, so one product is enough.
     """
     least = 1 if precision == "int8" else max(products.values(), default=0)
     if products and products.get(precision, 0) < least:
@@ -157,7 +157,7 @@ def _require_unit(error: float, provider: Provider) -> None:
 def _run_all(
     session: Session, provider: Provider, probe: Probe
 ) -> list[tuple[float, float, float]]:
-    """Run the probe's batches; raises ProofFailed if one cannot be run."""
+    """Run the probe's batches; raises ProofFailed if one fails."""
     try:
         return [_run(session, probe, batch) for batch in probe.batches()]
     except Exception as error:  # noqa: BLE001 -- runtimes raise bare exceptions
@@ -165,7 +165,7 @@ def _run_all(
 
 
 def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, float, float]:
-    """Give the largest deviation, the smallest cosine, and the worst error of a length."""
+    """Return the largest deviation, the smallest cosine and the largest error of the length."""
     vectors = session.run(np.stack([probe.rows[number] for number in batch]))
     expected = probe.vectors[batch].astype(np.float64)
     if vectors.shape != expected.shape:

@@ -1,4 +1,4 @@
-"""A row of the provider table: where a model can run, and why it cannot run there now."""
+"""Row type of the provider table, with the checks that a provider can run here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,53 +13,53 @@ from opdbus.platform import pip
 from opdbus.settings.parsing import ALL_DEVICES
 
 _SYSTEMS: Final = {"win32": "Windows", "darwin": "macOS"}
-# All of them install one folder `onnxruntime`, so that only the last one installed works.
+# All of them install one folder `onnxruntime`, so only the last one installed works.
 _WHEELS: Final = ("onnxruntime-gpu", "onnxruntime", "onnxruntime-directml", "onnxruntime-migraphx")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Provider:
-    """One row: where a model can run, what that needs, and with which options.
+    """One execution provider: its requirements, options and limits.
 
-    `find_devices` gives at least one device, numbered as OP_DBUS_GPU_DEVICE does, or raises
-    ProviderError that says what is missing and what to do.
+    `find_devices` returns at least one device, numbered as in OP_DBUS_GPU_DEVICE, or raises
+    ProviderError with the cause and advice.
     """
 
     name: str
-    # the name that the runtime records for a node that ran there
+    # name that the runtime records for a node that ran there
     runtime_name: str
-    # what pip is to install where a package is missing
+    # pip requirement to install if a package is missing
     install: str
     find_devices: Callable[[Host], Sequence[Gpu]]
-    # graph dialect by precision; the gate finds out which of them are good for anything here
+    # graph dialect by precision; the gate grades them
     dialects: Mapping[str, str]
     options: Callable[[Placement], dict[str, Any]]
-    # the package that opens the model
+    # package that opens the model
     runtime: str = "onnxruntime"
-    # a package beside it that brings the provider, which is then found by device, not by name
+    # package beside it that contains the provider, which is then found by device, not by name
     plugin: str = ""
-    # the one operating system that has it, as sys.platform names it
+    # the only operating system that has it, as in sys.platform; empty for all
     system: str = ""
     libraries: tuple[SharedLibrary, ...] = ()
-    # what to do where one of them is missing
+    # advice if one of the libraries is missing
     library_advice: str = ""
-    # where else nodes may run, without breaking the promise that the name makes
+    # other runtime names on which nodes may run as well
     also: frozenset[str] = frozenset()
-    # most tokens and most rows a batch, whatever was measured
+    # upper limits of tokens and rows in a batch, whatever the measurement
     most_tokens: int = 1 << 16
     most_rows: int = 1 << 16
-    # precisions in which a text's vector would depend on the texts that run with it, so none may
+    # precisions in which a text's vector depends on its batch, so batches have one row
     single: frozenset[str] = frozenset()
-    # each new shape of a batch costs time and memory, so batches are full or of one row
+    # each new batch shape costs time and memory, so batches are full or of one row
     whole_batches: bool = False
-    # a single text is given all threads, in a session of its own
+    # a single text gets all threads, in a session of its own
     has_solo: bool = False
-    # a graph is compiled when it is opened, for minutes unless the result was kept
+    # opening compiles the graph, which takes minutes unless the result is cached
     compiles: bool = False
     is_cpu: bool = False
 
     def require(self, wanted: Sequence[str], host: Host = HERE) -> dict[int, str]:
-        """Check that a session could be opened here, and name the hardware of each wanted device.
+        """Check that a session could be opened here, and return the hardware by device number.
 
         `wanted` is as in OP_DBUS_GPU_DEVICE. Raises ProviderError.
         """
@@ -77,7 +77,7 @@ class Provider:
         return {0: devices[0].name} if self.is_cpu else self._chosen(wanted, devices)
 
     def installed(self, host: Host) -> str:
-        """Give the package that the provider comes from and its version.
+        """Return the package that contains the provider, and its version.
 
         Raises ProviderError that names what to install.
         """

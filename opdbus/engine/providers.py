@@ -1,4 +1,4 @@
-"""The table of execution providers, and which of them a setting's names mean."""
+"""Table of execution providers, and the rows that a setting's names select."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Provider
 from opdbus.platform import pip
 
-# Only operators of the ONNX standard, for providers that know no others.
+# Dialects with operators of the ONNX standard only, for providers that support no others.
 _STANDARD: Final = {"fp16": "standard-half", "fp32": "standard"}
 _CPU: Final = "op-dbus[cpu]"
 _GPU: Final = "op-dbus[gpu]"
@@ -120,11 +120,11 @@ PROVIDERS: Final = {provider.name: provider for provider in _ROWS}
 
 
 def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
-    """Give the engines that `cpu` means and that are installed, the one that suits best first.
+    """Return the installed engines that `cpu` stands for, the most suitable first.
 
-    Where the gate may choose, it decides. Else OpenVINO suits AMX best, for which it has code in
-    bf16, the fastest there is; it is named there even if it is not installed, as the fallback's
-    reason is a hint.
+    This order holds until the gate has decided. With AMX, OpenVINO is first because of its bf16
+    code; it is listed there even if not installed, since the fallback's reason then is a hint to
+    the user. If none is installed, return cpu:onnxruntime.
     """
     engines = ("cpu:onnxruntime", "cpu:openvino")
     installed = tuple(name for name in engines if host.has_package(PROVIDERS[name].runtime))
@@ -134,7 +134,7 @@ def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
 
 
 def candidates(names: Sequence[str], host: Host = HERE) -> list[Provider]:
-    """Give the table's rows for requested names, in order, `cpu` expanded to its engines."""
+    """Return the table's rows for requested names, in order, `cpu` expanded to its engines."""
     rows = []
     for name in names:
         rows += [PROVIDERS[n] for n in (cpu_engines(host) if name == "cpu" else (name,))]

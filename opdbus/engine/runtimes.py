@@ -1,4 +1,4 @@
-"""Opens a model with the runtime that a provider belongs to."""
+"""Dispatch to the runtime that opens a provider's model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One bounded queue in front of the model's threads; every future is settled, whatever happens."""
+"""Bounded queue in front of the model's threads; every future is settled."""
 
 import asyncio
 import threading
@@ -21,9 +21,9 @@ Run: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 log = structlog.get_logger()
 
-# A running batch takes milliseconds; one that takes this long is stuck and is not waited for.
+# A batch takes milliseconds; one that takes this long is stuck and is not waited for.
 _PATIENCE_SECONDS: Final = 1.0
-# What runtimes say, in lower case, when a device's memory does not suffice.
+# Parts of error messages, in lower case, about a lack of device memory.
 _NO_MEMORY: Final = (
     "out of memory",
     "failed to allocate",
@@ -32,21 +32,20 @@ _NO_MEMORY: Final = (
     "alloc_failed",
     "memoryerror",
 )
-# For a while after a request of few texts batches are kept short.
+# Batches are kept short for this long after a request of few texts.
 _ATTENTION_SECONDS: Final = 2.0
-# Tokens of a text that one thread reads as soon as several, which take twice the processor's time:
-# a question mostly, beside which another thread looks up words.
+# A text of up to this many tokens runs on one thread: several are no faster and use twice the CPU.
 _SHORT: Final = 12
-# Two tokens that every vocabulary has: what is left to try when a batch has failed.
+# Two token ids that every vocabulary has, to test the model after a failed batch.
 _CANARY: Final = ((0, 1),)
 
 
 class Scheduler:
-    """Runs a model (ids (n, length) to vectors (n, dimension)) on one thread for each of its lanes.
+    """Bounded queue of a model, with one thread for each lane.
 
-    A lane is a run that may go on beside others: another core's, another device's. A text that
-    comes alone, and is no short one, runs on `solo`, if there is one. `lost` waits for the model to
-    stop working.
+    A lane runs ids (n, length) to vectors (n, dimension), beside other lanes: on another core or
+    another device. A text that comes alone and is not short runs on `solo`, if given. `lost` waits
+    for the model to stop working.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Scheduler:
         self._callers = Callers(dimension, limit)
         self._wake = threading.Condition()
         self._stopping = False
-        # why the model stopped working, no exception, which would keep its callers' frames alive
+        # Reason why the model stopped working. It is no exception, which would keep frames alive.
         self.fault = ""
         self._lost = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,9 +76,10 @@ class Scheduler:
         self._left = len(self._threads)
         self._running = 0
         self._solo = solo
-        # when somebody last asked for few texts, and so waits for each millisecond
+        # time of the last request of few texts, whose caller waits for each millisecond
         self._few_at = float("-inf")
-        # lanes that run alone, or wait to: nobody else begins meanwhile, or they would wait forever
+        # Lanes that run alone or wait to. No other lane starts meanwhile, or they might wait
+        # forever.
         self._exclusive = 0
 
     async def __aenter__(self) -> Self:
@@ -91,7 +91,7 @@ class Scheduler:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Refuse what waits, let the running batches finish unless stuck, settle the rest."""
+        """Refuse queued rows, let running batches finish unless stuck, and settle all callers."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
@@ -99,7 +99,7 @@ class Scheduler:
             # the batches' own deliveries were queued on the loop before this is set
             await asyncio.wait([self._ended], timeout=self._patience)
             if self._ended.done():
-                # they have only to return: what follows may count on their end
+                # The threads have only to return. Later steps may rely on their end.
                 self.join()
         finally:
             self._callers.fail_all(ShuttingDown())
@@ -111,34 +111,34 @@ class Scheduler:
 
     @property
     def depth(self) -> int:
-        """Count the texts that wait or run."""
+        """Number of texts that wait or run."""
         return self._callers.depth
 
     @property
     def texts(self) -> int:
-        """Count the texts that got their vectors."""
+        """Number of texts whose vectors were delivered."""
         return self._callers.served
 
     async def lost(self) -> None:
-        """Wait until the model has stopped working; `fault` says why."""
+        """Wait until the model has stopped working; `fault` has the reason."""
         await self._lost.wait()
 
     @property
     def budget(self) -> int:
-        """Most tokens a batch, as of now."""
+        """Current token limit of a batch."""
         return self._budget.tokens
 
     @property
     def lanes(self) -> int:
-        """Count the batches that may run at once."""
+        """Number of batches that may run at once."""
         return len(self._threads)
 
     async def embed(self, rows: Tokens, priority: Rank = Rank.FEW) -> NDArray[np.float32]:
-        """Give the vectors (rows, dimension) of tokenized texts, float32 of length 1.
+        """Return the vectors (rows, dimension) of tokenized texts, float32 of length 1.
 
-        Many texts at once wait for the few of others, whatever their priority. Cancelling takes the
-        rows that wait out of the queue. Raises LimitsExceeded at once if the queue has no room for
-        all of them (bulk work always has), ProviderLost if the model stops working, ShuttingDown.
+        Requests of many texts run after those of few, whatever their priority. Cancelling removes
+        the queued rows. Raises LimitsExceeded at once if the queue has no room for all rows (except
+        for bulk work), ProviderLost if the model stops working, ShuttingDown.
         """
         if self._stopping or self._loop is None:
             raise ShuttingDown
@@ -160,13 +160,13 @@ class Scheduler:
             if caller.left:
                 with self._wake:
                     self._backlog.drop(caller.request)
-            # it holds the exception, which holds this frame
+            # it refers to the exception, which refers to this frame
             del caller
 
-    # on the model's threads
+    # the following methods run on the model's threads
 
     def _live(self, run: Run) -> None:
-        """Work, and tell the loop when all threads are done; the body of each of them."""
+        """Run batches, then notify the loop if this is the last thread; the body of each thread."""
         try:
             self._work(run)
         finally:
@@ -177,7 +177,7 @@ class Scheduler:
                 self._on_loop(self._end)
 
     def _work(self, run: Run) -> None:
-        """Run batches until told to stop."""
+        """Run batches until stopped."""
         while True:
             with self._wake:
                 self._wake.wait_for(self._has_news)
@@ -194,12 +194,12 @@ class Scheduler:
                 with self._wake:
                     self._running -= 1
                     self._wake.notify_all()
-            # only now: a caller that asks again at once must find that nothing else runs
+            # Deliver only now: a caller that asks again at once must find that nothing else runs.
             if vectors is not None:
                 self._deliver(parts, vectors)
 
     def _tried(self, run: Run, parts: Sequence[Part]) -> NDArray[np.float32] | None:
-        """Run a batch; None where that failed, and what follows from it is done."""
+        """Run a batch; on failure handle it and return None."""
         try:
             return self._attempt(run, parts)
         except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
@@ -207,7 +207,7 @@ class Scheduler:
             return None
 
     def _next_batch(self) -> list[Part]:
-        """Take rows to run: few of them are divided among the lanes that idle."""
+        """Take rows to run; a short backlog is divided among the idle lanes."""
         budget, idle = self._budget, len(self._threads) - self._running
         share = -(-self._backlog.tokens // max(1, idle))
         is_watched = time.monotonic() - self._few_at < _ATTENTION_SECONDS
@@ -233,14 +233,14 @@ class Scheduler:
         return vectors
 
     def _require_vectors(self, vectors: NDArray[np.float32], rows: int) -> None:
-        """Refuse what a provider that went wrong after its proof may give."""
+        """Raise ValueError for the wrong shape or non-finite numbers."""
         if vectors.shape != (rows, self._dimension):
             raise ValueError(f"its output has the shape {vectors.shape}")
         if not np.isfinite(vectors).all():
             raise ValueError("its output holds numbers that are not finite")
 
     def _cope(self, run: Run, parts: Sequence[Part], error: Exception) -> None:
-        """Try a failed batch in smaller parts or alone, give it up, or give up the model."""
+        """Retry a failed batch split or alone, fail its callers, or give up the model."""
         is_short_of_memory = any(sign in str(error).lower() for sign in _NO_MEMORY)
         if is_short_of_memory and count_rows(parts) > 1:
             self._split(parts)
@@ -262,13 +262,14 @@ class Scheduler:
         tokens = count_rows(parts) * parts[0].length
         with self._wake:
             self._budget.out_of_memory(tokens)
-            # what was cancelled meanwhile is not run again; what is cancelled now is dropped after
+            # Rows cancelled before now are not run again; those cancelled from now on are dropped
+            # later.
             self._backlog.put_back([part for part in parts if part.request in self._callers])
             budget = self._budget.tokens
         log.warning("out of memory", batch_tokens=tokens, next_batch_tokens=budget)
 
     def _alone(self, run: Run, parts: Sequence[Part]) -> NDArray[np.float32]:
-        """Run a batch while no other lane runs: what fits alone must not fail beside others."""
+        """Run a batch while no other lane runs: other lanes may use the memory that it needs."""
         with self._wake:
             self._exclusive += 1
             self._running -= 1
@@ -288,7 +289,7 @@ class Scheduler:
         self._on_loop(self._lose, ProviderLost(self.fault))
 
     def _is_alive(self, run: Run) -> bool:
-        """Whether the model still runs two tokens, so that the fault was the batch's."""
+        """Return true if the model still runs two tokens, so that the batch was at fault."""
         try:
             self._require_vectors(run(np.array(_CANARY, np.int64)), 1)
         except Exception:  # noqa: BLE001 -- runtimes raise bare exceptions
@@ -296,17 +297,17 @@ class Scheduler:
         return True
 
     def _deliver(self, parts: Sequence[Part], vectors: NDArray[np.float32]) -> None:
-        # here, since the loop has more to do
+        # copied on this thread, since the event loop is busier
         self._callers.deliver(parts, vectors)
         self._on_loop(self._callers.count_down, parts)
 
     def _on_loop(self, work: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None  # noqa: S101 -- set before the threads start
-        # a batch that outlived our patience may outlive the loop
+        # a batch that outlasted `patience` may outlast the loop
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(work, *arguments)
 
-    # on the event loop
+    # the following methods run on the event loop
 
     def _end(self) -> None:
         if not self._ended.done():

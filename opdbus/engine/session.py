@@ -1,4 +1,4 @@
-"""The seam between the engine and the model runtimes: what a session takes and gives."""
+"""Interface between the engine and the model runtimes."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and how one session runs: up to `lanes` runs at a time share `threads`."""
+    """Device, precision and threads of one session: up to `lanes` parallel runs share `threads`."""
 
     device: int = 0
     precision: str = "fp32"
     threads: int = 1
     lanes: int = 1
-    # bytes of the accelerator's memory, None for all that is free
+    # bytes of the accelerator's memory; None for all free memory
     memory_limit: int | None = None
-    # where a provider may keep what it compiled
+    # folder in which a provider may cache compiled graphs
     cache: Path | None = None
-    # most tokens a row: the graph has no positions past them
+    # largest number of tokens in a row: the graph has no further positions
     longest: int = 512
 
     def on(self, device: int) -> Placement:
-        """Give the same placement on another device."""
+        """Return the same placement on another device."""
         return replace(self, device=device)
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Where the nodes of a model ran, and in which precision its matrix products were computed.
+    """Number of nodes by runtime name, and number of matrix products by precision.
 
-    `products` is empty where a provider fuses the whole model into one node.
+    `products` is empty if a provider fuses the whole model into one node.
     """
 
     nodes: Mapping[str, int]
@@ -53,14 +53,14 @@ class Session(Protocol):
         """
 
     def finish_profile(self) -> Ran:
-        """Stop recording, and give what ran since the session was opened; raises ProviderError."""
+        """Stop recording and return the nodes and products so far; raises ProviderError."""
 
     def renew(self) -> bool:
-        """Open the model again if its runtime cannot stop recording; return whether it did so."""
+        """Reopen the model if its runtime cannot stop recording; return true if it did so."""
 
 
 def first_line(error: Exception) -> str:
-    """Give the one line of a runtime's message that says what happened."""
+    """Return the line of a runtime's message that names the cause."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if lines[0].startswith("Exception from "):
         # OpenVINO's message begins with places in its source, the outermost first

@@ -1,4 +1,4 @@
-"""Texts to vectors by a static table, with numpy alone: no model runs."""
+"""Vectors of texts by a static table, with numpy alone."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     from opdbus.engine.tokens import Numbers, Tokens
     from opdbus.models.static_table import StaticTable
 
-# Rows gathered at a time: so many that a thread seldom asks for the interpreter, and so few that
-# they are summed while they are near the processor.
+# Rows gathered at a time: many, to release the GIL for long; few enough to stay in the cache.
 _ROWS: Final = 8192
-# Past so many tokens, rounding in single precision would add up.
+# Longer sums use double precision, because rounding in single precision would add up.
 _MANY: Final = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Vectors (texts, dimension) of length 1, the tokens of each text, and which texts were cut."""
+    """Vectors (texts, dimension) of length 1, and tokens and truncation of each text."""
 
     vectors: NDArray[np.float32]
     lengths: NDArray[np.intp]
@@ -38,7 +37,7 @@ class Encoded:
         return len(self.lengths)
 
     def take(self, wanted: Numbers) -> Self:
-        """Return the texts with these numbers."""
+        """Return the texts with these indexes."""
         at = np.asarray(wanted, np.intp)
         return type(self)(
             self.vectors.take(at, axis=0), self.lengths.take(at), self.truncated.take(at)
@@ -57,7 +56,7 @@ class Encoded:
 
 
 class StaticEncoder:
-    """Encodes texts by a table; safe to use from any thread."""
+    """Encoder of texts by a table; safe to use from any thread."""
 
     def __init__(self, table: StaticTable, most_words: int = MOST_WORDS) -> None:
         self.table = table
@@ -85,21 +84,22 @@ class StaticEncoder:
         return self.tokenizer.count(texts)
 
     def reference(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return vectors (texts, dimension) by the tokenizer's library, in double precision."""
+        """Return vectors (texts, dimension) by the tokenizers library, in double precision."""
         sums = np.array([self.table.sums(ids) for ids in self.tokenizer.library.encode(texts)])
         sums /= np.linalg.norm(sums, axis=1, keepdims=True)
         return sums
 
     def _sums(self, tokens: Tokens) -> NDArray[np.float32]:
-        """Return the sums of texts' rows without those of [CLS] and [SEP], the shortest first."""
+        """Return the sums of texts' rows without [CLS] and [SEP]; texts come shortest first."""
         sums = np.empty((len(tokens), self.table.dimension), np.float32)
         first, counts = tokens.first + 1, tokens.lengths - len(self.table.words.around)
         end = len(tokens)
         while end:
-            # texts of about as many tokens are summed together
+            # texts of similar length are summed together
             most = int(counts[end - 1])
             start = max(0, end - max(1, _ROWS // max(1, most)))
-            # the first tokens of all texts, then the second ones: whole lines of memory are added
+            # the first tokens of all texts, then the second ones, so that whole cache lines are
+            # added
             number = np.arange(most)[:, None]
             ids = tokens.ids.take(first[start:end] + number, mode="clip")
             if counts[start] < most:
@@ -109,14 +109,14 @@ class StaticEncoder:
         return sums
 
     def _add(self, ids: NDArray[np.int64], into: NDArray[np.float32]) -> None:
-        """Sum the rows of ids (tokens, texts)."""
+        """Sum the rows of ids (tokens, texts) into `into` (texts, dimension)."""
         rows = self._buffer()[: ids.size]
         self._unpacked.rows.take(ids.ravel(), axis=0, out=rows, mode="clip")
         kind = np.float64 if len(ids) > _MANY else np.float32
         rows.reshape(*ids.shape, into.shape[1]).sum(axis=0, dtype=kind, out=into)
 
     def _buffer(self) -> NDArray[np.float32]:
-        """Return this thread's memory for rows; new memory costs more than the sums."""
+        """Return this thread's buffer for rows; allocating one costs more than the sums."""
         if not hasattr(self._memory, "rows"):
             most = max(_ROWS, self.table.max_tokens)
             self._memory.rows = np.empty((most, self.table.dimension), np.float32)
@@ -125,7 +125,7 @@ class StaticEncoder:
 
 
 class _Unpacked:
-    """Rows of a table in single precision, made when they are first needed, and one of zeros."""
+    """Rows of a table in single precision, unpacked on first use, and one row of zeros."""
 
     def __init__(self, table: StaticTable) -> None:
         self._table = table
@@ -135,7 +135,7 @@ class _Unpacked:
         self._known = np.zeros(self.nothing, np.bool_)
 
     def require(self, ids: NDArray[np.int64]) -> None:
-        """Make the rows of these ids; threads that make the same ones make them alike."""
+        """Unpack the rows of these ids; threads that unpack the same rows write equal values."""
         missing = ids.compress(~self._known.take(ids))
         if len(missing):
             new = np.unique(missing)

@@ -1,4 +1,4 @@
-"""The engine of a static table: vectors are there when texts are tokenized, and no model runs."""
+"""Engine of a static table: encoding a text yields its vector, and no model runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from opdbus.models.folder import Model
 
-# It is no row of the table of providers: nothing else runs a static table, or is run by numpy.
+# Not a row of the provider table: nothing else runs a static table or uses numpy.
 _NUMPY: Final = Provider(
     "cpu:numpy",
     "numpy",
@@ -32,14 +32,14 @@ _NUMPY: Final = Provider(
     runtime="numpy",
     is_cpu=True,
 )
-# Past this many, threads wait for each other.
+# More threads than this wait for each other.
 _MOST_THREADS: Final = 8
-# Tokens that are stored together: some thousand texts.
+# Token budget of a batch for storing: some thousand texts.
 _TOGETHER: Final = 1 << 16
 
 
 class Instant:
-    """What a scheduler is to other engines: nothing waits here, and nothing can be lost."""
+    """`Runner` of a static table: nothing waits, and nothing can be lost."""
 
     depth: Final = 0
     budget: Final = _TOGETHER
@@ -56,11 +56,11 @@ class Instant:
         return vectors
 
     async def lost(self) -> None:
-        """Wait for what does not happen."""
+        """Wait forever: a table cannot be lost."""
         await asyncio.Event().wait()
 
     def join(self) -> None:
-        """Return: there are no threads."""
+        """Return at once: there are no threads."""
 
 
 def open_table(model: Model, threads: int | None) -> Embedder:
@@ -69,6 +69,6 @@ def open_table(model: Model, threads: int | None) -> Embedder:
     proof = static_proof.prove(encoder)
     size = model.weights.stat().st_size
     proven = Proven((), _NUMPY, HERE.processor(), proof, (), Placement(), size)
-    # texts encode side by side
+    # number of threads that encode texts in parallel
     side_by_side = min(threads or cpus.usable(), _MOST_THREADS)
     return Embedder(model, proven, encoder, Instant(), side_by_side)

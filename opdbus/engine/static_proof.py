@@ -1,4 +1,4 @@
-"""Proof that a static table is summed right here: a few texts against the kept reference."""
+"""Proof that numpy sums a static table correctly here, against stored reference vectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXTS: Final = (
 
 
 def record(encoder: StaticEncoder) -> None:
-    """Keep what the reference makes of the texts, beside the table."""
+    """Store the reference vectors of the texts beside the table."""
     np.save(encoder.table.folder / PROOF, encoder.reference(TEXTS).astype(np.float32))
 
 

@@ -1,4 +1,4 @@
-"""What each provider of the table is here: installed, usable, proven, or why it is not."""
+"""Survey of the provider table on this host: installed, usable, proven, or the reason why not."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ NO_MODEL: Final = "the level {} has no model to prove it with; set OP_DBUS_VECTO
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of proving the level's model on a provider; `reason` is empty if it passed."""
+    """Result of proving the level's model on a provider; `reason` is empty if it passed."""
 
     reason: str = ""
     hardware: str = ""
@@ -36,25 +36,25 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A shared library that a provider loads: the major version it wants, and the one found."""
+    """A shared library that a provider loads, with its required major version and the one found."""
 
     library: str
     wanted: str
-    # empty where there is none
+    # empty if the library is missing
     found: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one provider is here; `reason` is empty if it is usable."""
+    """State of one provider on this host; `reason` is empty if it is usable."""
 
     provider: str
-    # the package that it comes from, with its version, empty where that is not installed
+    # package with its version; empty if it is not installed
     installed: str
     devices: tuple[str, ...]
     libraries: tuple[Version, ...]
     reason: str
-    # None where nothing was tried
+    # None if no proof was tried
     outcome: Outcome | None = None
 
 
@@ -70,7 +70,7 @@ async def survey(settings: Config, prove: Prove | None, host: Host = HERE) -> li
 
 
 def look(row: Provider, settings: Config, host: Host) -> Finding:
-    """Find what is installed of a provider, without opening a model."""
+    """Examine a provider without opening a model."""
     reason = ""
     try:
         row.require(settings.gpu_device, host)
@@ -86,7 +86,7 @@ def look(row: Provider, settings: Config, host: Host) -> Finding:
 
 
 def _or(ask: Callable[[], Any], nothing: Any) -> Any:  # noqa: ANN401 -- the type that `ask` gives
-    """Call `ask`, whose fault `require` has already put into words."""
+    """Call `ask`, or return `nothing` on an error, which `require` has reported already."""
     try:
         return ask()
     except Exception:  # noqa: BLE001 -- a half-installed runtime raises anything
@@ -103,7 +103,7 @@ def _versions(row: Provider, host: Host) -> tuple[Version, ...]:
 
 
 async def prove(name: str, settings: Config) -> Outcome:
-    """Prove the level's model on a provider, in a child process: a broken driver may kill it."""
+    """Prove the level's model on a provider in a child process: a broken driver may kill it."""
     level = settings.vector_level
     if level not in ON_PROVIDERS:
         return Outcome(NO_MODEL.format(level))
@@ -124,7 +124,7 @@ async def _outcome(settings: Config) -> Outcome:
 
 
 def _prove(given: dict[str, Any]) -> str:
-    """Prove what `prove` asks for, in the child process."""
+    """Run the proof that `prove` requests; in the child process."""
     return json.dumps(asdict(asyncio.run(_outcome(config.load(given)))))
 
 

@@ -1,4 +1,4 @@
-"""Texts to token ids, cut at the model's limit, each with a mark where it was cut."""
+"""Tokenizer: texts to token ids, cut at the model's limit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from opdbus.platform.regular_files import read_regular
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
-# Characters looked at together: so many that the calls of numpy are long, so few that their arrays
-# stay near the processor.
+# Characters per step: enough for long numpy calls, few enough for the arrays to stay in the cache.
 AT_ONCE: Final = 1 << 19
-# So few characters the library, once it is open, tokenizes sooner.
+# Below this many characters the library, once it is open, is faster.
 _LITTLE: Final = 256
 
 
 class Tokenizer:
     """A model's tokenizer; safe to call from any thread.
 
-    The ids are the library's. Of plain texts they come from a cache of words, many times as fast.
+    The ids equal those of the tokenizers library. Those of plain (ASCII) texts come from a word
+    cache, which is many times as fast.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Tokenizer:
     ) -> None:
         """Read a tokenizer; raises ModelError.
 
-        With its words, the library is opened when the first text comes that is not plain.
+        If `words` is given, the library is opened only for the first text that is not plain.
         """
         self.path = path
         self.max_tokens = max_tokens
@@ -52,7 +52,7 @@ class Tokenizer:
 
     @classmethod
     def of(cls, model: Model) -> Self:
-        """Read a model's tokenizer; raises ModelError, also for that of a model with more words."""
+        """Read a model's tokenizer; raises ModelError, also if ids exceed the vocabulary."""
         made = cls(model.tokenizer, model.shape.max_tokens)
         if made.library.most >= model.words:
             raise ModelError(
@@ -64,13 +64,13 @@ class Tokenizer:
 
     @property
     def library(self) -> LibraryTokenizer:
-        """The library, which knows every text."""
+        """The library's tokenizer, which handles every text; opened on first use."""
         if not self._library:
             self._library = LibraryTokenizer(self.path, self.max_tokens)
         return self._library
 
     def encode(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize texts; blocks for about 2 us a text, 100 where it is not plain."""
+        """Tokenize texts; blocks for about 2 us a text, 100 us if it is not plain."""
         is_little = self._library and sum(map(len, texts)) < _LITTLE
         if not self._cache or is_little:
             return self.library.encode(texts)
@@ -92,13 +92,13 @@ class Tokenizer:
         found.ids[found.first.take(cut) + self.max_tokens - 1] = found.ids.take(last)
         lengths = np.minimum(found.lengths, self.max_tokens)
         tokens = Tokens(found.ids, found.first, lengths, truncated)
-        # a word may be split where the look ended
+        # the cut at `look` may have split a word
         unsettled = [n for n in long if found.lengths[n] < self.max_tokens + SPARE]
         odd = np.array(sorted({*found.odd, *unsettled}), np.intp)
         return self._with(tokens, odd, texts) if len(odd) else tokens
 
     def _with(self, tokens: Tokens, odd: NDArray[np.intp], texts: Sequence[str]) -> Tokens:
-        """Return tokens of which some texts' are the library's."""
+        """Return tokens in which the `odd` texts are tokenized by the library."""
         others = self.library.encode([texts[number] for number in odd.tolist()])
         order = np.arange(len(tokens))
         order[odd] = len(tokens) + np.arange(len(odd))
@@ -106,7 +106,7 @@ class Tokenizer:
 
 
 def _words(library: LibraryTokenizer) -> WordPieces | None:
-    """Read the words of a tokenizer of the usual kind."""
+    """Read the vocabulary of a WordPiece tokenizer; None for any other kind."""
     try:
         return WordPieces.of(json.loads(read_regular(library.path, follow=True)))
     except (OSError, ValueError, LookupError, TypeError):

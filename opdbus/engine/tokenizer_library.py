@@ -1,4 +1,4 @@
-"""Any text to its ids, by the library of tokenizers."""
+"""Tokenizing of any text by the Hugging Face tokenizers library."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import tokenizers
 from opdbus.engine.tokens import Tokens
 from opdbus.errors import ModelError
 
-# A tokenizer reads a whole text before it cuts, so long texts are cut by characters first: at
-# this many for each token of the limit and, where that gives too few tokens, at ever more.
+# A tokenizer reads a whole text before it truncates, so long texts are first cut to this many
+# characters for each token of the limit and, if that gives too few tokens, to `_GROWTH` times more.
 CHARACTERS_PER_TOKEN: Final = 10
 _GROWTH: Final = 8
 # That cut may split a word and change its tokens. WordPiece makes at most 100 tokens of a word, so
-# with this many to spare none of them is kept.
+# with this many to spare none of the changed tokens is kept.
 SPARE: Final = 128
-# Characters that are counted at a time; before these signs no tokenizer has a word go on, nor are
-# they in names of special tokens.
+# Characters that are counted at a time. No tokenizer continues a word across one of these signs,
+# and no special token's name contains them.
 _COUNTED: Final = 1 << 16
 _CUT: Final = re.compile(r"""[\s!"#$%&'()*+,\-.:;=?@^`{}~]""")
-# Words of every vocabulary and of none.
+# Words that are in every vocabulary and in none.
 _TRIAL: Final = "systemd sshd.service 10.0.0.1/24 é \N{SNOWMAN} \N{LINEAR B SYLLABLE B008 A}"
 
 
@@ -34,18 +34,18 @@ class LibraryTokenizer:
     def __init__(self, path: Path, max_tokens: int) -> None:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-            # some damage shows only then
+            # some damage shows only when it is used
             self._tokenizer.encode_batch_fast(["", *_TRIAL.split(), _TRIAL])
         except BaseException as error:  # noqa: BLE001 -- bare Exception, and panics, which are none
             raise ModelError(f"cannot read the tokenizer {path}: {error}") from None
-        # The files bake in a limit and padding of their own (128 for the medium model).
+        # The files contain a limit and padding of their own (128 for the medium model).
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens)
         self.path = path
         self.max_tokens = max_tokens
         self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if not self._specials:
-            # without them an empty text would be no tokens at all, and have no vector
+            # without them an empty text would have no tokens and no vector
             raise ModelError(f"the tokenizer {path} adds no [CLS] and [SEP], which BERT needs")
         if max_tokens <= self._specials:
             raise ModelError(f"a limit of {max_tokens} tokens leaves a text no room; see {path}")
@@ -77,7 +77,7 @@ class LibraryTokenizer:
         return [self._count(text) for text in texts]
 
     def _count(self, text: str) -> int:
-        """Count a text's tokens in parts: to list those of a whole one stops all other threads."""
+        """Count a text's tokens in parts: listing all of a long text blocks other threads."""
         counted = self._specials
         while text:
             cut = _CUT.search(text, _COUNTED)
@@ -94,10 +94,10 @@ class LibraryTokenizer:
                 return encoding
 
     def _is_settled(self, encoding: tokenizers.Encoding, text: str, look: int) -> bool:
-        """Return whether no more of the text can change the tokens that are kept."""
+        """Return true if the rest of the text cannot change the tokens that are kept."""
         return len(text) <= look or self._size(encoding) >= self.max_tokens + SPARE
 
     def _size(self, encoding: tokenizers.Encoding) -> int:
-        """Count the tokens before the cut, special ones included."""
+        """Count the tokens before truncation, special ones included."""
         cut = sum(len(part.ids) - self._specials for part in encoding.overflowing)
         return len(encoding.ids) + cut

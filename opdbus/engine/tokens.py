@@ -1,4 +1,4 @@
-"""Texts as models see them: the ids of many texts in one array."""
+"""Token ids of many texts in one array."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Numbers: TypeAlias = Sequence[int] | NDArray[np.intp]
 
 
 class Rows(Protocol):
-    """Texts on their way to their vectors; an engine takes back only rows that it gave."""
+    """Tokenized texts as an engine passes them; an engine accepts only its own rows."""
 
     @property
     def lengths(self) -> NDArray[np.intp]:
-        """The tokens of each text, special ones included."""
+        """Number of tokens of each text, special ones included."""
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
-        """Whether each text was cut."""
+        """True for each text that was cut."""
 
     def __len__(self) -> int:
         """Count the texts."""
 
     def take(self, wanted: Numbers) -> Self:
-        """Return the rows with these numbers."""
+        """Return the rows with these indexes."""
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -36,7 +36,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokenized texts: text `t` has the ids from `first[t]` on, as many as `lengths[t]`."""
+    """Tokenized texts: text `t` has `lengths[t]` ids from `first[t]` on."""
 
     ids: NDArray[np.int64]
     first: NDArray[np.intp]
@@ -53,7 +53,7 @@ class Tokens:
             yield self.ids[first : first + length]
 
     def take(self, wanted: Numbers) -> Self:
-        """Return the rows with these numbers, which share the ids."""
+        """Return the rows with these indexes, which share the ids."""
         at = np.asarray(wanted, np.intp)
         return type(self)(
             self.ids, self.first.take(at), self.lengths.take(at), self.truncated.take(at)

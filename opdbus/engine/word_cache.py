@@ -1,6 +1,6 @@
-"""Words of plain texts to their ids, by numpy over the characters of many texts at a time.
+"""Token ids of the words of plain texts, by numpy over the characters of many texts at a time.
 
-Operations are on large arrays, which let go of the interpreter: threads work side by side.
+Operations are on large arrays and release the GIL, so threads run in parallel.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from opdbus.engine.word_slots import Entries, Slots
 if TYPE_CHECKING:
     from opdbus.models.word_pieces import WordPieces
 
-# Words that are kept, some hundred bytes each.
+# Number of cached words, some hundred bytes each.
 MOST_WORDS: Final = 1 << 16
-# What stands between texts, and no text contains; like a word, it has ids: [SEP] and [CLS].
+# Separator of joined texts, contained in none of them. Like a word it has ids: [SEP] and [CLS].
 BETWEEN: Final = "\x01"
 
-# A word of up to 8 characters is its own key. The key of a longer one is a hash with the highest
-# bit, which no character has. These are keys of no word.
+# A word of up to 8 characters is its own key. The key of a longer word is a hash with the highest
+# bit set, which no ASCII character has. The two keys below belong to no word.
 _LANE: Final = 8
 _BETWEEN_KEY: Final = np.uint64(1)
 _TOO_LONG_KEY: Final = np.uint64(2)
@@ -38,9 +38,9 @@ _IDS_PER_WORD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The ids of texts, special ones included: `lengths[t]` from `first[t]` on.
+    """Ids of texts, special ones included: `lengths[t]` ids from `first[t]` on.
 
-    Those of the texts with the numbers `odd`, of which some come twice, are to be disregarded.
+    Disregard the ids of the texts whose indexes are in `odd`, which may contain an index twice.
     """
 
     ids: NDArray[np.int64]
@@ -51,7 +51,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """The words of joined texts: where they begin, their sizes, and whether each is a BETWEEN."""
+    """Words of joined texts: start, size, and true for a BETWEEN."""
 
     starts: NDArray[np.intp]
     sizes: NDArray[np.intp]
@@ -59,10 +59,10 @@ class _Words:
 
 
 class WordCache:
-    """The ids of the words that were seen; safe to use from any thread.
+    """Cache of the ids of words seen; safe to use from any thread.
 
-    Longer words are told apart by a hash of 63 bits that is another one in each process. For two
-    words that were chosen without knowing it, the chance of one hash is 2**-63: multilinear hashing
+    A longer word is identified by a 63-bit hash with random factors in each process. For two words
+    chosen without knowing the factors, the chance of a collision is 2**-63: multilinear hashing
     (Lemire and Kaser, 2014), twice.
     """
 
@@ -80,9 +80,9 @@ class WordCache:
         self._slots = self._begun(Entries(np.empty(0, np.uint64), []))
 
     def look_up(self, texts: Sequence[str]) -> Found:
-        """Return the ids of texts, the odd ones of which are to be tokenized otherwise."""
+        """Return the ids of texts; those in `odd` must be tokenized by the library."""
         joined, odd = _joined(texts)
-        # enough behind the end for all lanes of a word that begins there
+        # padding for all lanes of a word that begins at the end
         lanes = len(joined) // _LANE + len(self._factors) + 1
         raw = np.frombuffer(joined.encode() + bytes(_LANE * (lanes + 1) - len(joined)), np.uint8)
         codes = raw | (((raw - np.uint8(65)) < 26).view(np.uint8) << np.uint8(5))
@@ -101,7 +101,7 @@ class WordCache:
     def _special(
         self, joined: str, codes: NDArray[np.uint8], bounds: NDArray[np.intp]
     ) -> NDArray[np.intp]:
-        """Return a place in each text that may contain a special token."""
+        """Return the start of each text that may contain a special token."""
         found = [(codes == opener).nonzero()[0] for opener in self._openers]
         if not any(map(len, found)):
             return np.empty(0, np.intp)
@@ -125,7 +125,7 @@ class WordCache:
     def _hashes(
         self, flat: NDArray[np.uint64], at: NDArray[np.intp], sizes: NDArray[np.intp]
     ) -> NDArray[np.uint64]:
-        """Return the keys of long words."""
+        """Return the keys of words longer than 8 characters."""
         most = min(int(sizes.max()), self._words.longest_word)
         number = np.arange(-(-most // _LANE))
         lanes = flat.take(at[:, None] + number)
@@ -150,7 +150,7 @@ class WordCache:
         with self._lock:
             is_known = slots.add(new)
         if not is_known:
-            # full; others may still read it
+            # The slots are full; other threads may still read them, so they are replaced.
             every = (keys > _TOO_LONG_KEY).nonzero()[0]
             slots = self._slots = self._begun(self._split(codes, words, keys, every))
         return slots, slots.find(keys)
@@ -162,7 +162,7 @@ class WordCache:
         keys: NDArray[np.uint64],
         wanted: NDArray[np.intp],
     ) -> Entries:
-        """Split some of the words, each once, into their pieces."""
+        """Split the selected words, each once, into their pieces."""
         keys, at = np.unique(keys.take(wanted), return_index=True)
         at = wanted.take(at)
         first, sizes = words.starts.take(at), words.sizes.take(at)
@@ -171,7 +171,7 @@ class WordCache:
         return Entries(keys, [self._words.split(text[start:end]) for start, end in spans])
 
     def _begun(self, entries: Entries) -> Slots:
-        """Return new slots, with room for all of these words and for as many as are kept."""
+        """Return new slots with these words and room for at least `most` words."""
         before, behind = self._words.around
         none = Entries(
             np.array([_BETWEEN_KEY, _TOO_LONG_KEY]), [[behind, before], [self._words.unknown]]
@@ -184,7 +184,7 @@ class WordCache:
 
 
 def _joined(texts: Sequence[str]) -> tuple[str, list[int]]:
-    """Join texts, BETWEEN around each, without those that would not be plain; return which."""
+    """Join texts with BETWEEN around each, texts that are not plain as ""; return their indexes."""
     joined = BETWEEN.join(["", *texts, ""])
     if joined.isascii() and joined.count(BETWEEN) == len(texts) + 1:
         return joined, []
@@ -196,7 +196,7 @@ def _joined(texts: Sequence[str]) -> tuple[str, list[int]]:
 
 
 def _found(codes: NDArray[np.uint8]) -> tuple[_Words, NDArray[np.intp]]:
-    """Return the words of joined texts, and where characters are that are not plain."""
+    """Return the words of joined texts, and the positions of control characters."""
     is_word = (codes - np.uint8(97)) < 26
     is_word |= (codes - np.uint8(48)) < 10
     is_between = codes == ord(BETWEEN)
@@ -207,7 +207,7 @@ def _found(codes: NDArray[np.uint8]) -> tuple[_Words, NDArray[np.intp]]:
     is_control &= ((codes - np.uint8(9)) >= 2) & (codes != 13)
     is_control ^= is_between
     is_control |= codes == 127
-    # where something begins or ends; the first is a BETWEEN
+    # edges: a character where a word or mark begins or a word ends; the first is a BETWEEN
     is_edge = is_mark.copy()
     is_edge[1:] |= is_word[1:] ^ is_word[:-1]
     edges = is_edge.nonzero()[0]
@@ -225,7 +225,7 @@ def _found(codes: NDArray[np.uint8]) -> tuple[_Words, NDArray[np.intp]]:
 
 
 def _lanes(codes: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
-    """Return what 8 characters are as a number, wherever they begin: [start % 8, start // 8]."""
+    """Return 8 characters as one number, for every position: [start % 8, start // 8]."""
     lanes = np.empty((_LANE, width), "<u8")
     for shift, lane in enumerate(lanes):
         lane.view(np.uint8)[:] = codes[shift : shift + _LANE * width]

@@ -1,4 +1,4 @@
-"""A hash table in arrays: words, by keys that their cache makes, and the ids of each."""
+"""Hash table from 64-bit word keys to token ids, in numpy arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 # No word has this key.
 _EMPTY: Final = np.uint64(0)
-# Slots for each word that is kept: few words have to look further than where they belong.
+# Slots for each word: a low load factor keeps probe sequences short.
 _SLOTS_PER_WORD: Final = 4
 
 
@@ -24,7 +24,7 @@ class Entries:
 
 
 class Slots:
-    """Keys with open addressing; what was added is never changed or moved."""
+    """Open-addressing hash table; entries are never changed or moved."""
 
     def __init__(self, words: int, ids: int, spread: np.uint64) -> None:
         size_log2 = (words * _SLOTS_PER_WORD).bit_length()
@@ -38,7 +38,7 @@ class Slots:
         self._count = self._count_ids = 0
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the place of each key, -1 where it is not known."""
+        """Return the place of each key, -1 if it is missing."""
         at = self._home(keys)
         there = self._keys.take(at)
         places = self._places.take(at)
@@ -54,18 +54,18 @@ class Slots:
         return places
 
     def ids(self, places: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Return the ids of words one behind the other, and where each word's begin."""
+        """Return the concatenated ids of words, and the start of each word's ids."""
         sizes, first = self._sizes.take(places), self._first.take(places)
         ends: NDArray[np.intp] = sizes.cumsum(dtype=np.intp)
         begins = np.subtract(ends, sizes, dtype=np.intp)
-        # from one id to the next: 1 inside of words, and where words begin the way to their first
+        # Steps between ids: 1 inside a word; at a word's start, the distance to its first id.
         steps = np.ones(ends[-1], np.int32)
         steps[begins[1:]] = first[1:] - first[:-1] - sizes[:-1] + 1
         steps[0] = first[0]
         return self._ids.take(steps.cumsum(dtype=np.intp)), begins
 
     def add(self, entries: Entries) -> bool:
-        """Add words, and return whether they had room; each is found whole or not at all."""
+        """Add words, false if there is no room; readers find each word whole or not at all."""
         sizes = np.array([len(each) for each in entries.ids], np.int32)
         count, count_ids = self._count + len(sizes), self._count_ids + int(sizes.sum())
         if count > len(self._sizes) or count_ids > len(self._ids):
@@ -83,7 +83,7 @@ class Slots:
         while len(at):
             free = (self._keys[at] == _EMPTY).nonzero()[0]
             free = free[np.unique(at[free], return_index=True)[1]]
-            # the key last: it makes the place known
+            # the key is written last, which publishes the place
             self._places[at[free]] = places[free]
             self._keys[at[free]] = keys[free]
             rest = self._keys[at] != keys

@@ -1,1 +1,1 @@
-"""Which model a level means, where its files lie, and its ONNX graph built from the weights."""
+"""Models: the model of each level, its files, and its ONNX graph built from the weights."""

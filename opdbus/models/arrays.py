@@ -1,4 +1,4 @@
-"""Arrays in files of numpy's formats, read by one thread at a time."""
+"""Loading of numpy files, one thread at a time."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from opdbus.platform.regular_files import open_regular
 
-# A header is read as a part of Python's syntax, whose depth Python 3.11 counts for all threads
-# together: where two read at once, one may fail with SystemError (CPython's issue 106905).
+# numpy parses a header as Python syntax, whose depth Python 3.11 counts for all threads together:
+# when two threads parse at once, one may fail with SystemError (CPython issue 106905).
 _READING: Final = Lock()
 
 
@@ -23,7 +23,7 @@ def load(path: Path) -> NDArray[Any]:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """Return a file's array, of which is read what is used; raises as `load` does."""
+    """Return a file's array as a read-only memory map; raises as `load` does."""
     with _READING:
         array: NDArray[Any] = np.load(path, "r", allow_pickle=False)
     return array

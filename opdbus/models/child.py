@@ -1,4 +1,4 @@
-"""Work in a child process: its memory is freed when it ends, and it ends with its parent."""
+"""Child processes whose memory is freed at the end and that end with their parent."""
 
 import asyncio
 import json
@@ -13,26 +13,26 @@ from typing import Any, BinaryIO, Final
 
 from opdbus.errors import OpDbusError
 
-# By these systemd watches the process that it started; a child must not answer for it.
+# systemd uses these variables for the process that it started; a child must not use them.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
-# A child that goes second gets a tenth of what its parent gets of a busy processor.
+# Nice value of a low-priority child: it gets a tenth of its parent's share of a busy CPU.
 _NICE: Final = 10
-# How far a child that answers in parts may be ahead, in bytes; and those of the length of a part.
+# Pipe capacity in bytes: how far a child that answers in parts may be ahead of the reader.
 _AHEAD: Final = 1 << 20
 _LENGTH: Final = 4
 
 
 class ChildFailed(Exception):
-    """The child could not be started, or ended with a fault: the sentence says which."""
+    """The child could not be started or failed; the message gives the reason."""
 
 
-# in the parent
+# functions for the parent
 
 
 async def run(module: str, **request: Any) -> str:  # noqa: ANN401 -- any JSON
-    """Run a module that calls `answer`, and give its answer; raises ChildFailed.
+    """Run a module that calls `answer`, and return its answer; raises ChildFailed.
 
-    The child is killed if the caller is cancelled, and ends by itself when this process does.
+    The child is killed if the caller is cancelled, and exits when this process does.
     """
     try:
         with _leash() as leash:
@@ -46,8 +46,8 @@ async def run(module: str, **request: Any) -> str:  # noqa: ANN401 -- any JSON
 
 
 async def _ended(work: asyncio.Task[str]) -> None:
-    """Cancel once, and wait for the child's end however often we are cancelled meanwhile."""
-    if not work.cancelling():  # as the end of the event loop does
+    """Cancel once, and wait for the child's end despite further cancellations."""
+    if not work.cancelling():  # else the end of the event loop has cancelled it
         work.cancel()
     while not work.done():
         with suppress(asyncio.CancelledError):
@@ -57,8 +57,8 @@ async def _ended(work: asyncio.Task[str]) -> None:
 def parts(module: str, files: Collection[int] = (), **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- any JSON
     """Run a module that calls `answer_in_parts`, and yield its answers; raises ChildFailed.
 
-    For a thread that may wait. The child has some open `files`, and is killed when the iterator is
-    closed. What it says of a fault is not repeated: it may be of a secret.
+    Blocks; call it on a thread. The child inherits the open `files`, and is killed when the
+    iterator is closed. Its error message is dropped, because it may contain a secret.
     """
     try:
         with (
@@ -104,7 +104,7 @@ def _inherited() -> dict[str, str]:
 
 @contextmanager
 def _leash() -> Iterator[int]:
-    """Give the end of a pipe that is never written to, and is closed when this process ends."""
+    """Yield the read end of an unused pipe, which reports EOF when this process ends."""
     leash, ours = os.pipe()
     try:
         yield leash
@@ -133,17 +133,17 @@ async def _answered(leash: int, command: Iterable[str]) -> str:
     return answer.decode()
 
 
-# in the child
+# functions for the child
 
 
 def answer(work: Callable[[dict[str, Any]], str]) -> None:
-    """Be the child: answer the request of the command line, or exit with a sentence."""
+    """Answer the request on the command line, or exit with an error message; runs in the child."""
     with _asked() as (request, answered):
         answered.write(work(request).encode())
 
 
 def answer_in_parts(work: Callable[[dict[str, Any]], Iterator[bytes]]) -> None:
-    """Be the child: answer the request in parts, none of them empty, or exit with a sentence."""
+    """Answer the request in non-empty parts, or exit with an error message; runs in the child."""
     with _asked() as (request, answered):
         for part in work(request):
             answered.write(len(part).to_bytes(_LENGTH, "little"))
@@ -153,7 +153,7 @@ def answer_in_parts(work: Callable[[dict[str, Any]], Iterator[bytes]]) -> None:
 
 
 def go_second() -> None:
-    """Leave a busy processor to the parent whenever it needs one: others wait for what it does."""
+    """Lower this process's priority, so that a busy CPU serves the parent first."""
     if sys.platform != "win32":
         # a sandbox may refuse this
         with suppress(PermissionError):
@@ -162,24 +162,24 @@ def go_second() -> None:
 
 @contextmanager
 def _asked() -> Iterator[tuple[dict[str, Any], BinaryIO]]:
-    """Give the request, and where its answer goes."""
+    """Yield the request and the stream for its answer; exit with a message on an error."""
     _follow_parent()
-    # what is logged and what runtimes print is no answer
+    # keep log lines and output of runtimes out of the answer
     stdout = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         with os.fdopen(stdout, "wb") as answered:
             yield json.loads(sys.argv[1]), answered
     except (OpDbusError, OSError, ValueError) as error:
-        # one line, since the parent reads the last one
+        # a single line, since the parent reads the last one
         sys.exit(" ".join(str(error).split()))
 
 
 def _follow_parent() -> None:
-    """End when the parent ends, and not by a signal before.
+    """Exit when the parent exits, and ignore SIGTERM and SIGINT.
 
-    A service manager and a terminal signal both processes. The parent decides what that means; if
-    the child died of it first, the parent would report a fault.
+    A service manager and a terminal signal both processes. The parent decides what to do; if the
+    child died of the signal first, the parent would report a failure.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -187,6 +187,6 @@ def _follow_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    # returns when the parent's end of the pipe is closed, since nothing is ever written to it
+    # returns when the parent's end of the pipe is closed, since nothing is written to it
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)

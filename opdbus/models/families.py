@@ -1,17 +1,17 @@
-"""The families of models that can be built: how each names its tensors, and how it differs."""
+"""Model families that can be built: tensor names and differences of architecture."""
 
 from dataclasses import dataclass
 from typing import Final
 
-# MPNet's own constants, which no config.json changes: the id of its padding token, ...
+# MPNet's constants, which config.json cannot change: the id of its padding token, ...
 PADDING: Final = 1
-# ... and in how many buckets it sorts the distances between tokens.
+# ... and the number of buckets for distances between tokens.
 BUCKETS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One row: the names within `encoder.layer.N.`, and the kind of positions."""
+    """Tensor names within `encoder.layer.N.`, and the kind of positions."""
 
     query: str
     key: str
@@ -19,12 +19,12 @@ class Family:
     mixed: str
     mixed_norm: str
     token_types: bool
-    # positions count from behind the padding token's, and attention is biased by distance
+    # positions start after the padding token's, and attention is biased by distance
     relative: bool
 
     @property
     def first_position(self) -> int:
-        """The row of the position embeddings that a text's first token takes."""
+        """The row of the position embeddings for a text's first token."""
         return PADDING + 1 if self.relative else 0
 
 

@@ -1,4 +1,4 @@
-"""Downloads models from the hub; the daemon never imports it."""
+"""Download of models from the hub; the daemon never imports this module."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from opdbus.models.model_store import Notify
     from opdbus.models.record import Record
 
-# the base error of the HTTP library that this version of the hub's library uses
+# base error of the HTTP library that the installed huggingface_hub uses
 _TransportError: Final[type[Exception]] = HfHubHTTPError.__bases__[0]
-# ValueError and the rest: the answer of a server that is no hub
+# ValueError, TypeError and KeyError: the answer of a server that is no hub
 _FAULTS: Final = (_TransportError, OSError, ValueError, TypeError, KeyError)
 _BY_HAND: Final = "copy the model with `op-dbus models import DIR {level}`"
-# the first that matches is used
+# the first match is used
 _SENTENCES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         RevisionNotFoundError,
@@ -57,16 +57,17 @@ _SENTENCES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (Exception, "cannot get {what}: {hub} does not answer as a hub does; check HF_ENDPOINT"),
 )
 _TIMEOUT_SECONDS: Final = 30
-# of an error of the system, such as `[Errno -3] Temporary failure in name resolution`
+# number in a system error such as `[Errno -3] Temporary failure in name resolution`
 _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 _MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A branch, tag or commit to pull (empty: the recorded one, or main), and from which hub.
+    """A revision to pull, and its hub.
 
-    `endpoint` is the hub's address; None leaves it to HF_ENDPOINT.
+    `revision` is a branch, tag or commit; empty: the recorded one, or main. `endpoint` is the hub's
+    address; None: as in HF_ENDPOINT.
     """
 
     revision: str = ""
@@ -75,9 +76,10 @@ class Request:
 
 
 def pull(level: Level, directory: Path, request: Request, notify: Notify) -> Record:
-    """Get a level's model into the model directory, or check the one that is there.
+    """Download a level's model into the model directory, or check the existing one.
 
-    The files that the first pull recorded stay the same unless forced. Raises ModelError.
+    Files that differ from those that the first pull recorded are refused unless `force`. Raises
+    ModelError.
     """
     # the library would log every retry
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
@@ -94,7 +96,7 @@ def pull(level: Level, directory: Path, request: Request, notify: Notify) -> Rec
 
 @dataclass(frozen=True, slots=True)
 class _Hub:
-    """One repository at one revision, as it is asked for."""
+    """One repository at one revision."""
 
     level: Level
     revision: str
@@ -102,7 +104,7 @@ class _Hub:
     notify: Notify
 
     def fill(self, fresh: Path) -> tuple[str, str]:
-        """Download the files that a model is read from, and give their repository and commit."""
+        """Download the files of a model, and return their repository and commit."""
         with self._explaining():
             info = HfApi(self.endpoint).model_info(
                 self.level.repository,
@@ -114,7 +116,7 @@ class _Hub:
         commit = info.sha or self.revision
         for file in files:
             self._download(file, commit, fresh)
-        # the library's own notes on the downloads
+        # the library's notes on its downloads
         shutil.rmtree(fresh / ".cache", ignore_errors=True)
         return self.level.repository, commit
 
@@ -140,7 +142,7 @@ class _Hub:
                 file.rfilename,
                 revision=commit,
                 local_dir=fresh,
-                # a new folder, so that no file is taken from another program's cache
+                # a new folder, so that no file comes from another program's cache
                 cache_dir=fresh / ".cache",
                 endpoint=self.endpoint,
             )
@@ -158,7 +160,7 @@ class _Hub:
 
     @contextmanager
     def _explaining(self, file: str = "") -> Iterator[None]:
-        """Turn the errors of the hub's library into sentences; the system's own errors pass."""
+        """Convert errors of huggingface_hub to ModelError; system errors with a number pass."""
         try:
             yield
         except _FAULTS as error:
@@ -179,6 +181,6 @@ class _Hub:
 
 
 def _reason(error: Exception) -> str:
-    """Say what an error is in its own words, without the system's number."""
+    """Return the first line of an error's message without the system's error number."""
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     return _NUMBER.sub("", said).rstrip(".")

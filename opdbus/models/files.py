@@ -1,4 +1,4 @@
-"""Files and folders that other users read, locks, and writes that succeed whole or not at all."""
+"""Files and folders readable by all users, file locks, and atomic writes."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ from opdbus.platform.regular_files import open_regular, set_aside
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold the lock of a file; call `on_wait` before waiting for another process.
 
-    The lock is released with the process, however that ends. Raises OSError.
+    The system releases the lock when the process ends. Raises OSError.
     """
     set_aside(path)
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), "ab") as file:
@@ -27,7 +27,7 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
 
 
 def _lock(file: BinaryIO, *, wait: bool) -> bool:
-    """Take the lock of a file, or return False where another process has it."""
+    """Take the lock of a file, or return False if another process holds it and `wait` is false."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -45,7 +45,7 @@ def _lock(file: BinaryIO, *, wait: bool) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that every user may read, whole or not at all; raises OSError."""
+    """Write a file that every user may read, atomically; raises OSError."""
     part = path.with_name(f".{path.name}.part")
     for name in (path, part):
         set_aside(name)
@@ -57,9 +57,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, which every user may enter; raises OSError.
+    """Make a folder and its missing parents, with mode 0755; raises OSError.
 
-    The umask does not count: root's command makes it, and the daemon is another user.
+    The mode does not depend on the umask: root's command makes the folder for the daemon's user.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,9 +68,9 @@ def make_folder(folder: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Let every user read a new folder, and flush all of it to the disk; raises OSError.
+    """Let every user read a new folder, and flush it to disk; raises OSError.
 
-    Rename it only then: power may fail between.
+    Call it before renaming the folder, in case power fails in between.
     """
     for path in [folder, *folder.rglob("*")]:
         path.chmod(_mode(path))

@@ -1,4 +1,4 @@
-"""A model's folder: where it is, which model it holds, and whether its files are the right ones."""
+"""Location, reading and checking of a model's folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
 
-# The table that is part of op-dbus.
+# The folder of the static table that is part of op-dbus.
 OURS: Final = Path(__file__).parent / "static"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model folder that was read; vectors belong to the model of one `weights_sha256`."""
+    """A model folder that was read; `weights_sha256` identifies the model of a vector."""
 
     level: str
     name: str
@@ -35,7 +35,7 @@ class Model:
     shape: Shape
     weights_sha256: str
     tokenizer_sha256: str
-    # how many words it has vectors for: tokens of higher numbers would read other memory
+    # size of the vocabulary: larger token ids would read other memory
     words: int
 
     @property
@@ -49,7 +49,7 @@ class Model:
         return self.folder / TOKENIZER
 
     def numerics(self, cls: str) -> str:
-        """Name what vectors of this model depend on besides the text."""
+        """Return an identifier of what this model's vectors depend on besides the text."""
         parts = (self.weights_sha256, self.tokenizer_sha256, "mean", str(self.shape.max_tokens))
         return "/".join([*parts, cls])
 
@@ -57,7 +57,7 @@ class Model:
 def find(level: Level, config: Config) -> Path:
     """Find the folder of a level's model: OP_DBUS_MODEL, the model directory, or the package.
 
-    Raises ModelError that says where it looked and how to get the files.
+    Raises ModelError that names the folder searched and how to get the files.
     """
     if config.model is not None and level.name == config.vector_level:
         return config.model
@@ -75,7 +75,7 @@ def find(level: Level, config: Config) -> Path:
 
 
 def how_to_get(level: Level) -> str:
-    """Say how an operator gets a level's files."""
+    """Return advice on how an operator gets a level's files."""
     if level.is_included:
         return "it is part of op-dbus: install that again"
     pull = (
@@ -95,9 +95,9 @@ def load(level: Level, config: Config) -> Model:
 
 
 def check(folder: Path, level: Level, *, is_official: bool = True) -> Model:
-    """Read a model's folder, and compare its files with every checksum that is known of them.
+    """Read a model's folder, and compare its files with all recorded checksums.
 
-    `is_official` is false for a model of the user's own. Raises ModelError.
+    `is_official` is false for a user's own model. Raises ModelError.
     """
     model = read(folder, level)
     if is_official:
@@ -163,7 +163,7 @@ def read(folder: Path, level: Level) -> Model:
 
 
 def _shape_of_table(folder: Path, limit: int) -> tuple[Shape, int]:
-    # numpy takes long to import, and commands need it for no other model
+    # numpy takes long to import, and commands need it for no other format
     from opdbus.models import static_table
 
     rows, length = static_table.shape(folder)
@@ -172,7 +172,7 @@ def _shape_of_table(folder: Path, limit: int) -> tuple[Shape, int]:
 
 @contextmanager
 def _looking_at(folder: Path) -> Iterator[None]:
-    """Turn the system's errors into a ModelError that says what to do."""
+    """Convert system errors to ModelError with advice."""
     try:
         yield
     except OSError as error:

@@ -1,30 +1,30 @@
-"""The formats of models: the files that each is read from."""
+"""Model formats and the files of each."""
 
 from dataclasses import dataclass
 from typing import Final
 
 TOKENIZER: Final = "tokenizer.json"
-# Of a transformer: its weights, and its own limit of a text's tokens.
+# A transformer's weights, and its own token limit.
 WEIGHTS: Final = "model.safetensors"
 LIMIT: Final = "sentence_bert_config.json"
-# Of a static table: its rows, and what the reference makes of a few texts.
+# A static table's rows, and the reference vectors of a few texts.
 ROWS: Final = "table.npy"
 PROOF: Final = "proof.npy"
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One row: the file of the weights, and the files that must and that may lie in the folder."""
+    """A format's weights file, and the required and optional files in its folder."""
 
     weights: str
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
-    # numpy sums the rows of a table; what is none runs on a provider
+    # true: numpy sums the rows of a table; false: the model runs on a provider
     is_table: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all that a model is read from; nothing else is copied or downloaded."""
+        """Names of all files of the format; nothing else is copied or downloaded."""
         return (*self.required, *self.optional)
 
 

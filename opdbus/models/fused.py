@@ -1,6 +1,6 @@
-"""ONNX Runtime's fused operators, which the dialects for CUDA use.
+"""ONNX Runtime's fused operators, used by the dialects for CUDA.
 
-Each of them has a kernel for CUDA and one for the CPU, so that what runs there is tested here.
+Each of them has a kernel for CUDA and one for the CPU, so these graphs can be tested on a CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opdbus.models.writer import Writer
 
 _MICROSOFT: Final = "com.microsoft"
-# Each token's part of the sum over a text: so small that no sum comes near float16's largest
+# Weight of each token in the sum over a text: so small that no sum comes near float16's largest
 # number, and a power of 2, so that nothing is rounded.
 _PART: Final = 2.0**-6
 
@@ -26,7 +26,7 @@ def embeddings(writer: Writer, words: str, places: str, name: str, epsilon: floa
 
 
 def residual(writer: Writer, value: str, dense: str, skip: str, norm: tuple[str, float]) -> str:
-    """Apply the dense layer `dense`, add `skip`, and normalize by a name and an epsilon."""
+    """Apply the dense layer `dense`, add `skip`, and normalize; `norm` is (name, epsilon)."""
     product, bias = writer.product(value, dense), writer.weight(f"{dense}.bias")
     return _normalized(writer, (product, skip), norm, bias)
 
@@ -40,7 +40,7 @@ def gelu(writer: Writer, value: str, dense: str) -> str:
 def attention(
     writer: Writer, shape: Shape, hidden: str, dense: tuple[str, str, str], bias: str
 ) -> str:
-    """Apply attention and, in one product, the dense layers of queries, keys and values."""
+    """Apply attention with the dense layers of queries, keys and values in one product."""
     kernels = np.concatenate([writer.weights[f"{name}.weight"].T for name in dense], axis=1)
     biases = np.concatenate([writer.weights[f"{name}.bias"] for name in dense])
     inputs = (
@@ -54,13 +54,13 @@ def attention(
 
 
 def total(writer: Writer, hidden: str, most: int) -> str:
-    """Sum the tokens of each text as a product of matrices, which any GPU is good at.
+    """Sum the tokens of each text as a matrix product, which GPUs compute fast.
 
-    The mean is this times a number, and normalization undoes any number. A reduction over an axis
-    in the middle goes through cuDNN, which is slow at it.
+    The sum differs from the mean by a factor, which normalization removes. A reduction over a
+    middle axis goes through cuDNN, which is slow at it.
     """
     parts = writer.start(writer.constant("parts", np.full((most, 1), _PART, np.float32)), axis=0)
-    # with the texts first, so that they are one product with strides and no list of addresses
+    # batch axis first, so that this is one strided product without a list of addresses
     summed = writer.op("FusedMatMul", hidden, parts, domain=_MICROSOFT, transA=1)
     flat = writer.op("Squeeze", summed, writer.ints("last_axis", [2]))
     return writer.op("Cast", flat, to=TensorProto.FLOAT) if writer.dialect.is_half else flat

@@ -1,7 +1,7 @@
-"""Builds the ONNX graph of a sentence transformer, BERT or MPNet, from its weights.
+"""ONNX graph of a sentence transformer, BERT or MPNet, built from its weights.
 
-One graph goes from token ids to unit vectors: embeddings, layers, mean pooling, normalization.
-All rows of a batch are of one length, so the graph needs no mask and no padding.
+One graph goes from token ids to unit vectors: embeddings, layers, mean pooling, normalization. All
+rows of a batch have one length, so the graph needs no mask and no padding.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from opdbus.models.weights import Weights
 
 OUTPUT: Final = "sentence_embedding"
-# Every runtime that reads opset 20 reads this version; those of older opsets do so too.
+# Runtimes that read opset 20 read this version, and so do those of older opsets.
 IR_VERSION: Final = 10
 
 
 def build(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProto:
     """Build the graph: `input_ids` int64 (batch, tokens) to `sentence_embedding` (batch, dim).
 
-    Vectors are float32 of length 1. Sources of the architectures: Devlin et al. 2018, Song et al.
-    2020, and the reference implementations' parameter names, which the keys of `weights` are.
+    Vectors are float32 of length 1. `weights` has the parameter names of the reference
+    implementations. Sources of the architectures: Devlin et al. 2018, Song et al. 2020.
     """
     writer = Writer(weights, dialect)
     hidden = _embeddings(writer, shape)
@@ -42,13 +42,13 @@ def build(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProt
     writer.op("LpNormalization", pooled, axis=-1, p=2, output=OUTPUT)
     model = _model(writer, shape)
     while writer.constants:
-        # each copy's source is freed at once, so that memory holds the weights twice at most
+        # each source is freed once it is copied, so that memory holds the weights at most twice
         model.graph.initializer.append(writer.constants.pop())
     return model
 
 
 def _model(writer: Writer, shape: Shape) -> ModelProto:
-    """Make the model of the nodes, without the constants."""
+    """Make the ONNX model of the nodes, without the constants."""
     graph = helper.make_graph(
         writer.nodes,
         "op-dbus",
@@ -80,8 +80,8 @@ def _embeddings(writer: Writer, shape: Shape) -> str:
 
 
 def _plain(writer: Writer, shape: Shape) -> str:
-    """Give BERT's positions, the same for every row: (tokens, hidden)."""
-    # All tokens are of type 0, so that row is added to the positions once, here.
+    """Return BERT's positions, the same for every row: (tokens, hidden)."""
+    # All tokens have type 0, so that row is added to the positions once, here.
     table = (
         writer.weights["embeddings.position_embeddings.weight"][: shape.max_tokens]
         + writer.weights["embeddings.token_type_embeddings.weight"][0]
@@ -90,7 +90,7 @@ def _plain(writer: Writer, shape: Shape) -> str:
 
 
 def _numbered(writer: Writer, shape: Shape) -> str:
-    """Give MPNet's positions, which skip padding tokens that a text itself spells out."""
+    """Return MPNet's positions, which skip padding tokens that occur in a text."""
     end = FAMILIES[shape.family].first_position + shape.max_tokens
     table = writer.weights["embeddings.position_embeddings.weight"][:end]
     padding = writer.ints("padding", [PADDING])
@@ -102,7 +102,7 @@ def _numbered(writer: Writer, shape: Shape) -> str:
 
 
 def _bias(writer: Writer, shape: Shape) -> str:
-    """Give the bias of all layers, (1, heads, tokens, tokens): one table's upper left corner."""
+    """Return the bias of all layers, (1, heads, tokens, tokens): one table's upper left corner."""
     table = relative.bias(writer.weights[relative.RELATIVE], shape.max_tokens)
     whole = writer.constant("relative_bias", table[np.newaxis])
     return writer.start(writer.start(whole, axis=2), axis=3)
@@ -132,7 +132,7 @@ def _activated(writer: Writer, value: str, prefix: str) -> str:
 
 
 def _pooled(writer: Writer, shape: Shape, hidden: str) -> str:
-    """Average over the tokens, in float32; the length of the result does not matter."""
+    """Pool the tokens in float32, by mean or sum: normalization removes the factor."""
     if writer.dialect.is_rounded:
         hidden = rounded.end(writer, hidden)
     if writer.dialect.is_fused:
@@ -156,7 +156,7 @@ def _attention(writer: Writer, shape: Shape, hidden: str, prefix: str, bias: str
 
 
 def _plain_attention(writer: Writer, shape: Shape, parts: tuple[str, str, str], bias: str) -> str:
-    """Write attention with the operators of every opset."""
+    """Write attention with operators that every opset has."""
     size = shape.hidden // shape.heads
     prefix = parts[0]
     apart = writer.ints(f"{prefix}_apart", [0, 0, shape.heads, size])

@@ -1,4 +1,4 @@
-"""The model directory: models are put there checked, recorded, and whole or not at all."""
+"""Model directory: models are stored checked, recorded and atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
 
-    # writes the files into a folder, and gives their source and revision
+    # writes the files into a folder, and returns their source and revision
     Fill = Callable[[Path], tuple[str, str]]
     Notify = Callable[[str], None]
 
@@ -28,13 +28,13 @@ _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The folder of one level's model, which this process alone may change."""
+    """The folder of one level's model, locked by this process."""
 
     level: Level
     folder: Path
 
     def recorded(self) -> Record | None:
-        """Give the folder's record; raises ModelError if files changed since it was written."""
+        """Return the folder's record; raises ModelError if files changed since it was written."""
         recorded = record.read(self.folder)
         if recorded is None:
             return None
@@ -43,13 +43,13 @@ class Destination:
         return recorded
 
     def is_whole(self, recorded: Record) -> bool:
-        """Return whether every recorded file is here."""
+        """Return true if every recorded file exists."""
         return all((self.folder / name).is_file() for name in recorded.files)
 
     def put(self, fill: Fill, *, force: bool) -> Record:
-        """Put the files that `fill` writes here, if they are this level's model.
+        """Store the files that `fill` writes, if they are this level's model.
 
-        Raises ModelError, also where other files are here and `force` is not given.
+        Raises ModelError, also if the folder has other files and `force` is false.
         """
         directory = self.folder.parent
         with _advising(directory):
@@ -70,7 +70,7 @@ class Destination:
             shutil.rmtree(part, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove the unfinished folders of ended processes: a running one would hold the lock."""
+        """Remove unfinished folders of ended processes; a running one would hold the lock."""
         for left in self.folder.parent.glob(self._prefix + "*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -83,12 +83,12 @@ class Destination:
         try:
             check(fresh, self.level)
         except ModelError as error:
-            # the folder `fresh` is gone when the sentence is read
+            # The message replaces `fresh`, which is removed before the user reads it.
             raise ModelError(str(error).replace(str(fresh), str(made))) from None
         return made
 
     def _is_here(self, made: Record) -> bool:
-        """Return whether the same files are here already; raises ModelError for other ones."""
+        """Return true if the same files are stored already; raises ModelError if others are."""
         if not os.path.lexists(self.folder):
             return False
         recorded = record.read(self.folder)
@@ -134,7 +134,7 @@ def import_model(
 ) -> Record:
     """Copy a level's model from a folder into the model directory; raises ModelError.
 
-    The record of a pull on another machine is checked and kept.
+    A record in the source folder is checked and kept.
     """
     if not source.is_dir():
         raise ModelError(f"there is no folder {source}: give the one that has the model's files")
@@ -174,7 +174,7 @@ def check(path: Path, level: Level) -> None:
 
 @contextmanager
 def _advising(directory: Path) -> Iterator[None]:
-    """Turn the system's errors into a sentence that says what to do."""
+    """Convert system errors to ModelError with advice."""
     try:
         yield
     except OSError as error:

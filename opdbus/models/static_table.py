@@ -1,4 +1,4 @@
-"""A static table: one vector for each word piece, from which vectors of texts are summed."""
+"""Static table: one vector for each word piece, summed to vectors of texts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from opdbus.platform.regular_files import read_regular
 
 @dataclass(frozen=True)
 class StaticTable:
-    """The rows of a table, and the words that they are for.
+    """The rows of a table and the word pieces they belong to.
 
-    A row is `scale` times 8-bit integers. Its length says how much the piece counts: a text's
-    vector is the sum of the rows of its pieces, [CLS] and [SEP] among them, made 1 long.
+    A row is `scale` times 8-bit integers; its length is the piece's weight. A text's vector is the
+    sum of the rows of its pieces, including [CLS] and [SEP], normalized to length 1.
     """
 
     folder: Path
@@ -33,10 +33,10 @@ class StaticTable:
 
     @classmethod
     def read(cls, folder: Path, max_tokens: int) -> StaticTable:
-        """Read a folder's table; raises ModelError for anything that is none."""
+        """Read a folder's table; raises ModelError if it is invalid."""
         path = folder / ROWS
         try:
-            # not mapped: a process would die of a file that is written over
+            # not memory-mapped: overwriting a mapped file would crash the process
             table = arrays.load(path)
             words = WordPieces.of(json.loads(read_regular(folder / TOKENIZER, follow=True)))
             made = cls(folder, table["scale"], table["row"], words, max_tokens)
@@ -60,7 +60,7 @@ class StaticTable:
 
 
 def shape(folder: Path) -> tuple[int, int]:
-    """Return how many rows a folder's table has, and their length; raises ModelError."""
+    """Return the number of rows of a folder's table, and their length; raises ModelError."""
     try:
         table = arrays.mapped(folder / ROWS)
         return len(table), table["row"].shape[1]
@@ -69,9 +69,9 @@ def shape(folder: Path) -> tuple[int, int]:
 
 
 def write(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any]) -> None:
-    """Write vectors (pieces, dimension) as a table, with the tokenizer's words."""
+    """Write vectors (pieces, dimension) as a table, with the tokenizer's JSON."""
     scales = np.abs(vectors).max(axis=1) / 127
-    # a row of nothing but zeros is nothing at any scale
+    # a row of zeros may have any scale
     scales[scales == 0] = 1
     kind = np.dtype([("scale", "<f4"), ("row", "i1", (vectors.shape[1],))])
     table = np.empty(len(vectors), kind)

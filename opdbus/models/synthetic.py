@@ -1,4 +1,4 @@
-"""Models with random weights in the true shape of a level's model: for measuring speed only."""
+"""Models with random weights in the shape of a level's model, for measuring speed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MINILM: Final = {
     "layer_norm_eps": 1e-12,
     "pad_token_id": 0,
 }
-# The contents of the models' config.json, by level.
+# Contents of the models' config.json, by level.
 CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "low": {**_MINILM, "num_hidden_layers": 3},
     "medium": {**_MINILM, "num_hidden_layers": 6},
@@ -56,7 +56,7 @@ _MODULES: Final = [
         [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     )
 ]
-# Without this, transformers would cut words as the model's own family does.
+# Without this, transformers would tokenize as the model's own family does.
 _WORDPIECE: Final = {
     "tokenizer_class": "BertTokenizer",
     "do_lower_case": True,
@@ -70,10 +70,10 @@ _WORDPIECE: Final = {
 
 
 def write_model(level: Level, parent: Path, tokenizer: Path, seed: int = 0) -> Path:
-    """Write a level's model with random weights to `parent`/random-NAME, and give that folder.
+    """Write a level's model with random weights to `parent`/random-NAME, and return that folder.
 
-    Its vectors mean nothing. `tokenizer` is BERT's tokenizer.json with no more words than the
-    model. sentence-transformers opens the folder too.
+    Its vectors have no meaning. `tokenizer` is BERT's tokenizer.json with a vocabulary no larger
+    than the model's. sentence-transformers opens the folder too.
     """
     from safetensors.numpy import save_file
 
@@ -90,7 +90,7 @@ def write_model(level: Level, parent: Path, tokenizer: Path, seed: int = 0) -> P
     _write(folder / "tokenizer_config.json", _WORDPIECE)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": level.max_tokens})
     shutil.copyfile(tokenizer, folder / TOKENIZER)
-    # transformers opens no file that does not say this
+    # transformers opens no file without this note
     note = {"format": "pt"}
     save_file(dict(weights(config, np.random.default_rng(seed))), folder / WEIGHTS, note)
     return folder
@@ -101,7 +101,7 @@ def weights(
     random: np.random.Generator | np.random.RandomState,
     scale: float = 0.02,
 ) -> Weights:
-    """Draw all tensors that a config.json asks for, spread by `scale` around 0, or 1 for norms."""
+    """Draw all tensors of a config.json from a normal distribution around 0, or 1 for norms."""
     made = {}
     for name, shape in tensors(config).items():
         drawn = random.normal(0, scale, shape).astype(np.float32)
@@ -110,7 +110,7 @@ def weights(
 
 
 def tensors(config: Mapping[str, Any]) -> Shapes:
-    """Give the shape of every tensor, by its name."""
+    """Return the shape of every tensor by its name."""
     family = FAMILIES[config["model_type"]]
     hidden, positions = config["hidden_size"], config["max_position_embeddings"]
     made: Shapes = {

@@ -1,4 +1,4 @@
-"""A safetensors file as float32 arrays under the names of its family."""
+"""Reading of a safetensors file as float32 arrays under its family's names."""
 
 import re
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from opdbus.platform.regular_files import read_regular
 
 Weights = Mapping[str, NDArray[np.float32]]
 
-# Models saved with a head on top keep the encoder's weights under their family's name.
+# Models saved with a head on top prefix the encoder's weights with their family's name.
 _PREFIX: Final = re.compile(rf"^({'|'.join(FAMILIES)})\.")
 _FLOATS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 _BFLOAT16: Final = "BF16"
 
 
 def read(path: Path) -> Weights:
-    """Read every tensor of floats, widened or rounded to float32; raises ModelError."""
+    """Read every float tensor, converted to float32; raises ModelError."""
     try:
         tensors = deserialize(read_regular(path, follow=True))  # type: ignore[no-untyped-call]  # it has no types
     except (OSError, SafetensorError) as error:
@@ -30,7 +30,7 @@ def read(path: Path) -> Weights:
     return {
         _PREFIX.sub("", name): _floats(tensor["dtype"], tensor["data"]).reshape(tensor["shape"])
         for name, tensor in tensors
-        # some files carry tables of positions, as integers, beside the weights
+        # some files also contain tables of positions, as integers
         if tensor["dtype"] in _FLOATS or tensor["dtype"] == _BFLOAT16
     }
 

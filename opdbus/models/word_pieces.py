@@ -1,4 +1,4 @@
-"""The words of a lower-case WordPiece tokenizer, which most models of the families have."""
+"""Vocabulary of a lower-case WordPiece tokenizer, which most models of the families use."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ _PREFIX: Final = "##"
 
 @dataclass(frozen=True)
 class WordPieces:
-    """The pieces that words are split into, by a tokenizer's file.
+    """Word pieces of a tokenizer.json.
 
-    Words are runs of letters and digits, in lower case, and all other signs one by one.
+    A word is a run of letters and digits, in lower case; every other character is a word of its
+    own.
     """
 
     pieces: dict[str, int]
-    # texts that contain one of these, in whatever case, are not split into words like all others
+    # special tokens; texts that contain one, in any case, are not split by these rules
     specials: tuple[str, ...]
-    # what stands before and after each text
+    # ids before and after each text
     around: tuple[int, int]
     unknown: int
     longest_word: int
 
     @classmethod
     def of(cls, described: dict[str, Any]) -> Self:
-        """Read a tokenizer.json; raises ValueError, LookupError or TypeError for other kinds."""
+        """Parse a tokenizer.json; raises ValueError, LookupError or TypeError for other kinds."""
         normalizer, model = described["normalizer"], described["model"]
         is_bert = normalizer["type"] == "BertNormalizer"
         is_bert &= described["pre_tokenizer"]["type"] == "BertPreTokenizer"
@@ -45,11 +46,11 @@ class WordPieces:
 
     @cached_property
     def longest_piece(self) -> int:
-        """The most characters of a piece."""
+        """Number of characters of the longest piece."""
         return max(map(len, self.pieces))
 
     def split(self, word: str) -> list[int]:
-        """Return the pieces of a word of lower-case ASCII, each as long as can be."""
+        """Return the pieces of a lower-case ASCII word, each the longest possible."""
         if word in self.pieces:
             return [self.pieces[word]]
         found: list[int] = []
@@ -65,7 +66,7 @@ class WordPieces:
 
 
 def _around(processor: dict[str, Any]) -> tuple[int, int]:
-    """Return the ids before and after a text, where that is one each; raises as `of` does."""
+    """Return the ids before and after a text; raises as `of` does unless it is one each."""
     if processor["type"] != "TemplateProcessing":
         return processor["cls"][1], processor["sep"][1]
     before, _, after = processor["single"]

@@ -1,4 +1,4 @@
-"""Writes the nodes and constants of an ONNX graph in one dialect."""
+"""Writer of the nodes and constants of an ONNX graph in one dialect."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ if TYPE_CHECKING:
     from opdbus.models.weights import Weights
 
 INPUT: Final = "input_ids"
-# Since this opset the axes of a reduction are an input; before, an attribute.
+# From this opset on, the axes of a reduction are an input; before, an attribute.
 _AXES_AS_INPUT: Final = 18
-# Gelu is an operator since this opset.
+# First opset that has Gelu as an operator.
 _GELU: Final = 20
-# The layer that int8 weights leave in floats: all later layers multiply its errors.
+# The layer that stays in floats with int8 weights: all later layers multiply its errors.
 _EXACT: Final = "encoder.layer.0."
-# The largest weight in int8, by how the dense layers are written. Processors without VNNI add two
-# products of 8 unsigned and 8 signed bits in 16 bits. 2 x 255 x 127 is too much for those: the
-# cosine fell from 0.998 to 0.974 (L3 on emulated AVX2). 2 x 255 x 63 is not, and costs 0.001 of it.
+# Largest int8 weight for each way of writing dense layers. Processors without VNNI add two products
+# of 8 unsigned and 8 signed bits in 16 bits: 2 x 255 x 127 overflows, 2 x 255 x 63 does not.
 _INT8_MOST: Final = {"weights": 127.0, "dynamic": 63.0, "blocks": 127.0}
-# Weights of a column that share a scale. With 32 the vectors are a little closer to fp32's, and
-# take a fifth longer.
+# Number of weights of a column that share a scale: 32 would be a little more exact and slower.
 _BLOCK: Final = 128
-# MatMulNBits' name for activations that are rounded to int8 too.
+# MatMulNBits' accuracy level that rounds activations to int8 too.
 _AS_INT8: Final = 4
 
 
 class Writer:
-    """Collects nodes and constants; every value is referred to by its name."""
+    """Collection of nodes and constants; each value is referred to by its name."""
 
     def __init__(self, weights: Weights, dialect: Dialect) -> None:
         self.weights = weights
@@ -50,7 +48,7 @@ class Writer:
         domain: str = "",
         **attributes: Any,  # noqa: ANN401 -- as onnx.helper.make_node
     ) -> str:
-        """Add a node and give the name of its one output."""
+        """Add a node and return the name of its only output."""
         name = output or f"{kind}_{len(self.nodes)}"
         self.nodes.append(
             helper.make_node(kind, list(inputs), [name], name=name, domain=domain, **attributes)
@@ -58,7 +56,7 @@ class Writer:
         return name
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add a constant and give its name; floats become those of the dialect."""
+        """Add a constant and return its name; in a half dialect, floats become float16."""
         if self.dialect.is_half and value.dtype == np.float32:
             value = value.astype(np.float16)
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
@@ -69,7 +67,7 @@ class Writer:
         return self.constant(name, np.array(value, np.float32))
 
     def weight(self, name: str) -> str:
-        """Add a weight as it is."""
+        """Add a weight unchanged."""
         return self.constant(name, self.weights[name])
 
     def ints(self, name: str, values: list[int]) -> str:
@@ -77,7 +75,7 @@ class Writer:
         return self.constant(name, np.array(values, np.int64))
 
     def linear(self, value: str, *names: str) -> str:
-        """Apply the dense layer of a name, or the layers of several side by side as one."""
+        """Apply one dense layer, or several layers packed side by side as one."""
         name = names[0] if len(names) == 1 else f"{names[0]}.packed"
         kernel = np.concatenate([self.weights[f"{part}.weight"].T for part in names], axis=1)
         biases = [self.weights[f"{part}.bias"] for part in names]
@@ -102,7 +100,7 @@ class Writer:
         return self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
 
     def _quantized(self, name: str, kernel: NDArray[np.float32]) -> tuple[str, str]:
-        """Add a kernel as int8, with a scale for each of its columns."""
+        """Add a kernel as int8, with one scale for each column."""
         scale, values = rounded_weights(kernel, _INT8_MOST[self.dialect.dense])
         return self.constant(f"{name}.scale", scale), self.constant(f"{name}.int8", values)
 
@@ -114,7 +112,7 @@ class Writer:
         columns[:inner] = kernel
         blocks = columns.T.reshape(outer * count, _BLOCK).T
         scale, values = rounded_weights(blocks, _INT8_MOST["blocks"])
-        # the operator's numbers are unsigned, and 128 is its zero
+        # the operator's numbers are unsigned, with 128 as zero
         unsigned = (values.T.astype(np.int16) + 128).astype(np.uint8).reshape(outer, count, _BLOCK)
         return self.op(
             "MatMulNBits",
@@ -159,7 +157,7 @@ class Writer:
         return parts
 
     def attention(self, shape: Shape, parts: Sequence[str], bias: str) -> str:
-        """Mix values by queries and keys, each (batch, tokens, hidden), as one operator."""
+        """Apply attention as one operator; `parts` are (batch, tokens, hidden) each."""
         # the two inputs between, a packed bias and a mask, are not used
         biased = ("", "", bias) if bias else ()
         return self.op(
@@ -176,7 +174,7 @@ class Writer:
 def rounded_weights(
     kernel: NDArray[np.float32], most: float
 ) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    """Round to int8 of at most that size; gives the scale of each column, and the numbers."""
+    """Round to int8 of at most `most`; return the scale of each column, and the integers."""
     scale = (np.abs(kernel).max(axis=0) / most).astype(np.float32)
     scale[scale == 0] = 1.0
     return scale, np.rint(kernel / scale).astype(np.int8)

@@ -1,1 +1,1 @@
-"""A host's objects as a picture in two dimensions, where near means alike."""
+"""Map of a host's objects in two dimensions, where near means similar."""

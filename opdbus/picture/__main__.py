@@ -1,4 +1,4 @@
-"""The child of `op-dbus map`: vectors come in at standard input, places go out."""
+"""Child process of `op-dbus map`: reads vectors from standard input, writes positions."""
 
 import mmap
 import sys

@@ -1,8 +1,8 @@
-"""Places in a plane for vectors: neighbours stay together, all others keep their distance.
+"""Layout of vectors in a plane that keeps neighbours together.
 
-The graph of nearest neighbours is drawn by forces as UMAP's (https://arxiv.org/abs/1802.03426):
-along its edges points attract each other, and those chosen at random push each other away. All
-points move at once, by as much as their own edges allow. The same vectors give the same places.
+The graph of nearest neighbours is drawn by forces as in UMAP (https://arxiv.org/abs/1802.03426):
+edges attract their ends, and randomly chosen points repel each other. All points move at once, by
+as much as their own edges allow. The same vectors give the same positions.
 """
 
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -18,23 +18,23 @@ from opdbus.picture.neighbours import Vectors, nearest
 
 Places = NDArray[np.complex64]
 
-# Measured by benchmarks/map.py with 20,000 descriptions of packages: what keeps most neighbours.
+# Chosen with benchmarks/map.py on 20,000 descriptions of packages to keep most neighbours.
 NEIGHBOURS: Final = 10
 _STEPS: Final = 500
 _PUSHED: Final = 48
 _PUSH: Final = 100.0
-# How far a point may go in a step, and how wide the first places are.
+# Largest move of a point in a step, and the spread of the initial positions.
 _FARTHEST: Final = 4.0
 _BEGIN: Final = 5.0
 _SEED: Final = 15
 _ROUNDS: Final = 40
 _EPSILON: Final = np.float32(1e-3)
-# numpy lets threads run side by side.
+# numpy releases the GIL.
 _THREADS: Final = 2
 
 
 def place(vectors: Vectors) -> NDArray[np.float32]:
-    """Return a place (n, 2) from 0 to 1 for each of some vectors (n, d) of any length."""
+    """Return a position (n, 2) from 0 to 1 for each of the vectors (n, d), of any length."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.maximum(lengths, _EPSILON)
     places = _first(unit)
@@ -46,16 +46,16 @@ def place(vectors: Vectors) -> NDArray[np.float32]:
 
 
 def _first(vectors: Vectors) -> Places:
-    """Return the two coordinates in which vectors differ most, as complex numbers."""
+    """Return the two principal coordinates of vectors as complex numbers."""
     centred = vectors - vectors.mean(axis=0)
     _, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
     both = axes[:, :-3:-1]
-    # an axis has no direction of its own
+    # the sign of an axis is arbitrary; fix it
     both = both * np.sign(both[np.abs(both).argmax(axis=0), range(both.shape[1])])
     flat = centred @ both.astype(np.float32)
     places = flat[:, 0] + 1j * (flat[:, 1] if flat.shape[1] > 1 else 0)
     found: Places = (places * (_BEGIN / max(np.abs(places).std(), 1e-6))).astype(np.complex64)
-    # equal vectors begin apart, since nothing could part them
+    # equal vectors start apart, because no force could separate them
     noise = np.random.default_rng(_SEED).normal(size=(2, len(found))).astype(np.float32)
     apart: Places = found + (noise[0] + 1j * noise[1]) * np.float32(0.01)
     return apart
@@ -63,7 +63,7 @@ def _first(vectors: Vectors) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """Edges in both directions, in the order of where they begin; `begins` has one more."""
+    """Edges in both directions, ordered by their start; `begins` has one entry more than points."""
 
     begins: NDArray[np.intp]
     ends: NDArray[np.intp]
@@ -71,7 +71,7 @@ class _Graph:
 
     @classmethod
     def of(cls, neighbours: NDArray[np.intp], cosines: Vectors) -> Self:
-        """Weigh edges as UMAP does: each point has as much of near neighbours as any other."""
+        """Weight edges as UMAP does: the neighbours of each point have the same total weight."""
         count, each = neighbours.shape
         weights = _shares(np.sqrt(np.maximum(2 - 2 * cosines, 0))).ravel()
         begin, end = np.repeat(np.arange(count), each), neighbours.ravel()
@@ -90,7 +90,7 @@ class _Graph:
 
 
 def _shares(distances: Vectors) -> NDArray[np.float64]:
-    """Return how near neighbours are, 1 for the nearest, so that they are log2(each) in sum."""
+    """Return neighbours' weights, 1 for the nearest, with the sum log2(each)."""
     beyond = (distances - distances[:, :1]).astype(np.float64)
     low, high = np.zeros(len(beyond)), np.full(len(beyond), np.inf)
     width, wanted = np.ones(len(beyond)), np.log2(max(beyond.shape[1], 2))
@@ -104,7 +104,7 @@ def _shares(distances: Vectors) -> NDArray[np.float64]:
 
 
 def _settled(places: Places, graph: _Graph, threads: Executor) -> Places:
-    """Let the forces act until the points rest."""
+    """Apply the forces in steps of decreasing size."""
     count, degrees = len(places), graph.degrees()
     random = np.random.default_rng(_SEED)
     borders = np.linspace(0, count, _THREADS + 1).astype(int)
@@ -127,7 +127,7 @@ def _moved(
     degrees: Vectors,
     part: slice,
 ) -> Places:
-    """Return how far some points go: the forces over how firmly their edges hold them."""
+    """Return the moves of some points: the forces divided by the stiffness of their edges."""
     begins = graph.begins[part.start : part.stop + 1]
     edges = slice(begins[0], begins[-1])
     here = places[part]
@@ -153,7 +153,7 @@ def _squared(places: Places) -> Vectors:
 
 
 def _framed(places: Places) -> NDArray[np.float32]:
-    """Turn the wider side to lie flat, and give (n, 2) from 0 to 1 in the same scale for both."""
+    """Rotate the wider side to the horizontal; return (n, 2) from 0 to 1, both axes to scale."""
     flat = np.stack([places.real, places.imag], axis=1).astype(np.float64)
     flat -= flat.mean(axis=0)
     _, axes = np.linalg.eigh(flat.T @ flat)

@@ -1,4 +1,4 @@
-"""The nearest of many vectors to each of them: found in few dimensions, put in order in all."""
+"""Nearest neighbours of all vectors: candidates in few dimensions, ordered in all."""
 
 from concurrent.futures import Executor
 from typing import Final
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
 
-# Dimensions in which 3 times the wanted neighbours are looked for: of 20,000 descriptions of
+# Dimensions in which 3 times the wanted neighbours are searched: on 20,000 descriptions of
 # packages, 19 of 20 nearest are among them.
 _DIMENSIONS: Final = 64
 _MORE: Final = 3
-# Rows that are compared with all others at a time, and columns of which one is looked at first.
+# Rows that are compared with all others at a time, and columns in a group.
 _ROWS: Final = 256
 _TOGETHER: Final = 16
 _NEVER: Final = np.float32(-9)
@@ -21,7 +21,7 @@ _NEVER: Final = np.float32(-9)
 def nearest(vectors: Vectors, count: int, threads: Executor) -> tuple[NDArray[np.intp], Vectors]:
     """Return the `count` nearest of unit vectors (n, d), n > count, to each, and their cosines.
 
-    Both (n, count), the nearest first; none is its own neighbour.
+    Both arrays are (n, count), the nearest first; none is its own neighbour.
     """
     few = _principal(vectors, _DIMENSIONS)
     most = min(_MORE * count, len(vectors) - 1)
@@ -59,8 +59,8 @@ def _padded(columns: Vectors) -> Vectors:
 def _candidates(few: Vectors, padded: Vectors, rows: slice, count: int) -> NDArray[np.intp]:
     """Return the nearest `count` to some rows (rows, count), the nearest first.
 
-    At least `count` columns reach the `count`-th of the greatest of groups of columns: to look
-    at these alone is exact, and quicker than a partition of all.
+    At least `count` columns reach the `count`-th largest maximum of groups of columns. Sorting only
+    these is exact, and faster than a partition of all columns.
     """
     scores = few[rows] @ padded
     scores[:, len(few) :] = _NEVER

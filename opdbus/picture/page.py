@@ -1,4 +1,4 @@
-"""A scene as one file of HTML that asks for nothing, and into which no name can bring a script."""
+"""Scene as one HTML file without requests, safe against scripts in names."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any, Final
 from opdbus.picture.scene import DARK, LIGHT, Scene
 
 _WIDE: Final = 65535
-# What could end the element that holds the data.
+# Characters that could end the element with the data.
 _ESCAPES: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 
 
@@ -46,7 +46,7 @@ def _digest(content: str) -> str:
 
 
 def _data(scene: Scene) -> dict[str, Any]:
-    """Give what the script draws: numbers, and texts each of which is there once."""
+    """Return the script's data: numbers, and lists of distinct texts that they index."""
     sorts = list(dict.fromkeys((row.plugin, row.kind) for row in scene.rows))
     states = list(dict.fromkeys(row.state for row in scene.rows))
     sort_of = {sort: number for number, sort in enumerate(sorts)}

@@ -1,4 +1,4 @@
-"""What a picture shows: points with colours and marks, labels, a legend. Pure, without numpy."""
+"""Contents of a picture: points with colours and marks, labels, a legend; pure, no numpy."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,33 +7,33 @@ from typing import Final, NamedTuple
 
 from opdbus.picture.table import Row
 
-# Colours that people tell apart, colour-blind or not, on a light and on a dark ground: found by a
-# search about Paul Tol's scheme "bright" (https://sronpersonalpages.nl/~pault/). The last is that
-# of all other plugins.
+# Colours that people distinguish, colour-blind or not, on a light and on a dark background, based
+# on Paul Tol's scheme "bright" (https://sronpersonalpages.nl/~pault/). The last is for all other
+# plugins.
 LIGHT: Final = ("#366bab", "#c15048", "#2b520d", "#c08700", "#019bd7", "#9b2b6d", "#919191")
 DARK: Final = ("#9e8afa", "#f88597", "#2a951f", "#e3cd4d", "#6ed3ff", "#c2419e", "#f9f9f9")
 OTHERS: Final = len(LIGHT) - 1
 DRIFTED: Final = "drifted"
 CHANGED: Final = "changed"
-# A topic is where most of its objects are: so near, in shares of the width.
+# Radius of a topic's densest place, as a share of the width.
 _NEAR: Final = 0.05
-# Fewer of its objects in one place, or a smaller share of them, are no place for its name.
+# A label needs at least this many objects, and this share of the topic, in one place.
 _LEAST: Final = 3
 _LEAST_SHARE: Final = 0.4
-# Letters of a name that is put into two lines, and by how many the first may be longer.
+# Length from which a name is put into two lines, and by how much the first may be longer.
 _LONG: Final = 16
 _MUCH_LONGER: Final = 12
 
 
 class Mark(NamedTuple):
-    """Why a point has another shape: DRIFTED or CHANGED, and in which fields or how."""
+    """Reason for another shape of a point: DRIFTED or CHANGED, and details."""
 
     what: str
     why: str = ""
 
 
 class Label(NamedTuple):
-    """The name of a topic, the middle of the upper edge of its objects, and how many it has."""
+    """Name of a topic, the middle of its objects' upper edge, and its number of objects."""
 
     x: float
     y: float
@@ -42,7 +42,7 @@ class Label(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """The name in lines: a long one of several words in two."""
+        """The name in lines: a long name of several words in two."""
         *first, last = self.text.split(", ")
         if not first or len(self.text) < _LONG:
             return [self.text]
@@ -52,7 +52,7 @@ class Label(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A name, how many objects are meant, and the typical ones of them by their row."""
+    """A name, the number of its objects, and the rows of typical ones."""
 
     name: str
     size: int
@@ -60,7 +60,7 @@ class Topic(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """A line of the legend: a colour by its number, or a mark."""
+    """A line of the legend: a colour by its index, or a mark."""
 
     text: str
     many: int
@@ -69,7 +69,7 @@ class Sign(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All of a picture; places (x, y) are from 0 to 1, and `marks` are by row."""
+    """All of a picture; `places` are (x, y) from 0 to 1, and `marks` are by row."""
 
     title: str
     about: str
@@ -80,17 +80,17 @@ class Scene:
 
     @property
     def size(self) -> tuple[float, float]:
-        """How wide and high the places are."""
+        """Width and height of the area that has points."""
         return max(x for x, _ in self.places), max(y for _, y in self.places)
 
     def colours(self) -> dict[str, int]:
-        """Give each plugin a colour; those with fewest objects share the last."""
+        """Assign a colour index to each plugin; those with fewest objects share the last."""
         ranked = Counter(row.plugin for row in self.rows).most_common()
         last = len(LIGHT) if len(ranked) == len(LIGHT) else OTHERS
         return {name: n if n < last else OTHERS for n, (name, _) in enumerate(ranked)}
 
     def legend(self) -> list[Sign]:
-        """Say what colours and marks mean, and how many points have them."""
+        """Return the meaning of colours and marks, and their numbers of points."""
         names: dict[int, list[str]] = {}
         for plugin, colour in self.colours().items():
             names.setdefault(colour, []).append(plugin)
@@ -105,7 +105,7 @@ class Scene:
         ]
 
     def labels(self) -> list[Label]:
-        """Put each topic's name where most of its typical objects are, the largest first."""
+        """Place each topic's name where most of its typical objects are, the largest first."""
         found = []
         for topic in sorted(self.topics, key=lambda each: -each.size):
             crowd = _densest([self.places[row] for row in topic.rows])
@@ -116,7 +116,7 @@ class Scene:
 
 
 def _densest(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the largest group of places about one of them."""
+    """Return the largest group of positions within a radius of one of them."""
     groups = (
         [p for p in places if (p[0] - x) ** 2 + (p[1] - y) ** 2 < _NEAR**2] for x, y in places
     )

@@ -1,4 +1,4 @@
-"""A scene as a still picture: SVG without scripts, the names of its points as titles."""
+"""Scene as a static SVG without scripts, with the names of points as titles."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,18 +11,18 @@ _WIDTH: Final = 1600
 _MARGIN: Final = 40
 _HEAD: Final = 100
 _FOOT: Final = 60
-# A letter's width in shares of its size, generously, since fonts differ.
+# A letter's width as a share of the font size, rounded up, since fonts differ.
 _LETTER: Final = 0.58
-# Between a label and the points below it.
+# Gap between a label and the points below it.
 _ABOVE: Final = 6
-# The height of a line in shares of its letters', and the width of a mark.
+# Height of a line as a share of the font size, and the width of a mark.
 _LINE: Final = 1.15
 _SIGN: Final = 20
 _SHAPES: Final = {
     DRIFTED: ((0, -1.45), (1.45, 0), (0, 1.45), (-1.45, 0)),
     CHANGED: ((0, -1.4), (1.35, 1), (-1.35, 1)),
 }
-# Its left and upper edge, its width and its height.
+# Left, top, width and height.
 _Box: TypeAlias = tuple[float, float, float, float]
 _STYLE: Final = """
 text {{ font-family: system-ui, sans-serif; fill: {text}; }}
@@ -36,7 +36,7 @@ _GROUNDS: Final = {
     "light": {"text": "#1d2126", "back": "#fbfaf6", "soft": "#596069"},
     "dark": {"text": "#e9e7e1", "back": "#12151a", "soft": "#a2a8b0"},
 }
-# What XML 1.0 has no characters for.
+# Characters that XML 1.0 does not allow.
 _NO_XML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -55,7 +55,7 @@ def draw(scene: Scene) -> str:
         f'<g transform="translate({_MARGIN} {_HEAD})">',
         *_points(scene, scale, ("", CHANGED)),
         *_labels(scene, scale),
-        # nothing lies on what drifted
+        # drifted objects are on top
         *_points(scene, scale, (DRIFTED,)),
         "</g>",
         *_legend(scene.legend(), height - _FOOT / 2),
@@ -74,7 +74,7 @@ def _colours(colours: Sequence[str]) -> str:
 
 
 def _points(scene: Scene, scale: float, marks: Sequence[str]) -> Iterator[str]:
-    """Yield a shape for each object with one of some marks: those of the last lie on top."""
+    """Yield a shape for each object with one of the marks, in their order: the last are on top."""
     colours, radius = scene.colours(), max(2.0, min(5.0, 160 / len(scene.rows) ** 0.5))
     of_mark: dict[str, list[int]] = {mark: [] for mark in ("", CHANGED, DRIFTED)}
     for row in range(len(scene.rows)):
@@ -94,15 +94,15 @@ def _shape(what: str, names: str, x: float, y: float, radius: float, title: str 
         )
     size = max(1.25 * radius, 7)
     corners = " ".join(f"{x + dx * size:.1f},{y + dy * size:.1f}" for dx, dy in _SHAPES[what])
-    # a light edge parts it from its neighbours
+    # a light edge separates it from its neighbours
     edge = f'<polygon class="edge" points="{corners}"/>'
     return f'{edge}<polygon class="{names}" points="{corners}">{title}</polygon>'
 
 
 def _labels(scene: Scene, scale: float) -> Iterator[str]:
-    """Yield the names of topics as the page has them, but those that would lie on a larger one's.
+    """Yield the labels of topics, without those that would overlap a larger one.
 
-    Each is rather beside what is marked than on it.
+    A position that covers no mark is preferred.
     """
     places = [[part * scale for part in scene.places[row]] for row in scene.marks]
     signs = [(x - _SIGN / 2, y - _SIGN / 2, _SIGN, _SIGN) for x, y in places]
@@ -117,7 +117,7 @@ def _labels(scene: Scene, scale: float) -> Iterator[str]:
 
 
 def _boxes(label: Label, size: float, scale: float) -> Iterator[_Box]:
-    """Yield where a name may be: where it belongs, else a line higher or lower."""
+    """Yield the positions of a label: its own, then a line higher and a line lower."""
     width = max(map(len, label.lines)) * size * _LETTER + 12
     height = len(label.lines) * size * _LINE + size / 2
     left = min(max(label.x * scale - width / 2, 0), _WIDTH - 2 * _MARGIN - width)

@@ -1,4 +1,4 @@
-"""A file of State1.Vectors, read without numpy: its header, and what the objects are."""
+"""Reading of a State1.Vectors file without numpy: its header and objects."""
 
 import json
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -17,9 +17,9 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The objects of a file, how many matched in all, and how many of those asked for wait.
+    """Objects of a file, number of all matches, and number of those that wait for vectors.
 
-    `renamed` has the paths of declared objects that are observed under other names, and these.
+    `renamed` maps paths of declared objects to the paths under which they are observed.
     """
 
     rows: list[Row]
@@ -29,7 +29,7 @@ class Table(NamedTuple):
 
 
 def header_of(content: Any) -> tuple[dict[str, Any], int]:  # noqa: ANN401 -- bytes of any kind
-    """Return the header, and where the tensors begin.
+    """Return the header, and the offset of the tensors.
 
     The format: https://huggingface.co/docs/safetensors
     """
@@ -39,7 +39,7 @@ def header_of(content: Any) -> tuple[dict[str, Any], int]:  # noqa: ANN401 -- by
 
 
 def read(file: BinaryIO) -> Table:
-    """Read the objects of a file, which is left standing anywhere."""
+    """Read the objects of a file; its position afterwards is undefined."""
     file.seek(0)
     length = file.read(_LENGTH)
     header, begin = header_of(length + file.read(int.from_bytes(length, "little")))

@@ -1,1 +1,1 @@
-"""Which engine serves: one owner of every engine, from its opening to its closing."""
+"""Engine lifecycle: one owner of every engine, from its opening to its closing."""

@@ -1,4 +1,4 @@
-"""An engine kept open for work of several steps, such as a file of texts."""
+"""Lease that keeps an engine open for work of several steps, such as a file of texts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """An engine that is not closed while it is leased; if it is lost, its successor.
+    """Lease of an engine, which stays open; if it is lost, its successor takes its place.
 
-    `serving` returns the engine of a level that serves now.
+    `serving` returns the engine that a level uses now.
     """
 
     def __init__(self, embedder: Embedder, serving: Callable[[str], Awaitable[Embedder]]) -> None:
@@ -33,12 +33,12 @@ class Lease:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Let go of the engine, or of its successor."""
+        """Release the engine or its successor."""
         self._held.close()
 
     @property
     def max_tokens(self) -> int:
-        """The number of tokens past which texts are cut."""
+        """Number of tokens past which texts are cut."""
         return self._embedder.max_tokens
 
     async def tokenize(self, texts: Sequence[str]) -> Rows:
@@ -48,8 +48,8 @@ class Lease:
     async def embed(self, rows: Rows) -> NDArray[np.float32]:
         """Return the vectors (rows, dimension) of tokenized texts, at the lowest priority.
 
-        Raises ShuttingDown, and ProviderLost where the engine was lost and the vectors of its
-        successor would not mix with those that it gave.
+        Raises ShuttingDown, and ProviderLost if the engine was lost and its successor's vectors
+        would not be comparable with the earlier ones.
         """
         while True:
             embedder = self._embedder
@@ -60,7 +60,7 @@ class Lease:
 
     async def _succeed(self, lost: Embedder) -> None:
         if self._embedder is lost:
-            # it is closed the sooner
+            # released now, so that it is closed sooner
             self._held.close()
         found = await self._serving(lost.level)
         if found.numerics != lost.numerics:

@@ -1,4 +1,4 @@
-"""The life of one level's engine: opened, served with, replaced when it is lost, closed."""
+"""Lifecycle of one level's engine: opening, serving, replacement when lost, closing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.platform.tasks import at_most, cancel, pauses, start
 from opdbus.serving.states import Event, Phase, State
 
-# opens the engine of a level; providers that were lost are tried last; see `open_embedder`
+# opens the engine of a level, with lost providers last; see `open_embedder`
 Open: TypeAlias = Callable[..., AbstractAsyncContextManager[Embedder]]
 
 log = structlog.get_logger()
 
-# How long calls that still hold a lost engine are waited for before its memory is freed.
+# Wait for calls that still hold a lost engine, before its memory is freed.
 _PATIENCE_SECONDS: Final = 2.0
-# When a provider that was lost is tried again: it may have been reset, or its memory freed.
+# Delays before a lost provider is tried again: it may have been reset, or its memory freed.
 RETRY_SECONDS: Final = (30.0, 60.0, 120.0, 300.0, 600.0)
 
 
@@ -38,10 +38,10 @@ class Opened(NamedTuple):
 class Level:
     """The engine of one level under one configuration, from its first opening to its closing.
 
-    It opens at once; unless `graded`, precisions are graded while fp32 serves. An engine that is
-    lost is replaced by the next provider of the chain, and that one by a better one as soon as it
-    can be proven. A level that never served is over after its first failure; so is one that is
-    not `lasting`. `on_phase` is called after each transition.
+    Opening starts at once; unless `graded`, precisions are graded while fp32 serves. A lost engine
+    is replaced by the next provider of the chain, and that one by a better one once it is proven. A
+    level is over after a failure if it never served or is not `lasting`. `on_phase` is called after
+    each transition.
     """
 
     def __init__(
@@ -70,24 +70,24 @@ class Level:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of this level: the next caller needs another one."""
+        """True if this level will serve no more: the next caller needs a new one."""
         return self._task.done() or self.phase.state is State.CLOSED
 
     async def embedder(self) -> Embedder:
-        """Return the engine that serves, waiting while one is opened.
+        """Return the engine that serves; wait while one is opened.
 
-        Raises what kept it from opening, and ShuttingDown once the level is closed.
+        Raises the error that kept it from opening, and ShuttingDown once the level is closed.
         """
         while True:
             await self._settled.wait()
             if self.phase.error:
-                # a copy: an exception that is raised again and again would collect all its frames
+                # a copy, because an exception that is raised repeatedly would collect frames
                 raise copy(self.phase.error)
             if self.phase.embedder and not self._notice_loss():
                 return self.phase.embedder
 
     async def close(self, *, drain: bool) -> None:
-        """Close the engine, with `drain` only after the calls that hold it have ended."""
+        """Close the engine; with `drain`, only after the calls that hold it have ended."""
         if self.phase.state is not State.CLOSED:
             self._move(Event.CLOSED, "closed", error=ShuttingDown())
         self._drain = drain
@@ -97,7 +97,7 @@ class Level:
                 task.cancel()
         await asyncio.wait({self._task, *self._closing})
 
-    # the transitions
+    # state transitions
 
     def _move(
         self,
@@ -118,7 +118,7 @@ class Level:
         self._move(event, reason, embedder)
 
     def _notice_loss(self) -> bool:
-        """Return whether the engine is lost; the first to notice makes the transition."""
+        """Return true if the engine is lost; the first call to notice makes the transition."""
         embedder = self.phase.embedder
         if embedder is None or not embedder.fault:
             return embedder is None
@@ -126,15 +126,15 @@ class Level:
         self._move(Event.LOST, embedder.fault)
         return True
 
-    # the life of the engine
+    # lifecycle of the engine
 
     async def _live(self) -> None:
-        # only `close` cancels; the exception would keep the engine alive through its traceback
+        # Only `close` cancels. The exception would keep the engine alive through its traceback.
         with suppress(asyncio.CancelledError):
             await self._serve_on()
 
     async def _serve_on(self) -> None:
-        """Open an engine and serve with it until it is lost; then with the next, and so on."""
+        """Open an engine, serve until it is lost or a better one is proven, and repeat."""
         opened = await self._opened((), once=True)
         reason, lost = "proven at start", None
         try:
@@ -149,7 +149,7 @@ class Level:
                     self._notice_loss()
                     reason = opened.embedder.fault
                     lost = Fallback(opened.embedder.provider, reason)
-                    # its memory may be needed for the next one
+                    # the next engine may need its memory
                     await _close(opened, _PATIENCE_SECONDS)
                     opened = None
                     opened = await self._opened((lost,), once=not self._lasting)
@@ -158,11 +158,11 @@ class Level:
                 await _close(opened, None if self._drain else 0.0)
 
     def _replaced(self, opened: Opened) -> None:
-        """Close an engine beside its successor, when the calls that hold it have ended."""
+        """Close a replaced engine in the background, once the calls that hold it have ended."""
         start(_close(opened, None), self._closing)
 
     async def _opened(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
-        """Open an engine, after each failure again later; None where `once` has failed."""
+        """Open an engine, and retry after each failure; with `once`, return None instead."""
         for delay in pauses(self._retry_seconds):
             found = await self._attempt(lost)
             if isinstance(found, Opened):
@@ -175,9 +175,10 @@ class Level:
         return None
 
     async def _better(self, embedder: Embedder, lost: Fallback | None) -> Opened | None:
-        """Wait until the engine is lost (None), or a better one is proven.
+        """Wait until the engine is lost (None) or a better one is proven.
 
-        That is one of the provider that was lost before, or of the precision that passed the gate.
+        A better engine runs on the provider that was lost before, or in the precision that passed
+        the gate.
         """
         if embedder.is_provisional:
             return await self._graded_beside(embedder)
@@ -199,7 +200,7 @@ class Level:
         return None
 
     async def _graded_beside(self, embedder: Embedder) -> Opened | None:
-        """Grade precisions while the engine serves, and open the best; None where it is lost."""
+        """Grade precisions while the engine serves, and open the best; None if it is lost."""
         self._graded = True
         attempt = asyncio.ensure_future(self._attempt(()))
         lost = asyncio.ensure_future(embedder.lost())
@@ -218,7 +219,7 @@ class Level:
         return await self._better(embedder, None)
 
     async def _attempt(self, lost: Sequence[Fallback]) -> Opened | OpDbusError:
-        """Open an engine once; whatever goes wrong is an error that callers can be given."""
+        """Open an engine once; return any failure as an error that callers can be given."""
         try:
             async with AsyncExitStack() as stack:
                 opening = self._open_engine(self.config, self.name, lost, graded=self._graded)
@@ -232,7 +233,7 @@ class Level:
 
 
 async def _close(opened: Opened, patience: float | None) -> None:
-    """Close an engine once the calls that hold it have ended, or after so many seconds."""
+    """Close an engine once no call holds it, or after `patience` seconds (None: no limit)."""
     try:
         async with at_most(patience):
             await opened.embedder.drained()

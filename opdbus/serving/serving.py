@@ -1,4 +1,4 @@
-"""The one owner of what serves: the configured level, others on demand, and their changes."""
+"""Owner of all engines: the configured level, other levels on demand, and their changes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
@@ -20,15 +20,15 @@ from opdbus.serving.states import Phase, State
 
 log = structlog.get_logger()
 
-# What levels beside the configured one may hold loaded, unless a setting says otherwise.
+# Memory limit of loaded levels, unless a setting gives another.
 MAX_LOADED_BYTES: Final = 1 << 30
 
 
 class Serving:
-    """Opens, switches, replaces and closes engines; use as a context.
+    """Owner of all engines: opens, switches, replaces and closes them; use as a context.
 
-    What happens to a level's engine is decided in `level.py`, by the table in `states.py`. Here is
-    which levels there are. Every caller asks here for each piece of work, and keeps no engine.
+    This class decides which levels are open; `level.py` and the table in `states.py` decide the
+    state of a level's engine. Callers request an engine for each piece of work and do not keep it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Serving:
         # one change of settings at a time
         self._one_switch = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
-        # whether nothing more is served
+        # true once nothing more is served
         self.is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -60,11 +60,11 @@ class Serving:
         await asyncio.gather(*(level.close(drain=False) for level in levels))
         await cancel(self._tasks)
 
-    # what serves now
+    # state
 
     @property
     def phase(self) -> Phase:
-        """The configured level as it is now."""
+        """The current phase of the configured level."""
         if self.config.vector_level == "none":
             return Phase(State.READY, error=_no_model())
         level = self._levels.get(self.config.vector_level)
@@ -77,7 +77,7 @@ class Serving:
         return {name: phase.embedder for name, phase in phases.items() if phase.embedder}
 
     async def changes(self) -> AsyncGenerator[Phase]:
-        """Yield every phase of the configured level from now on, none left out."""
+        """Yield every phase of the configured level from now on, without gaps."""
         queue: asyncio.Queue[Phase] = asyncio.Queue()
         self._watchers.add(queue)
         try:
@@ -89,7 +89,7 @@ class Serving:
     # work
 
     async def embedder(self, level: str = "") -> Embedder:
-        """Return a level's engine, opening it if need be; "" is the configured level.
+        """Return a level's engine, opening it if needed; "" is the configured level.
 
         Hold it before the next await, or it may be closed. Raises InvalidArgs, NoModel, ModelError,
         ProviderError, ShuttingDown.
@@ -99,7 +99,7 @@ class Serving:
             try:
                 return await wanted.embedder()
             except ShuttingDown:
-                # this level was closed, but perhaps only because another took its place
+                # This level was closed, perhaps only because another one replaced it.
                 if self.is_closed:
                     raise
 
@@ -111,9 +111,9 @@ class Serving:
         truncate: bool = True,
         priority: Rank = Rank.FEW,
     ) -> Embedding:
-        """Return the vectors of texts; a provider lost meanwhile costs time, not the call.
+        """Return the vectors of texts; retry on the next engine if the provider is lost.
 
-        Raises what `embedder` and `Embedder.embed` raise.
+        Raises the errors of `embedder` and `Embedder.embed`.
         """
         while True:
             embedder = await self.embedder(level)
@@ -126,10 +126,10 @@ class Serving:
                     raise
 
     def lease(self, embedder: Embedder) -> Lease:
-        """Keep an engine open for work of several steps; use as a context."""
+        """Return a lease of an engine for work of several steps; use as a context."""
         return Lease(embedder, self.embedder)
 
-    # changes
+    # changes of configuration
 
     async def start(self) -> None:
         """Open the configured level; raises ModelError and ProviderError if that fails."""
@@ -139,15 +139,15 @@ class Serving:
             await self.embedder()
         except OpDbusError:
             async with self._one_switch:
-                # a switch that began meanwhile may have found what serves
+                # a switch that began meanwhile may have opened another engine
                 if self.phase.embedder is None:
                     raise
 
     async def switch(self, config: Config) -> None:
-        """Serve with other settings: open and prove beside the old engine, then swap.
+        """Apply other settings: open and prove a new engine beside the old one, then swap.
 
-        Calls that hold the old engine are finished by it. Raises ModelError and ProviderError; then
-        nothing has changed. A caller that is cancelled does not stop it halfway.
+        Calls that hold the old engine finish on it. Raises ModelError and ProviderError; then
+        nothing has changed. Cancelling the caller does not interrupt the switch.
         """
         await asyncio.shield(self._background(self._switch(config)))
 
@@ -161,7 +161,7 @@ class Serving:
             self._publish(f"switched to {config.execution_provider}")
 
     async def _opened(self, name: str, config: Config) -> Level:
-        """Open a level beside those that serve; raises what kept it from opening."""
+        """Open a level beside those that serve; raises the error that kept it from opening."""
         level = self._new(name, config, graded=True)
         try:
             await level.embedder()
@@ -171,7 +171,7 @@ class Serving:
         return level
 
     def _level(self, name: str) -> Level:
-        """Return a level, a new one where there is none or where it failed."""
+        """Return a level; make a new one if there is none or it is over."""
         configured = self.config.vector_level
         if configured == "none":
             raise _no_model()
@@ -182,7 +182,7 @@ class Serving:
             raise ShuttingDown
         level = self._levels.pop(wanted, None)
         if level is None or level.is_over:
-            # what answers soonest serves first, where all objects wait for it
+            # The configured level starts without grading: all objects wait for its vectors.
             level = self._new(wanted, self.config, graded=wanted != configured)
         self._levels[wanted] = level
         return level
@@ -199,7 +199,7 @@ class Serving:
         )
 
     def _on_phase(self, level: Level) -> None:
-        """Follow a level that is one of ours, not one that is still tried beside them."""
+        """Publish the phase of a level; ignore levels that are still tried by a switch."""
         if self._levels.get(level.name) is not level:
             return
         if level.name == self.config.vector_level:
@@ -220,7 +220,7 @@ class Serving:
                 self._retire(self._levels.pop(name))
 
     def _retire(self, level: Level) -> None:
-        """Close a level when the calls that hold its engine have ended, or when we stop."""
+        """Close a level in the background, once no call holds its engine or at shutdown."""
         self._background(self._closed(level))
 
     async def _closed(self, level: Level) -> None:

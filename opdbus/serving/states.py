@@ -1,4 +1,4 @@
-"""The states of a level's engine, and the table of transitions between them. Pure."""
+"""States of a level's engine, and the table of their transitions; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdbus.errors import Internal, OpDbusError
 
 
 class State(Enum):
-    """What a caller of a level gets: a wait, vectors, vectors of a lesser provider, or an error."""
+    """State of a level: callers wait, get vectors, get those of a later provider, or an error."""
 
     LOADING = "loading"
     READY = "ready"
@@ -22,7 +22,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What can happen to a level's engine."""
+    """Events in the lifecycle of a level's engine."""
 
     PROVEN = "an engine was opened and proven on the first provider asked for"
     FELL_BACK = "an engine was opened and proven on a later provider of the chain"
@@ -33,7 +33,7 @@ class Event(Enum):
 
 _OPEN: Final = frozenset(State) - {State.CLOSED}
 
-# event: the states in which it can happen, and the state after it
+# event: the states in which it can occur, and the state after it
 TRANSITIONS: Final[Mapping[Event, tuple[frozenset[State], State]]] = {
     Event.PROVEN: (_OPEN, State.READY),
     Event.FELL_BACK: (_OPEN, State.DEGRADED),
@@ -45,10 +45,10 @@ TRANSITIONS: Final[Mapping[Event, tuple[frozenset[State], State]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A moment in the life of a level.
+    """State of a level with its engine or error.
 
-    `embedder` is there in READY and DEGRADED, `error` in FAILED and CLOSED: what callers get.
-    `reason` says why the last transition happened.
+    `embedder` is set in READY and DEGRADED, `error` in FAILED and CLOSED; callers get one of them.
+    `reason` explains the last transition.
     """
 
     state: State
@@ -63,7 +63,7 @@ class Phase:
         embedder: Embedder | None = None,
         error: OpDbusError | None = None,
     ) -> Phase:
-        """Return the phase after an event; raises Internal where the table does not allow it."""
+        """Return the phase after an event; raises Internal if the table does not allow it."""
         allowed, state = TRANSITIONS[event]
         if self.state not in allowed:
             raise Internal(f"{event.name} cannot happen to an engine that is {self.state.value}")

@@ -1,8 +1,8 @@
-"""The process of one contender: loads its script, then answers each line of JSON with one.
+"""Process of one contender: loads its script, then answers each JSON line with one JSON line.
 
 It runs in the contender's virtual environment, where op-dbus is not installed: run as a file, it
-imports the standard library only. Requests are {"load": ...}, {"measure": ...} and
-{"vectors": ...}; a reply is their result or {"error": sentence}.
+imports the standard library only. Requests are {"load": ...}, {"measure": ...} and {"vectors":
+...}; a reply is their result or {"error": sentence}.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     Embed = Callable[[Sequence[str]], Any]
-    # gives what embeds with a batch size
+    # returns the function that embeds with a batch size
     At = Callable[[int], Embed]
-    # what the script says of itself: precision, threads, settings
+    # the script's own description: precision, threads, settings
     Facts = Mapping[str, str]
     Json: TypeAlias = Any
 
 _PR_SET_PDEATHSIG: Final = 1
-# Texts that are embedded, and not measured, before each pass: the process has just been woken.
+# Texts embedded before each measured pass, since the process has just been resumed.
 _WARM: Final = 16
 
 
 class Contender:
-    """A script and the model that it loaded, which all but `load` need."""
+    """A script and the model that it loaded; call `load` first."""
 
     _at: At
 
@@ -63,7 +63,7 @@ class Contender:
         return {"seconds": time.perf_counter() - start, "rss": rss()}
 
     def vectors(self, texts: list[str], batch: int) -> Json:
-        """Give the vectors themselves."""
+        """Return the vectors of texts."""
         return {"vectors": [[float(x) for x in row] for row in self._at(batch)(texts)]}
 
     def _versions(self) -> dict[str, str]:
@@ -73,7 +73,7 @@ class Contender:
 
 
 def rss() -> int:
-    """Give the resident memory of this process in bytes; 0 where it cannot be read."""
+    """Return the resident memory of this process in bytes; 0 if it cannot be read."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -82,17 +82,17 @@ def rss() -> int:
 
 
 def answer(contender: Contender, line: str) -> Json:
-    """Carry out one request."""
+    """Handle one request."""
     try:
         [(name, arguments)] = json.loads(line).items()
         return getattr(contender, name)(**arguments)
-    # whatever a library raises is a result of the comparison, and the parent reports it
+    # any exception of a library is a result of the comparison, which the parent reports
     except Exception as error:  # noqa: BLE001
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until standard input ends."""
     die_with_parent()
     replies = own_stdout()
     contender = Contender(sys.argv[1])
@@ -101,16 +101,16 @@ def main() -> None:
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent is gone, also if it was killed and we are stopped."""
+    """Have the kernel kill this process when its parent ends, even if it is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def own_stdout() -> TextIO:
-    """Keep the pipe for replies; what libraries print goes to stderr."""
+    """Return a stream for replies, and redirect stdout, where libraries print, to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    # what it says last must not be lost in a buffer when it dies
+    # the last line must not be lost in a buffer if the process dies
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     return replies

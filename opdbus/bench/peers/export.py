@@ -1,7 +1,7 @@
-"""Exports a model's folder to ONNX with torch, for the peers that read nothing else.
+"""Export of a model's folder to ONNX with torch, for peers that read nothing else.
 
 Run as `VENV/bin/python export.py FOLDER TARGET` where torch and transformers are installed.
-onnxruntime's offline optimizer was tried on what this gives: it made nothing faster.
+onnxruntime's offline optimizer made nothing faster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""fastembed, with the model as an ONNX file that torch exported."""
+"""Contender fastembed, with the model as an ONNX file that torch exported."""
 
 from __future__ import annotations
 

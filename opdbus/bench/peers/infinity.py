@@ -1,4 +1,4 @@
-"""infinity, through its own asynchronous engine on torch."""
+"""Contender infinity, through its own asynchronous engine on torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("infinity_emb", "sentence-transformers", "transformers", "optimum", 
 
 
 class _Engines:
-    """One engine at a time: its batch size is fixed when it is made."""
+    """One engine at a time, because its batch size is fixed when it is made."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class _Engines:
         self._batch = 0
 
     def at(self, batch: int) -> Any:  # noqa: ANN401 -- an Embed
-        """Start an engine with this batch size, unless it is the one that runs."""
+        """Start an engine with this batch size, unless it runs already."""
         if batch != self._batch:
             self._loop.run_until_complete(self._start(batch))
         return self._embed
@@ -33,7 +33,7 @@ class _Engines:
         return self._loop.run_until_complete(self._engine.embed(sentences=list(texts)))[0]
 
     def settings(self) -> str:
-        """Return whether the model became a BetterTransformer, which not every kind can."""
+        """Return the backend; not every kind of model can become a BetterTransformer."""
         self.at(1)
         modules = self._engine._model_replicas[0].modules()
         better = any("BetterTransformer" in type(module).__name__ for module in modules)
@@ -44,7 +44,7 @@ class _Engines:
 
         if self._engine is not None:
             await self._engine.astop()
-            # or the models of all batch sizes would count as its memory
+            # otherwise the models of all batch sizes would count as its memory
             self._engine = None
             gc.collect()
         arguments = EngineArgs(
@@ -59,7 +59,7 @@ class _Engines:
 
 
 def load(folder: Path, _: Path, threads: int, __: dict[str, str]) -> tuple[At, Facts]:
-    """Load the model unchanged: batches are the engine's own, sorted by length."""
+    """Load the model unchanged: the engine makes its own batches, sorted by length."""
     import torch
 
     torch.set_num_threads(threads)

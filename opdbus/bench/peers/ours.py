@@ -1,4 +1,4 @@
-"""op-dbus itself, behind the same requests as its peers."""
+"""Contender op-dbus, behind the same requests as its peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("op-dbus", "onnxruntime-gpu", "onnxruntime", "openvino", "tokenizers
 
 
 def load(folder: Path, scratch: Path, threads: int, options: dict[str, str]) -> tuple[At, Facts]:
-    """Open an embedder as a program does; it is never closed: the process ends with its work.
+    """Open an embedder as a program does; it stays open until the process ends.
 
     It batches by length and token budget, whatever the batch size.
     """

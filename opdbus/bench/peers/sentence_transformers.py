@@ -1,4 +1,4 @@
-"""sentence-transformers, by its backends torch and openvino, in the precision that is asked for."""
+"""Contender sentence-transformers, with backend torch or openvino in the requested precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("sentence-transformers", "transformers", "torch", "optimum-intel", "
 
 
 def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[At, Facts]:
-    """Load the model; texts are sorted by length and batched by the library itself."""
+    """Load the model; the library sorts texts by length and batches them."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -37,7 +37,7 @@ def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[
 
 
 def _openvino_precision(model: Any) -> str:  # noqa: ANN401 -- untyped
-    """Ask the compiled model what it computes in."""
+    """Return the precision in which the compiled model computes."""
     inner = model[0].auto_model
     if inner.request is None:
         inner.compile()

@@ -1,4 +1,4 @@
-"""The command that shows live in a terminal what op-dbus knows and does."""
+"""Command `op-dbus top`: a live view in the terminal of op-dbus and the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts
     from opdbus.client import Client
 
-# Between two looks, of which texts a second are made.
+# Seconds between two readings, from which the rate of texts is computed.
 _APART_SECONDS: Final = 0.5
 
 
@@ -37,7 +37,7 @@ def top(context: click.Context, once: bool) -> int:  # noqa: FBT001 -- click pas
         for line in draw.once(facts, columns, rows, time.time()):
             print(lines.plain(line))
         return 0
-    # refused where a service is down that would end at once
+    # raises BusError if the service is down and would end at once
     ask(lambda client: client.is_served())
     return _live(settings(context.obj).bus)
 
@@ -55,7 +55,7 @@ async def _looked(client: Client) -> Facts:
 
 
 def _live(bus: str) -> int:
-    # only what asks the daemon pays for asyncio and the D-Bus library
+    # imported late, because asyncio and the D-Bus library are slow to import
     import asyncio
 
     from opdbus.cli.top.app import App

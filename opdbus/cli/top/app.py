@@ -1,4 +1,4 @@
-"""The program: keys and news in, screens out, until it is told to end."""
+"""Application loop of `top`: reads keys and events, draws screens, until it ends."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from opdbus.client import Client
 
 _HITS: Final = 50
-# ... and of those that come nearest where nothing is an answer.
+# ... and number of weak hits if there are no others.
 _FEW_HITS: Final = 10
-# A question is asked once nothing was typed for so long.
+# A query is sent after this pause in typing.
 _TYPING_SECONDS: Final = 0.15
-# What belongs to an escape character comes within so long, also over ssh.
+# The rest of an escape sequence comes within this time, also over ssh.
 _ESCAPE_SECONDS: Final = 0.05
 _NOTHING: Final = "nothing here is about that; what comes nearest:"
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class App:
-    """Draws what the feed knows, and does what keys ask for."""
+    """Application that draws the feed's facts and runs the requests of keys."""
 
     def __init__(self, feed: Feed, terminal: Terminal, news: asyncio.Event) -> None:
         self._feed, self._terminal, self._news = feed, terminal, news
@@ -44,18 +44,18 @@ class App:
         self._keys = Keys()
         self._escape: asyncio.TimerHandle | None = None
         self._wish: asyncio.Task[None] | None = None
-        # of the program
+        # exit code of the program
         self.code = 0
         self._fault: BaseException | None = None
 
     async def run(self) -> None:
-        """Serve the user until the end."""
+        """Run until the user ends it."""
         with self._signals(), self._terminal, self._typing():
             try:
                 while self._view:
                     self._news.clear()
                     self._draw(self._view)
-                    # until then the clock shows the same
+                    # until the clock's next second
                     async with at_most(1 - time.time() % 1):
                         await self._news.wait()
             finally:
@@ -65,7 +65,7 @@ class App:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Have signals end the program, leave the terminal, or draw it anew."""
+        """Handle signals that end, suspend or redraw the program."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._fail(context.get("exception")))
         handlers: dict[signal.Signals, Callable[[], None]] = {
@@ -83,7 +83,7 @@ class App:
 
     @contextmanager
     def _typing(self) -> Iterator[None]:
-        """Have keys read."""
+        """Read keys from the terminal's file descriptor during the context."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._terminal.source, self._read)
         try:
@@ -100,7 +100,7 @@ class App:
         self._news.set()
 
     def _stop(self) -> None:
-        """Stop as Ctrl-Z stops other programs, and go on where that was."""
+        """Suspend as for Ctrl-Z, and redraw when continued."""
         with self._terminal.left():
             os.kill(os.getpid(), signal.SIGSTOP)
         self._redraw()
@@ -146,7 +146,7 @@ class App:
         self._news.set()
 
     def _begin(self, wish: Search | Show) -> None:
-        """Ask for what is wished for; what was wished for before is not waited for any more."""
+        """Start a request, and cancel the one before."""
         if self._wish:
             self._wish.cancel()
         ask = self._search(wish.query) if isinstance(wish, Search) else self._show(wish.path)
@@ -158,7 +158,7 @@ class App:
             self._fail(fault)
 
     def _fail(self, fault: BaseException | None) -> None:
-        """End by a defect of ours, which is told once the terminal is as it was."""
+        """End after a defect; `run` raises it once the terminal is restored."""
         self._fault = fault
         self._end(1)
 
@@ -176,7 +176,7 @@ class App:
 
     async def _show(self, path: str) -> None:
         try:
-            # a time, since "3 min ago" would grow old here
+            # an absolute time, since "3 min ago" would become outdated here
             found = reading.described(path, await self._client.show(path), output.moment)
         except OpDbusError as error:
             self._change(Page.OBJECT, note=str(error))
@@ -191,7 +191,7 @@ class App:
         return self._feed.client
 
     def _change(self, page: Page, **more: Any) -> None:  # noqa: ANN401 -- fields of a view
-        """Show an answer where it was asked for, unless the user went on."""
+        """Show an answer on the page that requested it, unless the user has left the page."""
         if self._view and self._view.page is page:
             self._view = replace(self._view, **more)
             self._news.set()

@@ -1,4 +1,4 @@
-"""The screen, line by line, from what is known and what is looked at. Pure."""
+"""Screen of `top` as lines, drawn from facts and view; pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opdbus.language import timestamps
 if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts
 
-# Where lines are few, these are left out.
+# With fewer lines than this, blank lines are omitted.
 _ROOMY: Final = 20
-# So long op-dbus may take to answer before that is said.
+# Time without an answer of op-dbus after which the screen reports that.
 _PATIENCE_SECONDS: Final = 4.0
 _STATES: Final = {"ready": "green", "loading": "cyan", "degraded": "yellow", "failed": "red"}
 _KEYS: Final = {
@@ -41,7 +41,7 @@ _NOTHING: Final = {
 
 
 def screen(facts: Facts, view: View, columns: int, rows: int, now: float) -> list[Line]:
-    """Return exactly so many lines, one at least, none of them wider than so many columns."""
+    """Return exactly `rows` lines, at least one, each at most `columns` wide."""
     head = [_title(facts, view, columns, now), *_trouble(facts, columns, now)]
     body = _home if view.page is Page.HOME else _page
     middle = body(facts, view, columns, rows - len(head) - 1, now)
@@ -51,14 +51,14 @@ def screen(facts: Facts, view: View, columns: int, rows: int, now: float) -> lis
 
 
 def _foot(keys: str, columns: int) -> str:
-    """Name as many keys as fit, the first of them at least."""
+    """Return as many key hints as fit, at least the first."""
     while len(keys) > columns and "  " in keys:
         keys = keys.rpartition("  ")[0]
     return keys
 
 
 def once(facts: Facts, columns: int, rows: int, now: float) -> list[Line]:
-    """Return the first page for a reader that presses no keys."""
+    """Return the first page for output without keys."""
     found = screen(facts, View(at=-1), columns, rows + 1, now)[:rows]
     while found and not found[-1]:
         found.pop()
@@ -66,7 +66,7 @@ def once(facts: Facts, columns: int, rows: int, now: float) -> list[Line]:
 
 
 def entries(facts: Facts, view: View, columns: int, rows: int, now: float) -> list[Entry]:
-    """Return what can be chosen on a screen of this size."""
+    """Return the selectable entries on a screen of this size."""
     if view.page is not Page.HOME:
         return pages.entries(facts, view, columns, now)
     room = rows - 2 - len(_trouble(facts, columns, now))
@@ -75,12 +75,12 @@ def entries(facts: Facts, view: View, columns: int, rows: int, now: float) -> li
 
 
 def room_for_entries(facts: Facts, columns: int, rows: int, now: float) -> int:
-    """Return how many lines a page has for its entries."""
+    """Return the number of lines that a page has for its entries."""
     return max(1, rows - 3 - len(_trouble(facts, columns, now)))
 
 
 def _title(facts: Facts, view: View, columns: int, now: float) -> Line:
-    # which nobody knows while there is trouble
+    # unknown while there is trouble
     state = "" if _trouble(facts, columns, now) else facts.values["State"]
     left = line(Piece("op-dbus", "bold"), f" on {facts.host}" if facts.host else "", "  ")
     left += line(Piece(state, _STATES.get(state, "")))
@@ -90,7 +90,7 @@ def _title(facts: Facts, view: View, columns: int, now: float) -> Line:
 
 
 def _trouble(facts: Facts, columns: int, now: float) -> list[Line]:
-    """Say why nothing newer is known, and how old what is shown is."""
+    """Return lines with the reason for missing updates, and the age of the shown facts."""
     age = now - facts.at
     is_late = facts.at and age > _PATIENCE_SECONDS
     parts = [facts.trouble] if facts.trouble else []
@@ -120,7 +120,7 @@ def _home(facts: Facts, view: View, columns: int, rows: int, now: float) -> Iter
 def _split(
     facts: Facts, columns: int, rows: int, now: float
 ) -> tuple[list[Line], list[tuple[Line, list[Entry]]]]:
-    """Divide the lines of the first page between what is always there and the two lists."""
+    """Divide the lines of the first page between the summary and the two lists."""
     gaps = 2 if rows >= _ROOMY else 0
     top = home.summary(facts, rows - gaps, now)
     return top, home.lists(facts, columns, rows - len(top) - gaps, now) if top else []
@@ -130,7 +130,7 @@ def _page(facts: Facts, view: View, columns: int, rows: int, now: float) -> Iter
     found = pages.entries(facts, view, columns, now)
     yield _heading(view)
     if not found:
-        # what nobody knows is not said to be nothing
+        # no answer yet, or unfinished drift, must not read as nothing
         drifted = home.drifted(facts.values) if view.page is Page.DRIFT else ""
         nothing = drifted or _NOTHING.get(view.page, "") if facts.values else ""
         yield from beside(Piece(""), 1, view.note or nothing, columns, "dim")
@@ -156,7 +156,7 @@ def _text(found: Sequence[Entry], view: View, rows: int) -> list[Line]:
 
 
 def _list(found: Sequence[Entry], view: View, columns: int, rows: int) -> Iterator[Line]:
-    """Yield the part of a list that holds what is chosen: as many whole entries as fit."""
+    """Yield the part of a list with the selected entry: as many whole entries as fit."""
     at = view.chosen(found)
     first = used = 0
     for number, entry in enumerate(found[: at + 1]):

@@ -1,4 +1,4 @@
-"""What op-dbus said last, as the screen shows it. Pure."""
+"""Last known facts of op-dbus, as the screen shows them; pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from opdbus.cli.drifting import Row
     from opdbus.cli.telling import Change
 
-# Over so long texts are counted, to say how many there are a second.
+# Time over which texts are counted for the rate.
 _SECONDS: Final = 10.0
 
 
 class Changes:
-    """The last changes, the oldest first; `is_cut` says that there are older ones."""
+    """The last changes, the oldest first; `is_cut` if there are older ones."""
 
     def __init__(self, rows: Sequence[Change] = (), *, is_cut: bool = False) -> None:
         self.rows = rows
@@ -27,21 +27,21 @@ class Changes:
 
     @cached_property
     def lines(self) -> Sequence[grouping.Line]:
-        """The changes as `op-dbus changes` words them; a thousand take a tenth of a second."""
+        """The changes in the words of `op-dbus changes`; a thousand take a tenth of a second."""
         return [*grouping.lines(self.rows, is_cut=self.is_cut)]
 
     @property
     def last(self) -> int:
-        """The number of the newest one, 0 if there is none."""
+        """Number of the newest row, 0 if there is none."""
         return int(self.rows[-1]["seq"]) if self.rows else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of op-dbus; `values` is empty until it has answered once.
+    """Known state of op-dbus; `values` is empty until its first answer.
 
-    `at` is when it last answered, in seconds since 1970. `trouble` says why nothing new is known,
-    `rate` how many texts a second get their vectors.
+    `at` is the time of the last answer, in seconds since 1970. `trouble` is the reason for missing
+    updates, `rate` the number of texts that get their vectors in a second.
     """
 
     host: str = ""
@@ -54,13 +54,13 @@ class Facts:
 
 
 class Rate:
-    """Says how fast a number grows that op-dbus counts."""
+    """Growth rate of a counter of op-dbus."""
 
     def __init__(self) -> None:
         self._counts: deque[tuple[float, int]] = deque()
 
     def count(self, at: float, number: int) -> float | None:
-        """Take what was counted at a time in seconds; return the growth in a second, if known."""
+        """Add a count at a time in seconds; return the growth per second, None if unknown."""
         if self._counts and number < self._counts[-1][1]:  # another model serves
             self._counts.clear()
         self._counts.append((at, number))

@@ -1,4 +1,4 @@
-"""Keeps what is known of op-dbus up to date: by its signals, and one cheap look a second."""
+"""Feed of facts about op-dbus, by signals and one cheap reading a second."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 WAITING: Final = "waiting for op-dbus ..."
 _NOT_SHOWN: Final = "what serves, objects, changes and drift are not shown"
-# What has no signal, such as the queue, is looked at so often, and nothing is read more often.
+# Interval of readings for values without a signal, such as the queue, and least interval of all.
 _SECONDS: Final = 1.0
-# Between two attempts to reach a bus, and to read what was refused.
+# Delays between attempts to reach a bus, and to read after access was denied.
 _RETRY_SECONDS: Final = 2.0
 _REFUSED_SECONDS: Final = 60.0
-# Of changes, of new and of older ones that are read in a second, and of drift.
+# Limits: changes in all, new and older changes read in a second, and drift rows.
 _MOST: Final = 1000
 _MOST_NEW: Final = 50
 _MOST_OLD: Final = 200
 _MOST_DRIFTS: Final = 100
-# A screen has room for more.
+# Fewer lines than this do not fill a screen.
 _FEW_LINES: Final = 20
-# What rows about drift are about.
+# Kinds of rows about drift.
 _DRIFTS: Final = frozenset({"drift", "healed", "intended", "undeclared"})
 _EVERYTHING: Final = frozenset({"Recorded", "DriftDetected", "NameOwnerChanged"})
 
 
 class Feed:
-    """Follows op-dbus on a bus, through restarts of both; `told` is called when facts changed."""
+    """Feed of facts about op-dbus on a bus, through restarts of both; calls `told` on changes."""
 
     def __init__(self, bus: str, host: str, told: Callable[[], None] = lambda: None) -> None:
         self.facts = Facts(host)
-        # to ask for more with, while there is a connection
+        # connection for further requests, None while there is none
         self.client: Client | None = None
         self._bus = bus
         self._told = told
@@ -51,13 +51,13 @@ class Feed:
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow without end; raises BusError if there is no bus from the beginning."""
+        """Follow forever; raises BusError if there is no bus at the start."""
         is_known = False
         while True:
             try:
                 async with Client(self._bus) as self.client:
                     if is_known:
-                        # a question for a password must not come by itself
+                        # a password prompt must not appear without a user's action
                         self.client.ask_no_user()
                     is_known = True
                     await self._follow(self.client)
@@ -70,7 +70,7 @@ class Feed:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def read(self, client: Client, heard: frozenset[str] = _EVERYTHING) -> None:
-        """Look at what is cheap, and read what signals say is new."""
+        """Read the cheap values, and what signals announced."""
         values = Properties(await client.status())
         news: dict[str, Any] = {"values": values}
         if "Recorded" in heard:
@@ -83,32 +83,32 @@ class Feed:
         self._say(**news, at=time.time(), rate=rate, trouble="")
 
     def _has_drifted(self, news: Mapping[str, Any]) -> bool:
-        """Return whether other things drift than before; not of each there is a signal."""
+        """Return true if other objects drift than before; some changes have no signal."""
         last, changes = self.facts.changes.last, news.get("changes", Changes())
         rows = (row for row in changes.rows if row["seq"] > last)
         is_other = news["values"]["Drifted"] != self.facts.values.get("Drifted")
         return is_other or any(row["what"] in _DRIFTS for row in rows)
 
     async def _changes(self, client: Client, *, is_anew: bool) -> Changes:
-        """Return the last changes: those that are known and what is new."""
+        """Return the known changes and the new ones."""
         known = Changes() if is_anew else self.facts.changes
         most = _MOST_NEW if known.rows else _MOST_OLD
         rows = await client.changes({"after": known.last}, most)
         if known.rows and any(row["what"] == "forgot" for row in rows):
             return await self._changes(client, is_anew=True)
-        # so many at once may have others between them and those that are known
+        # a full page may leave a gap between the known changes and the new ones
         is_far = len(rows) == most
         found = [*(() if is_far else known.rows), *reversed(rows)]
         return Changes(found[-_MOST:], is_cut=is_far or known.is_cut or len(found) > _MOST)
 
     def _is_scant(self) -> bool:
-        """Return whether the changes that are known are few lines, such as one that counts them."""
+        """Return true if older changes exist and the known ones make too few lines."""
         known = self.facts.changes
         has_room = 0 < len(known.rows) <= _MOST - _MOST_OLD
         return known.is_cut and has_room and len(known.lines) < _FEW_LINES
 
     async def _older(self, client: Client) -> Changes:
-        """Return the last changes: those that are known and some before them."""
+        """Return the known changes with some older ones before them."""
         known = self.facts.changes.rows
         rows = await client.changes({"below": known[0]["seq"]}, _MOST_OLD)
         return Changes([*reversed(rows), *known], is_cut=len(rows) == _MOST_OLD)
@@ -127,9 +127,9 @@ class Feed:
             await until_first_ends(listen(), self._keep_reading(client))
 
     async def _keep_reading(self, client: Client) -> None:
-        """Read once a second; while nothing serves, wait for the signal that something does.
+        """Read once a second; while op-dbus is down, wait for the signal of its start.
 
-        The first call starts the service, as that of every command does, and no other call.
+        Only the first call may start the service, as every command does.
         """
         may_start = not self.facts.at
         while True:
@@ -159,13 +159,13 @@ class Feed:
             await asyncio.sleep(_SECONDS)
 
     def _why_down(self) -> str:
-        """Say what is waited for, and why the service ended if that was by a fault; blocks."""
+        """Return a waiting message, with the reason if the service failed; blocks."""
         service = unit.find() if self._bus == "system" else None
         is_failed = service and service.has_failed
         return f"{service.fault()}; {WAITING}" if service and is_failed else WAITING
 
     async def _restarted(self, seconds: float | None) -> None:
-        """Wait until op-dbus comes or goes, or for at most so many seconds."""
+        """Wait until op-dbus starts or ends, for at most `seconds` (None: no limit)."""
         async with at_most(seconds):
             while "NameOwnerChanged" not in self._heard:
                 self._woken.clear()

@@ -1,4 +1,4 @@
-"""The first page: what serves, its work, what is observed, the last changes, and drift. Pure."""
+"""First page: engine, work, observers, last changes and drift; pure."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts
     from opdbus.cli.top.view import Entry
 
-# of the names at the left
+# width of the names at the left
 _NAMES: Final = 10
 _HEADINGS: Final = 2
-# of the lines that are left, drift has at most one in so many
+# drift gets at most one in this many of the remaining lines
 _SHARE: Final = 3
-# Where less than so many lines would be left, these are not shown, the first of them first.
+# If fewer than this many lines would remain, these rows are omitted, the first one first.
 _LEAST: Final = 3
 _SPARED: Final = ("proven", "work", "objects", "absent")
 _LONG_SECONDS: Final = 90
-# what would be told as 0 is not told
+# slower rates would print as 0 and are omitted
 _SLOW: Final = 0.5
 _MARKS: Final = {"failed": "! failed", "starting": "starting", "absent": "absent"}
 
 
 def summary(facts: Facts, rows: int, now: float) -> list[Line]:
-    """Say what serves, what it does, and what it knows of the host, in a part of so many lines."""
+    """Return lines on the engine, its work and the objects, for a part of `rows` lines."""
     values = facts.values
     if not values:
         return []
@@ -51,7 +51,7 @@ def summary(facts: Facts, rows: int, now: float) -> list[Line]:
 
 
 def lists(facts: Facts, columns: int, rows: int, now: float) -> list[tuple[Line, list[Entry]]]:
-    """Return changes and drift, each with its heading, as many as fit into so many lines."""
+    """Return changes and drift, each with its heading, as many as fit into `rows` lines."""
     left = rows - _HEADINGS
     drifts = pages.drifts(facts, columns, now, is_short=True)
     shown = [*islice(drifts, max(0, left // _SHARE))]
@@ -85,7 +85,7 @@ def _serves(values: Mapping[str, Any]) -> Iterator[str | Piece]:
 
 
 def _proof(values: Mapping[str, Any], now: float) -> Iterator[str]:
-    """Say when the model was proven, and what was measured."""
+    """Yield the age of the proof, and its measurements."""
     if proof := values["Proof"]:
         yield f"{timestamps.ago(max(0.0, now - proof['checked_at']))}: {status.proven(proof)}"
 
@@ -110,7 +110,7 @@ def _work(values: Mapping[str, Any], rate: float | None) -> Iterator[str]:
 
 
 def _observers(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Sequence[str | Piece]]]:
-    """Say how many objects each observer has, and of which there is nothing, or nothing new."""
+    """Yield the objects of each working observer, and the observers of other states."""
     up = sorted(((row[2], row[0]) for row in rows if row[1] == "up"), reverse=True)
     said = f"{len(up)} up: {', '.join(f'{name} {count:,}' for count, name in up)}"
     yield "observers", [said if up else "none is up" if rows else "none: OP_DBUS_OBSERVE is none"]
@@ -138,7 +138,7 @@ def _changed(facts: Facts) -> str:
 
 
 def drifted(values: Mapping[str, Any]) -> str:
-    """Say how much is other than declared, and if nothing is, whether anything is declared."""
+    """Return the number of drifts, or that nothing drifts or is declared."""
     if waits := values.get("DriftAwaits"):
         return f"not all is known yet: waiting for {' and '.join(waits)}"
     if count := values.get("Drifted"):

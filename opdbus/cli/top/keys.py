@@ -1,4 +1,4 @@
-"""What a terminal sends when a key is pressed, as names of keys. Pure."""
+"""Decoding of terminal input into names of keys; pure."""
 
 import codecs
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 ESCAPE: Final = "escape"
-# What follows the escape character, and ends it.
+# A complete escape sequence; below, the beginning of one.
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~]|[^\x1b[O])")
 _BEGUN: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
 _NAMES: Final = {
@@ -34,7 +34,7 @@ _CONTROLS: Final = {
 
 
 class Keys:
-    """Turns what is read from a terminal into keys: names such as `up`, or one character."""
+    """Decoder of terminal input into keys: names such as `up`, or one character."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
@@ -42,7 +42,7 @@ class Keys:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an escape character came that may be a key, or begin one."""
+        """True after an escape character that may be a key or begin a sequence."""
         return bool(self._rest)
 
     def read(self, data: bytes) -> list[str]:
@@ -53,7 +53,7 @@ class Keys:
         return list(_keys(text[: begun.start()] if begun else text))
 
     def give_up(self) -> list[str]:
-        """Return what waits for more, of which none came: the key Escape."""
+        """Return the Escape key for an incomplete sequence, after waiting in vain."""
         rest, self._rest = self._rest, ""
         return [ESCAPE] if rest else []
 
@@ -63,7 +63,7 @@ def _keys(text: str) -> Iterator[str]:
     while at < len(text):
         if found := _SEQUENCE.match(text, at):
             at = found.end()
-            # a modifier, as in 1;5A, is left out
+            # drop a modifier, as in 1;5A
             name = re.sub(r"^(?:1;\d+(?=[A-Z]))", "", found[0][2:])
             if name in _NAMES and found[0][1] in "[O":
                 yield _NAMES[name]

@@ -1,4 +1,4 @@
-"""Lines of a screen: pieces of text, each with its look, cut to the columns there are. Pure."""
+"""Lines of a screen: styled pieces of text, cut to the available columns; pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
@@ -7,14 +7,14 @@ from unicodedata import category
 from opdbus.cli.output import visible
 from opdbus.cli.widths import fold, width
 
-# what stands where a line was cut
+# sign at the place where a line was cut
 CUT: Final = "\u2026"
-# a word that is no longer is not shortened
+# words up to this width are not shortened
 _LONG: Final = 24
 
 
 class Piece(NamedTuple):
-    """A part of a line; its look is a word of `LOOKS` in `terminal`, or none."""
+    """A part of a line; `look` is a key of `_LOOKS` or `_COLOURS` in `terminal`, or empty."""
 
     text: str
     look: str = ""
@@ -24,27 +24,27 @@ Line: TypeAlias = tuple[Piece, ...]
 
 
 def line(*pieces: str | Piece) -> Line:
-    """Make a line, in which nothing can command the terminal: a line break is a space."""
+    """Make a line without control characters; a line break becomes a space."""
     given = (Piece(piece) if isinstance(piece, str) else piece for piece in pieces)
     return tuple(Piece(safe(text), look) for text, look in given if text)
 
 
 def safe(text: str) -> str:
-    """Show control and hidden characters as escapes, and line breaks and tabs as spaces.
+    """Escape control and hidden characters, and replace line breaks and tabs by spaces.
 
-    Other format characters are left out: terminals differ in how wide they are.
+    Other format characters are removed, because their width differs between terminals.
     """
     shown = visible(text.replace("\n", " ").replace("\t", " "))
     return shown if shown.isascii() else "".join(c for c in shown if category(c) != "Cf")
 
 
 def columns_of(pieces: Iterable[Piece]) -> int:
-    """Return how many columns a line takes."""
+    """Return the width of a line in columns."""
     return sum(width(piece.text) for piece in pieces)
 
 
 def cut(whole: Line, columns: int) -> Line:
-    """Cut a line to so many columns; where something is lost, its last column says so."""
+    """Cut a line to a width; if it loses text, its last column has the sign CUT."""
     return whole if columns_of(whole) <= columns else tuple(_cut(whole, columns - width(CUT)))
 
 
@@ -68,7 +68,7 @@ def _first(text: str, columns: int) -> str:
 
 
 def spread(left: Line, right: Line, columns: int) -> Line:
-    """Put one line at the left end and another at the right one, which is cut last."""
+    """Join a line at the left end and one at the right end; the left one is cut first."""
     right = cut(right, columns)
     room = columns - columns_of(right) - 1
     if room < 1:
@@ -78,7 +78,7 @@ def spread(left: Line, right: Line, columns: int) -> Line:
 
 
 def squeezed(text: str, columns: int) -> str:
-    """Shorten the longest word of a text that is too wide, so that what comes after it is seen.
+    """Shorten the longest word of a text that is too wide, so that the rest stays visible.
 
     Both ends of the word stay, such as those of a path.
     """
@@ -92,7 +92,7 @@ def squeezed(text: str, columns: int) -> str:
 
 
 def beside(label: Piece, labels: int, text: str, columns: int, look: str = "") -> Iterator[Line]:
-    """Yield a text beside a label of so many columns, in as many lines as it needs."""
+    """Yield a text beside a label of `labels` columns, in as many lines as it needs."""
     first = Piece(safe(label.text).ljust(labels + 1), label.look)
     for part in text.splitlines() or [""]:
         for piece in fold(safe(part), max(1, columns - labels - 1)):
@@ -101,7 +101,7 @@ def beside(label: Piece, labels: int, text: str, columns: int, look: str = "") -
 
 
 def chosen(whole: Line, columns: int) -> Line:
-    """Mark a line as the one that Enter is for: by a sign, and by its look from end to end."""
+    """Mark a line as selected: by a sign, and by its look over the full width."""
     text = plain(cut(whole, columns))
     text = f">{text[1:]}"
     return (Piece(text + " " * (columns - width(text)), "chosen"),)

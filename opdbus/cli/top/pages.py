@@ -1,4 +1,4 @@
-"""The entries of each page, from what op-dbus said. Pure."""
+"""Entries of each page, from facts and view; pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts
 
 _DAY: Final = 86400
-# of changes on their page, which is made anew each second
+# limit of the page of changes, which is rebuilt each second
 _MOST_LINES: Final = 200
-# the columns of what is left of a change or a drift, and of the state of an observer
+# columns of the label of a change or a drift, and of the state of an observer
 _LABEL: Final = 10
 _STATE: Final = 10
 _FIRST: Final = ("failed", "starting")
@@ -42,7 +42,7 @@ HELP: Final = {
 
 
 def entries(facts: Facts, view: View, columns: int, now: float) -> list[Entry]:
-    """Return what is on a page."""
+    """Return the entries of a page."""
     match view.page:
         case Page.CHANGES:
             return [*islice(changes(facts, columns, now), _MOST_LINES)]
@@ -62,9 +62,9 @@ def entries(facts: Facts, view: View, columns: int, now: float) -> list[Entry]:
 
 
 def changes(facts: Facts, columns: int, now: float, *, is_short: bool = False) -> Iterator[Entry]:
-    """Yield the last changes as `op-dbus changes` words them, the newest first.
+    """Yield the last changes in the words of `op-dbus changes`, the newest first.
 
-    Where `is_short`, each is one line.
+    With `is_short`, each is one line.
     """
     for found in reversed(facts.changes.lines):
         text = found.text + printing.why(found.cause)
@@ -75,7 +75,7 @@ def changes(facts: Facts, columns: int, now: float, *, is_short: bool = False) -
 
 
 def drifts(facts: Facts, columns: int, now: float, *, is_short: bool = False) -> Iterator[Entry]:
-    """Yield what is other than declared, the worst first; where `is_short`, as `changes` does."""
+    """Yield the drifting fields, the worst first; with `is_short`, one line each."""
     for row in facts.drifts:
         path, _, _, since, *_ = row
         at = f", since {clock(since, now)}" if since and not is_short else ""
@@ -99,7 +99,7 @@ def _hits(hits: Sequence[Sequence[Any]]) -> Iterator[Entry]:
 
 
 def _each(rows: Sequence[Change], columns: int, now: float) -> Iterator[Entry]:
-    """Yield each of the changes of one line, the newest first."""
+    """Yield each change of a grouped line, the newest first."""
     for change in reversed(rows):
         text = f"{telling.tell(change)}{printing.why(change['cause'])}"
         lines = _labelled(_at(change["at"], now), text, columns)
@@ -136,6 +136,6 @@ def _at(microseconds: int, now: float) -> Piece:
 
 
 def clock(at: float, now: float) -> str:
-    """Say when something was, in 8 columns: the time of day, and the day of what is longer ago."""
+    """Format a time in 8 columns: the time of day, or the date if it is over a day ago."""
     local = datetime.fromtimestamp(at, UTC).astimezone()
     return local.strftime("%H:%M:%S" if now - at < _DAY else "%b %d")

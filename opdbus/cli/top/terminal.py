@@ -1,4 +1,4 @@
-"""The terminal: one screen of it is drawn and keys are read, and at every end it is as it was."""
+"""Terminal access of `top`: drawing and input, with the terminal restored at every exit."""
 
 import os
 import sys
@@ -11,30 +11,30 @@ from typing import Any, Final, Self
 from opdbus.cli.top.lines import Line
 from opdbus.cli.widths import width
 
-# The alternate screen, without the cursor, and without going on in the next line.
+# Alternate screen, hidden cursor, no automatic line wrap.
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE: Final = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _LOOKS: Final = {"bold": "1", "dim": "2", "chosen": "7"}
 _COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-# Terminals that know no cursor that moves.
+# Terminals without cursor movement.
 _DUMB: Final = frozenset({"", "dumb", "unknown"})
 _USUAL: Final = (80, 24)
 
 
 def is_usable(environ: Mapping[str, str]) -> bool:
-    """Return whether there is a terminal that a screen can be drawn on."""
+    """Return true if a screen can be drawn on the terminal."""
     streams = (sys.stdin, sys.stdout)
     is_terminal = all(stream is not None and stream.isatty() for stream in streams)
     return is_terminal and environ.get("TERM", "") not in _DUMB
 
 
 def has_colours(environ: Mapping[str, str]) -> bool:
-    """Return whether the terminal has colours, and they are wanted."""
+    """Return true if the terminal has colours and NO_COLOR is unset."""
     return not environ.get("NO_COLOR") and not environ.get("TERM", "").startswith("vt")
 
 
 class Terminal:
-    """A terminal that is drawn on; use as a context, which leaves it as it was."""
+    """A terminal to draw on; use as a context, which restores it."""
 
     def __init__(self, *, is_coloured: bool) -> None:
         self.source, self._target = sys.stdin.fileno(), sys.stdout.fileno()
@@ -44,7 +44,7 @@ class Terminal:
         self._shown: Sequence[Line] = ()
 
     def __enter__(self) -> Self:
-        """Keep how the terminal is, and take it."""
+        """Save the terminal's settings, and switch to the alternate screen."""
         self._before = termios.tcgetattr(self.source)
         try:
             tty.setcbreak(self.source, termios.TCSANOW)
@@ -55,7 +55,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Leave the terminal as it was, unless it is gone."""
+        """Restore the terminal, unless it is gone."""
         self._shown = ()
         with suppress(OSError):
             self._write(_LEAVE)
@@ -64,7 +64,7 @@ class Terminal:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Leave the terminal for a while."""
+        """Restore the terminal during the context."""
         self.__exit__()
         try:
             yield
@@ -73,7 +73,7 @@ class Terminal:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The columns and lines; the usual ones where the terminal does not say."""
+        """Columns and lines; 80 x 24 if the terminal does not report them."""
         with suppress(OSError):
             size = os.get_terminal_size(self._target)
             if size.columns and size.lines:
@@ -85,13 +85,13 @@ class Terminal:
         self._shown = ()
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Draw the lines that are other than those on the screen; raises OSError if it is gone."""
+        """Draw the lines that differ from those on the screen; raises OSError if it is gone."""
         is_new = len(lines) != len(self._shown)
         before = [()] * len(lines) if is_new else self._shown
         parts = ["\x1b[0m\x1b[2J"] if is_new else []
         for number, (old, new) in enumerate(zip(before, lines, strict=True), 1):
             if old != new:
-                # first: after a full line it would erase the last column
+                # erase before writing: after a full line it would erase the last column
                 parts.append(f"\x1b[0m\x1b[{number};1H\x1b[2K{self._painted(new)}")
         self._write("".join(parts))
         self._shown = lines
@@ -105,7 +105,7 @@ class Terminal:
             code = self._looks.get(look, "")
             yield f"\x1b[0;{code}m{text}" if code else f"\x1b[0m{text}"
             at += width(text)
-            # terminals differ in how wide some characters are
+            # terminals differ in the width of some characters
             if not text.isascii():
                 yield f"\x1b[{at}G"
 

@@ -1,4 +1,4 @@
-"""What is looked at, and what each key makes of that. Pure."""
+"""State of the view, and its transitions by keys; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdbus.cli.top.lines import Line
 
 
 class Page(StrEnum):
-    """The pages, by the words of their titles."""
+    """The pages, with their titles."""
 
     HOME = "home"
     CHANGES = "changes"
@@ -25,7 +25,7 @@ class Page(StrEnum):
 
 
 class Entry(NamedTuple):
-    """What can be chosen on a page: its lines, and the object's path or the changes behind it."""
+    """A selectable entry: its lines, and the path of its object or its changes."""
 
     key: Hashable
     lines: tuple[Line, ...]
@@ -34,10 +34,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A page, and what was chosen on it; `below` is the page that Escape goes back to.
+    """A page and the selection on it; Escape goes back to `below`.
 
-    `at` is the number of the entry, or of the first line of a text; `key` is what was chosen, which
-    stays so when it moves. `note` says what is going on or wrong.
+    `at` is the index of the selected entry, or of the first line of a text. `key` identifies the
+    selected entry when it moves. `note` is a status or error message.
     """
 
     page: Page = Page.HOME
@@ -53,11 +53,11 @@ class View:
 
     @property
     def is_text(self) -> bool:
-        """Whether the page is read, and nothing on it can be chosen."""
+        """True if the page is text without selectable entries."""
         return self.page in {Page.OBJECT, Page.HELP, Page.OBSERVERS}
 
     def chosen(self, entries: Sequence[Entry]) -> int:
-        """Return the number of the entry that is chosen, 0 where there is none."""
+        """Return the index of the selected entry, 0 if there is none."""
         places = (at for at, entry in enumerate(entries) if entry.key == self.key)
         return next(places, max(0, min(self.at, len(entries) - 1)))
 
@@ -67,13 +67,13 @@ class View:
 
 
 class Search(NamedTuple):
-    """The wish that objects are sought."""
+    """Request to search objects."""
 
     query: str
 
 
 class Show(NamedTuple):
-    """The wish that an object is read."""
+    """Request to read an object."""
 
     path: str
 
@@ -89,9 +89,9 @@ _PAGES: Final = {
 
 
 def press(view: View, key: str, entries: Sequence[Entry], rows: int) -> tuple[View | None, Wish]:
-    """Return the view after a key, None for the end, and what is wished for.
+    """Return the view after a key, None at the end, and a request.
 
-    `rows` are the lines that the page has for its entries.
+    `rows` is the number of lines that the page has for its entries.
     """
     if key == "escape":
         return (view.below or view), None
@@ -109,7 +109,7 @@ def press(view: View, key: str, entries: Sequence[Entry], rows: int) -> tuple[Vi
 
 
 def _turned(view: View, page: Page) -> View:
-    """Go to another page; pages of the same sort are not piled up."""
+    """Go to another page; pages that keys open do not stack."""
     while view.below and (view.page in _PAGES.values() or view.page is page):
         view = view.below
     return view.on(page)
@@ -126,7 +126,7 @@ def _moved(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
         last = sum(len(entry.lines) for entry in entries) - rows
         return replace(view, at=max(0, min(view.at + steps, last)))
     at = max(0, min(view.chosen(entries) + steps, len(entries) - 1))
-    # the first one is whatever comes first: what is new
+    # at the top, the selection stays on the first entry, also when a new one comes
     return replace(view, at=at, key=entries[at].key if at else None)
 
 
@@ -140,7 +140,7 @@ def _opened(view: View, entries: Sequence[Entry]) -> tuple[View, Wish]:
 
 
 def _typed(view: View, key: str) -> tuple[View, Wish]:
-    """Change the question of a search, and have it asked."""
+    """Change the query of a search, and request it."""
     words = {"clear": "", "backspace": view.query[:-1]}
     query = words.get(key, view.query + key if len(key) == 1 else view.query)
     if query == view.query:
