@@ -185,8 +185,7 @@ class Tracker:
         self._waiting.add(stored)
 
     async def work(self) -> bool:
-        """Compare a batch of changed objects and process due ones; return whether more are queued.
-        """
+        """Compare a batch of objects and process due ones; return whether more are queued."""
         if object_ids := self._waiting.take():
             await self._take(object_ids)
         await self._count()
