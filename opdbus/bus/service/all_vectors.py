@@ -160,8 +160,7 @@ def _word(value: Json) -> str:
 
 
 def _header(wanted: Format, rows: int, said: int, about: Mapping[str, object]) -> bytes:
-    """Return the header of a safetensors file of `rows` vectors and `said` bytes of descriptions.
-    """
+    """Return the header of a safetensors file; `said` is the size of the descriptions."""
     size = rows * wanted.row_bytes
     width = wanted.row_bytes if wanted.dtype == "ubinary" else wanted.dimensions
     tensors = {

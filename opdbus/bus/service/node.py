@@ -62,7 +62,6 @@ class Node(NamedTuple):
         raise UnknownMethod(f"{owner} has no method {call.member}; Introspect lists those it has")
 
     def is_own(self, call: Call) -> bool:
-        """Return whether a call without an interface fits one of our methods: State1.Get(oa{sv}).
-        """
+        """Return whether a call without an interface fits a method here: State1.Get(oa{sv})."""
         methods = (interface.info.methods.get(call.member) for interface in self.interfaces)
         return not call.interface and any(m and m.inputs == call.signature for m in methods)

@@ -148,7 +148,10 @@ class VectorFiles:
 
 
 def _created() -> tuple[Descriptor, Descriptor]:
-    """Return two descriptors of a new memfd: one opened for writing, so that inotify reports its close, and one for us.
+    """Return two descriptors of a new memfd.
+
+    The first is opened by path for writing, so that inotify reports its close; the second is for
+    us, read-only.
     """
     made = Descriptor(os.memfd_create("op-dbus-vectors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.fchmod(made.fileno(), 0o600)
