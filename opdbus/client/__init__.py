@@ -345,7 +345,7 @@ class Client:
         return int(await self._state.one("Withdraw", "aoa{sv}", list(objects), {}))
 
 
-def _opened(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own
+def _opened(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own type
     try:
         return os.fdopen(os.dup(descriptor.fileno()), "rb")
     finally:

@@ -223,7 +223,7 @@ def _state_folder(config: Config) -> Verdict:
 def _state_file(fault: str, config: Config) -> Verdict:
     path = config.state_file
     if fault:
-        # with a fault, only the daemon knows the present declarations
+        # with a fault, the present declarations are in the daemon alone
         finding, _, advice = fault.partition("; ")
         return Verdict("state file", "wrong", finding, advice)
     if not _exists(path):

@@ -91,7 +91,7 @@ async def look(memory: StateStore, plans: Sequence[Plan]) -> list[list[Field] | 
 def _safely(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
     try:
         return _compared(plan, contents)
-    except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
+    except Exception as error:  # noqa: BLE001 -- published values may have any shape
         log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return []
 

@@ -109,7 +109,7 @@ def declaration(row: Row, declared: Properties, observed: Properties) -> Declara
 
 
 def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
-    """Return the observed value of a compared field in a list, which is empty if it is unknown."""
+    """Return the observed value of a compared field in a list, empty if it is unknown."""
     if field.path in {PRESENCE, ENSURE}:
         is_there = seen is not None and not _is_gone(row, seen)
         return ["present" if is_there else ABSENT if field.path == ENSURE else MISSING]

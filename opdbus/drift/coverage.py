@@ -16,7 +16,7 @@ _STILL: Final = float("inf")
 class Coverage:
     """Kinds that sources list completely, and declared objects that are not observed.
 
-    `wall` returns the time of day; `of_sorts` yields all declared objects of some kinds.
+    `wall` returns the time of day; `of_sorts` yields all objects of some kinds.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Coverage:
         # declared kinds without any observed object; their objects, up to a million, are not in
         # `_missing`
         self._alone: set[Sort] = set()
-        # kinds of which an object was undeclared since the last call of `unlisted`
+        # kinds that lost a declared object since the last call of `unlisted`
         self._fewer: set[Sort] = set()
         # when each declared object was last observed; `_STILL` while it is observed
         self._until: dict[ObjectId, float] = {}
@@ -116,7 +116,7 @@ class Coverage:
             self._until[object_id] = self._wall()
 
     def note_alone(self, sort: Sort) -> None:
-        """Record a declared kind of which no object was ever observed."""
+        """Record a declared kind without any observed object so far."""
         self._alone.add(sort)
 
     def forget(self, object_id: ObjectId) -> None:

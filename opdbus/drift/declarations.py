@@ -89,7 +89,7 @@ def _declaration(plan: Plan, contents: Mapping[int, Content]) -> Declaration:
             compare.declaration(plan.row, declared, one)
             for one in batch_comparison.views(plan, contents)
         ]
-    except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
+    except Exception as error:  # noqa: BLE001 -- published values may have any shape
         log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return Declaration({key: (value, None) for key, value in declared.items()}, {})
     if not found:

@@ -58,5 +58,5 @@ class Field:
 
     @property
     def is_absence(self) -> bool:
-        """Whether the difference is that the object does not exist."""
+        """True if the difference is that the object does not exist."""
         return (self.path, self.observed) in _ABSENCES

@@ -286,7 +286,7 @@ _BY_DECLARED: Final = {sort: row for row in ROWS for sort in row.declared}
 _BY_OBSERVED: Final = {row.observed: row for row in ROWS}
 # Declared kinds that have a row.
 DECLARED: Final = frozenset(_BY_DECLARED)
-# Kinds of which observers also look up the objects that the file names.
+# Kinds in which observers also look up the objects that the file names.
 LOOKED_AT: Final = (("kernel", "sysctl"),)
 # Observed kinds whose objects belong to objects of another kind.
 JOINED: Final = {

@@ -152,7 +152,7 @@ class Tracker:
             self._claim(event.sorts)
 
     def _claim(self, claims: frozenset[Sort]) -> None:
-        """Set the kinds of which the file declares all objects."""
+        """Set the kinds that the file declares completely."""
         others = claims ^ self._claims
         self._records.claims = claims
         self._activate({rule_table.of_declared(sort).observed for sort in others})

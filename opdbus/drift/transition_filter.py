@@ -1,6 +1,6 @@
 """Decides when a difference counts as drift and when it is healed: after a time of quiet, and once.
 
-It does no I/O. Times are seconds of a monotonic clock, but `since` and `wall` are since 1970.
+It does no I/O. Times are seconds of a monotonic clock, but `since`, `at` and `wall` are since 1970.
 """
 
 import heapq

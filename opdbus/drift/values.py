@@ -44,7 +44,7 @@ _CHARACTERS_A_STEP: Final = 1000
 def same(declared: Json, observed: Json, *, ordered: bool = False) -> bool:
     """Return whether two values mean the same; order counts in lists only if `ordered`.
 
-    Of nested objects, only the declared fields are compared. Lists of objects that would take too
+    Of objects, only fields that both sides have are compared. Lists of objects that would take too
     long to match count as different.
     """
     return _Comparison(ordered=ordered).same(declared, observed)
@@ -156,7 +156,7 @@ def words(key: str) -> str:
 
 
 def find(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> list[Json]:
-    """Return the value of a key or of its normalized form in a list, which is empty for none."""
+    """Return the value of a key or of its normalized form in a list, empty for none."""
     if key in properties:
         return [properties[key]]
     found = there.get(words(key))

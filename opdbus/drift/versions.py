@@ -54,7 +54,8 @@ def _key(version: str) -> tuple[object, ...]:
 
 
 def _order(part: str) -> tuple[object, ...]:
-    """Return a key that sorts as dpkg does: words and numbers in turns, `~` before the end."""
+    """Return a key that orders as dpkg does: words and numbers in turns, `~` before a word's end.
+    """
     found: list[object] = []
     for word, digits in _PARTS.findall(part):
         found += [(*map(_weight, word), 0), _decimal(digits)]
@@ -62,7 +63,7 @@ def _order(part: str) -> tuple[object, ...]:
 
 
 def _decimal(digits: str) -> tuple[int, str]:
-    """Return a key that sorts as a number of any length: int() reads at most 4,300 digits."""
+    """Return a key that orders numbers of any length: int() reads at most 4,300 digits."""
     plain = digits.lstrip("0")
     return len(plain), plain
 

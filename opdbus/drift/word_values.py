@@ -292,7 +292,7 @@ def schedule(declared: Json, observed: Json, seen: Seen) -> Difference | None:
 
 
 def spelled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare names of time zones and locales, some of which have two: UTC is Etc/UTC."""
+    """Compare names of time zones and locales, which may have two names: UTC is Etc/UTC."""
     sides = (
         _word(side).removeprefix("etc/").replace("utf-8", "utf8") for side in (declared, observed)
     )

@@ -21,7 +21,7 @@ class WorkQueue:
 
     @property
     def is_more(self) -> bool:
-        """Whether objects may be queued."""
+        """True if objects may be queued."""
         return bool(self._parts)
 
     def add(self, object_ids: Iterable[ObjectId]) -> None:

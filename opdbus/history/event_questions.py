@@ -80,7 +80,7 @@ def is_of_declaration(sentence: str) -> bool:
 
 
 def is_alike(one: str, other: str) -> bool:
-    """Return whether the same happened by two sentences; a failure is first of all that."""
+    """Return whether two sentences have the same main event, which is `failed` if there is any."""
     return _first(one) == _first(other)
 
 
@@ -123,7 +123,7 @@ def _opposites() -> Mapping[Happenings, Happenings]:
 
 
 def _opposite(bits: Happenings) -> Happenings:
-    """Return the opposite of what happened; what has none stays."""
+    """Return the opposite event, or the same one if it has none."""
     found = [other for bit, other in _opposites().items() if bits & bit]
     return reduce(or_, found) if found else bits
 

@@ -245,7 +245,7 @@ class Ledger:
         known: dict[bytes, int] = {}
         for some in batches(by_digest, _ASKED):
             places = ",".join("?" * len(some))
-            query = f"SELECT digest, id FROM sentences WHERE digest IN ({places})"  # noqa: S608 -- only places
+            query = f"SELECT digest, id FROM sentences WHERE digest IN ({places})"  # noqa: S608 -- placeholders only
             known |= self.database.execute(query, some)
         new = [key for key in by_digest if key not in known]
         (last,) = self.database.execute("SELECT ifnull(max(id), 0) FROM sentences").fetchone()

@@ -32,7 +32,7 @@ _AT_A_TIME: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions for rows, all of which must hold.
+    """Conditions for rows; all must hold.
 
     `since` (inclusive) and `before` (exclusive) are microseconds since 1970; `after` and `below`
     are exclusive row numbers. `cause` matches the beginning of a cause.
@@ -134,7 +134,7 @@ class Reader:
         return range(first, last + 1) if first else range(0)
 
     def numbers(self, wanted: Filter) -> range:
-        """Return a range outside of which no row matches, from the times of whole blocks."""
+        """Return a range that includes every matching row, from the times of whole blocks."""
         kept, times = self.span(), (wanted.since, wanted.before)
         begin, end = self._database.execute(_OF_TIMES, times).fetchone()
         if begin is None:
@@ -191,7 +191,7 @@ class Reader:
         return [ObjectId(*row) for row in json.loads(found)]
 
     def present(self, object_id: ObjectId, sources: Collection[str]) -> Present:
-        """Return the present states of an object by source, with the rows of one snapshot."""
+        """Return the present states of an object by source, and the row numbers of that moment."""
         self._database.execute("BEGIN")
         try:
             states = self._database.execute(

@@ -103,7 +103,7 @@ class Sentences:
     def meant(self, sql: str, values: Sequence[str | int]) -> list[tuple[int, int, int]]:
         """Return (sentence, newest row, number of rows) of the rows that match an SQL clause."""
         return self._database.execute(
-            "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own
+            "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own SQL
             f" WHERE sentence IS NOT NULL AND seq > ? AND {sql} GROUP BY sentence",
             (self._unchecked(), *values),
         ).fetchall()

@@ -118,7 +118,7 @@ class Vocabulary:
     def _distinct(
         self, candidates: list[int], scores: NDArray[np.float64], members: NDArray[np.bool_]
     ) -> list[str]:
-        """Choose words that occur in different texts, no two of which contain each other."""
+        """Choose words that occur in different texts and do not contain each other."""
         texts = {n: set(self._rows[(self._columns == n) & members[self._rows]]) for n in candidates}
         chosen: list[str] = []
         while candidates and len(chosen) < WORDS:

@@ -100,7 +100,7 @@ def _is_rare(odd: Odd) -> bool:
 
 
 def _fewest(found: Sequence[Odd], size: int) -> list[Odd]:
-    """Return the oddest objects if there are many, leaving out all of an equal score."""
+    """Return the oddest objects, at most 8 % of the kind or 2; ties at the limit are left out."""
     most = max(_FEW, int(_MOST_SHARE * size))
     limit = found[most].score if len(found) > most else 0.0
     return [odd for odd in found if odd.score > limit]

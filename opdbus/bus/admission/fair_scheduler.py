@@ -47,7 +47,7 @@ class Turn:
 
     @property
     def is_one_of_many(self) -> bool:
-        """Whether the user has many calls running."""
+        """True if the user has many calls running."""
         return self._scheduler.calls(self.uid) > _FEW_CALLS
 
     async def acquire(self) -> None:

@@ -46,7 +46,7 @@ class Replies:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_behind(self, sender: str) -> bool:
-        """Return whether a client has so many unread bytes that its calls must wait."""
+        """Return whether a client has too many unread bytes, so that its calls must wait."""
         return sender in self._queues or not self._fits(sender, 0)
 
     async def wait_until_read(self, sender: str) -> None:

@@ -84,7 +84,7 @@ class Authorizer:
         return credentials
 
     async def credentials(self, sender: str) -> Credentials:
-        """Return a connection's user; raise AccessDenied if the bus does not know it."""
+        """Return a connection's user; raise AccessDenied if the bus does not report it."""
         return await self._known.get(sender, "", lambda: self._ask_bus(sender))
 
     def forget(self, sender: str) -> None:

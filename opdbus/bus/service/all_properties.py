@@ -1,4 +1,4 @@
-"""All properties of an interface in encoded form, of which only changed ones are encoded again."""
+"""All properties of an interface in encoded form; only changed ones are encoded again."""
 
 from collections.abc import Iterable, Mapping
 from struct import Struct

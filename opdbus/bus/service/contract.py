@@ -68,7 +68,7 @@ class PropertyInfo:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the property can be set."""
+        """True if the property can be set."""
         return self.access == "readwrite"
 
 

@@ -43,7 +43,7 @@ _FILTER: Final = {
 }
 # Options of searches by meaning, which replace the order of rows.
 _BY_MEANING: Final = {"about": str, "before_event": str, "within": int}
-# The options of Nearest, exactly one of which is given: a row, an object's newest change, or words.
+# The options of Nearest, one of them required: a row, an object's newest change, or words.
 _LIKE: Final = ("seq", "object", "about")
 _ORDERS: Final = ("newest", "oldest")
 # Rows of an object that are searched for one with a sentence.

@@ -71,7 +71,7 @@ class Call:
             return [{}]
         try:
             return list(decode(self.data).body)
-        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+        except Exception as error:  # noqa: BLE001 -- the library's errors vary
             raise InvalidArgs(f"the arguments of {self.member} cannot be read: {error}") from None
 
     @cached_property

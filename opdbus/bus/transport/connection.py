@@ -182,7 +182,7 @@ class Connection:
         try:
             for part in frames.parts(frame.data, size):
                 yield decode(part).body[0]
-        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+        except Exception as error:  # noqa: BLE001 -- the library's errors vary
             raise BusError(f"the reply of {destination} is damaged: {error}") from None
 
     async def _whole_reply_to(self, outgoing: Outgoing) -> Frame:
@@ -295,7 +295,7 @@ class Connection:
         if frame.is_whole and self.on_signal:
             try:
                 message = decoded(frame)
-            except Exception:  # noqa: BLE001 -- the library raises all sorts
+            except Exception:  # noqa: BLE001 -- the library's errors vary
                 return
             self.on_signal(message)
 
@@ -314,7 +314,7 @@ async def _read(frame: Frame, sender: str) -> list[Plain]:
     try:
         is_large = frame.total > _LARGE
         name, values = await asyncio.to_thread(_answer, frame) if is_large else _answer(frame)
-    except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+    except Exception as error:  # noqa: BLE001 -- the library's errors vary
         raise BusError(f"the reply of {sender} is damaged: {error}") from None
     if name:
         raise RemoteError(name, str(values[0]) if values else "")
