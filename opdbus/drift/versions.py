@@ -54,8 +54,7 @@ def _key(version: str) -> tuple[object, ...]:
 
 
 def _order(part: str) -> tuple[object, ...]:
-    """Return a key that orders as dpkg does: words and numbers in turns, `~` before a word's end.
-    """
+    """Return a key that orders as dpkg does: words and numbers in turns, `~` before the end."""
     found: list[object] = []
     for word, digits in _PARTS.findall(part):
         found += [(*map(_weight, word), 0), _decimal(digits)]
