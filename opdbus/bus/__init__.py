@@ -1,1 +1,1 @@
-"""The D-Bus service: connection, interfaces, dispatch, authorization. Converts and delegates."""
+"""The D-Bus service: connection, interfaces, dispatch, authorization; converts and delegates."""

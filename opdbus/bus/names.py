@@ -1,4 +1,4 @@
-"""The names that op-dbus has on the bus, for both sides of it."""
+"""The D-Bus names of op-dbus, for the service and its clients."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ STATE: Final = f"{BUS_NAME}.State1"
 OBJECT: Final = f"{BUS_NAME}.Object1"
 HISTORY: Final = f"{BUS_NAME}.History1"
 JOB: Final = f"{BUS_NAME}.Job1"
-# systemd's, for any service
+# defined by systemd for any service
 LOG_CONTROL: Final = "org.freedesktop.LogControl1"
-# What a caller may be allowed to do; polkit knows each as org.opdbus.ACTION.
+# Actions of the authorization; polkit's ids are org.opdbus.ACTION.
 VECTORIZE: Final = "vectorize"
 ACTIONS: Final = ("read", VECTORIZE, "publish", "manage")

@@ -1,4 +1,4 @@
-"""A client of the daemon: one coroutine for each method that a program may want."""
+"""A client of the daemon: one coroutine for each method."""
 
 import json
 import math
@@ -17,14 +17,14 @@ from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
 from opdbus.client.parts import answered, as_file, pages, path_size, text_size
 from opdbus.client.remote import Json, Remote
 
-# So that a reply of vectors stays under 1 MiB, whatever the model.
+# Texts of a call, so that its vectors stay under 1 MiB, whatever the model.
 _TEXTS_A_CALL: Final = 128
 _OBJECTS_A_CALL: Final = 1000
-# 20 ms of work for the daemon.
+# Rows of history of a call: 20 ms of work for the daemon.
 _ROWS_A_CALL: Final = 200
-# Each may have many fields with values.
+# Drifted objects of a call: each may have many fields.
 _DRIFTS_A_CALL: Final = 100
-# What is listened to: new rows of history, what drifts and heals, starts and ends of op-dbus.
+# Match rules of signals: new rows of history, drift transitions, starts and ends of the daemon.
 _ROWS: Final = f"type='signal',interface='{HISTORY}',member='Recorded'"
 _CROSSINGS: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
 _STARTS: Final = (
@@ -36,7 +36,7 @@ _STARTS: Final = (
 class Vectors:
     """Row-major vectors in a sealed file, which the caller closes.
 
-    `dimension` counts numbers, of the type `dtype`, little-endian.
+    `dimension` is the number of components, of the type `dtype`, little-endian.
     """
 
     file: BinaryIO
@@ -46,10 +46,10 @@ class Vectors:
 
 
 class Client:
-    """A connection to the daemon on a bus; use as a context, which raises BusError without a bus.
+    """A connection to the daemon, as a context; raises BusError without a bus.
 
-    Every coroutine raises the errors of `opdbus.errors` that the daemon answered with, and
-    BusError if no daemon answers.
+    Every coroutine raises the errors of `opdbus.errors` that the daemon replied with, and BusError
+    if no daemon answers.
     """
 
     def __init__(self, bus: str) -> None:
@@ -68,18 +68,18 @@ class Client:
         await self._remote.__aexit__(*error)
 
     def ask_no_user(self) -> None:
-        """Have calls without the right fail from now on, where a password might help."""
+        """Disable password prompts: calls without the right fail from now on."""
         self._remote.may_ask_user = False
 
     async def is_served(self) -> bool:
-        """Return whether a daemon owns the name; starts none."""
+        """Return whether a daemon owns the bus name; start none."""
         return await self._remote.is_there()
 
     async def status(self) -> dict[str, Json]:
         """Return all properties of the vectorizer and of the state, in one mapping."""
         try:
             return dict(await self._vectorizer.one("Status", "a{sv}", {}))
-        except errors.UnknownMethod:  # of a daemon of another version
+        except errors.UnknownMethod:  # a daemon of another version
             return await self._vectorizer.properties() | await self.state()
 
     async def state(self) -> dict[str, Json]:
@@ -93,7 +93,7 @@ class Client:
     async def vectorize(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
     ) -> list[list[float]]:
-        """Return the vectors of texts, however many there are; options: level, dimensions."""
+        """Return the vectors of any number of texts; options: level, dimensions."""
         vectors: list[list[float]] = []
         for part in pages(texts, _TEXTS_A_CALL, text_size):
             rows, dimension, _, data = await self._vectorizer.ask(
@@ -106,9 +106,9 @@ class Client:
     async def vectorize_bulk(
         self, texts: Iterable[str] | Path, options: Mapping[str, Json] | None = None
     ) -> Vectors:
-        """Return the vectors of any number of texts, or of the JSON strings, one a line, of a file.
+        """Return the vectors of any number of texts, or of a file of JSON strings, one a line.
 
-        Options: level, dtype, dimensions, truncate, job. Waits as long as it takes.
+        Options: level, dtype, dimensions, truncate, job. There is no time limit.
         """
         with as_file(texts) as file:
             descriptor, rows, dimension, dtype = await self._vectorizer.ask_patiently(
@@ -119,7 +119,7 @@ class Client:
     async def count_tokens(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
     ) -> tuple[int, list[int]]:
-        """Return the model's limit and each text's tokens; options: level."""
+        """Return the model's limit and each text's number of tokens; options: level."""
         counts: list[int] = []
         limit = 0
         for part in pages(texts, _TEXTS_A_CALL, text_size) or [[]]:
@@ -130,32 +130,32 @@ class Client:
         return limit, counts
 
     async def accuracy(self) -> list[dict[str, Json]]:
-        """Return what the accuracy gate saw of each precision of the levels that are loaded."""
+        """Return the accuracy gate's grades of each precision of the loaded levels."""
         return list((await self._vectorizer.properties())["Accuracy"])
 
     async def reload(self) -> None:
-        """Have the daemon read its settings and its state file again."""
+        """Let the daemon read its settings and its state file again."""
         await self._vectorizer.ask_patiently("Reload", "a{sv}", {})
 
     async def set_provider(self, provider: str, device: str = "") -> None:
-        """Have the daemon serve on another provider; waits until it is proven, without a limit."""
+        """Switch the daemon to another provider; wait until it is proven, without a limit."""
         await self._vectorizer.ask_patiently("SetProvider", "ssa{sv}", provider, device, {})
 
     async def search(self, query: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
-        """Return (path, score, details) of the best answers."""
+        """Return (path, score, details) of the best hits."""
         return list(await self._state.one("Search", "sua{sv}", query, limit, options))
 
     async def ask(self, question: str, limit: int) -> tuple[str, dict[str, Json], Json]:
-        """Return the route that a question takes, the options that it gives, and the rows."""
+        """Return the route of a question, the options that it sets, and the rows."""
         route, given, rows = await self._state.ask("Ask", "sua{sv}", question, limit, {})
         return route, given, rows
 
     async def similar(self, path: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
-        """Return (path, score, details) of the objects most like one."""
+        """Return (path, score, details) of the objects most similar to one."""
         return list(await self._state.one("Similar", "oua{sv}", path, limit, options))
 
     async def clusters(self, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
-        """Return (name, size, details) of what the objects are about, the largest topics."""
+        """Return (name, size, details) of the largest topics."""
         return list(await self._state.one("Clusters", "ua{sv}", limit, options))
 
     async def outliers(self, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
@@ -165,14 +165,14 @@ class Client:
     async def page(
         self, wanted: Mapping[str, str], offset: int, limit: int
     ) -> tuple[int, list[list[str]]]:
-        """Return how many objects there are, and one page of (path, plugin, kind, name)."""
+        """Return the number of matching objects, and one page of (path, plugin, kind, name)."""
         total, rows = await self._state.ask("List", "a{sv}uu", dict(wanted), offset, limit)
         return total, rows
 
     async def pages(
         self, wanted: Mapping[str, str], offset: int, limit: int | None
     ) -> tuple[int, list[list[str]]]:
-        """Return the same of as many pages as it takes; without a limit, of all objects."""
+        """Return the same from as many pages as needed; without a limit, all objects."""
         rows: list[list[str]] = []
         size = _OBJECTS_A_CALL
         while True:
@@ -184,7 +184,7 @@ class Client:
                 return total, rows
 
     async def vectors(self, wanted: Mapping[str, Json]) -> BinaryIO:
-        """Return a file with the vectors of objects, as of State1.Vectors; the caller closes it."""
+        """Return a file with the vectors of objects, as State1.Vectors; the caller closes it."""
         return _opened(await self._state.one("Vectors", "a{sv}", dict(wanted)))
 
     async def object_at(self, path: str, at: int) -> dict[str, Json]:
@@ -196,9 +196,9 @@ class Client:
     async def resolve(
         self, name: str, *, past: bool = False
     ) -> tuple[list[list[str]], list[list[str]]]:
-        """Return (path, plugin, kind, name) of what a short name means, and of close names.
+        """Return (path, plugin, kind, name) of a short name's objects, and of similar names.
 
-        With `past`, also of objects that are gone.
+        With `past`, removed objects are included.
         """
         options = {"past": past}
         found, close = await self._state.ask("Resolve", "sa{sv}", name, options)
@@ -212,10 +212,10 @@ class Client:
     async def values(
         self, objects: Sequence[str], fields: Sequence[str], *, marked: bool = False
     ) -> list[list[Json]]:
-        """Return a row of each object: what each field holds, several values as a list.
+        """Return a row for each object: each field's value, several values as a list.
 
-        Where they are `marked`, those of what is only declared are below the key `declared`,
-        or `declared absent`.
+        With `marked`, values of objects that are only declared are below the key `declared`,
+        `declared missing` or `declared absent`.
         """
         rows: list[list[Json]] = []
         size, options = _OBJECTS_A_CALL, {"marked": True} if marked else {}
@@ -230,7 +230,7 @@ class Client:
         return rows
 
     async def show(self, path: str) -> dict[str, Json]:
-        """Return an object's properties; of one of which much is known, what State1.Get gives."""
+        """Return an object's properties, or the result of State1.Get if they are too large."""
         try:
             return await self._remote.at(path, OBJECT).properties()
         except errors.LimitsExceeded:
@@ -240,10 +240,10 @@ class Client:
         return found | sides
 
     async def drift(self, wanted: Mapping[str, str], most: float = math.inf) -> list[list[Json]]:
-        """Return (path, class, severity, since, distance, fields) of what is other than declared.
+        """Return (path, class, severity, since, distance, fields) of drifted objects.
 
-        Of each field: path, the declared and the observed value as JSON, severity. Past `most`,
-        nothing more is asked for.
+        Each field is (path, declared value, observed value, severity), values as JSON. No more are
+        requested once there are `most`.
         """
         found: list[list[Json]] = []
         while True:
@@ -254,9 +254,9 @@ class Client:
                 return found
 
     async def unobserved(self) -> list[list[Json]]:
-        """Return (plugin, kind, count, names, why) of what is declared and not observed.
+        """Return (plugin, kind, count, names, why) of declared objects that are not observed.
 
-        A daemon of another version may not say that: then there is none.
+        The list is empty for a daemon without this method.
         """
         try:
             found = await self._state.one("Unobserved", "a{sv}", {})
@@ -265,12 +265,12 @@ class Client:
         return list(found)
 
     async def forget(self, what: Mapping[str, Json]) -> tuple[int, int, bool]:
-        """Erase values of history, as History1.Forget does; return its three numbers."""
+        """Erase values of history, as History1.Forget; return its three results."""
         rows, kept, is_erased = await self._history.ask_patiently("Forget", "a{sv}", dict(what))
         return rows, kept, is_erased
 
     async def changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
-        """Return what changed, the newest first; a filter as of History1.Changes."""
+        """Return changes by a filter of History1.Changes, the newest first by default."""
         found: list[dict[str, Json]] = []
         size, options = _ROWS_A_CALL, dict(wanted)
         is_oldest_first = options.get("order") == "oldest"
@@ -284,14 +284,14 @@ class Client:
         return found
 
     async def found(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
-        """Return the changes that answer best; a filter with about or before_event."""
+        """Return the changes that answer best, by a filter with about or before_event."""
         return (await answered(partial(self._changes, wanted), limit))[0]
 
     async def _changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
         return list(await self._history.one("Changes", "a{sv}u", dict(wanted), limit))
 
     async def nearest(self, like: Mapping[str, Json], limit: int) -> list[list[Json]]:
-        """Return past changes like one, each with what followed, as of History1.Nearest."""
+        """Return similar past changes, each with those that followed, as History1.Nearest."""
         found: list[list[Json]] = await self._history.one("Nearest", "a{sv}u", dict(like), limit)
         return found
 
@@ -301,15 +301,15 @@ class Client:
         return max(0, int(values["First"]) + int(values["Rows"]) - 1)
 
     async def recorded(self) -> AsyncGenerator[None, None]:
-        """Yield whenever history may have new rows: after each signal, and after each start."""
+        """Yield when history may have new rows: after each signal, and after each daemon start."""
         async with aclosing(self._remote.heard(_ROWS, _STARTS)) as heard:
             async for _ in heard:
                 yield
 
     async def news(self) -> AsyncGenerator[frozenset[str], None]:
-        """Yield which of Recorded, DriftDetected and NameOwnerChanged were heard since last time.
+        """Yield the names of new signals: Recorded, DriftDetected and NameOwnerChanged.
 
-        First none, when none is missed any more. Raises BusError once the bus is gone.
+        The first set is empty: from then on, none is missed. Raises BusError once the bus is gone.
         """
         async with aclosing(self._remote.heard(_ROWS, _CROSSINGS, _STARTS)) as heard:
             async for signals in heard:
@@ -318,7 +318,8 @@ class Client:
     async def transitions(self) -> AsyncGenerator[list[Json], None]:
         """Yield (path, class, severity, fields) of each DriftDetected.
 
-        First an empty list, when none is missed any more. Raises BusError once the bus is gone.
+        The first item is an empty list: from then on, none is missed. Raises BusError once the bus
+        is gone.
         """
         async with aclosing(self._remote.heard(_CROSSINGS)) as heard:
             async for signals in heard:
@@ -328,10 +329,10 @@ class Client:
     async def publish(
         self, source: str, objects: Sequence[Sequence[Json]], lifetime: str = "kept"
     ) -> list[str]:
-        """Publish (plugin, kind, name, properties) each, and give their paths.
+        """Publish (plugin, kind, name, properties) each, and return their paths.
 
-        Many go in several calls: where one of these fails, those before it have been taken in. With
-        the lifetime `connection` they are there as long as this connection.
+        Many objects take several calls: if one fails, the objects of earlier ones stay published.
+        With the lifetime `connection`, objects exist as long as this connection.
         """
         options = {"lifetime": lifetime}
         found: list[str] = []
@@ -340,11 +341,11 @@ class Client:
         return found
 
     async def withdraw(self, objects: Sequence[str]) -> int:
-        """Withdraw what was published about objects, and give how many entries went."""
+        """Withdraw published objects, and return the number of removed entries."""
         return int(await self._state.one("Withdraw", "aoa{sv}", list(objects), {}))
 
 
-def _opened(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own
+def _opened(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own type
     try:
         return os.fdopen(os.dup(descriptor.fileno()), "rb")
     finally:

@@ -1,4 +1,4 @@
-"""What is sent in parts or in a file, since a message has at most 1 MiB."""
+"""Splits requests into parts or files, since a message has at most 1 MiB."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from opdbus import errors
 from opdbus.bus import paths
 
 T = TypeVar("T")
-# So that neither the texts of a call nor the paths of a reply pass the daemon's 1 MiB.
+# The limit of a call's texts and of a reply's paths: the daemon's 1 MiB.
 _BYTES_A_CALL: Final = 1 << 20
 
 
 @contextmanager
 def as_file(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
-    """Open a file of texts, or write texts into one in memory; raises InvalidArgs."""
+    """Open a file of texts, or write texts to a file in memory; raise InvalidArgs."""
     try:
         if isinstance(texts, Path):
             file: BinaryIO = texts.open("rb")
@@ -33,7 +33,7 @@ def as_file(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
 
 
 def pages(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
-    """Split items so that each part keeps to `most` and, unless it is one item, to 1 MiB."""
+    """Split items into parts of at most `most` items and, unless it is one item, 1 MiB."""
     parts: list[list[T]] = []
     size = 0
     for item in items:
@@ -47,10 +47,10 @@ def pages(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[li
 
 
 async def answered(ask: Callable[[int], Awaitable[T]], most: int) -> tuple[T, int]:
-    """Ask for so many rows, and for fewer while the answer would be too large.
+    """Request `most` rows, and fewer while the reply would be too large.
 
-    Names and values can be very long. Returns the answer, and how many rows were asked for; raises
-    LimitsExceeded where a single row is too large.
+    Names and values can be very long. Return the answer and the number of requested rows; raise
+    LimitsExceeded if a single row is too large.
     """
     while True:
         try:
@@ -63,11 +63,11 @@ async def answered(ask: Callable[[int], Awaitable[T]], most: int) -> tuple[T, in
 
 def text_size(text: str) -> int:
     """Return the bytes of a text."""
-    # a lone surrogate is refused when it is sent
+    # a lone surrogate is refused later, when it is sent
     return len(text.encode(errors="replace"))
 
 
 def path_size(item: Sequence[Any]) -> int:
-    """Return the most bytes that the path of an object has: (plugin, kind, name, ...)."""
-    # escaped, a byte may take three
+    """Return an upper bound of the bytes of an object's path: (plugin, kind, name, ...)."""
+    # an escaped byte takes three characters
     return len(paths.STATE) + 16 + 3 * sum(text_size(part) for part in item[:3])

@@ -1,4 +1,4 @@
-"""Calls of the daemon and its signals; each of its errors is raised as one of `opdbus.errors`."""
+"""Calls to the daemon and its signals; its errors are raised as those of `opdbus.errors`."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,16 +10,16 @@ from opdbus import errors
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.transport.connection import Connection, RemoteError
 
-# Computing vectors may take longer than D-Bus libraries usually wait.
+# Longer than the usual D-Bus timeout: computing vectors may take long.
 PATIENCE_SECONDS: Final = 120.0
-# After so long, whether its process runs at all is looked at.
+# After this time without a reply, the daemon's process is checked.
 _SILENCE_SECONDS: Final = 3.0
 _NOT_THERE: Final = (
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
     "org.freedesktop.DBus.Error.NoReply",
     "org.freedesktop.DBus.Error.Disconnected",
-    # the bus waited for a service that it had started
+    # the bus started a service that did not appear
     "org.freedesktop.DBus.Error.TimedOut",
     "org.freedesktop.DBus.Error.Spawn.",
     "org.freedesktop.systemd1.",
@@ -29,12 +29,12 @@ Json: TypeAlias = Any
 
 
 class Remote:
-    """The daemon on a bus; use as a context, which raises BusError without a bus."""
+    """The daemon on a bus, as a context; raises BusError without a bus."""
 
     def __init__(self, bus: str) -> None:
         self._where = bus
         self._connection = Connection(bus)
-        # whether a caller that lacks a right may be asked for a password, as a desktop does
+        # whether polkit may ask the user for a password, as a desktop does
         self.may_ask_user = True
 
     async def __aenter__(self) -> Self:
@@ -47,13 +47,13 @@ class Remote:
         await self._connection.__aexit__(*error)
 
     async def is_there(self) -> bool:
-        """Return whether a daemon owns the name; starts none."""
+        """Return whether a daemon owns the bus name; start none."""
         return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
 
     async def heard(self, *rules: str) -> AsyncGenerator[list[tuple[str, list[Json]]], None]:
         """Yield (member, body) of all signals since the last time.
 
-        First an empty list, when none is missed any more. Raises BusError once the bus is gone.
+        The first list is empty: from then on, none is missed. Raises BusError once the bus is gone.
         """
         signals: list[tuple[str, list[Json]]] = []
         news = asyncio.Event()
@@ -81,13 +81,13 @@ class Remote:
         raise errors.BusError(f"the connection to the {self._where} bus was lost")
 
     def at(self, path: str, interface: str) -> "Interface":
-        """Give one interface of one of its objects."""
+        """Return one interface of one of the daemon's objects."""
         return Interface(self, path, interface)
 
     async def call(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
-        """Call `interface.method`, and wait for its reply as long as it takes.
+        """Call `interface.method`, and wait for its reply without a time limit.
 
-        Raises BusError at once where the process is stopped: it would never answer.
+        Raises BusError if the daemon's process is stopped, since it would never answer.
         """
         reply = asyncio.ensure_future(
             self._connection.call(
@@ -105,7 +105,7 @@ class Remote:
             reply.cancel()
 
     async def _refuse_if_stopped(self) -> None:
-        """Raise BusError if the process of the daemon is stopped, as by SIGSTOP or a debugger."""
+        """Raise BusError if the daemon's process is stopped, as by SIGSTOP or a debugger."""
         with suppress(RemoteError):
             (pid,) = await self._connection.ask_bus("GetConnectionUnixProcessID", "s", BUS_NAME)
             if _is_stopped(int(pid)):
@@ -145,7 +145,7 @@ class Interface:
         return (await self.ask(method, signature, *body))[0]
 
     async def ask(self, method: str, signature: str, *body: Json) -> list[Json]:
-        """Call a method, and return its reply; raises BusError after PATIENCE_SECONDS."""
+        """Call a method, and return its reply; raise BusError after PATIENCE_SECONDS."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await self.ask_patiently(method, signature, *body)
@@ -156,7 +156,7 @@ class Interface:
             ) from None
 
     async def ask_patiently(self, method: str, signature: str, *body: Json) -> list[Json]:
-        """Call a method, and wait for its reply as long as it takes."""
+        """Call a method, and return its reply, without a time limit."""
         return await self._remote.call(self._path, f"{self._name}.{method}", signature, *body)
 
 

@@ -1,1 +1,1 @@
-"""What could keep op-dbus from working here, checked one by one, each with what to do about it."""
+"""Checks of all that op-dbus needs on this host, each with advice."""

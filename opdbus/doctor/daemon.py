@@ -1,4 +1,4 @@
-"""What is found on the bus: whether a daemon answers this user, and how it is."""
+"""Checks on the bus: whether a daemon answers this user, and its status."""
 
 import asyncio
 import grp
@@ -15,7 +15,7 @@ from opdbus.config import Config
 from opdbus.doctor.verdict import RESTART, START, Verdict, objects
 from opdbus.errors import BusError
 
-# A daemon says at once how it is; one that does not is stuck.
+# A daemon reports its status at once, unless it is stuck.
 _PATIENCE_SECONDS: Final = 10.0
 
 _UNSERVED: Final = Verdict(
@@ -24,16 +24,16 @@ _UNSERVED: Final = Verdict(
 
 
 class Answer(NamedTuple):
-    """What was found on the bus, and what a daemon that answers says of its state file."""
+    """The verdicts of the checks on the bus, and the daemon's report of its state file."""
 
     verdicts: list[Verdict]
-    # it may have been a flag; None where no daemon says so
+    # the path, possibly from a command-line option; None if no daemon answers
     state_file: Path | None = None
     fault: str = ""
 
 
 async def ask(config: Config, *, is_service: bool) -> Answer:
-    """Say whether the bus can be reached, and what a daemon there says."""
+    """Check that the bus can be reached, and the status of the daemon."""
     try:
         async with Connection(config.bus) as connection:
             reached = Verdict("message bus", "ok", f"{config.bus} can be reached")
@@ -45,7 +45,7 @@ async def ask(config: Config, *, is_service: bool) -> Answer:
 
 
 async def _daemon(connection: Connection, *, is_service: bool) -> Answer:
-    """Say whether a daemon answers this user; if there is none, whether this user can start it."""
+    """Check that a daemon answers this user or, without one, that this user can start it."""
     try:
         await connection.ask_bus("GetNameOwner", "s", BUS_NAME)
     except RemoteError:
@@ -71,19 +71,19 @@ async def _daemon(connection: Connection, *, is_service: bool) -> Answer:
 
 
 def _served(state: str, fault: str) -> Verdict:
-    """Say how the daemon is, and what keeps it from reading or storing something."""
+    """Return the verdict on the daemon's state and last error."""
     finding = f"{BUS_NAME} is served; it is {state}"
     is_well = state in {"ready", "loading"}
     if not fault:
         advice = "" if is_well else "`op-dbus status` says why"
         return Verdict("daemon", "ok" if is_well else "warning", finding, advice)
     reason, _, advice = fault.partition("; ")
-    # while all is well, the fault is of a database that was replaced at the start
+    # with a good state, the error is of a database that was replaced at the start
     return Verdict("daemon", "warning" if is_well else "wrong", f"{finding}: {reason}", advice)
 
 
 def _drift(count: int, declared: int) -> Verdict:
-    """Say how many objects are other than declared, of those that the state file declares."""
+    """Return the verdict on the number of drifted objects."""
     if not declared:
         return Verdict("drift", "ok", "nothing is declared")
     if not count:
@@ -93,7 +93,7 @@ def _drift(count: int, declared: int) -> Verdict:
 
 
 def _observer(name: str, state: str, count: int, detail: str) -> Verdict:
-    """Say how an observer is; that a host has not got what it observes is no fault."""
+    """Return the verdict on an observer; a host without its subsystem is no fault."""
     found = objects(count) if state == "up" else state
     finding = f"{found}: {detail}" if detail else found
     if state != "failed":
@@ -111,14 +111,14 @@ async def _ownership(connection: Connection) -> Verdict:
 
 
 def _membership() -> list[Verdict]:
-    """Say whether the daemon, when it runs, will answer this user."""
+    """Check that the daemon, once it runs, will answer this user."""
     if not (cure := _cure()):
         return []
     return [Verdict("group", "wrong", f"this user is not in the group {GROUP}", cure)]
 
 
 def _cure() -> str:
-    """Say how this user gets into the group whose members may ask; empty if it is, or is root."""
+    """Return how this user can join the group of users; empty for members and root."""
     try:
         group = grp.getgrnam(GROUP)
         name = pwd.getpwuid(os.geteuid()).pw_name

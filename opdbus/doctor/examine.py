@@ -1,4 +1,4 @@
-"""Checks all that the daemon needs here: settings, libraries, providers, files, and the bus."""
+"""Checks everything that the daemon needs: settings, libraries, providers, files, and the bus."""
 
 import asyncio
 import errno
@@ -26,12 +26,12 @@ from opdbus.systemd.unit import Unit
 
 Load: TypeAlias = Callable[[Mapping[str, Given]], Config]
 
-# modules, each of a package of the same name
+# modules whose packages have the same names
 _LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _PAGE: Final = 4096
-# A service that ends again and again is up in between: so long it must run to be well again, and so
-# long a fault that it recovered from is told.
+# Seconds without a restart after which a service counts as steady, and after which earlier faults
+# are no longer reported: a service that keeps failing is up in between.
 _STEADY_SECONDS: Final = 600
 _FORGOTTEN_SECONDS: Final = 86_400
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
@@ -42,8 +42,8 @@ async def examine(
 ) -> list[Verdict]:
     """Check everything that the daemon needs with its settings.
 
-    `load` reads the settings over those that the service is given. Raises ConfigError where this
-    user's own are not accepted.
+    `load` reads this user's settings over the given ones. Raises ConfigError if this user's own
+    settings are invalid.
     """
     config = load({})
     service = await asyncio.to_thread(unit.find) if config.bus == "system" else None
@@ -63,14 +63,14 @@ async def examine(
         verdicts += _accepted(service)
     found = await ask(config, is_service=bool(service))
     config = replace(config, state_file=found.state_file or config.state_file)
-    # the folders of a service are closed to other users
+    # a service's folders are closed to other users
     denied: Status = "warning" if service and os.geteuid() else "wrong"
     verdicts += await asyncio.to_thread(_local, config, found.fault, is_installed, denied)
     return [*verdicts, *found.verdicts]
 
 
 def _accepted(service: Unit) -> list[Verdict]:
-    """Say which lines of its settings the service does not get; the others are accepted."""
+    """Report the lines of its settings that the service ignores; the others are accepted."""
     subject, advice = "service settings", f"write NAME=VALUE or begin it with #, then {RESTART}"
     ignored = [f"{where} {unit.IGNORED}" for where in service.ignored()]
     faults = [Verdict(subject, "warning", finding, advice) for finding in ignored]
@@ -78,7 +78,7 @@ def _accepted(service: Unit) -> list[Verdict]:
 
 
 def _service(service: Unit) -> Verdict:
-    """Say whether systemd's service runs, and if it ended by a fault, by which."""
+    """Check that systemd's service runs; report the fault if it failed."""
     if (loaded := service.shown["LoadState"]) != "loaded":
         finding = f"systemd says that {unit.NAME} is {loaded}"
         return Verdict("service", "wrong", finding, "`systemctl status op-dbus` says more")
@@ -98,7 +98,7 @@ def _service(service: Unit) -> Verdict:
 
 
 def _privacy() -> list[Verdict]:
-    """Say whether others may read what the service reads."""
+    """Check that other users cannot read the files that the service reads."""
     subject = f"privacy of {privacy.FOLDER}"
     faults = [Verdict(subject, "warning", *fault) for fault in privacy.Rule().faults()]
     return faults or [Verdict(subject, "ok", "only root and the service may read it")]
@@ -128,7 +128,7 @@ def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
 
 
 def _runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
-    """Say what to install where nothing can run a model."""
+    """Check that a runtime for the model is installed."""
     found = [runtime for runtime in _RUNTIMES if is_installed(runtime)]
     if found or config.vector_level not in ON_PROVIDERS:
         return [Verdict("runtime", "ok", f"{' and '.join(found) or 'none'} installed")]
@@ -158,7 +158,7 @@ def _providers(config: Config) -> list[Verdict]:
 def _seen(
     check: Callable[[Config], Verdict], subject: str, config: Config, denied: Status
 ) -> Verdict:
-    """Check files, as far as this user may use them."""
+    """Run a check of files; turn an OSError into a verdict."""
     variable = f"OP_DBUS_{subject.upper()}".replace(" ", "_")
     try:
         return check(config)
@@ -194,7 +194,7 @@ def _model(config: Config) -> Verdict:
 
 
 def _open(model: folder.Model) -> None:
-    """Open the files that only the daemon reads; raises ModelError, ImportError."""
+    """Open the files that only the daemon reads; raise ModelError or ImportError."""
     from opdbus.engine.static_engine import open_table
     from opdbus.engine.tokenizer import Tokenizer
     from opdbus.models import weights
@@ -207,13 +207,13 @@ def _open(model: folder.Model) -> None:
 
 
 def _state_folder(config: Config) -> Verdict:
-    """Say whether the state folder can be written, or made where it would lie."""
+    """Check that the state folder can be written, or created."""
     path = config.state_dir
     existing = next(p for p in (path, *path.parents) if _exists(p))
     try:
-        # tried, not looked up: permissions say nothing of a read-only mount
+        # tested by a write: permissions do not show a read-only mount
         with tempfile.TemporaryFile(dir=existing) as file:
-            # a full disk still takes a file that is empty
+            # a full disk still accepts an empty file
             file.write(bytes(_PAGE))
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(existing)) from None
@@ -223,11 +223,11 @@ def _state_folder(config: Config) -> Verdict:
 def _state_file(fault: str, config: Config) -> Verdict:
     path = config.state_file
     if fault:
-        # what is declared all the same, only the daemon knows
+        # with a fault, the present declarations are in the daemon alone
         finding, _, advice = fault.partition("; ")
         return Verdict("state file", "wrong", finding, advice)
     if not _exists(path):
-        # the daemon serves what it observes and what programs publish
+        # without it, the daemon serves observed and published objects
         return Verdict("state file", "ok", f"there is no {path}, and none is needed")
     if not os.access(path, os.R_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -239,7 +239,7 @@ def _state_file(fault: str, config: Config) -> Verdict:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether there is such a file or folder; raises OSError where that cannot be seen."""
+    """Return whether a path exists; raise OSError if that cannot be determined."""
     try:
         path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What is said of each thing that was checked."""
+"""The result of a check."""
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -9,7 +9,7 @@ RESTART: Final = "`systemctl restart op-dbus`"
 
 
 class Verdict(NamedTuple):
-    """One thing that was checked: how it is, and what to do if it is not well."""
+    """The result of one check, and advice if it is not ok."""
 
     subject: str
     status: Status
@@ -18,5 +18,5 @@ class Verdict(NamedTuple):
 
 
 def objects(count: int) -> str:
-    """Say how many objects there are."""
+    """Return a number of objects as text."""
     return f"{count:,} object{'' if count == 1 else 's'}"

@@ -1,1 +1,1 @@
-"""Drift: what is observed other than declared; `table.py` says which objects meet."""
+"""Drift: differences of declared and observed objects; `rule_table.py` pairs them."""

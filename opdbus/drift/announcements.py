@@ -1,4 +1,4 @@
-"""What of a crossing is signalled: names of fields that are bad enough, never values."""
+"""The D-Bus signal of a drift transition: names of fields at or above a severity, never values."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,7 +8,7 @@ from opdbus.drift.transition_filter import Drifted, DriftTransition
 from opdbus.index.state_store.events import Drift, Event
 from opdbus.platform.name_lists import shortened
 
-# A signal names at most so many fields, with so many characters of each name.
+# Limits of a signal: number of fields, and characters of each field's name.
 MAX_FIELDS: Final = 64
 MAX_FIELD: Final = 200
 
@@ -16,15 +16,16 @@ MAX_FIELD: Final = 200
 def announce(
     notify: Callable[[Event], None], threshold: Severity, transition: DriftTransition
 ) -> None:
-    """Tell of a crossing unless it is below the threshold."""
+    """Report a transition to `notify` unless it is below the threshold."""
     if event := signalled(transition, threshold):
         notify(event)
 
 
 def signalled(transition: DriftTransition, threshold: Severity) -> Drift | None:
-    """Return what to tell of a crossing: which fields are bad enough, or that none is any more.
+    """Return the event of a transition, None if it changes nothing at or above the threshold.
 
-    Each field that begins, ends, or is worse or less bad than before is told of.
+    Fields that begin, end or change their severity count. If no field remains, the event is
+    `healed` or `undeclared`.
     """
     before, after = _bad(transition.before, threshold), _bad(transition.after, threshold)
     was, now = transition.before, transition.after

@@ -1,4 +1,4 @@
-"""Reads both sides of things and compares them, for some things at a time."""
+"""Reads the declared and observed entries of a batch of objects and compares them."""
 
 import asyncio
 import json
@@ -18,16 +18,16 @@ from opdbus.state.object import Json, ObjectId
 
 log = structlog.get_logger()
 
-# What makes sense only for interfaces that have others below them.
+# Kinds of interface that have members.
 _HOLDERS: Final = frozenset({"bridge", "bond", "team", "vrf"})
-# Parts of one object that are read: a router has thousands of routes.
+# The most parts that are read of one object: a router has thousands of routes.
 _MAX_PARTS: Final = 500
 
 
 class Observed(NamedTuple):
-    """An observed thing's entries, and those of its parts with the place that they are put at.
+    """Entries of an observed object, and of its parts with the field that each is put in.
 
-    Of related things of its sort there are the names, by their other names.
+    `other_names` has the names of related objects of the same kind, by their other names.
     """
 
     entries: Sequence[Entry]
@@ -37,7 +37,7 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read of a thing to compare it; without a declared entry it is undeclared."""
+    """The entries to read for a comparison of an object; `declared` is None if undeclared."""
 
     object_id: ObjectId
     declared: Entry | None
@@ -45,21 +45,21 @@ class Plan:
 
     @property
     def row(self) -> Row:
-        """The row of the table by which it is compared."""
+        """The row of the rule table for the comparison."""
         return (rule_table.of_declared if self.declared else rule_table.of_observed)(
             self.object_id[:2]
         )
 
     @property
     def entries(self) -> list[Entry]:
-        """All that is to be read."""
+        """All entries to read."""
         seen = [e for o in self.observed for e in o.entries]
         seen += [e for o in self.observed for _, entries in o.parts for e in entries]
         return [self.declared, *seen] if self.declared else seen
 
 
 def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
-    """Return what is to be read of a thing."""
+    """Return the entries to read for a comparison of an object."""
     sides = pairs.sides(object_id)
     if sides.declared is None:
         return Plan(object_id, None, [Observed(sides.observed, (), {})])
@@ -82,16 +82,16 @@ def _place(sort: Sort) -> str:
 
 
 async def look(memory: StateStore, plans: Sequence[Plan]) -> list[list[Field] | None]:
-    """Return the differences of each thing; None where a side of it was removed just now."""
+    """Return the differences of each object; None where an entry of it was removed meanwhile."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
-    # on a thread: a thousand objects take a tenth of a second
+    # on a thread: this takes about 0.1 ms an object
     return await asyncio.to_thread(lambda: [_safely(plan, contents) for plan in plans])
 
 
 def _safely(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
     try:
         return _compared(plan, contents)
-    except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
+    except Exception as error:  # noqa: BLE001 -- published values may have any shape
         log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return []
 
@@ -109,14 +109,14 @@ def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None
     meant = [one for one in observed if row.suits(plan.object_id.name, one)]
     found = [compare.compare(row, declared, one) for one in meant]
     found = found or [compare.compare(row, declared, None)]
-    # one of several of a name is enough, such as a package of two architectures
+    # one of several objects of a name suffices, such as a package of two architectures
     return min(found, key=lambda fields: max((f.severity for f in fields), default=-1))
 
 
 async def observed(
     memory: StateStore, plan: Plan, fields: Sequence[Field]
 ) -> Mapping[Path, Sequence[Json]]:
-    """Return what is observed of some fields of a thing now: no value of what nobody observes."""
+    """Return the present values of fields of an object, an empty list for an unknown value."""
     contents = await memory.content(plan.entries)
     if any(entry.id not in contents for entry in plan.entries):
         return {}
@@ -125,7 +125,7 @@ async def observed(
 
 
 def views(plan: Plan, contents: Mapping[int, Content]) -> list[dict[str, Json]]:
-    """Return what is observed of each object that a declared one may mean; of parts, as one."""
+    """Return the properties of each observed object that is meant; parts count as one object."""
     row, name = plan.row, plan.object_id.name
     found = [_view(row, one, contents) for one in plan.observed]
     if row.parts or row.each:
@@ -134,7 +134,7 @@ def views(plan: Plan, contents: Mapping[int, Content]) -> list[dict[str, Json]]:
 
 
 async def unseen(memory: StateStore, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
-    """Return of each thing that is declared and observed the fields as `compare.unseen` does."""
+    """Return for each plan the result of `compare.unseen`; empty if not declared and observed."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
     there = [all(entry.id in contents for entry in plan.entries) for plan in plans]
 
@@ -155,7 +155,7 @@ def _unseen(plan: Plan, contents: Mapping[int, Content]) -> Mapping[str, str]:
 
 
 def _whole(plan: Plan, parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
-    """Return parts as one object, each also under its name; of one field's values, the first."""
+    """Return parts merged to one object, each also under its name; the first part wins."""
     names = (one.entries[0].identity.name for one in plan.observed)
     named: dict[str, Json] = dict(zip(names, parts, strict=True))
     if each := plan.row.each:
@@ -184,7 +184,7 @@ def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str,
 
 
 def merged(entries: Iterable[Entry], contents: Mapping[int, Content]) -> dict[str, Json]:
-    """Return what several sources tell: what op-dbus saw itself first, then the latest."""
+    """Return the merged properties of entries; the first entry wins."""
     found: dict[str, Json] = {}
     for entry in reversed(list(entries)):
         found |= json.loads(contents[entry.id].properties)

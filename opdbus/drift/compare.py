@@ -1,4 +1,4 @@
-"""Compares what is declared of one object with what is observed of it."""
+"""Compares the declared with the observed properties of one object."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -28,35 +28,35 @@ from opdbus.state.object import Json
 
 Properties = Mapping[str, Json]
 
-# What is in these could as well be beside them.
+# Fields in these containers may as well stand beside them.
 _CONTAINERS: Final = frozenset({"properties", "desired", "spec", "settings"})
 _TEXTS: Final = frozenset(
     "description summary comment notes note title label documentation homepage purpose".split()
 )
-# Lists that are commands have an order.
+# Command lists are compared in order.
 _ORDERED: Final = frozenset("command args arguments argv cmd entrypoint exec execstart".split())
 _SEVERE: Final = frozenset(
     "port ports dport address addresses ip listen listens listener gateway enabled version".split()
 )
 _STATES: Final = ("state", "active_state", "status", "running", "active", "ensure")
-# No host has such a value.
+# A value that no host has.
 _NOBODY: Final = "\0"
 _NO_FIELD: Final = "no such field is observed"
 _OBSERVE_ONLY: Final = "observe_only"
-# Longer values are cut: a difference is to be read.
+# Longer values are cut, so that a difference stays readable.
 _MAX_TEXT: Final = 1000
 _MAX_ITEMS: Final = 100
 _MAX_FIELDS: Final = 100
 _MAX_NAME: Final = 200
-# Longer names are not compared with others: that takes time as their lengths multiplied.
+# Longer names get no suggestions: the cost is the product of the lengths.
 _MAX_COMPARED_NAME: Final = 64
 
 
 def compare(row: Row, declared: Properties, observed: Properties | None) -> list[Field]:
-    """Return the differences of an object, the worst first; `observed` is None for a missing one.
+    """Return the differences of an object, the worst first; `observed` is None if it is missing.
 
-    A field of one side only is none: files declare less than hosts show, and observers see less
-    than files declare.
+    A field that only one side has makes no difference: files declare less than hosts show, and
+    observers see less than files declare. At most 100 differences are returned.
     """
     if is_only_observed(declared):
         return []
@@ -76,9 +76,9 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
 
 
 def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> dict[str, str]:
-    """Return the declared fields of an object that cannot be compared, and why, but for texts.
+    """Return the declared fields that cannot be compared, and why; descriptions are left out.
 
-    That is where nobody observes such a field, or the value is a word that means nothing.
+    A field cannot be compared if it is not observed or if its declared word is not understood.
     """
     if is_only_observed(declared) or not is_wanted(declared) or _is_gone(row, observed):
         return {}
@@ -91,14 +91,14 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
         if str(value) != name and _severity(values.words(path[-1])) > Severity.INFO:
             is_short = len(path[-1]) <= _MAX_COMPARED_NAME
             close = next(iter(get_close_matches(path[-1], known, 1)), "") if is_short else ""
-            # a field that may be observed, and is not, is not misspelled
+            # an equal name is no misspelling: the field can be observed, but is not
             hint = f"; did you mean {close}?" if close not in {"", path[-1]} else ""
             found[path] = f"{_NO_FIELD}{hint}"
     return {shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
 
 
 def declaration(row: Row, declared: Properties, observed: Properties) -> Declaration:
-    """Return what is declared of an observed object; what moves by itself counts as different."""
+    """Return the declared fields of an observed object; volatile fields count as different."""
     fields = [] if is_only_observed(declared) else compare(row, declared, observed)
     compared = _Comparison(row, observed)
     list(compared.fields(declared))
@@ -109,12 +109,12 @@ def declaration(row: Row, declared: Properties, observed: Properties) -> Declara
 
 
 def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
-    """Return what is observed of a field that is compared, no value if nothing is known of it."""
+    """Return the observed value of a compared field in a list, empty if it is unknown."""
     if field.path in {PRESENCE, ENSURE}:
         is_there = seen is not None and not _is_gone(row, seen)
         return ["present" if is_there else ABSENT if field.path == ENSURE else MISSING]
     if seen is None:
-        # what must not be there is not, whatever field says so
+        # an object that is declared absent is absent, whichever field declares that
         return [ABSENT] if field.observed == "present" else []
     keys = field.path[1:] if field.path[0] in _CONTAINERS and len(field.path) > 1 else field.path
     rule = row.rules.get(".".join(map(values.words, keys)))
@@ -122,7 +122,7 @@ def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
         found = [one for name in rule.observed.split() for one in _found(seen, name)]
         return found[:1] or ([] if rule.default is None else [rule.default])
     if rule:
-        # what is not declared so differs by all that is observed
+        # compare with an impossible value: the difference has the whole observed value
         different = rule.means([_NOBODY], None, seen)
         return [different.observed] if different else [field.declared]
     inner = [seen, *(one for name in _CONTAINERS if isinstance(one := seen.get(name), dict))]
@@ -132,19 +132,19 @@ def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
 
 
 def undeclared(row: Row, observed: Properties) -> list[Field]:
-    """Return that an object is there which the file does not declare, and claims to."""
+    """Return the difference of an object that a complete state file does not declare."""
     if _is_gone(row, observed):
         return []
     return [Field(PRESENCE, NOT_DECLARED, "present", Severity.WARNING)]
 
 
 def is_only_observed(declared: Properties) -> bool:
-    """Return whether an object is declared to be looked at only."""
+    """Return whether an object is declared with `mode: observe_only`."""
     return values.words(str(declared.get("mode", ""))) == _OBSERVE_ONLY
 
 
 def _presence(declared: Properties) -> Iterator[tuple[Path, Json]]:
-    """Yield what says that there must be no such object."""
+    """Yield the declared fields that require that the object does not exist."""
     for key, value in declared.items():
         name = values.words(key)
         if name in {"ensure", "state", "status", "presence"}:
@@ -155,7 +155,7 @@ def _presence(declared: Properties) -> Iterator[tuple[Path, Json]]:
 
 
 def is_wanted(declared: Properties) -> bool:
-    """Return whether an object is declared to be there, and not to be absent."""
+    """Return whether an object is declared to exist, and not to be absent."""
     return next(_presence(declared), None) is None
 
 
@@ -171,20 +171,20 @@ def _missing(declared: Properties, severity: Severity) -> Field:
 
 
 class _Comparison:
-    """The comparison with one observed object."""
+    """The comparison with the properties of one observed object."""
 
     def __init__(self, row: Row, observed: Properties) -> None:
         self._row = row
         self._seen = observed
-        # declared fields of which nobody observes anything
+        # declared fields without an observed value
         self.unseen: dict[Path, Json] = {}
-        # declared words that mean nothing, and what may be meant
+        # declared words that are not understood, with a suggestion
         self.puzzles: dict[Path, str] = {}
-        # declared fields that are never compared
+        # declared fields that are never compared, such as volatile ones
         self.passed_over: dict[Path, Json] = {}
 
     def fields(self, declared: Properties) -> Iterator[Field]:
-        """Yield the differences from what is declared."""
+        """Yield the differences from the declared properties."""
         yield from self._below(declared, (), (), [self._seen, *self._contained()])
 
     def _contained(self) -> list[Properties]:
@@ -194,7 +194,7 @@ class _Comparison:
     def _below(
         self, declared: Properties, path: Path, names: Path, seen: list[Properties]
     ) -> Iterator[Field]:
-        """Yield the differences in a part, beside the observed parts that may have its fields."""
+        """Yield the differences in a nested mapping, compared with the parts in `seen`."""
         for key, value in declared.items():
             name = values.words(key)
             here, named = (*path, key), (*names, name)
@@ -238,7 +238,7 @@ class _Comparison:
         found = [one for part in seen for one in _found(part, path[-1])]
         is_state = name in _STATES and isinstance(value, str | bool)
         if not found and is_state and word_values.is_state(value):
-            # what is declared as `running` may be observed as `state`
+            # `running` may be declared where `state` is observed
             others = (one for part in seen for key in _STATES for one in _found(part, key))
             found = list(filter(word_values.is_state, others))
         if not found:

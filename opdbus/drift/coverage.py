@@ -1,4 +1,4 @@
-"""Which declared things are not observed, and whether they would be if they were there."""
+"""Declared objects that are not observed, and the kinds that sources list completely."""
 
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
@@ -14,7 +14,10 @@ _STILL: Final = float("inf")
 
 
 class Coverage:
-    """What sources list; `wall` is the time of day, `of_sorts` yields all things of some sorts."""
+    """Kinds that sources list completely, and declared objects that are not observed.
+
+    `wall` returns the time of day; `of_sorts` yields all objects of some kinds.
+    """
 
     def __init__(
         self,
@@ -25,19 +28,23 @@ class Coverage:
         self._pairs = pairs
         self._wall = wall
         self._of_sorts = of_sorts
-        # the sorts that each source has listed
+        # kinds that each source has listed completely
         self._listed: dict[str, frozenset[Sort]] = {}
-        # declared things that are not observed, by the sort that they would be of
+        # declared objects that are not observed, by the kind in which they would be observed
         self._missing: dict[Sort, set[ObjectId]] = {}
-        # declared sorts of which nothing is observed: a million things are not listed here, too
+        # declared kinds without any observed object; their objects, up to a million, are not in
+        # `_missing`
         self._alone: set[Sort] = set()
-        # those of them of which something has gone since
+        # kinds that lost a declared object since the last call of `unlisted`
         self._fewer: set[Sort] = set()
-        # until when declared things were observed, if they ever were
+        # when each declared object was last observed; `_STILL` while it is observed
         self._until: dict[ObjectId, float] = {}
 
     def list(self, source: str, sorts: frozenset[Sort]) -> frozenset[Sort]:
-        """Note which sorts a source has listed, none if it is gone; return those that are news."""
+        """Record the kinds that a source has listed; return those with changed coverage.
+
+        An empty set means that the source is gone: all kinds that it had listed are returned.
+        """
         known = self._listed.pop(source, frozenset())
         if not sorts:
             return known
@@ -45,13 +52,14 @@ class Coverage:
         return sorts - known
 
     def lists(self, sort: Sort) -> bool:
-        """Return whether a source has listed all of its objects of a sort."""
+        """Return whether a source has listed all of its objects of a kind."""
         return any(sort in sorts for sorts in self._listed.values())
 
     def unlisted(self, claimed: AbstractSet[Sort]) -> set[str]:
-        """Return the plugins of observed sorts of which it is not known yet what there is not.
+        """Return the plugins of observed kinds that no source has listed yet, but must.
 
-        Such as are declared and not observed, or of which the file declares all.
+        These are the kinds of declared objects that are not observed, and those that the file
+        claims.
         """
         for sort in self._fewer & self._alone:
             if not any(True for _ in self._of_sorts({sort})):
@@ -64,26 +72,27 @@ class Coverage:
         return {sort[0] for sort in wanted if not self.lists(sort)}
 
     def missing(self, sort: Sort) -> Iterator[ObjectId]:
-        """Return the declared things of an observed sort that are not observed.
+        """Return the declared objects of an observed kind that are not observed.
 
-        They are to be looked at one by one.
+        Its declared kinds without any observed object are then tracked object by object.
         """
         alone = {one for one in self._alone if rule_table.of_declared(one).observed == sort}
         self._alone -= alone
         return chain(tuple(self._missing.get(sort, ())), self._of_sorts(alone) if alone else ())
 
     def all_missing(self) -> Iterator[ObjectId]:
-        """Yield all declared things that are not observed; others may come and go meanwhile."""
+        """Yield all declared objects that are not observed; the set may change meanwhile."""
         yield from chain(*map(tuple, self._missing.values()), self._of_sorts(self._alone))
 
     def left_at(self, object_id: ObjectId) -> float:
-        """Return when a declared thing ceased to be observed; 0 if it never was."""
+        """Return when a declared object was last observed; 0 if never, infinity if it still is."""
         return self._until.get(object_id, 0.0)
 
     def covers(self, object_id: ObjectId) -> bool:
-        """Return whether a thing that is not observed would be if it were there.
+        """Return whether an unobserved object would be observed if it existed.
 
-        A program may publish few things of many: of these it would tell only what it told before.
+        A publisher may publish only a part of a kind; there, only objects that were observed before
+        count.
         """
         sort = rule_table.of_declared(object_id[:2]).observed
         if self.lists(sort):
@@ -91,7 +100,7 @@ class Coverage:
         return object_id in self._until and self._pairs.is_published(sort)
 
     def note(self, object_id: ObjectId, *, is_missing: bool) -> None:
-        """Note whether a declared thing is observed."""
+        """Record whether a declared object is missing, that is, not observed."""
         missing = self._missing.setdefault(rule_table.of_declared(object_id[:2]).observed, set())
         is_alone = object_id[:2] in self._alone
         if not is_missing:
@@ -107,11 +116,11 @@ class Coverage:
             self._until[object_id] = self._wall()
 
     def note_alone(self, sort: Sort) -> None:
-        """Note that no thing of a declared sort was ever observed."""
+        """Record a declared kind without any observed object so far."""
         self._alone.add(sort)
 
     def forget(self, object_id: ObjectId) -> None:
-        """Forget a thing that is not declared any more."""
+        """Drop an object that is no longer declared."""
         self._fewer.add(object_id[:2])
         self._missing.get(rule_table.of_declared(object_id[:2]).observed, set()).discard(object_id)
         self._until.pop(object_id, None)

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class PairedDeclarations:
-    """Declarations of a memory whose drift is followed: see index.declarations.Declarations."""
+    """Declarations for a state store with drift: see index.catalogue.declarations.Declarations."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class PairedDeclarations:
         self._covers = covers
 
     def observed(self, object_id: ObjectId) -> Sequence[ObjectId]:
-        """Return what a declared object meets: itself, the same by another name, or its parts."""
+        """Return the observed objects of a declared one: itself, an alias, or its parts."""
         return self._pairs.observed(object_id)
 
     def one(self, object_id: ObjectId) -> ObjectId:
-        """Return the observed object that a declared one is; another one as it is."""
+        """Return the observed object that a declared one is; any other object unchanged."""
         sides = self._pairs.sides(object_id)
         if sides.observed or not sides.declared or not is_one(object_id):
             return object_id
@@ -49,14 +49,17 @@ class PairedDeclarations:
         return self._pairs.renamed
 
     def is_missing(self, object_id: ObjectId) -> bool:
-        """Return whether a declared object was looked for and is not there."""
+        """Return whether a declared object counts as missing."""
         return self._is_missing(object_id)
 
     def absence(self, object_id: ObjectId, declared: Mapping[str, Json]) -> str:
-        """Say that an object is declared absent, and whether it was looked for; empty if not."""
+        """Return the message that an object is declared absent; empty if it is not.
+
+        The message also states whether the absence is confirmed by observation.
+        """
         if compare.is_only_observed(declared) or compare.is_wanted(declared):
             return ""
-        # of a sort without a row for what is missing, few are listed
+        # without a severity for missing objects, not all objects of a kind are listed
         is_known = (
             self._covers(object_id) and rule_table.of_declared(object_id[:2]).missing is not None
         )
@@ -67,7 +70,7 @@ class PairedDeclarations:
         return self._pairs.joined(object_id).declared
 
     async def read(self, object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
-        """Return what is declared of declared objects that are observed; without those gone."""
+        """Return the declarations of objects that are observed; removed ones are left out."""
         plans = [batch_comparison.plan(self._pairs, object_id) for object_id in object_ids]
         plans = [plan for plan in plans if plan.declared and plan.observed]
         contents = await self._memory.content([e for plan in plans for e in plan.entries])
@@ -86,12 +89,12 @@ def _declaration(plan: Plan, contents: Mapping[int, Content]) -> Declaration:
             compare.declaration(plan.row, declared, one)
             for one in batch_comparison.views(plan, contents)
         ]
-    except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
+    except Exception as error:  # noqa: BLE001 -- published values may have any shape
         log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return Declaration({key: (value, None) for key, value in declared.items()}, {})
     if not found:
         return NOTHING_DECLARED
-    # one of several of a name is meant, such as a package of two architectures
+    # one of several objects of a name is meant, such as a package of two architectures
     nearest = min(found, key=lambda one: len(one.differing))
     rest = {k: v for k, v in nearest.unobserved.items() if str(v) != plan.object_id.name}
     return nearest._replace(unobserved=rest)

@@ -1,4 +1,4 @@
-"""What is counted as drift is stored, so that a crossing is told once, and is a row of history."""
+"""Stores the drift state, so that each transition is reported once, and writes it to history."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -25,22 +25,22 @@ _SINCE: Final = "declared since"
 
 
 class Records:
-    """Reads and writes what is counted."""
+    """Stored drift states; transitions also become rows of history."""
 
     def __init__(self, memory: StateStore, pairs: Pairs) -> None:
-        # the sorts that the file claims whole; None until that is known
+        # the kinds that the file claims to declare completely; None until that is known
         self.claims: frozenset[Sort] | None = None
-        # when something was declared for the first time: that was no change of a declaration
+        # when the state file first declared an object: that makes no drift transition `undeclared`
         self.declared_since = 0
         self._memory = memory
         self._pairs = pairs
-        # what could not be written
+        # states that could not be written, to be written later
         self._unsaved: dict[ObjectId, Drifted | None] = {}
-        # things of which programs told: these may withdraw what they said
+        # objects that publishers reported: they may withdraw values, so history keeps none
         self._told: set[ObjectId] = set()
 
     async def read(self) -> dict[ObjectId, Drifted]:
-        """Return what was counted when the database was written: of the fields, no values."""
+        """Return the stored drift states; their fields have paths and severities, but no values."""
         rows, claims, since = await self._memory.archive.read(
             lambda store: (list(store.drifts()), store.fact(_CLAIMS), store.fact(_SINCE))
         )
@@ -50,13 +50,13 @@ class Records:
         return {object_id: _read(what, since, text) for object_id, what, since, text in rows}
 
     async def declare(self, at: int) -> None:
-        """Note when something was declared, if it is the first time."""
+        """Record the time of the first declaration, if none is recorded."""
         if not self.declared_since:
             self.declared_since = at
             await self.write([])
 
     async def write(self, transitions: Sequence[DriftTransition]) -> None:
-        """Write crossings; what cannot be written now is written later, without its history."""
+        """Write drift transitions; if that fails, write the states later, without history."""
         changes = [one for transition in transitions for one in self._changes(transition)]
         states = {transition.object_id: transition.after for transition in transitions}
         self._unsaved |= states
@@ -83,7 +83,7 @@ class Records:
                 del self._unsaved[object_id]
 
     def _changes(self, transition: DriftTransition) -> Iterator[Change]:
-        """Yield the rows of history that a crossing makes: at most one for each class."""
+        """Yield the history rows of a transition: at most one for each class of change."""
         publisher = self._publisher(transition.object_id)
         for what, cause, fields in _told(transition):
             identity = publisher.identity if publisher else Identity(FILE, *transition.object_id)
@@ -97,7 +97,7 @@ class Records:
             self._told.discard(transition.object_id)
 
     def _publisher(self, object_id: ObjectId) -> Entry | None:
-        """Return the entry of a program that tells of a thing, if what it says is compared."""
+        """Return the entry of a publisher that reports an observed object, if it is compared."""
         sides = map(self._pairs.sides, self._pairs.observed(object_id))
         entries = [entry for side in sides for entry in side.observed]
         found = next((e for e in entries if e.identity.source.startswith(PUBLISHED)), None)
@@ -107,7 +107,7 @@ class Records:
 
 
 def _told(transition: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
-    """Yield what is told of a crossing: what happened, why, and to which fields."""
+    """Yield what happened in a transition, its cause, and the affected fields."""
     if transition.after and transition.began:
         yield transition.after.what, _began_by(transition), transition.began
     if transition.healed:
@@ -126,9 +126,9 @@ def _began_by(transition: DriftTransition) -> str:
 
 
 def _moved(what: What, transition: DriftTransition, field: Field) -> Iterator[FieldChange]:
-    """Yield what was observed of a field before and after, and the value that is declared of it.
+    """Yield the observed value of a field before and after, and its declared value.
 
-    The declared value is no value before: it has a row of its own, below `declared`.
+    The declared value is not the value before: it has a row of its own, below `declared`.
     """
     declared, other = (DECLARED, *field.path), transition.observed.get(field.path, ())
     if what == "undeclared":

@@ -1,4 +1,4 @@
-"""A field that was observed with another value than the declared one, and how bad that is."""
+"""A declared field that was observed with another value, and the severity of the difference."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,25 +8,25 @@ from opdbus.state.object import Json
 
 Path: TypeAlias = tuple[str, ...]
 
-# A difference counts after so long without a change: a restart is none.
+# A difference counts as drift after this time without a change: a restart is no drift.
 QUIET_SECONDS: Final = 2.0
-# A unit that is being stopped, or a package that is being unpacked, is on its way to something.
+# Patience for states in transition: a unit that is stopping, a package that is being unpacked.
 PATIENT_SECONDS: Final = 600.0
-# The path of what says whether there is an object at all.
+# The path of the difference between a present and a missing object.
 PRESENCE: Final[Path] = ("presence",)
-# What is observed of an object that is not there, of which the file may declare that it is.
+# The observed value of an object that is declared to exist and does not.
 MISSING: Final = "missing"
 ENSURE: Final[Path] = ("ensure",)
 ABSENT: Final = "absent"
 _ABSENCES: Final = ((PRESENCE, MISSING), (ENSURE, ABSENT))
-# Below this, rows of history have what is declared of a field.
+# The first path element of declared values in rows of history.
 DECLARED: Final = "declared"
-# What is declared of an object that the file would have to declare.
+# The declared value of an observed object that a complete state file does not declare.
 NOT_DECLARED: Final = "not declared"
 
 
 class Severity(IntEnum):
-    """How bad a difference is."""
+    """The severity of a difference."""
 
     INFO = 0
     NOTICE = 1
@@ -35,28 +35,28 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """The severity as settings, the bus and people have it."""
+        """The severity as a lower-case word, as settings and D-Bus use it."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A difference; it counts once it has lasted for `patience` seconds."""
+    """A difference; it counts as drift once it has lasted for `patience` seconds."""
 
     path: Path
     declared: Json
     observed: Json
     severity: Severity
     patience: float = QUIET_SECONDS
-    # what was stored is known by name only, until it is compared again
+    # False if only path and severity were read from the database, until it is compared again
     is_known: bool = True
 
     @property
     def name(self) -> str:
-        """Its path with dots."""
+        """The path, joined by dots."""
         return ".".join(self.path)
 
     @property
     def is_absence(self) -> bool:
-        """Whether it says that there is no such object."""
+        """True if the difference is that the object does not exist."""
         return (self.path, self.observed) in _ABSENCES

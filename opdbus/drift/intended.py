@@ -1,4 +1,4 @@
-"""For how long a difference is intended: what was declared lately, and the host is to follow."""
+"""The time for which a difference is intended: the host is to follow a recent declaration."""
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,15 +14,15 @@ from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, ObjectId
 
-# What changes in the declaration is intended for so long, unless the host changes, too.
+# A changed declaration is intended for this time, unless the host changes, too.
 INTENDED_SECONDS: Final = 600.0
-# Rows of a thing that are looked at.
+# The most history rows that are read of an object.
 _MOST: Final = 100
 _DECLARES: Final = ("appeared", "changed")
 
 
 class Intended:
-    """Knows when what differs was declared so; `wall` is the time of day."""
+    """Finds when differing fields were declared; `wall` is the time of day."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Intended:
     async def declared_at(
         self, compared: Sequence[tuple[Plan, Sequence[Field]]]
     ) -> Mapping[ObjectId, int]:
-        """Return when what differs was declared so, where all of it was declared so lately."""
+        """Return when differing fields were declared, for objects where all were so recently."""
         least = max(self._wall() - INTENDED_SECONDS, self._records.declared_since)
         new = [
             (plan, fields)
@@ -58,7 +58,7 @@ class Intended:
             plan.object_id: min(_declared_at(field, found) for field in fields)
             for (plan, fields), found in zip(new, rows, strict=True)
         }
-        # what left before this op-dbus saw it
+        # objects that went away before the daemon's start
         gone = {
             plan.object_id: self._pairs.about(plan.object_id)
             for plan, _ in new
@@ -74,10 +74,10 @@ class Intended:
         return {object_id: at for object_id, at in found.items() if object_id not in left}
 
     def seconds(self, plan: Plan, fields: Sequence[Field], at: int) -> float:
-        """Return for how many seconds more a difference is intended: until the host has followed.
+        """Return for how many more seconds a difference is intended.
 
-        `at` is when it was declared. What is on its way, such as a package that is being installed,
-        has not followed yet.
+        `at` is when it was declared, in seconds since 1970. It ends when the host follows; an
+        object in transition, such as a package that is being installed, has not followed yet.
         """
         if at <= self._records.declared_since:
             return 0.0
@@ -91,13 +91,13 @@ class Intended:
 
 
 def _declarations(store: Store, object_id: ObjectId, since: int) -> list[Row]:
-    """Return the newest changes of what is declared of a thing, from a time on."""
+    """Return the newest changes of an object's declaration since a time (microseconds)."""
     rows = store.history.newest(object_id, _MOST, since)
     return [row for row in rows if row.identity.source == FILE and row.what in _DECLARES]
 
 
 def _has_left(store: Store, object_ids: AbstractSet[ObjectId], since: int) -> bool:
-    """Return whether what was observed of things is gone since a time in seconds since 1970."""
+    """Return whether an observed object is gone since a time in seconds since 1970."""
     rows = (
         row for one in object_ids for row in store.history.newest(one, _MOST, since * 1_000_000)
     )
@@ -105,12 +105,12 @@ def _has_left(store: Store, object_ids: AbstractSet[ObjectId], since: int) -> bo
 
 
 def _declared_at(field: Field, rows: Sequence[Row]) -> int:
-    """Return when what is declared of a field became so, in seconds since 1970; 0 if not lately."""
+    """Return when a field's declared value changed, in seconds since 1970; 0 if not in `rows`."""
     found = (row.at // 1_000_000 for row in rows if row.what == "appeared" or _is_of(row, field))
     return next(found, 0)
 
 
 def _is_of(row: Row, field: Field) -> bool:
-    """Return whether a change is one of a field, of some of it, or of what it is a part of."""
+    """Return whether a row changes a field, a part of it, or a field that contains it."""
     pairs = (zip(change.path, field.path, strict=False) for change in row.fields)
     return any(all(one == other for one, other in pair) for pair in pairs)

@@ -1,4 +1,4 @@
-"""What the state file names of things that are only looked at where something names them."""
+"""Names from the state file of kinds that are only observed if an object names them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from opdbus.state.object import FILE, ObjectId
 
 
 async def names(memory: StateStore, observed: Sort) -> frozenset[str]:
-    """Return the names under which what the file declares of a sort would be observed."""
+    """Return the names under which declared objects of an observed kind would be observed."""
     sorts = rule_table.declared_of(observed)
     found = (memory.catalogue.about(object_id)[0] for object_id in memory.catalogue.of_sorts(sorts))
     entries = [entry for entry in found if entry.identity.source == FILE]
@@ -21,7 +21,7 @@ async def names(memory: StateStore, observed: Sort) -> frozenset[str]:
 
 
 def plugins(object_ids: Iterable[ObjectId]) -> set[str]:
-    """Return the plugins under which things would be observed, if the file declares them."""
+    """Return the plugins that would observe objects if the file declares them."""
     return {
         rule_table.of_declared(sort).observed[0]
         for sort in {object_id[:2] for object_id in object_ids}

@@ -1,4 +1,4 @@
-"""What the words of a network interface mean, by its addresses and routes in the kernel."""
+"""Comparisons of declared network interface fields with the addresses and routes in the kernel."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from opdbus.drift.field import Severity
 from opdbus.drift.word_values import Difference, Meaning, Seen
 from opdbus.state.object import Json
 
-# What the kernel calls an interface that people call by its use.
+# Kinds of interface as the kernel names them, by the names that people use.
 _ALSO: Final = {
     "ethernet": {"ethernet", "veth", "macvlan", "ipvlan", "dummy"},
     "loopback": {"loopback"},
@@ -22,12 +22,12 @@ _ALSO: Final = {
 _KERNEL: Final = frozenset(
     "ethernet loopback bridge bond vlan wireguard vxlan veth dummy tun".split()
 )
-# Where the members of an interface, and what it belongs to, are by their other names.
+# The field with the other names of related interfaces: members, master and parent.
 OTHER_NAMES: Final = "other_names"
 
 
 def kind(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare what sort of interface it is; other sorts than the kernel's are not known to it."""
+    """Compare the kind of an interface; a kind unknown to the kernel makes no difference."""
     wanted = str(declared).lower()
     if wanted not in _ALSO and wanted not in _KERNEL:
         return None
@@ -35,7 +35,7 @@ def kind(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 
 def addresses(family: int) -> Meaning:
-    """Make what compares the addresses of a family; 0 for both."""
+    """Return a comparison of the addresses of a family: 4, 6, or 0 for both."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
         wanted = [_written(item) for item in values.items(declared)]
@@ -43,7 +43,7 @@ def addresses(family: int) -> Meaning:
         found = [one for one in found if one in wanted or not _is_link_local(one)]
         bare = {one for one in wanted if "/" not in one}
         found = [one.partition("/")[0] if one.partition("/")[0] in bare else one for one in found]
-        # what is given for a time may be there besides
+        # dynamic addresses may exist besides the declared ones
         rows = _rows(seen, "addresses_in_detail")
         given = {str(row["address"]) for row in rows if row.get("dynamic")}
         lasting = [one for one in found if one in wanted or one.partition("/")[0] not in given]
@@ -53,7 +53,7 @@ def addresses(family: int) -> Meaning:
 
 
 def dhcp(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
-    """Compare whether IPv4 addresses are given for a time."""
+    """Compare whether IPv4 addresses are assigned dynamically."""
     if bool(_listed(seen)) != bool(_rows(seen, "addresses_in_detail")):
         return None
     dynamic = [row for row in _rows(seen, "addresses_in_detail") if row.get("family") == "ipv4"]
@@ -66,7 +66,7 @@ def dhcp(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
 
 
 def has(family: int) -> Meaning:
-    """Make what compares whether a family is in use."""
+    """Return a comparison of whether an address family is in use."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
         found = [one for one in _listed(seen) if _family(one) == family]
@@ -78,7 +78,7 @@ def has(family: int) -> Meaning:
 
 
 def gateway(family: int) -> Meaning:
-    """Make what compares the router of the default route over this interface."""
+    """Return a comparison of the gateway of the default route over the interface."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
         routes = [row for row in _rows(seen, "default_routes") if row["family"] == f"ipv{family}"]
@@ -92,7 +92,7 @@ def gateway(family: int) -> Meaning:
 
 
 def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
-    """Compare what belongs to a bridge or a bond, or what an interface is made on."""
+    """Compare the members of a bridge or bond, or the parent of an interface."""
     wanted = [str(_own_name(item, seen)) for item in values.items(declared)]
     if "parent" in seen:
         return _other([str(seen["parent"])], wanted)
@@ -101,32 +101,35 @@ def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
 
 
 def controller(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare what an interface belongs to; the kernel does not know which switch of several."""
+    """Compare the master of an interface.
+
+    For a port of Open vSwitch, the kernel shows `ovs-system` whatever its switch: no difference.
+    """
     if observed == "ovs-system" or not parent(declared, observed, seen):
         return None
     return Difference(observed or "none", Severity.WARNING)
 
 
 def parent(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare the name of another interface, which may have several."""
+    """Compare the name of a related interface, which may have several names."""
     return word_values.equal(_own_name(declared, seen), observed, seen)
 
 
 def _own_name(name: Json, seen: Seen) -> Json:
-    """Return the name that the kernel shows of a related interface of some name."""
+    """Return the name that the kernel shows of a related interface."""
     found: Json = seen.get(OTHER_NAMES, {}).get(name, name) if isinstance(name, str) else name
     return found
 
 
 def _other(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:
-    """Compare lists of plain words, and show both as such."""
+    """Compare lists of plain values in any order; the difference has both lists whole."""
     if sorted(found, key=str) == sorted(wanted, key=str):
         return None
     return Difference(list(found), declared=list(wanted))
 
 
 def _written(item: Json) -> str:
-    """Write an address as the kernel's are: 192.0.2.1/24."""
+    """Return an address in the kernel's notation: 192.0.2.1/24."""
     if isinstance(item, dict):
         address = item.get("ip") or item.get("address") or ""
         prefix = item.get("prefix", item.get("prefix_length", item.get("netmask")))
@@ -137,7 +140,7 @@ def _written(item: Json) -> str:
 def _is_link_local(address: str) -> bool:
     try:
         return ipaddress.ip_interface(address).is_link_local
-    except ValueError:  # programs may publish anything
+    except ValueError:  # publishers may send any text
         return False
 
 

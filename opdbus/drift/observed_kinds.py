@@ -1,4 +1,4 @@
-"""Which sorts of things op-dbus observes itself, and which of them a file may have meant."""
+"""The kinds that op-dbus observes itself, and suggestions for misspelled kinds and fields."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from opdbus.drift.rule_table import Sort
 from opdbus.language import kinds
 from opdbus.state.object import SETTINGS, StateObject
 
-# How alike two names are, of which one is taken for the other misspelled.
+# Similarity from which a name counts as a misspelling of another.
 _ALIKE: Final = 0.85
 
 _SETTINGS: Final = (
@@ -20,12 +20,12 @@ _SETTINGS: Final = (
 
 
 def is_observed(sort: Sort) -> bool:
-    """Return whether op-dbus itself observes what things of a declared sort meet."""
+    """Return whether op-dbus itself observes objects for a declared kind."""
     return "/".join(sort) in sorts()
 
 
 def why_not(sort: Sort) -> str:
-    """Say why nothing of a sort is observed, and what may have been meant."""
+    """Return the reason why no object of a kind is observed, with a suggestion."""
     if sort[1] == SETTINGS:
         return _SETTINGS
     name = "/".join(sort)
@@ -35,9 +35,9 @@ def why_not(sort: Sort) -> str:
 
 
 def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
-    """Yield which declared words mean nothing, each with the first object that has it.
+    """Yield messages about unknown words, each with the first object that has it.
 
-    A field is misspelled if its name is much like that of one that is compared.
+    A field is misspelled if its name is similar to one that is compared.
     """
     found: dict[str, list[str]] = {}
     for item in objects:
@@ -58,13 +58,13 @@ def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
 
 def _misspelled(field: str, known: Iterable[str]) -> str:
     close = next(iter(difflib.get_close_matches(field, known, 1, _ALIKE)), field)
-    # one is observed beside several, such as the group of an account beside its groups
+    # singular and plural both exist, such as an account's `group` and `groups`
     return "" if close.rstrip("s") == field.rstrip("s") else f"did you mean {close}?"
 
 
 @cache
 def sorts() -> frozenset[str]:
-    """Return all sorts, as PLUGIN/KIND."""
+    """Return all observed kinds, as PLUGIN/KIND."""
     object_ids = (
         object_id
         for row in kinds.rows()

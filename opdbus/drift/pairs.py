@@ -1,4 +1,4 @@
-"""Which observed things a declared thing meets, and the other way round, kept up to date."""
+"""The pairs of declared and observed objects, kept up to date."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -9,16 +9,16 @@ from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
 from opdbus.state.object import FILE, PUBLISHED, Json, ObjectId
 
-# An observed sort, and what a declared and an observed name have in common.
+# An observed kind, and the text by which declared and observed names match.
 Key: TypeAlias = tuple[Sort, str]
 K = TypeVar("K")
 
-# Things whose sides are kept while the catalogue does not change: more than are compared at a time.
+# The most objects whose sides are cached: more than are compared in a batch.
 _MOST: Final = 4096
 
 
 class Sides(NamedTuple):
-    """The entries that declare a thing, and those that tell what was observed of it."""
+    """The entries that declare and that observe an object."""
 
     declared: Entry | None
     observed: tuple[Entry, ...]
@@ -31,31 +31,31 @@ class _Keys(NamedTuple):
 
 
 class Pairs:
-    """An index of the keys that are not plain names; those are looked up in the catalogue."""
+    """An index of keys that differ from names; plain names are looked up in the catalogue."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        # declared things by the keys of what they meet, and observed ones by their further keys
+        # declared objects by the keys of their observed objects, and observed ones by further keys
         self._wanted: dict[Key, set[ObjectId]] = {}
         self._met: dict[Key, set[ObjectId]] = {}
-        # what belongs to the thing of a key
+        # the parts of the object of a key
         self._parts: dict[Key, set[ObjectId]] = {}
-        # the further keys of an observed thing, the keys of what it belongs to, and related things
+        # by observed object: its further keys, the keys of its owners, and related objects
         self._keys: dict[ObjectId, _Keys] = {}
-        # what the fields of declared things name
+        # the names in fields of declared objects of rows with `each`
         self._named: dict[ObjectId, Sequence[str]] = {}
-        # observed sorts that declared things meet, and those that belong to such
+        # observed kinds that are paired with declared ones, and kinds that belong to such
         self.active: set[Sort] = set()
-        # of active sorts, what programs publish
+        # published objects of active kinds
         self._published: dict[Sort, set[ObjectId]] = {}
-        # declared things that are observed under another name
+        # declared objects that are observed under another name
         self.renamed: set[ObjectId] = set()
-        # the sides of things as of a version of the catalogue: a comparison asks for each often
+        # cached sides as of a version of the catalogue: a comparison reads each several times
         self._version = -1
         self._sides: dict[ObjectId, Sides] = {}
 
     def sides(self, object_id: ObjectId) -> Sides:
-        """Return the entries about a thing."""
+        """Return the entries under an object's own name."""
         version = self._catalogue.view.version
         if version != self._version or len(self._sides) > _MOST:
             self._version = version
@@ -69,7 +69,7 @@ class Pairs:
         return sides
 
     def joined(self, object_id: ObjectId) -> Sides:
-        """Return the entries about a thing, also those under the other name that it has."""
+        """Return the entries of an object, including those under its other name."""
         own = self.sides(object_id)
         if own.declared is None:
             for other in sorted(self.declared(object_id)):
@@ -81,13 +81,13 @@ class Pairs:
         return own
 
     def is_published(self, sort: Sort) -> bool:
-        """Return whether programs publish things of an active sort."""
+        """Return whether publishers report objects of an active kind."""
         return bool(self._published.get(sort))
 
     def declare(self, object_id: ObjectId, fields: Sequence[str] = ()) -> set[Sort]:
-        """Take in a declared thing; return the sorts that are to be active, and are not.
+        """Register a declared object; return the kinds to activate.
 
-        Its `fields` are given if they name what it meets.
+        `fields` are given if they name its observed objects.
         """
         if self._named.get(object_id, ()) != fields:
             self.undeclare(object_id)
@@ -97,7 +97,7 @@ class Pairs:
         return sorts
 
     def note(self, object_id: ObjectId) -> None:
-        """Note whether a declared thing is observed under another name, after a change of it."""
+        """Update whether a declared object is observed under another name."""
         sides = self.sides(object_id)
         if sides.declared and not sides.observed and is_one(object_id) and self.observed(object_id):
             self.renamed.add(object_id)
@@ -105,7 +105,7 @@ class Pairs:
             self.renamed.discard(object_id)
 
     def declare_each(self, sort: Sort, object_ids: Iterable[ObjectId]) -> set[Sort]:
-        """Take in declared things of one sort, by what is known of their fields: see `declare`."""
+        """Register declared objects of a kind with their known fields: see `declare`."""
         row = rule_table.of_declared(sort)
         for object_id in object_ids:
             for key in self._keys_of(object_id):
@@ -114,16 +114,16 @@ class Pairs:
         return {sort, row.observed, *(joined for joined, *_ in row.joined)} - self.active
 
     def undeclare(self, object_id: ObjectId) -> None:
-        """Forget a declared thing."""
+        """Drop a declared object."""
         for key in self._keys_of(object_id):
             _discard(self._wanted, key, object_id)
         self._named.pop(object_id, None)
         self.renamed.discard(object_id)
 
     def observe(self, object_id: ObjectId, properties: Mapping[str, Json] | None) -> bool:
-        """Take in an observed thing of an active sort; None for one that is gone.
+        """Register an observed object of an active kind; `properties` is None if it is gone.
 
-        Return whether related things are to be compared again, since it has other names now.
+        Return whether its other names changed, so that related objects must be compared again.
         """
         before = keys = self._keys.pop(object_id, _Keys())
         for key in keys.further:
@@ -157,7 +157,7 @@ class Pairs:
         )
 
     def observed(self, object_id: ObjectId) -> list[ObjectId]:
-        """Return the observed things that a declared one meets, or else what is called just so."""
+        """Return the observed objects of a declared one, or else the object of the same name."""
         found: dict[ObjectId, None] = {}
         for key in self._keys_of(object_id):
             plain = ObjectId(*key[0], key[1])
@@ -168,7 +168,7 @@ class Pairs:
         return list(found) or ([object_id] if self.sides(object_id).observed else [])
 
     def declared(self, object_id: ObjectId) -> set[ObjectId]:
-        """Return the declared things that an observed one, or what it belongs to, meets."""
+        """Return the declared objects of an observed one or of its owner."""
         row = rule_table.of_observed(object_id[:2])
         keys = self._keys.get(object_id, _Keys())
         plain = (object_id[:2], row.observed_key(object_id.name))
@@ -181,19 +181,16 @@ class Pairs:
         return found
 
     def about(self, object_id: ObjectId) -> set[ObjectId]:
-        """Return a declared thing and what it meets, also if that is gone, unless it has others."""
+        """Return a declared object, its observed objects, and those of its keys that are gone."""
         plain = (ObjectId(*sort, name) for sort, name in self._keys_of(object_id))
         return {object_id, *plain, *self.observed(object_id)}
 
     def parts(self, object_id: ObjectId) -> set[ObjectId]:
-        """Return the things that belong to an observed one."""
+        """Return the objects that belong to an observed one."""
         return self._parts.get((object_id[:2], object_id.name), set())
 
     def other_names(self, object_id: ObjectId) -> dict[str, str]:
-        """Return the names of the things of its sort that an observed one is related to.
-
-        The keys are what else these are called.
-        """
+        """Return the names of related objects of the same kind, by their other names."""
         related = {*self._keys.get(object_id, _Keys()).related, *self.parts(object_id)}
         each = [one for one in related if one[:2] == object_id[:2]]
         return {key[1]: one.name for one in each for key in self._keys.get(one, _Keys()).further}
@@ -203,20 +200,20 @@ class Pairs:
 
 
 def is_one(declared: ObjectId) -> bool:
-    """Return whether a declared thing meets what is the same thing, and not several parts of it."""
+    """Return whether a declared object is paired with one whole object, not with parts of it."""
     row = rule_table.of_declared(declared[:2])
     return not row.parts and not row.each
 
 
 def means(declared: ObjectId, observed: ObjectId) -> bool:
-    """Return whether a declared thing is another one that is observed, by their names alone."""
+    """Return whether a declared object is a differently named observed one, by names alone."""
     names = (observed.name, rule_table.of_observed(observed[:2]).observed_key(observed.name))
     keys = {*((observed[:2], name) for name in names), *_owners(observed, {})}
     return declared != observed and not keys.isdisjoint(_keys(declared, (declared.name,)))
 
 
 def _keys(object_id: ObjectId, names: Iterable[str]) -> list[Key]:
-    """Return the keys of what a declared thing meets, which may be called by several names."""
+    """Return the keys by which a declared object with some names finds observed objects."""
     row = rule_table.of_declared(object_id[:2])
     keys = row.parts or [row.declared_key(object_id.kind, name) for name in names]
     return [(row.observed, key) for key in keys]

@@ -1,4 +1,4 @@
-"""Why a thing begins or ends to be other than declared: by the newest change that fits."""
+"""The causes of drift transitions: the newest matching change of the object in history."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,18 @@ from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, Json, ObjectId
 
-# Rows of a thing that are looked at, and by how much they may be older than what they cause.
+# History rows that are read of an object, and by how much (microseconds) they may precede the
+# transition.
 _NEWEST: Final = 8
 _EARLIER: Final = 30 * 1_000_000
 _OF_OBJECTS: Final = frozenset(("appeared", "changed", "gone", "event"))
 _COMES_OR_GOES: Final = frozenset(("appeared", "gone"))
-# Values may be lists, which have no hash.
+# A tuple, since values that are compared with it may be unhashable lists.
 _THERE: Final = ("absent", "missing", "present")
 
 
 class Reasons:
-    """Finds the causes of crossings, and what of them is declared no longer."""
+    """Finds the causes of drift transitions, and the fields that are no longer declared."""
 
     def __init__(self, memory: StateStore, pairs: Pairs) -> None:
         self._memory = memory
@@ -38,9 +39,9 @@ class Reasons:
     async def given(
         self, transitions: Sequence[DriftTransition], claims: frozenset[Sort]
     ) -> list[DriftTransition]:
-        """Return crossings with their causes."""
+        """Return the transitions with their causes and observed values."""
         found = []
-        # one by one: rows may be large
+        # one transition at a time: rows may be large
         for one in transitions:
             joined = rule_table.of_declared(one.object_id[:2]).joined
             sorts = [sort for sort, *_ in joined]
@@ -55,23 +56,23 @@ class Reasons:
         return found
 
     async def _after(self, one: DriftTransition) -> Mapping[Path, Sequence[Json]]:
-        """Return what is observed now of the fields that are as declared again."""
+        """Return the values that are now observed of healed fields."""
         if not one.healed:
             return {}
         plan = batch_comparison.plan(self._pairs, one.object_id)
         return await batch_comparison.observed(self._memory, plan, one.healed)
 
     async def _declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
-        """Return what is declared of a thing; None if nothing is."""
+        """Return the declared properties of an object; None if it is not declared."""
         if (declared := self._pairs.sides(one.object_id).declared) is None:
             return None
         content = (await self._memory.content([declared])).get(declared.id)
         return json.loads(content.properties) if content else {}
 
     def _is_gone(self, one: DriftTransition, declared: Mapping[str, Json] | None) -> bool:
-        """Return whether fields ended since there is no such thing as is declared any more.
+        """Return whether fields ended because the declared object no longer exists.
 
-        What is declared absent, and is gone, is as declared.
+        An object that is declared absent and does not exist is as declared.
         """
         if one.after and any(field.is_absence for field in one.after.fields):
             return True
@@ -81,7 +82,7 @@ class Reasons:
     def _dropped(
         self, one: DriftTransition, values: Mapping[str, Json] | None, claims: frozenset[Sort]
     ) -> list[Field]:
-        """Return the fields that ended, and that the file does not declare any more."""
+        """Return the fields that ended because the file no longer declares them."""
         if not one.ended:
             return []
         if values is None:
@@ -93,7 +94,7 @@ class Reasons:
 
 
 def _before(rows: Sequence[Row], one: DriftTransition) -> Mapping[Path, Sequence[Json]]:
-    """Return what was observed of the fields that began to differ, as far as it is known."""
+    """Return the values that were observed before fields began to differ, if they are known."""
     counted = {f.path: f for f in one.before.fields} if one.before else {}
     found: dict[Path, Sequence[Json]] = {}
     for field in one.began:
@@ -110,9 +111,10 @@ def _before(rows: Sequence[Row], one: DriftTransition) -> Mapping[Path, Sequence
 def _newest(
     object_ids: AbstractSet[ObjectId], joined: Sequence[Sort], since: int, store: Store
 ) -> list[Row]:
-    """Return the newest rows about some things but those about drift, the newest first.
+    """Return the newest rows about some objects without those about drift, the newest first.
 
-    What belongs to them is of the sorts that are `joined`: the addresses of an interface.
+    Rows about objects that belong to them, such as the addresses of an interface, are included:
+    `joined` has the kinds of those.
     """
     rows = [
         row for object_id in object_ids for row in store.history.newest(object_id, _NEWEST, since)
@@ -127,9 +129,9 @@ def _newest(
 
 
 def _with_causes(one: DriftTransition, rows: Sequence[Row]) -> DriftTransition:
-    """Return a crossing with causes from the newest rows about it, the newest first."""
+    """Return a transition with causes from rows about its object, the newest first."""
     began, ended = (_cause(rows, fields, side) for fields, side in ((one.began, 1), (one.ended, 0)))
-    # nothing of the host has changed, but what the file claims, or for how long it is intended
+    # the cause is the file: it claims the kind now, or the time of intended drift has ended
     is_of_file = any(map(_is_extra, one.began)) or (one.before and one.before.what == "intended")
     if not began and is_of_file:
         began = STATE_FILE
@@ -141,11 +143,11 @@ def _cause(rows: Sequence[Row], fields: Sequence[Field], side: int) -> str:
     fitting = (row for row in rows if any(_fits(row, field, side) for field in fields))
     row = next(fitting, None)
     host = (row for row in rows if row.identity.source != FILE and row.cause != FIRST)
-    # what changed on the host since the file was edited is as likely to have led to it
+    # a later change on the host is as likely the cause as the edited file
     if (other := next(host, None)) and (row is None or _is_before(row, other)):
         row = other
     if row and row.cause == FIRST:
-        # the file was there before, too; what it declares is so by it all the same
+        # the file existed before its first reading, and is the cause all the same
         return STATE_FILE if row.identity.source == FILE else ""
     return row.cause if row else ""
 
@@ -155,9 +157,9 @@ def _is_before(row: Row, other: Row) -> bool:
 
 
 def _fits(row: Row, field: Field, side: int) -> bool:
-    """Return whether a change is of a field, or of another that had or has what was observed."""
+    """Return whether a row changes a field, or another field from or to its observed value."""
     if row.identity.source == FILE:
-        # of what was in the file when it was first read no fields are kept
+        # rows of the first reading of the file have no fields
         return row.cause == FIRST or any(
             field.path[: len(path)] == tuple(path) for path, _, _ in row.fields
         )
@@ -170,7 +172,7 @@ def _fits(row: Row, field: Field, side: int) -> bool:
 
 
 def _is_extra(field: Field) -> bool:
-    """Return whether a field says that a thing is there which the file does not declare."""
+    """Return whether a field is the difference of an undeclared object that exists."""
     return field.path == PRESENCE and field.declared in (None, NOT_DECLARED)
 
 

@@ -1,7 +1,7 @@
-"""Which declared objects meet which observed ones, and how their fields are compared: one row each.
+"""The table that pairs declared with observed kinds and gives the comparison of their fields.
 
-Declared objects of other kinds meet the object of the same plugin, kind and name, and each of their
-fields the observed one of the same words.
+A declared object of a kind without a row is paired with the observed object of the same plugin,
+kind and name, and each field with the observed field of the same words.
 """
 
 import re
@@ -15,11 +15,11 @@ from opdbus.drift.field import Severity
 from opdbus.drift.word_values import Meaning
 from opdbus.state.object import SETTINGS, Json, ObjectId
 
-# A plugin and a kind of it.
+# A kind with its plugin.
 Sort: TypeAlias = tuple[str, str]
 
-# How the elements of a declared list are compared: all that are observed, in any order or in just
-# that one; or only those that are declared. docs/drift.md lists the fields of the last two.
+# Comparison of a declared list: with all observed elements, in any order or in the same order, or
+# only that each declared element is observed. docs/drift.md lists the fields of the last two.
 Lists: TypeAlias = Literal["whole", "in order", "at least these"]
 WHOLE: Final = "whole"
 IN_ORDER: Final = "in order"
@@ -32,10 +32,10 @@ _SWAPPED: Final = str.maketrans("./", "/.")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How declared fields of some names, with dots, are compared, and with which observed field.
+    """Comparison of declared fields with an observed field; `keys` are dotted names.
 
-    `observed` names fields of which the first that is there counts; without any, `default` does.
-    A rule that names none is given all that is observed. `lists` says how a list is compared.
+    `observed` lists alternative observed fields: the first that exists counts, else `default`. If
+    it is empty, `means` gets all observed properties. `lists` gives the comparison of lists.
     """
 
     keys: str
@@ -48,37 +48,39 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Declared objects of some sorts meet observed ones of one sort, by the keys of their names."""
+    """Declared kinds that are paired with one observed kind by keys made of object names."""
 
     declared: tuple[Sort, ...]
     observed: Sort
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    # the key by which a declared and an observed name meet
+    # keys of a declared and an observed name; equal keys make a pair
     declared_key: Callable[[str, str], str] = lambda _kind, name: name
     observed_key: Callable[[str], str] = lambda name: name
-    # whether an observed object of the key is meant by a declared name
+    # whether the observed object of an equal key matches the declared name
     suits: Callable[[str, Mapping[str, Json]], bool] = lambda _name, _observed: True
-    # whether what is observed under a name is one of all objects that a kind claims
+    # whether an observed name belongs to the objects that a declared kind claims completely
     covers: Callable[[str, str], bool] = lambda _kind, _name: True
-    # names that a declared object meets all of, as if they were one object
+    # names of observed objects that together are compared with one declared object
     parts: tuple[str, ...] = ()
-    # each declared field names an object, and is compared with this field of it
+    # if set, each declared field names an object and is compared with this field of it
     each: str = ""
-    # the observed field that has other names of an object
+    # the observed field with aliases of an object
     aliases: str = ""
-    # observed sorts that belong to an object, whose key is in their names; where they are put
+    # observed kinds whose objects belong to another object: kind, pattern with the owner's key, and
+    # the field in which they are put
     joined: tuple[tuple[Sort, str, str], ...] = ()
-    # the observed field by which objects of the same sort belong to one, and where they are put
+    # the observed field that names the owner among objects of the same kind, and the field of the
+    # owner in which they are put
     members: tuple[str, str] | None = None
-    # the observed fields that name objects of the same sort
+    # the observed fields that name objects of the same kind
     related: frozenset[str] = frozenset()
-    # a field and its values that say that an object is as good as not there
+    # a field and those of its values that mean that the object does not exist
     gone: tuple[str, frozenset[str]] = ("", frozenset())
-    # how bad it is if there is no such object; None where not all that there are have such names
+    # severity of a missing object; None if not all existing objects are observed
     missing: Severity | None = Severity.ERROR
-    # how fields without a rule are compared
+    # comparison of fields without a rule
     means: Meaning = word_values.equal
-    # declared fields that are not compared
+    # declared fields that are never compared
     never: frozenset[str] = frozenset()
 
 
@@ -102,7 +104,7 @@ def _is_of_kind(kind: str, name: str) -> bool:
 
 
 def _package(name: str) -> str:
-    """Leave the architecture, and the version that rpm needs before it, out of a package's name."""
+    """Strip the architecture and, in names of rpm packages, the version and release."""
     base, is_there, _ = name.rpartition(":")
     if not is_there:
         return name
@@ -111,7 +113,7 @@ def _package(name: str) -> str:
 
 
 def _sysctl(name: str) -> str:
-    """Return a setting's name with dots, as sysctl.d(5) reads one whose first separator is `/`."""
+    """Return a setting's name with dots, by sysctl.d(5) if its first separator is `/`."""
     first = next((char for char in name if char in "./"), ".")
     return name.translate(_SWAPPED) if first == "/" else name
 
@@ -121,7 +123,7 @@ def _is_of_architecture(name: str, observed: Mapping[str, Json]) -> bool:
     return wanted in {"", "any", "native", observed.get("architecture")}
 
 
-# What says that a thing was looked for that is not there.
+# The field of an object that an observer looked up and did not find.
 _LOOKED_FOR: Final = ("missing", frozenset({"True"}))
 _UNITS: Final = Row(
     tuple(("systemd", kind) for kind in ("unit", *_TYPES)),
@@ -191,7 +193,7 @@ ROWS: Final[Sequence[Row]] = (
     Row(
         _sorts("login1/session"),
         ("login1", "session"),
-        # a session is there for as long as somebody works
+        # sessions end when users log out
         missing=Severity.NOTICE,
         never=frozenset({"path", "leader", "leader_pid"}),
     ),
@@ -204,7 +206,7 @@ ROWS: Final[Sequence[Row]] = (
             Rule("fstype type", "fstype", word_values.filesystem, Severity.WARNING),
         ),
         declared_key=lambda _kind, name: name.rstrip("/") or "/",
-        # sizes are observed in other steps
+        # sizes are observed in other units
         never=frozenset({"size_gb", "used_percent", "free_gb"}),
     ),
     Row(
@@ -240,7 +242,7 @@ ROWS: Final[Sequence[Row]] = (
         parts=("hostname", "time", "locale", "os", "kernel", "hardware"),
         never=frozenset({"description"}),
     ),
-    # of settings, files and jobs, those are observed that something names
+    # settings, files and jobs are observed only if some object names them
     Row(
         (("sysctl", SETTINGS),),
         ("kernel", "sysctl"),
@@ -282,11 +284,11 @@ ROWS: Final[Sequence[Row]] = (
 )
 _BY_DECLARED: Final = {sort: row for row in ROWS for sort in row.declared}
 _BY_OBSERVED: Final = {row.observed: row for row in ROWS}
-# All that has a row.
+# Declared kinds that have a row.
 DECLARED: Final = frozenset(_BY_DECLARED)
-# Of these, observers look at what the file names besides.
+# Kinds in which observers also look up the objects that the file names.
 LOOKED_AT: Final = (("kernel", "sysctl"),)
-# The sorts of objects that belong to others.
+# Observed kinds whose objects belong to objects of another kind.
 JOINED: Final = {
     sort: (row, re.compile(pattern, re.DOTALL), place)
     for row in ROWS
@@ -295,29 +297,29 @@ JOINED: Final = {
 
 
 def of_declared(sort: Sort) -> Row:
-    """Return the row of a declared sort; others meet what is just so."""
+    """Return the row of a declared kind; one without a row is paired with itself."""
     return _BY_DECLARED.get(sort) or _just_so(sort)
 
 
 def declared_of(observed: Sort) -> frozenset[Sort]:
-    """Return the sorts of declared things that meet what is of an observed sort."""
+    """Return the declared kinds that are paired with an observed kind."""
     return frozenset({observed}.union(*(r.declared for r in ROWS if r.observed == observed)))
 
 
 def is_claimed(object_id: ObjectId, claims: frozenset[Sort]) -> bool:
-    """Return whether an observed thing would be declared, as all things of some sorts are."""
+    """Return whether an observed object belongs to a kind that the file claims completely."""
     row = of_observed(object_id[:2])
     return any(sort in claims and row.covers(sort[1], object_id.name) for sort in row.declared)
 
 
 def is_read(sort: Sort) -> bool:
-    """Return whether an observed object's fields say what else it is called, or belongs to."""
+    """Return whether observed fields of a kind are needed to find an object's aliases or owner."""
     row = of_observed(sort)
     return bool(row.aliases or row.members)
 
 
 def of_observed(sort: Sort) -> Row:
-    """Return the row of an observed sort."""
+    """Return the row of an observed kind; one without a row is paired with itself."""
     return _BY_OBSERVED.get(sort) or _just_so(sort)
 
 

@@ -1,4 +1,4 @@
-"""Follows the memory, and knows what of the host is other than declared."""
+"""Follows the events of the state store and keeps track of drift."""
 
 import asyncio
 import json
@@ -33,15 +33,15 @@ from opdbus.platform.slices import slices
 from opdbus.platform.tasks import at_most
 from opdbus.state.object import FILE, ObjectId
 
-# Units are being started while a host boots: what differs then counts later.
+# While a host boots and starts its units, differences do not count yet.
 BOOT_SECONDS: Final = 90.0
 
 
 class Tracker:
-    """What drifted, kept up to date while `run` runs.
+    """The drift of all objects, kept up to date while `run` runs.
 
-    `on_change` is called with each crossing; `clock` never jumps and begins when the host does;
-    `wall` is the time of day.
+    `on_change` is called with each transition; `clock` is monotonic and begins at boot; `wall` is
+    the time of day.
     """
 
     def __init__(
@@ -66,28 +66,28 @@ class Tracker:
         )
         self._alone = UnobservedKinds(memory.catalogue, self._pairs, self._coverage)
         self._intended = Intended(memory, self._pairs, self._records, self._coverage, wall)
-        # when this began, or a source listed objects for the first time
+        # when tracking began, or a source last listed kinds for the first time
         self._news_at = clock()
-        # what was counted after so many changes of it
+        # the number of changes of the drift state, and the ranking as of it
         self._ranked: tuple[int, Ranked] = 0, ()
 
     @property
     def counted(self) -> Mapping[ObjectId, Drifted]:
-        """What is other than declared."""
+        """The drifted objects."""
         return self._transitions.counted
 
     @property
     def count(self) -> int:
-        """How many things `report` lists in all."""
+        """The number of objects that `report` returns without conditions."""
         return self._transitions.known
 
     def awaits(
         self, observers: Callable[[Collection[str], Collection[str]], Sequence[str]]
     ) -> list[str]:
-        """Return what is waited for after a start, before which some drift may not be known.
+        """Return what is awaited after a start; until then, some drift may be unknown.
 
-        `observers` gives those of some plugins that have not listed anything yet, and those of
-        others that have not listed all.
+        `observers(plugins, unlisted)` returns the observers of `plugins` that have not listed
+        anything yet, and those of `unlisted` that have not listed all.
         """
         plugins = {sort[0] for sort in self._pairs.active}
         unlisted = self._coverage.unlisted(self._claimed)
@@ -101,33 +101,33 @@ class Tracker:
         return waits
 
     async def worst_first(self) -> Ranked:
-        """Return all that is other than declared, the worst first."""
+        """Return all drifted objects, the worst first."""
         changes = self._transitions.changes
         if self._ranked[0] != changes:
             self._ranked = changes, await ranking.ranked(self._transitions.counted)
         return self._ranked[1]
 
     async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
-        """Return what of it is wanted: see `ranking.chosen`."""
+        """Return the drifted objects that match: see `ranking.chosen`."""
         return ranking.chosen(await self.worst_first(), wanted, severity, what)
 
     async def unobserved(self, why_not: Callable[[Sort], str]) -> list[Unobserved]:
-        """Return what is declared and cannot be compared; `why_not` as of `unobserved`."""
+        """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""
         return await unobserved(self._memory, self._pairs, self._coverage, why_not)
 
     def entries(self, object_id: ObjectId) -> tuple[Entry | None, Entry | None]:
-        """Return the entry that declares a thing, and the first that tells what was observed."""
+        """Return the entry that declares an object, and the first that observes it."""
         sides = self._pairs.sides(object_id)
         met = self._pairs.observed(object_id) if sides.declared else [object_id]
         seen = [entry for one in met for entry in self._pairs.sides(one).observed]
         return sides.declared, next(iter(seen), None)
 
     def sides(self, object_id: ObjectId) -> Sides:
-        """Return the entries about a thing, also those under the other name that it has."""
+        """Return the entries of an object, including those under its other name."""
         return self._pairs.joined(object_id)
 
     def is_observed(self, object_id: ObjectId) -> bool:
-        """Return whether anything was observed under the name of a thing."""
+        """Return whether an object was observed under this name."""
         return bool(self._pairs.sides(object_id).observed)
 
     def _is_missing(self, object_id: ObjectId) -> bool:
@@ -135,12 +135,12 @@ class Tracker:
         return counted is not None and any(field.is_absence for field in counted.fields)
 
     def same(self, object_id: ObjectId) -> set[ObjectId]:
-        """Return what declares a thing, and what is observed of it, under other names."""
+        """Return the declared and observed objects that are this one under other names."""
         met = self._pairs.observed(object_id) if self._pairs.sides(object_id).declared else ()
         return {*self._pairs.declared(object_id), *met} - {object_id}
 
     def hear(self, event: Event) -> None:
-        """Note what may have changed; to be called with each event of the memory."""
+        """Queue the objects that an event of the state store may have changed."""
         if isinstance(event, Changed):
             self._waiting.add(event.changes)
         elif isinstance(event, Listed):
@@ -152,19 +152,19 @@ class Tracker:
             self._claim(event.sorts)
 
     def _claim(self, claims: frozenset[Sort]) -> None:
-        """Take sorts as those of which the file declares all objects."""
+        """Set the kinds that the file declares completely."""
         others = claims ^ self._claims
         self._records.claims = claims
         self._activate({rule_table.of_declared(sort).observed for sort in others})
 
     def _activate(self, sorts: set[Sort]) -> None:
-        """Look at all observed things of some sorts, which nothing declared met so far."""
+        """Activate observed kinds and queue their objects, which had no declared counterpart."""
         if sorts:
             self._pairs.active |= sorts
             self._waiting.add(self._memory.catalogue.of_sorts(sorts))
 
     async def run(self) -> None:
-        """Compare what changes, until cancelled."""
+        """Compare objects as they change, until cancelled."""
         await self.begin()
         while True:
             await self._until_news()
@@ -172,27 +172,27 @@ class Tracker:
             await self.work()
 
     async def begin(self) -> None:
-        """Learn what was counted before, and begin with that and with what is declared."""
+        """Load the stored drift state; queue its objects and all declared ones."""
         stored = await self._records.read()
         if self._memory.catalogue.sources[FILE]:
             latest = await self._memory.archive.read(lambda store: store.latest(FILE))
             await self._records.declare(latest)
         self._transitions.recall(stored)
         self._activate(self._claimed)
-        # of other observed things nothing is known that could be forgotten
+        # other observed objects have no state that could be outdated
         catalogue = self._memory.catalogue
         self._waiting.add(catalogue.object_ids_of(FILE))
         self._waiting.add(stored)
 
     async def work(self) -> bool:
-        """Compare some of what has changed, and count what is due; return whether more waits."""
+        """Compare a batch of objects and process due ones; return whether more are queued."""
         if object_ids := self._waiting.take():
             await self._take(object_ids)
         await self._count()
         return self._waiting.is_more
 
     async def _until_news(self) -> None:
-        """Wait for changes, or until something counts."""
+        """Wait until objects are queued or a difference is due."""
         if self._waiting.is_more:
             await asyncio.sleep(0)
             return
@@ -201,7 +201,7 @@ class Tracker:
         self._waiting.news.clear()
 
     async def _take(self, object_ids: Sequence[ObjectId]) -> None:
-        """Find out which declared things changes concern, and compare those."""
+        """Find the declared objects that changes of a batch affect, and compare them."""
         taken = self._alone.take(object_ids, self._transitions)
         if taken.declared_at:
             await self._records.declare(taken.declared_at)
@@ -220,14 +220,14 @@ class Tracker:
         await self._compare(list(concerned))
 
     async def _fields(self, declared: Entry) -> Sequence[str]:
-        """Return the fields of a declared thing, if they name what it meets."""
+        """Return the fields of a declared object if they name its observed objects."""
         if not rule_table.of_declared(declared.identity[1:3]).each:
             return ()
         content = (await self._memory.content([declared])).get(declared.id)
         return tuple(json.loads(content.properties)) if content else ()
 
     def _undeclare(self, object_id: ObjectId) -> dict[ObjectId, None]:
-        """Forget what was declared of a thing; return what that concerns."""
+        """Drop the declaration of an object; return the objects to be compared."""
         met = self._pairs.observed(object_id) if self._claims else ()
         self._pairs.undeclare(object_id)
         self._coverage.forget(object_id)
@@ -240,14 +240,14 @@ class Tracker:
 
     @property
     def _claimed(self) -> set[Sort]:
-        """The observed sorts of what the file claims."""
+        """The observed kinds of the kinds that the file claims."""
         return {rule_table.of_declared(sort).observed for sort in self._claims}
 
     def _is_claimed(self, object_id: ObjectId) -> bool:
         return rule_table.is_claimed(object_id, self._claims)
 
     async def _observe(self, object_ids: Sequence[ObjectId]) -> dict[ObjectId, None]:
-        """Take in what was observed of things; return the declared ones that this concerns."""
+        """Register observed objects; return the objects to be compared."""
         there = {object_id: self._pairs.sides(object_id).observed for object_id in object_ids}
         readable = [t for t in object_ids if there[t] and rule_table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
@@ -288,7 +288,7 @@ class Tracker:
             await asyncio.sleep(0)
 
     def _is_wanted(self, plan: Plan) -> bool:
-        """Return whether a thing can be compared; what nobody observes stays as it was."""
+        """Return whether an object can be compared; otherwise, its drift state stays."""
         if plan.declared is None:
             is_extra = self._is_claimed(plan.object_id) and plan.observed[0].entries
             if is_extra and not self._pairs.declared(plan.object_id):
@@ -308,12 +308,12 @@ class Tracker:
         self._transitions.compare(plan.object_id, fields, now, now + intended)
         for one in plan.observed if plan.declared else ():
             extra = ObjectId(*one.entries[0].identity[1:])
-            # it was not declared before
+            # it has a declaration now, and its drift as an undeclared object ends
             if extra != plan.object_id and self._transitions.knows(extra):
                 self._transitions.compare(extra, [], now)
 
     async def _count(self) -> None:
-        """Count what has differed for long enough: store it, and then tell."""
+        """Process differences that lasted long enough: store transitions, then report them."""
         while crossed := self._transitions.take(self._clock(), self._wall(), AT_A_TIME):
             found = await self._reasons.given(crossed, self._claims)
             await self._records.write(found)

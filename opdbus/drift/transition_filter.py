@@ -1,6 +1,6 @@
-"""When a difference counts as drift, and when it is healed: after a time of quiet, and once. Pure.
+"""Decides when a difference counts as drift and when it is healed: after a time of quiet, and once.
 
-Times are seconds of a clock that never jumps, but for `since`, which is since 1970.
+It does no I/O. Times are seconds of a monotonic clock, but `since`, `at` and `wall` are since 1970.
 """
 
 import heapq
@@ -16,15 +16,15 @@ from opdbus.state.object import Json, ObjectId
 Class: TypeAlias = Literal["drift", "intended"]
 
 CLASSES: Final = ("drift", "intended")
-# A field that changes all the time does not keep the others of its object from being counted.
+# A field that changes all the time delays the other fields of its object at most this long.
 MOST_QUIET_SECONDS: Final = 10.0
-# So that a field whose time has come is not missed by rounding.
+# Tolerance in seconds, so that a due field is not missed by rounding.
 _ROUNDING: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """What is counted of a thing, since when."""
+    """The fields of an object that count as drift, their class, and since when."""
 
     what: Class
     since: float
@@ -32,17 +32,17 @@ class Drifted:
 
     @property
     def severity(self) -> Severity:
-        """That of its worst field."""
+        """The severity of the worst field."""
         return max(one.severity for one in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class DriftTransition:
-    """A thing begins to be other than declared, or ends to be, in some more fields.
+    """The start or end of drift in one or more fields of an object.
 
-    `at` is since when they are as they are. Its causes may be found later, the fields that ended
-    and were `dropped`, as the file does not declare them any more, that the thing is gone, and what
-    was observed of fields before they began, and after they ended, to differ: no value if nothing.
+    `at` is the time at which the fields changed. The rest is filled in later: the causes, the ended
+    fields that were `dropped` from the file, whether the object is gone, and the values observed of
+    each field before it began and after it ended to differ (an empty list for no value).
     """
 
     object_id: ObjectId
@@ -57,18 +57,18 @@ class DriftTransition:
 
     @property
     def began(self) -> list[Field]:
-        """The fields that are counted from now on, or as something else."""
+        """The fields that begin to count, or count with another class or severity."""
         return _others(self.after, self.before)
 
     @property
     def ended(self) -> list[Field]:
-        """The fields that are counted no longer."""
+        """The fields that no longer count."""
         after = {one.path for one in self.after.fields} if self.after else set()
         return [one for one in (self.before.fields if self.before else ()) if one.path not in after]
 
     @property
     def healed(self) -> list[Field]:
-        """The fields that ended, since they are as declared again."""
+        """The ended fields that are as declared again."""
         return [one for one in self.ended if one not in self.dropped and not self.is_gone]
 
 
@@ -81,26 +81,26 @@ def _others(one: Drifted | None, other: Drifted | None) -> list[Field]:
 
 @dataclass(slots=True)
 class _Pending:
-    """A thing whose fields are not all counted as they are."""
+    """An object with fields whose present state does not count yet."""
 
     first_at: float
     changed_at: float
     intended_until: float
     fields: Mapping[Path, Field] = field(default_factory=dict)
-    # when each field became as it is, be it different or not
+    # when each field changed to its present state, different or not
     since: dict[Path, float] = field(default_factory=dict)
     due: float = 0.0
 
 
 class TransitionFilter:
-    """All things that are counted, and those that may be soon."""
+    """The drift state of all objects: fields that count, and fields that may count soon."""
 
     def __init__(self, not_before: float = 0.0) -> None:
         self._not_before = not_before
         self.counted: dict[ObjectId, Drifted] = {}
-        # how many of these were compared since the start
+        # the number of these that were compared since the start
         self.known = 0
-        # how often that has changed
+        # the number of changes of `counted`
         self.changes = 0
         self._pending: dict[ObjectId, _Pending] = {}
         self._queue: list[tuple[float, int, ObjectId]] = []
@@ -108,22 +108,22 @@ class TransitionFilter:
 
     @property
     def due(self) -> float:
-        """When `take` has something to do; infinity if never."""
+        """The time at which `take` has work; infinity if never."""
         return self._queue[0][0] if self._queue else float("inf")
 
     def recall(self, counted: Mapping[ObjectId, Drifted]) -> None:
-        """Take what was counted before."""
+        """Load the drift state that was stored before."""
         for object_id, drifted in counted.items():
             self._set(object_id, drifted)
 
     def knows(self, object_id: ObjectId) -> bool:
-        """Return whether a thing is counted, or may be soon."""
+        """Return whether an object counts as drifted, or may count soon."""
         return object_id in self.counted or object_id in self._pending
 
     def compare(
         self, object_id: ObjectId, fields: Iterable[Field], now: float, intended_until: float = 0.0
     ) -> None:
-        """Note how a thing differs now; until some time that is intended."""
+        """Record the present differences of an object; they are intended until a time."""
         new = {one.path: one for one in fields}
         counted, pending = self.counted.get(object_id), self._pending.get(object_id)
         if not new and counted is None:
@@ -145,7 +145,7 @@ class TransitionFilter:
         pending.since |= dict.fromkeys(moved, now)
         was_intended = now < pending.intended_until
         if moved or was_intended is not (what == "intended"):
-            # what waited only to be intended no longer was quiet until now
+            # an object that waited only for the end of intended drift was quiet until now
             is_quiet = pending.due == pending.intended_until
             pending.first_at = now if is_quiet else pending.first_at
             pending.changed_at = now
@@ -155,7 +155,10 @@ class TransitionFilter:
         self._wait(object_id, max(due, self._not_before))
 
     def take(self, now: float, wall: float, most: int) -> list[DriftTransition]:
-        """Count what has been as it is for long enough; at most so many things."""
+        """Return the transitions of at most `most` objects whose fields were quiet long enough.
+
+        `now` is the monotonic clock, `wall` the time of day.
+        """
         found: list[DriftTransition] = []
         while self.due <= now + _ROUNDING and len(found) < most:
             due, _, object_id = heapq.heappop(self._queue)
@@ -181,7 +184,7 @@ class TransitionFilter:
         if fields:
             what: Class = "intended" if is_intended else "drift"
             if before and any(one.path not in pending.fields for one in fields):
-                # what is about to end does not begin as something else
+                # fields that are about to end do not begin as another class
                 what = before.what
             after = Drifted(what, before.since if before else wall, fields)
         self._set(object_id, after)
@@ -200,7 +203,7 @@ class TransitionFilter:
     def _wait_while_intended(
         self, object_id: ObjectId, fields: Mapping[Path, Field], now: float, until: float
     ) -> None:
-        """Look at a thing that is counted as it is when it is intended no longer, if it is now."""
+        """Check an object again at the end of its intended drift, if it is intended now."""
         self._pending.pop(object_id, None)
         if now < until:
             self._pending[object_id] = _Pending(now, now, until, fields)
@@ -214,14 +217,14 @@ class TransitionFilter:
 def _settled(
     pending: _Pending, before: Drifted | None, now: float
 ) -> tuple[list[Field], list[float]]:
-    """Return the fields that count now, the worst first, and when to look at others again."""
+    """Return the fields that count now, the worst first, and the times of the next checks."""
     counted = {one.path: one for one in before.fields} if before else {}
     fields, later = [], []
     for path in counted.keys() | pending.fields.keys():
         found = pending.fields.get(path)
         due = pending.since.get(path, 0.0) + (found.patience if found else QUIET_SECONDS)
         is_settled = due <= now + _ROUNDING
-        # what differs already goes on to, on its way to something else
+        # a field that already differs keeps counting while its value changes again
         one = found if is_settled else (path in counted and found) or counted.get(path)
         fields += [one] if one else []
         later += [] if is_settled or (found and path in counted) else [due]
@@ -238,6 +241,6 @@ def _form(fields: Iterable[Field]) -> dict[Path, Severity]:
 
 
 def _verdict(fields: Mapping[Path, Field], path: Path) -> tuple[Severity, float] | None:
-    """Return how bad a field is, and how long it may be so; None if it does not differ."""
+    """Return the severity and patience of a field; None if it does not differ."""
     found = fields.get(path)
     return (found.severity, found.patience) if found else None

@@ -1,4 +1,4 @@
-"""What is declared and cannot be compared, since nobody observes it, and why."""
+"""Declared objects and fields that cannot be compared because nothing observes them, and why."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import batches, slices
 from opdbus.state.object import FILE, Json, ObjectId
 
-# Names that are given of a sort, each of so many characters, and rows in all.
+# Limits of the result: names of a kind, characters of a name, and rows.
 _MOST_NAMES: Final = 3
 _MAX_NAME: Final = 64
 _MOST_ROWS: Final = 50
-# Things that are looked at closely.
+# Missing objects whose declared properties are read.
 _MOST: Final = 1000
-# Of declared things, those that are looked at, and those whose fields are.
+# Limits of the search for fields: declared objects, and objects that are compared.
 _MOST_DECLARED: Final = 20_000
 _MOST_COMPARED: Final = 2000
 _NO_SUCH: Final = (
@@ -32,7 +32,7 @@ _NO_SUCH: Final = (
 
 
 class Unobserved(NamedTuple):
-    """Declared things of a sort: how many, the first names, and why they are not observed."""
+    """Declared objects of a kind: their number, the first names, and why they are not observed."""
 
     sort: Sort
     total: int
@@ -43,9 +43,10 @@ class Unobserved(NamedTuple):
 async def unobserved(
     memory: StateStore, pairs: Pairs, coverage: Coverage, why_not: Callable[[Sort], str]
 ) -> list[Unobserved]:
-    """Return what is declared and cannot be compared; `why_not` says why a sort is not listed.
+    """Return the declared objects and fields that cannot be compared, at most 50 rows.
 
-    What it says nothing of is left out.
+    `why_not` returns why a kind is not listed; rows for which it returns an empty text are left
+    out.
     """
     whys: dict[Sort, str] = {}
     found: dict[tuple[Sort, str], list[str]] = {}
@@ -68,7 +69,7 @@ async def unobserved(
 
 
 async def _meant(memory: StateStore, pairs: Pairs, coverage: Coverage) -> list[ObjectId]:
-    """Return the declared things that are not observed, and of which that is not told as drift."""
+    """Return the declared objects that are not observed and whose absence is not drift."""
     object_ids: list[ObjectId] = []
     for part in batches(coverage.all_missing(), _MOST):
         object_ids += [object_id for object_id in part if _is_silent(object_id, coverage)]
@@ -86,7 +87,7 @@ async def _meant(memory: StateStore, pairs: Pairs, coverage: Coverage) -> list[O
 
 
 async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str, str]]:
-    """Return declared fields of observed things that cannot be compared, and why."""
+    """Return the declared fields of observed objects that cannot be compared, and why."""
     object_ids = [*islice(memory.catalogue.object_ids_of(FILE), _MOST_DECLARED)]
     found: list[tuple[ObjectId, str, str]] = []
     left = _MOST_COMPARED
@@ -98,7 +99,7 @@ async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str,
             found += [(plan.object_id, field, why) for field, why in fields.items()]
         if not left:
             break
-        # others must not wait until all are looked at
+        # let other tasks run between batches
         await asyncio.sleep(0)
     return found
 
@@ -111,13 +112,13 @@ def _is_silent(object_id: ObjectId, coverage: Coverage) -> bool:
 
 
 def _is_meant(declared: Mapping[str, Json], object_id: ObjectId, coverage: Coverage) -> bool:
-    """Return whether something would have to be observed: what must be absent is as it should."""
+    """Return whether an object would have to be observed; one that is declared absent would not."""
     is_listed = coverage.lists(rule_table.of_declared(object_id[:2]).observed)
     return not is_only_observed(declared) and (is_wanted(declared) or not is_listed)
 
 
 async def _hidden(memory: StateStore, pairs: Pairs, sort: Sort) -> Iterator[tuple[str, str]]:
-    """Yield the names of things that were looked at, and could not be seen, and why."""
+    """Yield the names of objects that were looked up but could not be read, and why."""
     names = await named_objects.names(memory, sort)
     seen = {name: pairs.sides(ObjectId(*sort, name)).observed for name in names}
     contents = await memory.content([entry for entries in seen.values() for entry in entries])

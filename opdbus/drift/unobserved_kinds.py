@@ -1,6 +1,6 @@
-"""Declared things of sorts that nothing but the state file has told of are taken in together.
+"""Registers declared objects of kinds that only the state file reports, a kind at a time.
 
-There is nothing to compare them with, and a state file may declare 100,000.
+They cannot be compared, and a state file may declare 100,000 of them.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _SORT: Final = itemgetter(slice(2))
 
 
 class ActivationPlan(NamedTuple):
-    """Which sorts are to be active, when the first was declared, and what is to be looked at."""
+    """Kinds to activate, the earliest time of a declaration, and objects still to be compared."""
 
     sorts: set[Sort]
     declared_at: int
@@ -28,7 +28,7 @@ class ActivationPlan(NamedTuple):
 
 
 class UnobservedKinds:
-    """Takes in what is declared and cannot be observed yet."""
+    """Registers declared objects of kinds that cannot be observed yet."""
 
     def __init__(self, catalogue: Catalogue, pairs: Pairs, coverage: Coverage) -> None:
         self._catalogue = catalogue
@@ -36,7 +36,7 @@ class UnobservedKinds:
         self._coverage = coverage
 
     def take(self, object_ids: Sequence[ObjectId], transitions: TransitionFilter) -> ActivationPlan:
-        """Take in those of some things that are alone; returns the others to be looked at."""
+        """Register objects of kinds that cannot be observed yet; return the rest in the plan."""
         sorts, left, times = set[Sort](), list[ObjectId](), list[int]()
         for sort, group in groupby(object_ids, _SORT):
             same = list(group)
@@ -56,7 +56,7 @@ class UnobservedKinds:
         return ActivationPlan(sorts, min(times, default=0), left)
 
     def _is_alone(self, sort: Sort) -> bool:
-        """Return whether no thing of a sort can be compared: what there is of it is declared."""
+        """Return whether no object of a kind can be compared: only the file reports it."""
         row = rule_table.of_declared(sort)
         told = {sort, row.observed}
         others = (of for of in self._catalogue.view.of_number if of[1:] in told)

@@ -1,4 +1,4 @@
-"""Values that mean the same although they are written differently."""
+"""Comparison of values that mean the same in different notations."""
 
 import ipaddress
 import re
@@ -15,43 +15,43 @@ from opdbus.state.secret_text import REDACTED
 
 _TRUE: Final = frozenset({"enabled", *(word for word, value in BOOLEANS.items() if value)})
 _FALSE: Final = frozenset({"disabled", *(word for word, value in BOOLEANS.items() if not value)})
-# Words in keys of values that move by themselves.
+# Words in the keys of values that change by themselves.
 _VOLATILE: Final = frozenset(
     "pid mainpid ppid inode uptime timestamp bytes packets counter counters usage current percent"
     " usec nsec monotonic nrestarts restarts handshake since last temperature signal dbm elapsed"
     " heartbeat seen idle".split()
 )
-# What may be around a value, and several times in it; others, such as a no-break space, count.
+# Blanks that do not count around a value or repeated in it; others, such as a no-break space, do.
 _BLANKS: Final = " \t\n"
 _GAP: Final = re.compile(r"[ \t\n]+")
 _BETWEEN: Final = re.compile(r"[, \t\n\r]+")
-# As `proc_dointvec` of the kernel reads them, which takes no plus sign.
+# The notation that the kernel's `proc_dointvec` reads: it accepts no plus sign.
 _KERNEL_NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,19})")
 _KERNEL_BLANKS: Final = re.compile(r"[ \t\n\v\f\r]+")
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
 _FLOAT: Final = re.compile(r"[+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]{1,9})?")
-# no repetition gives back what it took: the time grows as the text does
+# possessive quantifiers: matching takes linear time
 _ADDRESS: Final = re.compile(r"[0-9a-f]*+[:.][0-9a-f:.]*+(?:/[0-9]{1,3})?", re.IGNORECASE)
-# Longer texts are no numbers, addresses or words with a meaning; they are compared as they are.
+# Longer texts are compared literally: they are no numbers, addresses or words with a meaning.
 _MAX_READ: Final = 256
-# Lists of objects are compared element by element with all others up to so many,
+# Limits of matching lists of objects element by element: the number of elements,
 _MAX_MATCHED: Final = 200
-# and as long as all comparisons take no more steps: about 0.2 s.
+# and the steps of all comparisons, about 0.2 s.
 _MAX_STEPS: Final = 100_000
 _CHARACTERS_A_STEP: Final = 1000
 
 
 def same(declared: Json, observed: Json, *, ordered: bool = False) -> bool:
-    """Return whether two values mean the same; lists have an order only if they are `ordered`.
+    """Return whether two values mean the same; order counts in lists only if `ordered`.
 
-    Of objects inside, what is declared counts. Where lists of objects would take too long to match,
-    they differ.
+    Of objects, only fields that both sides have are compared. Lists of objects that would take too
+    long to match count as different.
     """
     return _Comparison(ordered=ordered).same(declared, observed)
 
 
 class _Comparison:
-    """One comparison of two values, with the steps that it may still take to match lists."""
+    """One comparison of two values, with the steps that are left to match lists."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered = ordered
@@ -90,7 +90,7 @@ class _Comparison:
         if len(declared) > _MAX_MATCHED:
             return False
         rest = list(observed)
-        # what says most first: what says less may match more
+        # the longest first: a short element may match more of the others
         for at in sorted(range(len(forms)), key=lambda at: -len(forms[at])):
             match = self._match(declared[at], rest)
             if match is None:
@@ -99,7 +99,7 @@ class _Comparison:
         return True
 
     def _match(self, declared: Json, observed: Sequence[Json]) -> int | None:
-        """Return the place of the first value that means the same."""
+        """Return the index of the first value that means the same; None if there is none."""
         for at, other in enumerate(observed):
             if self._left < 0:
                 return None
@@ -113,9 +113,9 @@ def _characters(*values: Json) -> int:
 
 
 def same_setting(wanted: str, value: str) -> bool:
-    """Return whether the kernel makes the value that it has of a text that is written to it.
+    """Return whether writing a text to a kernel setting results in a value.
 
-    Of numbers the first ones may be written alone, and what comes after all of them is ignored.
+    Of several numbers, the first may be written alone; text after the last number is ignored.
     """
     one, other = _setting(wanted), _setting(value)
     if other and all(isinstance(word, int) for word in other):
@@ -125,7 +125,7 @@ def same_setting(wanted: str, value: str) -> bool:
 
 
 def _setting(text: str) -> list[int | str]:
-    """Return the words of a setting, numbers as the kernel reads them: 0x10 is 16, and 010 is 8."""
+    """Return the words of a setting, numbers as the kernel reads them: 0x10 is 16, 010 is 8."""
     return [
         int(word, 16 if "x" in word.lower() else 8 if word.lstrip("-")[0] == "0" else 10)
         if _KERNEL_NUMBER.fullmatch(word)
@@ -136,17 +136,17 @@ def _setting(text: str) -> list[int | str]:
 
 
 def is_hidden(value: Json) -> bool:
-    """Return whether a secret was replaced in a value, so that nobody knows whether it is so."""
+    """Return whether a value contains a redacted secret and so cannot be compared."""
     return isinstance(value, str) and REDACTED in value
 
 
 def is_volatile(key: str) -> bool:
-    """Return whether a key names a value that moves by itself."""
+    """Return whether a key names a volatile value."""
     return not _VOLATILE.isdisjoint(split(key))
 
 
 def by_words(properties: Mapping[str, Json]) -> dict[str, str]:
-    """Return the keys of an object by their words: ActiveState is active_state."""
+    """Return the keys of an object by their normalized form: ActiveState by active_state."""
     return {words(key): key for key in properties}
 
 
@@ -156,7 +156,7 @@ def words(key: str) -> str:
 
 
 def find(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> list[Json]:
-    """Return the value that an object has under a key, or under its words; empty for none."""
+    """Return the value of a key or of its normalized form in a list, empty for none."""
     if key in properties:
         return [properties[key]]
     found = there.get(words(key))
@@ -164,14 +164,14 @@ def find(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> 
 
 
 def items(value: Json) -> list[Json]:
-    """Return the items of a list, which may be a text with commas or blanks between them."""
+    """Return the items of a list, or of a text that is separated by commas or blanks."""
     if isinstance(value, str):
         return list(filter(None, _BETWEEN.split(value)))
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def is_true(value: Json) -> bool | None:
-    """Return what a value says that is to be yes or no; None if it says neither."""
+    """Return the Boolean that a value means; None if it means neither."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and len(value) > _MAX_READ:
@@ -181,13 +181,13 @@ def is_true(value: Json) -> bool | None:
 
 
 def _listed(value: Json, other: Json) -> Json:
-    """Return the items of a text beside a list of several: `4096 6291456` is a list as well."""
+    """Split a text that is compared with a list of several items, such as `4096 6291456`."""
     is_text = isinstance(value, str) and isinstance(other, list) and len(other) > 1
     return items(value) if is_text else value
 
 
 def _form(value: Json) -> str:
-    """Write a value so that most of those that mean the same are equal."""
+    """Return a text that is equal for most values that mean the same."""
     if isinstance(value, dict | list):
         return canonical(value)
     return sub(_GAP, " ", str(value).strip(_BLANKS)).lower()
@@ -214,7 +214,7 @@ def _stripped(value: Json) -> str:
 
 
 def _same_text(one: str, other: str) -> bool:
-    # /srv/ and //srv are /srv
+    # /srv/ and //srv equal /srv
     is_same_path = one[:1] == other[:1] == "/" and _parts(one) == _parts(other)
     if is_same_path or len(one) > _MAX_READ or len(other) > _MAX_READ:
         return is_same_path
@@ -240,12 +240,12 @@ def _number(value: Json) -> Number | None:
         return None
     text = str(value)
     found = number(text)
-    # not inf, nan and 1_000, which float() takes as well
+    # no inf, nan or 1_000, which float() accepts
     return float(text) if found is None and _FLOAT.fullmatch(text) else found
 
 
 def address(text: str) -> str:
-    """Write an address in the usual way; another text as it is."""
+    """Return an IP address in its usual notation, and any other text unchanged."""
     try:
         return str(ipaddress.ip_interface(text) if "/" in text else ipaddress.ip_address(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Versions of packages in their order: that of deb-version(7), which suits most rpms too."""
+"""Comparison of package versions by deb-version(7), which suits most rpm versions too."""
 
 import re
 from fnmatch import fnmatchcase
@@ -6,20 +6,20 @@ from typing import Final
 
 _PARTS: Final = re.compile(r"([^0-9]*)([0-9]*)")
 _WANTED: Final = re.compile(r"(>=|<=|==|=|>>|<<|>|<)?\s*+(\S+)")
-# More than anybody gives; each is compared with the whole version.
+# More bounds than anybody gives; each is compared with the whole version.
 _MAX_BOUNDS: Final = 8
 
 
 def compare(one: str, other: str) -> int:
-    """Return less than 0 where one version is older than the other, and more where it is newer."""
+    """Return -1 if the first version is older, 1 if it is newer, otherwise 0."""
     first, second = _key(one), _key(other)
     return (first > second) - (first < second)
 
 
 def satisfies(wanted: str, version: str, *, exactly: bool = False) -> bool:
-    """Return whether a version is as wanted: `>= 1.2, < 2`, `1.2*`, or a bare one or a newer one.
+    """Return whether a version satisfies bounds: `>= 1.2, < 2`, `1.2*`, or a bare version.
 
-    A bare one is to be met exactly if the caller says so.
+    A bare version means that or a newer one; with `exactly`, only that one.
     """
     return all(_satisfies(one, version, exactly=exactly) for one in wanted.split(",", _MAX_BOUNDS))
 
@@ -39,7 +39,7 @@ def _satisfies(wanted: str, version: str, *, exactly: bool) -> bool:
 
 
 def _as_far_as(wanted: str, version: str) -> str:
-    """Leave out of a version the epoch and the revision where those that are wanted have none."""
+    """Strip the epoch and the revision from a version if the bound has none."""
     if ":" not in wanted:
         version = version.rpartition(":")[2]
     return version if "-" in wanted else version.rpartition("-")[0] or version
@@ -54,7 +54,7 @@ def _key(version: str) -> tuple[object, ...]:
 
 
 def _order(part: str) -> tuple[object, ...]:
-    """Return what sorts as dpkg does: by turns words and numbers, `~` before the end of a word."""
+    """Return a key that orders as dpkg does: words and numbers in turns, `~` before the end."""
     found: list[object] = []
     for word, digits in _PARTS.findall(part):
         found += [(*map(_weight, word), 0), _decimal(digits)]
@@ -62,7 +62,7 @@ def _order(part: str) -> tuple[object, ...]:
 
 
 def _decimal(digits: str) -> tuple[int, str]:
-    """Return what sorts as a number of any length does: Python reads 4,300 digits at most."""
+    """Return a key that orders numbers of any length: int() reads at most 4,300 digits."""
     plain = digits.lstrip("0")
     return len(plain), plain
 

@@ -1,7 +1,7 @@
-"""What the words of a state file mean: each function compares one declared value.
+"""Comparisons of declared values, by the meaning of their words.
 
-It gets the declared value, the observed one and all that is observed of the object, and returns the
-difference, or None where there is none or nobody can know.
+Each takes the declared value, the observed value and all observed properties, and returns the
+difference; None if there is none, or if it cannot be known.
 """
 
 import re
@@ -22,7 +22,7 @@ DOWN: Final = frozenset(
     "inactive dead stopped exited down offline off false no 0 disabled paused halted".split()
 )
 FAILED: Final = frozenset("failed failure error crashed".split())
-# Ways to one of the others; what they lead to is what counts.
+# Transitional states; the state that follows counts.
 _MOVING: Final = frozenset(
     "activating deactivating starting stopping restarting opening closing maintenance".split()
 )
@@ -31,25 +31,25 @@ ABSENT: Final = frozenset(
     "absent removed purged uninstalled missing deleted not-installed none".split()
 )
 _INSTALLED: Final = frozenset("installed present latest held hold any true yes".split())
-# These have nothing to enable.
+# Unit files in these states cannot be enabled or disabled.
 _NEITHER: Final = frozenset(
     "static indirect generated transient alias linked linked-runtime".split()
 )
 _ENABLED: Final = frozenset({"enabled", "enabled-runtime"})
-# Between two states of dpkg, or left behind by a run of it that failed.
+# Intermediate states of dpkg, which also remain after a failed run.
 _HALFWAY: Final = frozenset("unpacked half-installed half-configured".split())
-# A logical volume by its group, and not a name in one of the system's own folders.
+# A logical volume by its group; names in the system's own folders are excluded.
 _VOLUME: Final = re.compile(
     r"^/dev/(?!(?:mapper|disk|block|char|md|zvol|shm|pts)/)([^/]+)/([^/]+)$"
 )
-# Modes of files.
+# File modes.
 _OCTAL: Final = re.compile("(?:0[oO])?[0-7]{1,6}")
 _SYMBOLIC: Final = re.compile("[-bcdlps]?(?:[r-][w-][xsS-]){2}[r-][w-][xtT-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What was observed instead; None for a severity or a declared value: those of the rule."""
+    """The observed value that differs; None for `severity` or `declared` means the rule's."""
 
     observed: Json
     severity: Severity | None = None
@@ -65,12 +65,12 @@ def _word(value: Json) -> str:
 
 
 def equal(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare two values, lists without order."""
+    """Compare two values; lists in any order."""
     return None if values.same(declared, observed) else Difference(observed)
 
 
 def setting(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare settings of the kernel, numbers as it reads them."""
+    """Compare kernel settings, with numbers as the kernel reads them."""
     wanted, found = _in_words(declared), _in_words(observed)
     is_word = values.is_true(declared) is not None and not wanted.isdecimal()
     if is_word or values.is_hidden(wanted) or values.is_hidden(found):
@@ -86,7 +86,7 @@ def _in_words(value: Json) -> str:
 
 
 def mode(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare modes of files: 0644, 644 and rw-r--r-- are one."""
+    """Compare file modes: 0644, 644 and rw-r--r-- are equal."""
     wanted, found = _bits(declared), _bits(observed)
     if wanted is None or found is None:
         return equal(declared, observed, seen)
@@ -94,7 +94,7 @@ def mode(declared: Json, observed: Json, seen: Seen) -> Difference | None:
 
 
 def _bits(value: Json) -> int | None:
-    """Return a mode of a file as a number."""
+    """Return a file mode as a number; None if the text is no mode."""
     text = str(value).strip()
     if _OCTAL.fullmatch(text):
         return int(text.lower().removeprefix("0o"), 8)
@@ -103,24 +103,24 @@ def _bits(value: Json) -> int | None:
     bits = 0
     for at, letter in enumerate(text[-9:]):
         bits |= (letter in "rwxst") << 8 - at
-        # of the user, the group and others in place of what may run it
+        # setuid, setgid or sticky bit, shown in place of the execute bit
         bits |= (letter in "sStT") << 11 - at // 3
     return bits
 
 
 def in_order(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare two values, lists with their order."""
+    """Compare two values; lists in order."""
     return None if values.same(declared, observed, ordered=True) else Difference(observed)
 
 
 def names(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare lists of names whole, without order; one that is there twice is there once."""
+    """Compare lists of names as sets."""
     wanted, found = _names(declared), _names(observed)
     return None if wanted == found else Difference(observed)
 
 
 def groups(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare the groups of an account whole; its first one may be declared among them, too."""
+    """Compare the groups of an account as sets, without its primary group."""
     first = {str(seen.get("group", ""))}
     is_same = _names(declared) - first == _names(observed) - first
     return None if is_same else Difference(observed)
@@ -131,14 +131,14 @@ def _names(value: Json) -> set[str]:
 
 
 def is_state(value: Json) -> bool:
-    """Return whether a value says that something runs, or does not."""
+    """Return whether a value means that something runs, does not run or has failed."""
     return _word(value) in UP | DOWN | FAILED
 
 
 def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare whether something runs."""
+    """Compare the running state of an object."""
     wanted, found = _word(declared), _word(observed)
-    # people also say `waiting` of a timer
+    # a sub-state may be declared, such as `waiting` for a timer
     if wanted in {found, _word(seen.get("sub_state"))}:
         return None
     if wanted not in UP | DOWN:
@@ -147,24 +147,24 @@ def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
         return None if wanted in UP else Difference(observed, Severity.WARNING)
     bad = Severity.ERROR if wanted in UP else Severity.WARNING
     if found in _MOVING:
-        # systemd starts it again and again
+        # systemd restarts the unit repeatedly
         if seen.get("sub_state") == "auto-restart":
             return Difference("failed, restarted again and again", Severity.ERROR)
         return Difference(observed, bad, PATIENT_SECONDS)
     if found in FAILED:
         return Difference(observed, Severity.ERROR)
     if found not in UP | DOWN:
-        # such as a degraded array; a number counts something else
+        # a word such as `degraded` differs; a number has another meaning
         is_word = isinstance(observed, str) and found.isalpha()
         return Difference(observed, Severity.WARNING) if is_word else None
     return None if (wanted in UP) == (found in UP) else Difference(observed, bad)
 
 
 def enabled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare whether a unit is started at boot, by the state of its file."""
+    """Compare whether a unit starts at boot, by the state of its unit file."""
     wanted, found = values.is_true(declared), _word(observed)
     if wanted is None:
-        # `mask` is masked
+        # `mask` means `masked`
         return None if found.startswith(_word(declared)) else Difference(observed)
     if found.startswith("masked"):
         return Difference(observed, Severity.ERROR) if wanted else None
@@ -175,7 +175,7 @@ def enabled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 
 def masked(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare whether a unit can be started at all."""
+    """Compare whether a unit is masked."""
     found = _word(observed)
     is_masked = found.startswith("masked") or found == "true"
     if values.is_true(declared) in {None, is_masked}:
@@ -184,7 +184,7 @@ def masked(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 
 def full_name(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare what an account's comment says; our own words about it are as good."""
+    """Compare the full name of an account; the observed description is accepted as well."""
     own = seen.get("description")
     return (
         None if own is not None and values.same(declared, own) else equal(declared, observed, seen)
@@ -192,8 +192,8 @@ def full_name(declared: Json, observed: Json, seen: Seen) -> Difference | None:
 
 
 def distribution(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare the distribution: by its identifier, or by its name with the version."""
-    # a host has such a name, too
+    """Compare the distribution by its identifier or its pretty name."""
+    # the host's object has it as well
     part = seen.get("os")
     name = part.get("pretty_name") if isinstance(part, dict) else seen.get("pretty_name")
     is_same = name is not None and values.same(declared, name)
@@ -201,17 +201,17 @@ def distribution(declared: Json, observed: Json, seen: Seen) -> Difference | Non
 
 
 def program(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare the program that a unit runs; of its arguments only a script is observed."""
+    """Compare the program that a unit runs, without its arguments."""
     words = declared if isinstance(declared, list) else ["" if declared is None else declared]
     command = " ".join(map(str, words))
     wanted, found = command.lstrip("@-:+!|").split()[:1], str(observed).split()[:1]
-    # folders at the top may be links to those below /usr
+    # top-level folders may be links to those below /usr
     plain = [[path.removeprefix("/usr") for path in side] for side in (wanted, found)]
     return None if not wanted or plain[0] == plain[1] else Difference(observed)
 
 
 def installed(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare whether a package is there: `installed`, `latest`, `held`, or a version."""
+    """Compare whether a package is installed: `installed`, `latest`, `held`, or a version."""
     wanted, found = _word(declared), _word(observed)
     if found in _HALFWAY:
         return Difference(observed, Severity.ERROR, PATIENT_SECONDS)
@@ -223,7 +223,7 @@ def installed(declared: Json, observed: Json, seen: Seen) -> Difference | None:
 
 
 def version(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare versions: a package that is older than declared is too old."""
+    """Compare versions: a package differs if it is older than declared."""
     if _word(declared) in _INSTALLED:
         return None
     return _version(str(declared), observed, exactly=False)
@@ -238,9 +238,9 @@ def _version(wanted: str, found: Json, *, exactly: bool) -> Difference | None:
 
 
 def source(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare devices; what is named by a label or an identifier has another name in the kernel.
+    """Compare devices; a label or UUID is not compared, since the kernel has another name.
 
-    A logical volume has two: /dev/GROUP/VOLUME is /dev/mapper/GROUP-VOLUME.
+    A logical volume has two names: /dev/GROUP/VOLUME is /dev/mapper/GROUP-VOLUME.
     """
     wanted, found = (_VOLUME.sub(_mapped, str(side).rstrip("/")) for side in (declared, observed))
     if "=" in wanted or wanted.startswith("/dev/disk/"):
@@ -254,16 +254,16 @@ def _mapped(found: re.Match[str]) -> str:
 
 
 def filesystem(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare types of file systems."""
+    """Compare file system types."""
     wanted, found = _word(declared), _word(observed)
     is_same = wanted in {found, "auto"} or {wanted, found} == {"nfs", "nfs4"}
     return None if is_same else Difference(observed)
 
 
 def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare options of a mount: at least the declared ones that the kernel shows must be there.
+    """Compare mount options: the declared ones that the kernel shows must be observed.
 
-    Whatever is declared, the kernel shows more.
+    The kernel shows more options than are declared.
     """
     wanted, found = values.items(declared), values.items(observed)
     opposite = {"ro": "rw", "rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
@@ -276,7 +276,7 @@ def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 
 def calendar(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare when a timer elapses: `*-*-* 00:00:00 (daily)` may be declared as either."""
+    """Compare calendar events of a timer: for `*-*-* 00:00:00 (daily)`, either form matches."""
     wanted = declared if isinstance(declared, list) else [declared]
     shown = observed if isinstance(observed, list) else [observed]
     names = [{str(one), *str(one).rstrip(")").split(" (")} for one in shown]
@@ -286,24 +286,24 @@ def calendar(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 
 def schedule(declared: Json, observed: Json, seen: Seen) -> Difference | None:
-    """Compare when a job of cron runs: as it is written, or in words."""
+    """Compare the schedule of a cron job, in its notation or in words."""
     is_same = values.same(declared, observed) or values.same(declared, seen.get("schedule"))
     return None if is_same else Difference(observed)
 
 
 def spelled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare names of time zones and locales, of which some have two: UTC is Etc/UTC."""
+    """Compare names of time zones and locales, which may have two names: UTC is Etc/UTC."""
     sides = (
         _word(side).removeprefix("etc/").replace("utf-8", "utf8") for side in (declared, observed)
     )
     return None if len(set(sides)) == 1 else Difference(observed)
 
 
-# What units may be declared to be besides, as systemd shows them in `sub_state`.
+# Further states of units that may be declared, as systemd shows them in `sub_state`.
 _SUB_STATES: Final = frozenset("waiting elapsed plugged abandoned tentative".split())
 _IS_UP: Final = UP | DOWN | FAILED | _MOVING | _RELOADING | _SUB_STATES
 _STARTS: Final = frozenset("enable disable mask masked masked-runtime bad true false".split())
-# The words that such a value may be: another one is likely to be misspelled.
+# Known words of each comparison: any other word is likely misspelled.
 _KNOWN: Final[Mapping[Meaning, frozenset[str]]] = {
     state: _IS_UP | ABSENT | _INSTALLED,
     installed: _INSTALLED | ABSENT | {"held"},
@@ -313,7 +313,7 @@ _MAX_SHOWN: Final = 64
 
 
 def puzzle(means: Meaning, declared: Json) -> str:
-    """Say that a declared word means nothing, and which one may be meant; empty if it does."""
+    """Return a message if a declared word is unknown, with a suggestion; empty if it is known."""
     word, known = _word(declared), _KNOWN.get(means, frozenset())
     is_version = word[:1].isdigit() or word.startswith(("<", "=", ">"))
     if not known or not word or word in known or is_version or values.is_true(declared) is not None:

@@ -1,4 +1,4 @@
-"""Things that may have changed, and wait to be looked at."""
+"""The queue of objects that may have changed and are to be compared."""
 
 import asyncio
 from collections import deque
@@ -8,12 +8,12 @@ from typing import Final
 
 from opdbus.state.object import ObjectId
 
-# Things that are looked at at a time: some milliseconds' work.
+# Objects in a batch: some milliseconds of work.
 AT_A_TIME: Final = 100
 
 
 class WorkQueue:
-    """Things in the order in which they came; `news` is set when some come."""
+    """Objects in order of arrival; `news` is set when some are added."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -21,18 +21,18 @@ class WorkQueue:
 
     @property
     def is_more(self) -> bool:
-        """Whether something may wait."""
+        """True if objects may be queued."""
         return bool(self._parts)
 
     def add(self, object_ids: Iterable[ObjectId]) -> None:
-        """Have things looked at; those of an iterator are not kept."""
+        """Queue objects; an iterator is consumed lazily, without a copy."""
         self._parts.append(
             object_ids if isinstance(object_ids, Iterator) else iter(tuple(object_ids))
         )
         self.news.set()
 
     def take(self) -> list[ObjectId]:
-        """Return some of the things, each once."""
+        """Return about AT_A_TIME queued objects, each once."""
         found: dict[ObjectId, None] = {}
         while self._parts and len(found) < AT_A_TIME:
             part = dict.fromkeys(islice(self._parts[0], AT_A_TIME))

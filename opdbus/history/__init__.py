@@ -1,1 +1,1 @@
-"""What changed: every change of an object, in a chain of hashes."""
+"""History: every change of an object, as a row of a hash chain."""

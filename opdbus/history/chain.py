@@ -1,6 +1,6 @@
-"""The chain of rows: each hash covers the row and the hash before, and a tree covers them all.
+"""The hash chain of rows: each hash covers a row and the hash before; a tree covers them all.
 
-The tree is that of RFC 6962, so that its root vouches for any number of rows in 32 bytes.
+The tree is that of RFC 6962: its root authenticates any number of rows in 32 bytes.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _START: Final = bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The end of a chain: how many rows it ever had, the last hash, the tree's frontier.
+    """The end of a chain: the number of rows ever added, the last hash, the tree's frontier.
 
     The frontier has the root of each full subtree, the largest first: one for each 1 bit of `seq`.
     """
@@ -31,7 +31,7 @@ class Head:
 
 
 def grow(frontier: list[bytes], size: int, row: bytes) -> None:
-    """Add a row's hash to the frontier of a tree that has so many rows."""
+    """Add the hash of a row, in place, to the frontier of a tree of `size` rows."""
     node = _sha(b"\0", row)
     while size & 1:
         node = _sha(b"\1", frontier.pop(), node)
@@ -40,7 +40,7 @@ def grow(frontier: list[bytes], size: int, row: bytes) -> None:
 
 
 def extend(frontier: list[bytes], size: int, number: int, row: bytes) -> None:
-    """Add the row of this number to a tree of so many rows; one that is missing has no hash."""
+    """Add row `number` to the frontier of a tree of `size` rows; missing rows hash as empty."""
     for seq in range(size, number - 1):
         grow(frontier, seq, b"")
     grow(frontier, number - 1, row)
@@ -57,12 +57,12 @@ def root_of(frontier: Sequence[bytes]) -> bytes:
 
 
 def row_hash(before: bytes, row: Sequence[Json]) -> bytes:
-    """Return the hash of a row (32 bytes) that follows the one with the hash `before`."""
+    """Return the hash of a row (32 bytes); `before` is the hash of the row before."""
     return _sha(b"\0", before, canonical(row).encode())
 
 
 def values_digest(salt: bytes, fields: str) -> bytes:
-    """Return the digest of a row's fields (32 bytes); without the salt it tells nothing of them."""
+    """Return the digest of a row's fields (32 bytes); the salt prevents guessing of values."""
     return _sha(salt, fields.encode())
 
 

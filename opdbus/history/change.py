@@ -1,36 +1,36 @@
-"""A change of an object: what it was, why, and the fields before and after. Pure."""
+"""A change of an object: its kind, cause, and fields before and after. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.state.object import Identity, Json, canonical
 
-# An `event` left no field changed, such as a restart; `drift`, `intended`, `healed` and
-# `undeclared` are about a declaration; `forgot` says that values of other rows were erased.
+# An `event`, such as a restart, changes no field; `drift`, `intended`, `healed` and `undeclared`
+# are about a declaration; `forgot` records the erasure of values in other rows.
 What: TypeAlias = Literal[
     "appeared", "changed", "gone", "event", "drift", "intended", "healed", "undeclared", "forgot"
 ]
-# The causes that no source of changes gives: the first listing of a source, what changed while
-# op-dbus or the host was not running, and objects that come or leave with all of their source.
+# Causes that op-dbus sets itself: the first listing of a source, changes while op-dbus or the host
+# was not running, and objects that come or go with their whole source.
 FIRST, START, BOOT, SOURCE = "first", "start", "boot", "source"
 STATE_FILE: Final = "state file"
-# what the file declared lately is not so, and the time for that is over
+# the host did not follow a recent declaration in time
 NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"
-# What causes begin with.
+# The first words of causes.
 SORTS_OF_CAUSES: Final = (
     *("apt", BOOT, "bus", "dpkg", "exit", FIRST, "job", "kernel", "redaction", "reload", "rpm"),
     *(SOURCE, START, STATE_FILE),
 )
-# In bytes as JSON; of larger changes only the names of the fields are kept.
+# In characters of JSON; larger changes keep only the names of fields.
 MAX_VALUES: Final = 256 << 10
 MAX_CAUSE: Final = 200
 
 
 class Why(NamedTuple):
-    """Why an object changed: the cause, and how many other changes of it this one stands for.
+    """The cause of a change, and the number of other changes that were coalesced into it.
 
-    An event is recorded although it may have left all fields as they were. Fields that were only
-    `seen` to be so are no change.
+    With `is_event`, the change is recorded even if no field changed. Fields in `seen` were only
+    observed again: they are no change.
     """
 
     cause: str = ""
@@ -40,9 +40,9 @@ class Why(NamedTuple):
 
 
 class FieldChange(NamedTuple):
-    """A field by the keys that lead to it; `before` and `after` hold its value, if it had one.
+    """A field by the keys that lead to it; `before` and `after` hold one value or none.
 
-    Both are None where values are not kept.
+    Both are None if values are not kept.
     """
 
     path: Sequence[str]
@@ -50,13 +50,13 @@ class FieldChange(NamedTuple):
     after: Sequence[Json] | None
 
 
-# The fields of a row whose values were erased: one without a name, and without values.
+# The fields of an erased row: one without a name and without values.
 NOTHING_KEPT: Final = (FieldChange((), None, None),)
 ERASED: Final = "[[[]]]"
 
 
 class Change(NamedTuple):
-    """One change of one entry. `sentence` says it in words, for search; it may be empty."""
+    """One change of one entry; `sentence` is its text for search, and may be empty."""
 
     identity: Identity
     what: What
@@ -70,23 +70,23 @@ def differences(
 ) -> list[FieldChange]:
     """Return the fields in which two states of an object differ; a list is one field."""
     if not before:
-        # thousands come at a time
+        # a fast path: thousands of objects come at a time
         return [FieldChange((key,), [], [value]) for key, value in sorted((after or {}).items())]
     return list(_differences(before or {}, after or {}, ()))
 
 
 def without_values(fields: Sequence[FieldChange]) -> list[FieldChange]:
-    """Return the same fields by their names alone."""
+    """Return the same fields without their values."""
     return [FieldChange(field.path, None, None) for field in fields]
 
 
 def to_json(fields: Sequence[FieldChange]) -> str:
-    """Write fields as canonical JSON: [path, before, after], or [path] where values are not kept.
+    """Return fields as canonical JSON: [path, before, after], or [path] without values.
 
-    What is too large is written without its values.
+    Values are left out if the text exceeds MAX_VALUES.
     """
     if not fields:
-        return "[]"  # thousands are listed at a time
+        return "[]"  # a fast path: thousands are listed at a time
     text = canonical([field if field.before is not None else field[:1] for field in fields])
     if len(text) > MAX_VALUES:
         return canonical([field[:1] for field in fields])
@@ -94,12 +94,12 @@ def to_json(fields: Sequence[FieldChange]) -> str:
 
 
 def from_json(rows: Sequence[Sequence[Json]]) -> list[FieldChange]:
-    """Read what `to_json` wrote, as parsed JSON."""
+    """Return fields from the parsed JSON of `to_json`."""
     return [FieldChange(*row) if len(row) == 3 else FieldChange(row[0], None, None) for row in rows]
 
 
 def undone(state: Mapping[str, Json], fields: Sequence[FieldChange]) -> dict[str, Json]:
-    """Return an object as it was before a change; raises KeyError if values were not kept."""
+    """Return an object as it was before a change; raise KeyError if values were not kept."""
     result = _copied(state)
     for field in fields:
         if field.before is None:
@@ -113,7 +113,7 @@ def _copied(value: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _set(state: dict[str, Json], path: Sequence[str], value: Sequence[Json]) -> None:
-    """Set a field to the one value, or remove it."""
+    """Set a field to the one value in a list; remove the field if the list is empty."""
     *parents, last = path
     for key in parents:
         inner = state.get(key)
@@ -131,7 +131,7 @@ def _differences(
 ) -> Iterator[FieldChange]:
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
-        # an empty dict is a value, one that fields come into or leave is not
+        # an empty dict is a value itself: fields that enter or leave it change it as a whole
         if isinstance(old, dict) and isinstance(new, dict) and old and new:
             yield from _differences(old, new, (*path, key))
         elif key not in before or key not in after or not _is_same(old, new):
@@ -141,8 +141,8 @@ def _differences(
 
 
 def _is_same(old: Json, new: Json) -> bool:
-    """Compare as JSON does: true is not 1, and 1 is not 1.0."""
+    """Return whether values are equal in JSON: true is not 1, and 1 is not 1.0."""
     if old != new or type(old) is not type(new):
         return False
-    # what is in a list may still differ so
+    # nested values may still differ in type
     return not isinstance(old, list | dict) or canonical(old) == canonical(new)

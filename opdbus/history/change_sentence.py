@@ -1,4 +1,4 @@
-"""A change in words, to be found by its meaning: what it is, what happened, and which fields."""
+"""The sentence of a change for search: its object, event and fields."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,24 +13,24 @@ from opdbus.state.secret_text import REDACTED
 
 MAX_FIELDS: Final = 4
 MAX_VALUE: Final = 48
-# Characters that are read for these; digits become fewer.
+# Characters of a value that are read; runs of digits become shorter.
 _MAX_READ: Final = 4096
 _DIGITS = re.compile(r"\d+")
-# Fields whose values say how a thing is; they come first.
+# State fields, which come first.
 _STATES: Final = frozenset("state active enabled status result load ensure".split())
-# Fields that say no more than others: the description is that of the object, too.
+# Fields that add nothing: volatile ones, and those that repeat the object's text.
 _IDLE: Final = VOLATILE | {*DESCRIBING, "size", "type", "modified", "packagesummary"}
 
 
 def of_change(change: Change, text: str) -> Change:
-    """Return a change with its sentence; `text` is that of the object, "" if it must not be kept.
+    """Return a change with its sentence; `text` is the object's, "" if values are not kept.
 
-    The last part, after a semicolon, begins with what happened: see happening.of.
+    The last part, after a semicolon, begins with the event: see event_words.of.
     """
     _, plugin, kind, name = change.identity
-    # its second line is what the glossary says
+    # the second line has the terms of the glossary
     named = ", ".join(text.splitlines()) or " ".join([*split(plugin), *split(kind), name])
-    # what is kept without values has no words that would tell them
+    # without values, the sentence must not reveal them by the event
     happened = event_words.of(change if text else change._replace(fields=[]))
     told = ", ".join(_told(change.fields)) if change.what == "changed" else ""
     happened += f": {told.replace('; ', ', ')}" if told else ""
@@ -47,7 +47,7 @@ def _told(fields: Iterable[FieldChange]) -> Iterator[str]:
 
 
 def _short(values: Iterable[Json]) -> str:
-    """Write a value in few words; numbers are all alike, so that sentences repeat."""
+    """Return values as short text; digits become 0, so that sentences repeat."""
     text = ", ".join(map(_plain, values))
     if REDACTED in text:
         return REDACTED

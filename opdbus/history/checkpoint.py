@@ -1,6 +1,6 @@
-"""Checkpoints: what history was at a moment, in three lines of text that the journal keeps.
+"""Checkpoints: the root of history at a moment, as three lines of text in the journal.
 
-The text is that of C2SP's tlog-checkpoint: the origin, the number of rows, the root of the tree.
+The format is C2SP's tlog-checkpoint: the origin, the number of rows, the root of the tree.
 """
 
 import base64
@@ -13,7 +13,7 @@ from opdbus.history.chain import Head
 from opdbus.settings.parsing import decimal
 
 FIELD: Final = "OPDBUS_CHECKPOINT"
-# The first row that is kept from that moment on: rows before it are pruned, and may be missing.
+# The first row that is kept from then on: earlier rows are pruned, and may be missing.
 FIRST_FIELD: Final = "OPDBUS_FIRST"
 _APPLICATION: Final = bytes.fromhex("8837585d420357e3ec4fcbd29752ea6f")
 _MACHINE: Final = re.compile("[0-9a-f]{32}")
@@ -21,7 +21,10 @@ _HASH_BYTES: Final = 32
 
 
 class Checkpoint(NamedTuple):
-    """The root over the first `size` rows, as the journal got it `at` microseconds since 1970."""
+    """The root over the first `size` rows, logged `at` microseconds since 1970.
+
+    `first` is the first row that was kept then.
+    """
 
     size: int
     root: bytes
@@ -30,7 +33,10 @@ class Checkpoint(NamedTuple):
 
 
 def origin(machine_id: str) -> str:
-    """Name the history of a machine; its id cannot be computed from it, see machine-id(5)."""
+    """Return the name of a machine's history, from which its id cannot be computed.
+
+    See machine-id(5).
+    """
     if not _MACHINE.fullmatch(machine_id.strip()):
         return "op-dbus/unknown"
     machine = bytes.fromhex(machine_id.strip())
@@ -42,12 +48,12 @@ def origin(machine_id: str) -> str:
 
 
 def text_of(head: Head, origin: str) -> str:
-    """Write the checkpoint of a chain that ends so."""
+    """Return the checkpoint of a chain with this end."""
     return f"{origin}\n{head.seq}\n{base64.b64encode(head.root()).decode()}\n"
 
 
 def read(text: str, at: int, first: str = "") -> Checkpoint | None:
-    """Read a checkpoint; None for what `text_of` cannot have written."""
+    """Parse a checkpoint; return None if `text_of` cannot have written it."""
     name, size, root, *rest = [*text.split("\n"), "", ""]
     try:
         data = base64.b64decode(root, validate=True)

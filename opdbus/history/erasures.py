@@ -1,4 +1,4 @@
-"""Why values are missing: only a later row of the chain may say that they were erased."""
+"""The reasons for missing values: a later row of the chain must record their erasure."""
 
 import json
 import sqlite3
@@ -11,15 +11,15 @@ from opdbus.state.object import Identity
 
 
 class Erasures:
-    """What a database says of erased values."""
+    """Erasures that the rows of a database record."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        # first and last numbers of rows that a row `forgot` names, read when they are needed
+        # ascending first and last numbers of the ranges in rows `forgot`, read on first use
         self._ranges: tuple[array[int], array[int]] | None = None
 
     def explain(self, seq: int, identity: Identity) -> bool:
-        """Return whether a later row says that the values of a row were erased."""
+        """Return whether a later row records that the values of a row were erased."""
         return self._is_forgotten(seq) or self._is_withdrawn(seq, identity)
 
     def _is_forgotten(self, seq: int) -> bool:
@@ -32,7 +32,7 @@ class Erasures:
         return place >= 0 and seq <= self._ranges[1][place]
 
     def _forgotten(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges that rows `forgot` name; what one names, no other one does."""
+        """Yield the ranges of rows `forgot`; ranges do not overlap."""
         rows = "SELECT seq, fields FROM history WHERE what = 'forgot' AND salt IS NOT NULL"
         for seq, fields in self._database.execute(rows):
             try:
@@ -42,7 +42,7 @@ class Erasures:
                     for first, last in (after[0] if path == ["rows"] else ())
                 )
             except (TypeError, ValueError, LookupError):
-                continue  # a damaged row, which is found as such
+                continue  # verification reports the damaged row
 
     def _is_withdrawn(self, seq: int, identity: Identity) -> bool:
         withdrawal = (

@@ -1,4 +1,4 @@
-"""What a question says to have happened, by happenings.tsv, and which sentences say so, too."""
+"""The events that a question asks for, by happenings.tsv, and the sentences that match them."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from opdbus.language import kinds, tables, vocabulary
 # One bit for each row of the table.
 Happenings: TypeAlias = int
 _OF_DECLARATIONS = re.compile(r"declar|drift|intend|state file")
-# What is called as the state that it leads to: the row of the vocabulary that begins so.
+# Events that are also named by the resulting state: the vocabulary row that begins so.
 _SAID: Final = {
     "failed": "failed", "started": "running", "stopped": "stopped", "enabled": "enabled",
     "disabled": "disabled", "masked": "masked", "filled": "full", "freed": "empty",
     "killed": "killed", "went up": "up", "went down": "down", "writable": "writable",
     "read-only": "read only",
 }  # fmt: skip
-# A denial may be so many words before what it denies: `not in sudo`.
+# The most words between a negation and the event: `not in sudo`.
 _DENIED_WITHIN: Final = 2
 _FILLERS: Final = frozenset(
     "a an the next be been being is are was were got get it they to its any".split()
@@ -27,10 +27,10 @@ _FILLERS: Final = frozenset(
 
 
 def asked(question: str) -> list[Happenings]:
-    """Return what a question says to have happened: for each phrase, what it may mean.
+    """Return the events that a question asks for, each as the bits of its meanings.
 
-    What is denied is the opposite: `no longer an administrator`. So is what one may have, where the
-    question says that something was lost: `who lost root access`.
+    A negated event is the opposite: `no longer an administrator`. So is a membership, if the
+    question mentions a loss: `who lost root access`.
     """
     words = _telling(vocabulary.plain(question))
     found = [
@@ -44,14 +44,14 @@ def asked(question: str) -> list[Happenings]:
 
 
 def besides(question: str) -> list[str]:
-    """Return the words of a question that do not say what happened."""
+    """Return the words of a question that name no event."""
     words = _telling(vocabulary.plain(question))
     saying = _saying(words, question)
     return [word for n, word in enumerate(words) if n not in saying]
 
 
 def saying(question: str) -> frozenset[str]:
-    """Return the words of a question that say what happened."""
+    """Return the words of a question that name an event."""
     words = _telling(vocabulary.plain(question))
     return frozenset(words[n] for n in _saying(words, question))
 
@@ -61,7 +61,7 @@ def _saying(words: Sequence[str], question: str) -> set[int]:
 
 
 def _said(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happenings]]:
-    """Yield the phrases that say what happened: `kernel tuning` only names a sort of things."""
+    """Yield the phrases that name events; those in a kind's name (`kernel tuning`) do not."""
     names = kinds.names(question)
     for at, length, bits in _phrases().find(words, lambda _at: True):
         phrase = f" {' '.join(words[at : at + length])} "
@@ -70,17 +70,17 @@ def _said(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happe
 
 
 def asks_for_declarations(question: str) -> bool:
-    """Return whether a question is about what is declared, and not only about the host."""
+    """Return whether a question is about declarations, not only about the host."""
     return bool(_OF_DECLARATIONS.search(question.lower()))
 
 
 def is_of_declaration(sentence: str) -> bool:
-    """Return whether a sentence tells of what the state file says, or how a thing differs."""
+    """Return whether a sentence is about a declaration or about drift."""
     return happened(sentence)[0] in event_words.OF_DECLARATIONS
 
 
 def is_alike(one: str, other: str) -> bool:
-    """Return whether the same happened by two sentences; a failure is first of all that."""
+    """Return whether two sentences have the same main event, which is `failed` if there is any."""
     return _first(one) == _first(other)
 
 
@@ -90,19 +90,19 @@ def _first(sentence: str) -> str:
 
 
 def happened(sentence: str) -> list[str]:
-    """Return what happened by a sentence, in the words of happenings.tsv."""
+    """Return the events of a sentence, in the words of happenings.tsv."""
     return sentence.rpartition("; ")[2].partition(":")[0].split(", ")
 
 
 def share(wanted: Sequence[Happenings], sentence: str) -> float:
-    """Return the share of what is asked for that happened by a sentence with the words of `of`."""
+    """Return the share of the wanted events that a sentence has."""
     bits = [_bits().get(word, 0) for word in happened(sentence)]
     met = [any(each & bit for bit in bits) for each in wanted]
     return sum(met) / len(met) if met else 0.0
 
 
 def words(wanted: Sequence[Happenings]) -> list[str]:
-    """Return the words that sentences have for what is asked for."""
+    """Return the words that sentences have for the wanted events."""
     return [word for word, bit in _bits().items() if any(each & bit for each in wanted)]
 
 
@@ -123,7 +123,7 @@ def _opposites() -> Mapping[Happenings, Happenings]:
 
 
 def _opposite(bits: Happenings) -> Happenings:
-    """Return the opposite of what happened; what has none stays."""
+    """Return the opposite event, or the same one if it has none."""
     found = [other for bit, other in _opposites().items() if bits & bit]
     return reduce(or_, found) if found else bits
 

@@ -1,4 +1,4 @@
-"""What happened in a change, in the words of happenings.tsv."""
+"""The event of a change, in the words of happenings.tsv."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opdbus.history.change import Change
     from opdbus.state.object import Json
 
-# The value of a field before and after; None where it has none.
+# Maps the values of a field before and after (None for no value) to words.
 _Turn: TypeAlias = Callable[["Json", "Json"], str]
 
 _APPEARED: Final = {
@@ -36,9 +36,9 @@ _GONE: Final = {
 }
 # Members may become root by sudo or su. Members of adm may only read logs.
 ADMINISTRATORS: Final = frozenset({"sudo", "wheel", "admin"})
-# The field that says who is in a group, and in which groups an account is.
+# The field with the members of a group or the groups of an account.
 _MEMBERSHIPS: Final = {"group": "members", "account": "groups"}
-# What a state that a thing comes to is called.
+# Events by the state that an object enters.
 _STATES: Final = {
     **dict.fromkeys(("failed", "error", "crashed", "degraded"), "failed"),
     **dict.fromkeys(("active", "running", "started"), "started"),
@@ -50,10 +50,10 @@ _WHATS: Final = {
     "drift": "drifted",
     **{what: what for what in ("healed", "intended", "undeclared")},
 }
-# What the state file says is no change of the host.
+# Events of declarations, which are no changes of the host.
 _DECLARED: Final = {"appeared": "intended", "changed": "intended", "gone": "undeclared"}
 OF_DECLARATIONS: Final = frozenset((*_DECLARED.values(), *_WHATS.values()))
-# What left an object as it was, by what a job did.
+# Events that change no field, by the verb of the job.
 _EVENTS: Final = {
     "restart": "restarted",
     "start": "started",
@@ -61,15 +61,15 @@ _EVENTS: Final = {
     "reload": "reloaded",
     "failed": "failed",
 }
-# What tells of the content of a file.
+# Fields that depend on the content of a file.
 _OF_CONTENT: Final = frozenset(("sha256", "size"))
-# Shares of a file system in percent.
+# The share of a file system, in percent, from which it is filled.
 _FULL: Final = 80
 _NUMBER = re.compile(r"[0-9]+")
 
 
 def of(change: Change) -> str:
-    """Return what happened, the words joined with commas; "changed" where nothing else is known."""
+    """Return the events of a change, joined by commas; "changed" if nothing else is known."""
     if change.what == "event":
         cause = change.why.cause
         return "restarted" if jobs.ended_by(cause) else _event(jobs.alone(cause))
@@ -87,10 +87,10 @@ def of(change: Change) -> str:
 
 
 def _is_same_content(change: Change) -> bool:
-    """Return whether nothing says that a file has another content."""
+    """Return whether no field shows that the content of a file changed."""
     if change.what != "changed" or change.identity.kind != "file" or not change.fields:
         return False
-    # what is read only before, or only after, may be as it was; without values it is not known
+    # a field that was read only before or only after may be unchanged; without values it is unknown
     return all(
         before is not None
         and path[-1] != "missing"
@@ -100,7 +100,7 @@ def _is_same_content(change: Change) -> bool:
 
 
 def _first(what: str, kind: str) -> str:
-    """Return what a change says without its fields."""
+    """Return the events that do not depend on fields."""
     if what == "appeared":
         return _APPEARED.get(kind, "added")
     if what == "gone":
@@ -109,7 +109,7 @@ def _first(what: str, kind: str) -> str:
 
 
 def _event(cause: str) -> str:
-    # what op-dbus did not see was a restart, too
+    # a change that was missed was a restart as well
     if cause == jobs.GAVE_UP:
         return "failed"
     if cause.startswith("exit:"):
@@ -124,7 +124,7 @@ def _ended(how: str) -> str:
 
 
 def _done(cause: str) -> str:
-    """Return what a job did, such as restart; empty for other causes."""
+    """Return the verb of a job, such as restart; empty for other causes."""
     if not cause.startswith("job:"):
         return ""
     return "failed" if cause.endswith(", failed") else jobs.act(cause)
@@ -144,13 +144,13 @@ def _turns(change: Change) -> Iterator[str]:
 
 
 def _is_run(path: Sequence[str], before: object, after: object) -> bool:
-    """Return whether a field says that a unit that a job started is done again."""
+    """Return whether a field shows that a unit that a job started has finished."""
     was_down = before in (["failed"], ["activating"])
     return list(path) == ["active_state"] and was_down and after == ["inactive"]
 
 
 def _joined(change: Change) -> Iterator[str]:
-    """Yield what became of those who came into a group, or left it; some may become root."""
+    """Yield events of members that joined or left a group; some become administrators."""
     for path, *sides in change.fields:
         if path[-1] == _MEMBERSHIPS[change.identity.kind] and None not in sides:
             before, after = (_members(values) for values in sides)
@@ -179,14 +179,14 @@ def _sub(before: Json, after: Json) -> str:
 
 
 def _result(_before: Json, after: Json) -> str:
-    # an earlier result is forgotten when a unit is started
+    # systemd clears the result when a unit starts
     return "" if after in (None, "", "success") else _ended(str(after))
 
 
 def _version(before: Json, after: Json) -> str:
     if not before or not after:
         return ""
-    # as numbers of any length: int() reads 4,300 digits at most
+    # numbers of any length: int() reads at most 4,300 digits
     numbers = ((n.lstrip("0") for n in _NUMBER.findall(str(value))) for value in (before, after))
     old, new = ([(len(n), n) for n in each] for each in numbers)
     return "downgraded" if new < old else "upgraded"

@@ -1,4 +1,4 @@
-"""Values of history are erased on request; the rows stay, and the chain holds without them."""
+"""Erasure of values in history on request; the rows stay, and the chain stays valid."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -9,17 +9,17 @@ from opdbus.history.row_filter import of_objects
 from opdbus.platform.slices import batches
 from opdbus.state.object import Identity, ObjectId, canonical
 
-# What rows `forgot` are about.
+# The object of rows `forgot`.
 HISTORY: Final = Identity("history", "op-dbus", "history", "values")
-# Ranges of numbers in one row: more of them would be too large for it.
+# The most ranges in one row, which limits its size.
 _MOST_RANGES: Final = 4000
 _OF_DRIFT: Final = "what IN ('drift', 'intended', 'healed', 'undeclared')"
 
 
 class Target(NamedTuple):
-    """What is to be forgotten: an object, one row, or what has a text in its values.
+    """The rows to erase: those of an object, one row, or those that contain a text.
 
-    Of `declarations`, the rows that say how the object is other than declared.
+    `declarations` are the object's declared names: their rows about drift are included.
     """
 
     object_id: ObjectId | None = None
@@ -28,7 +28,7 @@ class Target(NamedTuple):
     declarations: Sequence[ObjectId] = ()
 
     def clause(self) -> tuple[str, Sequence[str | int]]:
-        """Return SQL that is true of the rows that are meant, and the values in it."""
+        """Return SQL that is true of the rows, and the values of its parameters."""
         if self.object_id:
             sql, values = of_objects([self.object_id, *self.declarations])
             return f"{sql} AND ((plugin, kind, name) = (?, ?, ?) OR {_OF_DRIFT})", [
@@ -37,16 +37,16 @@ class Target(NamedTuple):
             ]
         if self.row:
             return "seq = ?", [self.row]
-        # as it is written inside JSON
+        # the text as JSON escapes it
         written = canonical(self.text)[1:-1]
         said = "instr((SELECT text FROM sentences WHERE id = sentence), ?)"
         return f"(instr(fields, ?) OR {said})", [written, self.text]
 
 
 class Forgotten(NamedTuple):
-    """The rows that were erased, and how many have the text in what cannot be: name or cause.
+    """The erased rows, and the number of rows that have the text in a name or cause.
 
-    `last` is the last row of history now.
+    Those cannot be erased. `last` is the last row of history.
     """
 
     rows: Sequence[int]
@@ -57,9 +57,9 @@ class Forgotten(NamedTuple):
 def forget(
     ledger: Ledger, target: Target, numbers: range, cause: str, at: int, boot: str
 ) -> list[int]:
-    """Erase values of rows of some numbers, and say in rows `forgot` of which rows.
+    """Erase values of rows in a range of numbers; record the erasure in rows `forgot`.
 
-    Call inside a transaction. Returns the numbers of the rows.
+    Call it inside a transaction. Return the numbers of the erased rows.
     """
     clause, values = target.clause()
     among = (numbers.start, numbers.stop - 1)
@@ -71,7 +71,7 @@ def forget(
 
 
 def note(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boot: str) -> None:
-    """Say that the values of these rows were erased, so that verification expects it."""
+    """Record that the values of rows were erased, so that verification expects it."""
     for part in batches(_ranges(sorted(rows)), _MOST_RANGES):
         count = sum(last - first + 1 for first, last in part)
         fields = [FieldChange(["count"], [], [count]), FieldChange(["rows"], [], [part])]
@@ -79,7 +79,7 @@ def note(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boot: str) ->
 
 
 def _ranges(rows: Iterable[int]) -> Iterator[list[int]]:
-    """Yield [first, last] of each run of numbers that follow one another."""
+    """Yield [first, last] of each run of consecutive numbers."""
     run: list[int] = []
     for row in rows:
         if run and row == run[1] + 1:
@@ -93,7 +93,7 @@ def _ranges(rows: Iterable[int]) -> Iterator[list[int]]:
 
 
 def count_named(ledger: Ledger, text: str) -> int:
-    """Count the rows that have a text in what cannot be erased: their names, and causes."""
+    """Count the rows that have a text in names or causes, which cannot be erased."""
     (count,) = ledger.database.execute(
         "SELECT count(*) FROM history WHERE instr(plugin, ?1) OR instr(kind, ?1)"
         " OR instr(name, ?1) OR instr(cause, ?1)",

@@ -1,4 +1,4 @@
-"""A table of words for full text search (FTS5): what has the terms of a question."""
+"""Full-text search in an FTS5 table."""
 
 import itertools
 import json
@@ -6,15 +6,15 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-# How all tables of words have them.
+# The tokenizer of all FTS5 tables.
 TOKENIZED: Final = "tokenize='porter unicode61'"
 
 
 class FullText:
-    """A table of FTS5 through one connection; `weights` are those of its columns.
+    """An FTS5 table through one connection; `weights` are the BM25 weights of its columns.
 
-    Rows are given as few rows of SQL: the driver releases the GIL for each, and gets it back from a
-    busy thread only after 5 ms.
+    Results come as one SQL row of JSON: the driver releases the GIL for each row and, beside a busy
+    thread, gets it back only after 5 ms.
     """
 
     def __init__(
@@ -26,15 +26,15 @@ class FullText:
         self._order = "ORDER BY rowid DESC" if newest_first else ""
 
     def match(self, terms: Sequence[str], limit: int) -> list[tuple[int, float]]:
-        """Return (row, BM25 score, larger is better) of the best matches of any term."""
+        """Return (row id, BM25 score, larger is better) of the best matches of any term."""
         return self._best(_any(terms), limit)
 
     def best(self, matches: Mapping[str, int], limit: int, enough: int) -> list[tuple[int, float]]:
-        """Return the same of any term; `matches` says how many rows have each.
+        """Return the same as `match` with bounded work; `matches` has the row count of each term.
 
-        SQLite gives each row that matches its score: half of all rows take too long. Where terms
-        have more than `enough` rows, those of the rarest terms are given, with what the other terms
-        add to their scores; and where even the rarest one has more, the first of them.
+        SQLite scores every matching row, which takes too long for half of all rows. If the terms
+        match more than `enough` rows, only rows of the rarest terms are scored, by all terms; if
+        the rarest term alone matches more, only its first `enough` rows.
         """
         terms = sorted((term for term in matches if matches[term]), key=matches.__getitem__)
         if not terms:
@@ -43,7 +43,7 @@ class FullText:
         rare = max(1, sum(total <= enough for total in totals))
         found = dict(self._best(_any(terms[:rare]), limit, enough))
         if rare < len(terms):
-            # few rows of the rarest terms are not all that may be meant
+            # the rarest terms match fewer than `limit` rows: add the next term
             first = rare + (totals[rare - 1] < limit)
             both = f"({_any(terms[:first])})"
             both += f" AND ({_any(terms[first:])})" if terms[first:] else ""
@@ -51,7 +51,7 @@ class FullText:
         return sorted(found.items(), key=lambda row: -row[1])[:limit]
 
     def _best(self, wanted: str, limit: int, most: int = -1) -> list[tuple[int, float]]:
-        """Return (row, score) of the best of the first matches, at most so many; -1: of all."""
+        """Return (row id, score) of the best of the first `most` matches; -1 for all matches."""
         ids, scores = self._database.execute(
             "SELECT json_group_array(id), json_group_array(score) FROM ("  # noqa: S608 -- our own names
             f"SELECT * FROM (SELECT rowid AS id, {self._score} AS score FROM {self._table}"
@@ -61,7 +61,7 @@ class FullText:
         return list(zip(json.loads(ids), json.loads(scores), strict=True))
 
     def having(self, phrase: str, limit: int) -> list[int]:
-        """Return the rows that have a phrase, in any word form; at most so many."""
+        """Return at most `limit` ids of rows that contain a phrase, in any word form."""
         (ids,) = self._database.execute(
             "SELECT json_group_array(rowid) FROM"  # noqa: S608 -- our own names
             f" (SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? {self._order} LIMIT ?)",
@@ -80,5 +80,5 @@ def _any(terms: Sequence[str]) -> str:
 
 
 def quoted(term: str) -> str:
-    """Quote a term for FTS5, so that it has no operators."""
+    """Quote a term for FTS5, so that it contains no operators."""
     return '"' + term.replace('"', '""') + '"'

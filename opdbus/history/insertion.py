@@ -1,8 +1,7 @@
-"""Rows are inserted many with each statement.
+"""Bulk insertion: many rows with each SQL statement.
 
-With one for each row, the full-text index writes its words down after each of them, which takes as
-long as all the rest. And SQLite gives Python's lock back for as long as a statement runs: a thread
-that computes meanwhile keeps it waiting after each.
+With one statement a row, FTS5 flushes its index after each, which doubles the time. SQLite also
+releases the GIL for each statement, and has to wait for it while another thread computes.
 """
 
 import sqlite3
@@ -13,17 +12,17 @@ from typing import Any, Final
 
 from opdbus.platform.slices import batches
 
-# Some milliseconds' work; SQLite takes 32,766 values with a statement.
+# Some milliseconds of work; SQLite takes at most 32,766 values in a statement.
 _AT_A_TIME: Final = 128
 
 
 def insert(
     database: sqlite3.Connection, into: str, rows: Iterable[Sequence[Any]], after: str = ""
 ) -> None:
-    """Insert rows `into` a table, such as `INSERT INTO it (a, b)`, and what comes `after`.
+    """Insert rows; `into` is as `INSERT INTO it (a, b)`, `after` the rest of the statement.
 
-    Bytes are better given as a bytearray, and bool as int: the driver asks each time whether
-    something adapts other types, which takes as long as three values.
+    Pass bytes as bytearray and bool as int: for other types, the driver looks for an adapter each
+    time, which takes as long as three values.
     """
     for part in batches(rows, _AT_A_TIME):
         values = _values(len(part), len(part[0]))

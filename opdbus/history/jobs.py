@@ -1,4 +1,7 @@
-"""What rows of units stand for: the cause `job:9 restart, after 2 stop 1 start` is of all. Pure."""
+"""Causes of unit changes: a row with `job:9 restart, after 2 stop 1 start` stands for all of them.
+
+Pure functions.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,15 +9,15 @@ from typing import Final
 
 from opdbus.settings.parsing import decimal
 
-# the job or the exit; what happened before, how often; and how it went
+# the job or exit; earlier causes and their counts; the outcome
 _PARTS: Final = re.compile(r"(job:\d+[^,]*|exit(?::[^,]*)?)(?:, after ([^,]*))?(.*)", re.DOTALL)
 
-# A service ended so often that systemd does not start it any more.
+# A service that exited so often that systemd does not restart it.
 GAVE_UP: Final = "exit:start limit"
 
 
 def act(cause: str) -> str:
-    """Return what was done, such as restart; empty where a cause is neither a job nor an exit."""
+    """Return the verb of a cause, such as restart, or exit; empty for other causes."""
     parts = _PARTS.fullmatch(cause)
     if not parts or parts[1].startswith("job:"):
         return "".join(parts[1].split()[1:2]) if parts else ""
@@ -22,7 +25,7 @@ def act(cause: str) -> str:
 
 
 def others(cause: str) -> Mapping[str, int]:
-    """Return what happened before that has no row of its own, and how often."""
+    """Return the earlier causes without a row of their own, and their counts."""
     parts = _PARTS.fullmatch(cause)
     words = (parts[2] or "").split() if parts else []
     counts = ((word, decimal(n)) for n, word in zip(words[::2], words[1::2], strict=False))
@@ -30,21 +33,22 @@ def others(cause: str) -> Mapping[str, int]:
 
 
 def ended_by(cause: str) -> str:
-    """Return what ended a unit, exit or stop, that a start made what it was; empty without."""
+    """Return the cause that ended a unit before its start, exit or stop; empty if there is none."""
     before = others(cause) if act(cause) == "start" else {}
     return next((word for word in ("exit", "stop") if word in before), "")
 
 
 def alone(cause: str) -> str:
-    """Return the cause without what happened before."""
+    """Return the cause without the earlier ones."""
     parts = _PARTS.fullmatch(cause)
     return parts[1] + parts[3] if parts else cause
 
 
 def joined(before: str, count: int, after: str) -> str:
-    """Return the cause of a row for what had one cause and, later, another.
+    """Return the cause of a row that combines a cause and a later one.
 
-    The first stands for `count` changes. How often its own job was done is what `others` lack.
+    The first cause stands for `count` changes; `count` less the sum of `others` is the count of its
+    own verb.
     """
     parts = _PARTS.fullmatch(after)
     if not parts:
@@ -59,6 +63,6 @@ def joined(before: str, count: int, after: str) -> str:
 
 
 def is_step(before: str, after: str) -> bool:
-    """Return whether what has a cause only goes on with what a job did before."""
+    """Return whether a cause continues the job of the cause before."""
     number = before.partition(" ")[0]
     return number.startswith("job:") and after.partition(" ")[0] in {"", number}

@@ -18,9 +18,9 @@ from opdbus.language.object_text import digest_of
 from opdbus.platform.slices import batches
 from opdbus.state.object import Identity
 
-# So many rows have one row of `history_times`: reading them takes a millisecond.
+# Rows that share a row of `history_times`: reading them takes a millisecond.
 BLOCK: Final = 1024
-# The fact up to which row history may have what is secret by today's rules, if any does.
+# The fact with the last row that may have values that are secret by the present rules.
 UNCHECKED: Final = "history unchecked"
 _TIMES: Final = """
 CREATE TABLE IF NOT EXISTS history_times (
@@ -79,13 +79,13 @@ INSERT INTO history_times VALUES (?1, ?2, ?2) ON CONFLICT (block) DO UPDATE SET
 _FIND_TIMES: Final = f"""
 INSERT OR REPLACE INTO history_times SELECT seq / {BLOCK}, min(at), max(at) FROM history GROUP BY 1
 """  # noqa: S608 -- our own constant
-# For a database whose rows were found by an index.
+# Migration of databases that found rows by an index of their times.
 ADD_TIMES: Final = f"{_TIMES}; DROP INDEX IF EXISTS history_by_time; {_FIND_TIMES}"
 _INTO_SENTENCES: Final = "INSERT INTO sentences (id, digest, text)"
-# Sentences that are looked for at a time.
+# Digests in one query.
 _ASKED: Final = 512
 _TEXTS: Final = "boot source plugin kind name what cause fields".split()
-# What a row takes besides its texts, with its places in the indexes, and what it takes in all.
+# Bytes of a row besides its texts, with its index entries, and SQL for its whole size.
 _ROW_BYTES: Final = 300
 ROW_SIZE: Final = " + ".join([str(_ROW_BYTES), *(f"length({text})" for text in _TEXTS)])
 _HASH_BYTES: Final = 32
@@ -94,19 +94,19 @@ _NO_HASH: Final = bytes(_HASH_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The end of the chain, and about how many bytes the rows take."""
+    """The end of the chain, and the approximate size of the rows in bytes."""
 
     head: Head = field(default_factory=Head)
     bytes: int = 0
 
 
 def read_state(database: sqlite3.Connection) -> State:
-    """Return where the chain ends; raises ValueError and the like if that is damaged."""
+    """Return the end of the chain; raise ValueError or TypeError if the fact is damaged."""
     return _read(database, "history")
 
 
 def read_cut(database: sqlite3.Connection) -> Head:
-    """Return where the rows that are kept begin: after the last one that was pruned."""
+    """Return the head after the last pruned row, at which the kept rows begin."""
     return _read(database, "history cut").head
 
 
@@ -128,10 +128,10 @@ class Ledger:
         self.database = database
 
     def state(self) -> State:
-        """Return where the chain ends.
+        """Return the end of the chain.
 
-        If that is not known or not so any more, rows can be added all the same: what is wrong is
-        for verification to find.
+        If the fact is damaged or outdated, it is computed from the rows, so that rows can be added;
+        reporting the damage is left to verification.
         """
         (last,) = self.database.execute("SELECT max(seq) FROM history").fetchone()
         with suppress(ValueError, TypeError, AttributeError):
@@ -141,13 +141,13 @@ class Ledger:
         return self._found_again()
 
     def cut(self) -> Head:
-        """Return where the rows that are kept begin."""
+        """Return the head at which the kept rows begin."""
         with suppress(ValueError, TypeError, AttributeError):
             return read_cut(self.database)
         return Head()
 
     def _found_again(self) -> State:
-        """Make the end of the chain of the rows that there are."""
+        """Compute the end of the chain from the existing rows."""
         head, size = self.cut(), 0
         seq, last, frontier = head.seq, head.hash, list(head.frontier)
         rows = self.database.execute(f"SELECT seq, hash, {ROW_SIZE} FROM history ORDER BY seq")  # noqa: S608 -- our own constant
@@ -158,12 +158,12 @@ class Ledger:
         return State(Head(seq, last, tuple(frontier)), size)
 
     def append(self, changes: Iterable[Change], at: int, boot: str) -> range:
-        """Add changes at one moment, in microseconds since 1970; return their numbers."""
+        """Add changes with one time, in microseconds since 1970; return their row numbers."""
         state, changes = self.state(), [*changes]
         first, last, size = state.head.seq, state.head.hash, state.bytes
         frontier, rows = list(state.head.frontier), []
         sentences = self._sentences(change.sentence for change in changes)
-        # all at once: the system is asked without Python's lock, which others take meanwhile
+        # all salts in one call, which releases the GIL
         salts = io.BytesIO(secrets.token_bytes(chain.SALT_BYTES * len(changes)))
         for seq, change in enumerate(changes, first + 1):
             salt, sentence = salts.read(chain.SALT_BYTES), sentences.get(change.sentence)
@@ -180,25 +180,25 @@ class Ledger:
         return added
 
     def latest(self, boot: str) -> int | None:
-        """Return the time of the last row, in microseconds since 1970, if this boot has one."""
+        """Return the time of the last row, in microseconds since 1970, if it is of this boot."""
         rows = self.database.execute("SELECT boot, at FROM history ORDER BY seq DESC LIMIT 1")
         return next((at for of, at in rows if of == boot), None)
 
     def set_moved(self, rows: Iterable[tuple[float, int]]) -> None:
-        """Set how far the texts of objects moved: (cosine distance, number of the row) each."""
+        """Set the change of objects' texts: (cosine distance, row number) each."""
         self.database.executemany("UPDATE history SET moved = ? WHERE seq = ?", rows)
 
     def erase(self, identity: Identity) -> list[int]:
-        """Erase the values that are kept of an object; the chain still holds without them.
+        """Erase the stored values of an object; return the row numbers.
 
-        Returns the numbers of the rows.
+        The chain stays valid without them.
         """
         return self.erase_where(
             "plugin = ? AND kind = ? AND name = ? AND source = ?", *identity[1:], identity.source
         )
 
     def erase_where(self, clause: str, *values: str | int) -> list[int]:
-        """Erase the values of the rows of which a clause is true, and return their numbers."""
+        """Erase the values of rows that match an SQL clause; return their numbers."""
         rows = self.database.execute(
             "SELECT seq, length(fields), sentence FROM history"  # noqa: S608 -- our own text
             f" WHERE salt IS NOT NULL AND fields <> ? AND {clause}",
@@ -214,13 +214,13 @@ class Ledger:
         return [row[0] for row in rows]
 
     def restore(self, table: str, columns: str, row: Sequence[object]) -> None:
-        """Copy a row of another database, unless it is damaged beyond what the table takes."""
+        """Copy a row of another database; a row that violates a constraint is left out."""
         places = ", ".join("?" * len(row))
         with suppress(sqlite3.IntegrityError):
             self.database.execute(f"INSERT INTO {table} ({columns}) VALUES ({places})", row)  # noqa: S608 -- our own names
 
     def mend(self) -> None:
-        """Make rows, their times and sentences agree after some were restored."""
+        """Make rows, block times and sentences agree after rows were restored."""
         self.database.execute("DELETE FROM history_times")
         self.database.execute(_FIND_TIMES)
         self.database.execute(
@@ -232,7 +232,7 @@ class Ledger:
         )
 
     def drop_sentences(self, ids: Iterable[int | None]) -> None:
-        """Delete those of these sentences that no row has any more."""
+        """Delete those of the sentences that no row refers to."""
         self.database.executemany(
             "DELETE FROM sentences WHERE id = ?"
             " AND NOT EXISTS (SELECT 1 FROM history WHERE sentence = sentences.id)",
@@ -240,12 +240,12 @@ class Ledger:
         )
 
     def _sentences(self, texts: Iterable[str]) -> dict[str, int]:
-        """Return the numbers of sentences, each of which is kept once; none of an empty one."""
+        """Return the ids of sentences by text; new ones are inserted, empty ones left out."""
         by_digest = {digest_of(text): text for text in dict.fromkeys(texts) if text}
         known: dict[bytes, int] = {}
         for some in batches(by_digest, _ASKED):
             places = ",".join("?" * len(some))
-            query = f"SELECT digest, id FROM sentences WHERE digest IN ({places})"  # noqa: S608 -- only places
+            query = f"SELECT digest, id FROM sentences WHERE digest IN ({places})"  # noqa: S608 -- placeholders only
             known |= self.database.execute(query, some)
         new = [key for key in by_digest if key not in known]
         (last,) = self.database.execute("SELECT ifnull(max(id), 0) FROM sentences").fetchone()
@@ -254,7 +254,7 @@ class Ledger:
         return {text: known[key] for key, text in by_digest.items()}
 
     def set_state(self, state: State, name: str = "history") -> None:
-        """Note where the chain ends, or under another name where it begins."""
+        """Store the end of the chain, or under another name its beginning."""
         head = state.head
         value = json.dumps(
             [head.seq, head.hash.hex(), [node.hex() for node in head.frontier], state.bytes]
@@ -269,7 +269,7 @@ def _row(
 ) -> tuple[tuple[str | int | bytearray | None, ...], bytes]:
     """Return a row that follows the one with the hash `before`, and its own hash.
 
-    `at` has its time, the run of the host, the salt of its values, and its sentence.
+    `at` has its time, boot id, the salt of its values, and its sentence id.
     """
     moment, boot, salt, sentence = at
     fields = to_json(change.fields)

@@ -1,4 +1,4 @@
-"""The oldest rows of history are removed: little at a time, and so that the rest is provable."""
+"""Removal of the oldest rows of history, in small steps, with the rest still verifiable."""
 
 import sqlite3
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.ledger import BLOCK, ROW_SIZE, Ledger, State
 
-# Deleting so many, or so much, takes some milliseconds: what is written meanwhile waits for it.
+# Limits of a step: it takes some milliseconds, for which other writes wait.
 MAX_ROWS: Final = 100
 MAX_BYTES: Final = 1 << 20
 _DAY: Final = 86_400 * 1_000_000
@@ -15,7 +15,7 @@ _OLDEST: Final = f"SELECT seq, at, hash, sentence, {ROW_SIZE} FROM history ORDER
 
 
 class Limits(NamedTuple):
-    """How much of history is kept, at most."""
+    """The most history that is kept."""
 
     days: int = 90
     rows: int = 1_000_000
@@ -35,10 +35,10 @@ def surplus(ledger: Ledger, limits: Limits, now: int) -> int:
 
 
 def prune(ledger: Ledger, last: int) -> int:
-    """Delete some of the oldest rows up to `last`, and count them; call inside a transaction.
+    """Delete some of the oldest rows up to `last`; return their number.
 
-    What verification needs of them is kept: the number and the hash of the last one, and the
-    frontier of the tree.
+    Call it inside a transaction. Verification keeps the number and hash of the last deleted row and
+    the frontier of the tree.
     """
     rows = _some(ledger.database, last)
     if not rows:

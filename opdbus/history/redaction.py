@@ -1,4 +1,4 @@
-"""Values that a newer op-dbus recognizes as secret are erased from history, too."""
+"""Erasure of values in history that a newer version of op-dbus recognizes as secret."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from opdbus.history.ledger import Ledger
 from opdbus.state import redact
 from opdbus.state.object import Identity, canonical
 
-# Rows that are looked through in one transaction: another write waits for it.
+# Rows of one transaction, for which other writes wait.
 AT_A_TIME: Final = 500
 _NEXT: Final = """
 SELECT seq, source, plugin, kind, name, fields, coalesce(text, '') FROM history
@@ -22,9 +22,9 @@ ORDER BY seq DESC LIMIT ?
 
 
 def look_through(ledger: Ledger, last: int, at: int, boot: str) -> int:
-    """Erase what is secret in the newest rows up to the `last` one; call inside a transaction.
+    """Erase secrets in the newest rows up to row `last`; call it inside a transaction.
 
-    Returns the newest row that is still to be looked at, 0 where there is none.
+    Return the newest row that is still to be checked, 0 if there is none.
     """
     rows = ledger.database.execute(_NEXT, (last, change.ERASED, AT_A_TIME)).fetchall()
     unsafe = [
@@ -38,9 +38,9 @@ def look_through(ledger: Ledger, last: int, at: int, boot: str) -> int:
 
 
 def erase_objects(ledger: Ledger, identities: Iterable[Identity], at: int, boot: str) -> None:
-    """Erase all values of objects in which something is secret now; call inside a transaction.
+    """Erase all values of objects that have a secret now; call it inside a transaction.
 
-    What that is may be told by fields that did not change.
+    Whether a value is secret may depend on fields that did not change.
     """
     if erased := [row for identity in identities for row in ledger.erase(identity)]:
         _note(ledger, erased, at, boot)
@@ -51,7 +51,7 @@ def _note(ledger: Ledger, rows: Sequence[int], at: int, boot: str) -> None:
 
 
 def _is_unsafe(identity: Identity, fields: str, text: str) -> bool:
-    """Return whether a row has something that is redacted now, or cannot be read."""
+    """Return whether a row has a value that is redacted now, or cannot be parsed."""
     try:
         kept = [f for f in change.from_json(json.loads(fields)) if f.before is not None]
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""Which rows of history are asked for, and how the database finds them quickly.
+"""Filters of history rows, and their queries.
 
-Rows are in the order of their numbers, in which they happened whatever the clock said, and are read
-in parts of bounded work, so that others read meanwhile.
+Rows are ordered by number, which is the order of events whatever the clock was, and are read in
+parts of bounded work, so that other readers do not wait.
 """
 
 import json
@@ -21,21 +21,21 @@ from opdbus.state.object import Identity, Json, ObjectId
 # Larger than any number or time in the database.
 NEVER: Final = (1 << 63) - 1
 KINDS: Final[Sequence[str]] = get_args(What)
-# What a condition may begin with, to be met on that side of a change.
+# Prefixes that limit a condition to one side of a change.
 SIDES: Final = ("before", "after")
-# Numbers that one read covers, some milliseconds' work: of all rows, and of some things.
+# Row numbers that one read covers, some milliseconds of work: without objects, and with.
 _SCANNED: Final = 8192
 _LOOKED_UP: Final = 1 << 18
-# Rows that one read gives, each of which may have 256 KiB.
+# The most rows of one read; each may have 256 KiB.
 _AT_A_TIME: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which rows: each that meets all of it.
+    """Conditions for rows; all must hold.
 
-    `since` and `before` are microseconds since 1970, `before` itself is not meant; `after` and
-    `below` are numbers of rows, which are not meant themselves. A cause is given by its beginning.
+    `since` (inclusive) and `before` (exclusive) are microseconds since 1970; `after` and `below`
+    are exclusive row numbers. `cause` matches the beginning of a cause.
     """
 
     since: int = 0
@@ -46,15 +46,15 @@ class Filter:
     what: str = ""
     plugin: str = ""
     kind: str = ""
-    # of these alone; None: of all
+    # only rows of these objects; None for all
     object_ids: Collection[ObjectId] | None = None
     where: Sequence[Condition] = ()
     is_oldest_first: bool = False
-    # what was there when it was first listed, which is no change
+    # False leaves out objects of a first listing, which are no changes
     has_first: bool = True
 
     def __post_init__(self) -> None:
-        """Check what is named; raises InvalidArgs."""
+        """Check `what`; raise InvalidArgs if it is unknown."""
         if self.what and self.what not in KINDS:
             raise InvalidArgs(f"nothing is recorded as {self.what!r}; there are {', '.join(KINDS)}")
 
@@ -63,7 +63,7 @@ class Filter:
 class Row:
     """One row of history; `at` is in microseconds since 1970.
 
-    `moved` is the cosine distance between the object's texts before and after, None if not known.
+    `moved` is the cosine distance of the object's texts before and after, None if unknown.
     """
 
     seq: int
@@ -76,7 +76,7 @@ class Row:
     folded: int
     moved: float | None
     sentence: str
-    # of its fields as JSON, in characters
+    # characters of its fields as JSON
     size: int = 0
 
 
@@ -88,16 +88,16 @@ class Clause(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows that were read, and the numbers that are still to be read."""
+    """Rows of one read, and the row numbers that remain to be read."""
 
     rows: Sequence[Row]
     rest: range
 
 
 class Present(NamedTuple):
-    """What a thing is now by source, and the numbers of the rows before; the first is of `begun`.
+    """The present states of an object by source, and the numbers of all kept rows.
 
-    Without any rows, history begins `NEVER`.
+    `begun` is the time of the first of these rows; NEVER without rows.
     """
 
     states: Mapping[str, dict[str, Json]]
@@ -106,35 +106,35 @@ class Present(NamedTuple):
 
 
 class Reader:
-    """History through a connection that reads; for one thread at a time."""
+    """History through a read connection; for one thread at a time."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
 
     def unchecked(self) -> int:
-        """Return up to which row history may have what is secret by today's rules, which is hidden.
+        """Return the last row that may have values that are secret by the present rules.
 
-        Another version wrote these rows, and they are being looked through.
+        Rows up to it are hidden: another version wrote them, and they are still to be redacted.
         """
         return self._one(_UNCHECKED)
 
     def span(self) -> range:
-        """Return the numbers of all rows that are kept, without those that are hidden."""
+        """Return the numbers of all kept rows without the hidden ones."""
         first = self._one("SELECT min(seq) FROM history WHERE seq > ?", self.unchecked())
         last = self._one("SELECT max(seq) FROM history")
         return range(first, last + 1) if first else range(0)
 
     def hidden(self) -> range:
-        """Return the numbers of the rows that are kept, and hidden until they were looked through.
+        """Return the numbers of kept rows that are hidden until they are redacted.
 
-        They can be erased all the same.
+        They can be erased nevertheless.
         """
         last = self.unchecked()
         first = self._one("SELECT min(seq) FROM history WHERE seq <= ?", last)
         return range(first, last + 1) if first else range(0)
 
     def numbers(self, wanted: Filter) -> range:
-        """Return numbers outside of which no row is meant; reads the times of whole blocks."""
+        """Return a range that includes every matching row, from the times of whole blocks."""
         kept, times = self.span(), (wanted.since, wanted.before)
         begin, end = self._database.execute(_OF_TIMES, times).fetchone()
         if begin is None:
@@ -143,7 +143,7 @@ class Reader:
         return range(first, max(first, min(kept.stop, wanted.below, end)))
 
     def rows(self, wanted: Filter, numbers: range) -> Part:
-        """Return the next rows that are meant and have some of the numbers, in their order."""
+        """Return the next matching rows in a range of numbers, in the order of the filter."""
         sql, values = clause(wanted)
         index = "NOT INDEXED" if wanted.object_ids is None else "INDEXED BY history_by_thing"
         order = "ASC" if wanted.is_oldest_first else "DESC"
@@ -160,14 +160,14 @@ class Reader:
         return Part([row for row in found if holds(row)], rest)
 
     def numbered(self, numbers: Sequence[int]) -> list[Row]:
-        """Return the rows of some numbers that are kept, in their order."""
+        """Return the kept rows of some numbers, in ascending order."""
         return self._rows(
             "WHERE seq IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq",
             (json.dumps(list(numbers)), self.unchecked()),
         )
 
     def newest(self, object_id: ObjectId, limit: int, since: int = 0) -> list[Row]:
-        """Return the newest rows about a thing, from a time on, the newest first."""
+        """Return the newest rows about an object since a time, the newest first."""
         return self._rows(
             "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? AND seq > ?"
             " ORDER BY seq DESC LIMIT ?",
@@ -175,7 +175,7 @@ class Reader:
         )
 
     def sources(self, object_id: ObjectId) -> list[str]:
-        """Return the sources that told of a thing."""
+        """Return the sources that reported an object."""
         rows = self._database.execute(
             "SELECT DISTINCT source FROM history WHERE plugin = ? AND kind = ? AND name = ?",
             object_id,
@@ -183,12 +183,15 @@ class Reader:
         return [source for (source,) in rows]
 
     def object_ids(self, after: Sequence[str]) -> list[ObjectId]:
-        """Return the next things that have rows, in the order of plugin, kind and name."""
+        """Return the next objects that have rows, ordered by plugin, kind and name.
+
+        `after` is the last object of the page before.
+        """
         (found,) = self._database.execute(_THINGS, (*after, _THINGS_AT_A_TIME)).fetchone()
         return [ObjectId(*row) for row in json.loads(found)]
 
     def present(self, object_id: ObjectId, sources: Collection[str]) -> Present:
-        """Return what a thing is now, by source, and which rows come before that."""
+        """Return the present states of an object by source, and the row numbers of that moment."""
         self._database.execute("BEGIN")
         try:
             states = self._database.execute(
@@ -201,7 +204,7 @@ class Reader:
         return Present({source: json.loads(text) for source, text in states}, numbers, begun)
 
     def _rows(self, which: str, values: Sequence[str | int]) -> list[Row]:
-        # as one row: see FullText
+        # one SQL row: see FullText
         (found,) = self._database.execute(
             f"SELECT json_group_array(json_array({_COLUMNS}))"  # noqa: S608 -- our own constants
             f" FROM (SELECT * FROM history {which}) AS meant",
@@ -217,7 +220,7 @@ class Reader:
 _UNCHECKED: Final = (
     f"SELECT ifnull(max(CAST(value AS INTEGER)), 0) FROM facts WHERE name = '{UNCHECKED}'"  # noqa: S608 -- our own name
 )
-# The clock may have been set: a later row, and a later block, may have an earlier time.
+# The clock may have been set back: a later block may have an earlier time.
 _OF_TIMES: Final = (
     f"SELECT min(block) * {BLOCK}, (max(block) + 1) * {BLOCK} FROM history_times"  # noqa: S608 -- our own constant
     " WHERE latest >= ? AND earliest < ?"
@@ -239,19 +242,19 @@ _COLUMNS: Final = (
 
 
 def parts(wanted: Filter, numbers: range) -> Sequence[range]:
-    """Divide numbers into what is read at a time, in the order in which it is read."""
+    """Divide row numbers into ranges of one read each, in reading order."""
     size = _SCANNED if wanted.object_ids is None else _LOOKED_UP
     found = list(slices(numbers, size))
     return found if wanted.is_oldest_first else found[::-1]
 
 
 def clause(wanted: Filter) -> Clause:
-    """Return SQL that is true of the rows that a filter means; of its conditions, `test` is."""
+    """Return SQL that is true of the rows that match a filter; `test` completes its conditions."""
     tests: list[tuple[str, Sequence[str | int]]] = [
         ("at >= ? AND at < ?", (wanted.since, wanted.before)),
         ("seq > ? AND seq < ?", (wanted.after, wanted.below)),
     ]
-    # the + keeps SQLite from looking these up in an index that has another order
+    # unary + prevents the use of an index in another order
     tests += [
         (f"+{column} = ?", (value,))
         for column in ("what", "plugin", "kind")
@@ -277,12 +280,12 @@ _OF_THINGS: Final = (
 
 
 def of_objects(object_ids: Iterable[ObjectId]) -> Clause:
-    """Return SQL that is true of the rows of some things."""
+    """Return SQL that is true of the rows of some objects."""
     return Clause(_OF_THINGS, [json.dumps([[*object_id] for object_id in object_ids])])
 
 
 def _of_cause(cause: str) -> tuple[str, Sequence[str]]:
-    """Return a test for causes that begin so: `job:47` is not the beginning of `job:4711 start`."""
+    """Return a test for causes that begin so: `job:47` does not match `job:4711 start`."""
     begins = "substr(cause, 1, length(?)) = ?"
     if not cause[-1].isdigit():
         return begins, (cause, cause)
@@ -291,7 +294,7 @@ def _of_cause(cause: str) -> tuple[str, Sequence[str]]:
 
 
 def _patterns(condition: Condition) -> Sequence[str]:
-    """Return what the fields of every row that meets a condition are like."""
+    """Return LIKE patterns for the fields of every row that meets a condition."""
     if condition.field.lower() in IDENTITY:
         return []
     side, _, name = condition.field.partition(".")
@@ -299,9 +302,10 @@ def _patterns(condition: Condition) -> Sequence[str]:
 
 
 def test(wanted: Filter) -> Callable[[Row], bool]:
-    """Return whether a row meets a filter's conditions.
+    """Return a function that returns whether a row meets a filter's conditions.
 
-    A field is met before the change or after it; `before.state` and `after.state` are one of both.
+    A condition may hold before or after the change; `before.state` and `after.state` select one
+    side.
     """
     if not wanted.where:
         return lambda _: True

@@ -1,4 +1,4 @@
-"""The sentences of history in the database: their vectors, and what has words of a question."""
+"""The sentences of history in the database, with their vectors and full-text index."""
 
 import json
 import sqlite3
@@ -13,14 +13,14 @@ from opdbus.history.full_text import FullText
 from opdbus.history.ledger import UNCHECKED
 from opdbus.state.object import ObjectId
 
-# Half precision: cosines differ by less than 0.001, and the disk reads half as much.
+# Half precision: cosines differ by less than 0.001, and reads take half the bytes.
 _STORED: Final = "<f2"
 _BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceHit:
-    """A sentence, the newest of its rows that is meant, and how many of them are."""
+    """A sentence, the newest of its matching rows, and their number."""
 
     text: str
     seq: int
@@ -28,25 +28,25 @@ class SentenceHit:
 
 
 class Block(NamedTuple):
-    """Sentences by their numbers, and their vectors (sentences, dimension)."""
+    """Ids of sentences, and their vectors (sentences, dimension)."""
 
     ids: Sequence[int]
     vectors: NDArray[np.float32]
 
 
 class Sentences:
-    """Sentences through one connection; what writes is called inside a transaction."""
+    """Sentences through one connection; methods that write need a transaction."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self.words = FullText(database, "sentence_words", newest_first=True)
 
     def waiting(self, engine: bytes, limit: int) -> list[tuple[int, str]]:
-        """Return (number, text) of sentences that have no vector of an engine, the newest first."""
+        """Return (id, text) of sentences without a vector of an engine, the newest first."""
         found: list[tuple[int, str]] = []
         for other in self._engines():
             if other != engine:
-                # one after the other: of all at once, a million would be put in order
+                # one engine at a time: a query over all would sort a million rows
                 found += self._database.execute(
                     "SELECT id, text FROM sentences WHERE engine = ? ORDER BY id DESC LIMIT ?",
                     (other, limit),
@@ -54,7 +54,7 @@ class Sentences:
         return sorted(found, reverse=True)[:limit]
 
     def _engines(self) -> Iterator[bytes]:
-        """Yield each engine that a sentence has a vector of, and b"" if one has none."""
+        """Yield each engine that stored vectors have, and b"" if a vector is missing."""
         query = "SELECT min(engine) FROM sentences"
         (engine,) = self._database.execute(query).fetchone()
         while engine is not None:
@@ -70,7 +70,7 @@ class Sentences:
         )
 
     def block(self, engine: bytes, dimension: int, after: int, limit: int) -> Block:
-        """Return the next sentences with vectors of an engine."""
+        """Return the next sentences, after an id, with vectors of an engine."""
         rows = self._database.execute(
             "SELECT id, vector FROM sentences WHERE id > ? AND engine = ? AND length(vector) = ?"
             " ORDER BY id LIMIT ?",
@@ -79,7 +79,7 @@ class Sentences:
         return _block(rows, dimension)
 
     def some(self, engine: bytes, dimension: int, ids: Collection[int]) -> Block:
-        """Return those of some sentences that have vectors of an engine."""
+        """Return the sentences of these ids that have vectors of an engine."""
         rows = self._database.execute(
             "SELECT id, vector FROM sentences"
             " WHERE id IN (SELECT value FROM json_each(?)) AND engine = ? AND length(vector) = ?",
@@ -88,7 +88,7 @@ class Sentences:
         return _block(rows, dimension)
 
     def numbers(self, digests: Iterable[bytes]) -> dict[int, bytes]:
-        """Return the digests of sentences by their numbers."""
+        """Return the digests of sentences by their ids."""
         found = {}
         for digest in digests:
             sql = "SELECT id FROM sentences WHERE digest = ?"
@@ -101,15 +101,15 @@ class Sentences:
         return int(self._database.execute("SELECT count(*) FROM sentences").fetchone()[0])
 
     def meant(self, sql: str, values: Sequence[str | int]) -> list[tuple[int, int, int]]:
-        """Return (sentence, newest row, count of rows) of the rows of which some SQL is true."""
+        """Return (sentence, newest row, number of rows) of the rows that match an SQL clause."""
         return self._database.execute(
-            "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own
+            "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own SQL
             f" WHERE sentence IS NOT NULL AND seq > ? AND {sql} GROUP BY sentence",
             (self._unchecked(), *values),
         ).fetchall()
 
     def object_ids(self, rows: Sequence[int]) -> dict[int, ObjectId]:
-        """Return what the rows of some numbers are about."""
+        """Return the objects of rows, by row number."""
         found = self._database.execute(
             "SELECT seq, plugin, kind, name FROM history"
             " WHERE seq IN (SELECT value FROM json_each(?))",
@@ -120,9 +120,10 @@ class Sentences:
     def said(
         self, ids: Collection[int], rows: Mapping[int, tuple[int, int]] | None
     ) -> list[tuple[int, SentenceHit]]:
-        """Return sentences by number with the newest rows of them: those given, else of all.
+        """Return (id, hit) of sentences; `rows` has newest row and count, None means of all rows.
 
-        Those whose rows may have what is secret by today's rules are left out.
+        Sentences whose newest row may have values that are secret by the present rules are left
+        out.
         """
         unchecked = self._unchecked()
         found = (
@@ -135,7 +136,7 @@ class Sentences:
         return [(number, one) for number, one in found if one.seq > unchecked or not unchecked]
 
     def _unchecked(self) -> int:
-        """Return up to which row history may have what is secret by today's rules."""
+        """Return the last row that may have values that are secret by the present rules."""
         query = "SELECT value FROM facts WHERE name = ?"
         row = self._database.execute(query, (UNCHECKED,)).fetchone()
         return int(row[0]) if row else 0

@@ -1,4 +1,4 @@
-"""What a thing was, by taking back one change after the other. Pure."""
+"""The former states of an object, by undoing its changes one after the other. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -7,22 +7,22 @@ from opdbus.history.change import FieldChange, undone
 from opdbus.history.row_filter import Row
 from opdbus.state.object import Json
 
-# What changed the object itself; other rows are about its declaration or about history.
+# Changes of the object itself; other rows are about its declaration or about history.
 _CHANGES: Final = ("appeared", "changed", "gone")
 
 
 class StateRewinder:
-    """The states of a thing by source, as they were before the changes that were undone."""
+    """The states of an object by source, as they were before the undone changes."""
 
     def __init__(self, states: Mapping[str, dict[str, Json]]) -> None:
         self.states = dict(states)
-        # the change that was undone last
+        # the last undone change
         self.last: Row | None = None
-        # fields whose values are not known, by source
+        # paths of fields with unknown values, by source
         self._unknown: dict[str, set[tuple[str, ...]]] = {}
 
     def undo(self, row: Row) -> None:
-        """Take back a change, which must be the last one that was not taken back."""
+        """Undo a change; rows must come in the order from the newest to the oldest."""
         if row.what not in _CHANGES:
             return
         source, self.last = row.identity.source, row
@@ -38,7 +38,7 @@ class StateRewinder:
 
     @property
     def unknown(self) -> list[str]:
-        """The dotted paths of fields whose values are not known."""
+        """The dotted paths of fields with unknown values."""
         return sorted({".".join(path) for paths in self._unknown.values() for path in paths})
 
 

@@ -1,4 +1,4 @@
-"""Verification: every row of history is computed again, and compared with the checkpoints."""
+"""Verification of history: recomputes each row's hash and compares roots with checkpoints."""
 
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -17,23 +17,23 @@ from opdbus.state.object import Identity
 
 T = TypeVar("T")
 
-# In the order of the row that is hashed, with its digest as hex at the end.
+# Columns in the order in which they are hashed; the digest is hashed last, as hex.
 _ROWS: Final = """
 SELECT seq, at, boot, source, plugin, kind, name, what, cause, folded, digest, hash, fields, salt
 FROM history
 """
-# Problems that are told one by one.
+# The most problems that are reported one by one.
 _TOLD: Final = 10
-# So many rows after one that does not fit are searched for the one that does.
+# Rows after a misplaced one that are searched for the row that belongs there.
 _NEAR: Final = 10_000
-# What a damaged value may raise.
+# Exceptions that a damaged value may raise.
 _UNFIT: Final = (TypeError, ValueError, AttributeError, LookupError, OverflowError, OSError)
 
 
 class Problem(NamedTuple):
-    """What is wrong, from this row on; time and object are what the database says of the row.
+    """A problem from a row on; time and object are those of the stored row.
 
-    The row is 0 where the file is damaged, and every row is as it was written.
+    The row is 0 if the database file is damaged but every row is intact.
     """
 
     seq: int
@@ -44,10 +44,10 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What a verification found; rows are numbered from 1.
+    """The result of a verification; rows are numbered from 1.
 
-    `vouched` is the last row that a checkpoint vouches for, 0 if none does; `unvouched_since` is
-    the time of the row after it, in microseconds since 1970.
+    `vouched` is the last row that a checkpoint confirms, 0 if none does; `unvouched_since` is the
+    time of the row after it, in microseconds since 1970.
     """
 
     first: int
@@ -83,7 +83,7 @@ class _Row(NamedTuple):
         return "/".join(map(str, (self.plugin, self.kind, self.name)))
 
     def hash_after(self, before: bytes, seq: int) -> bytes:
-        """Return the hash of this row in a place; b"" if it cannot have been written so."""
+        """Return the hash of this row at a position; b"" if its values cannot be hashed."""
         try:
             return chain.row_hash(before, [seq, *self[1:10], self.digest.hex()])
         except _UNFIT:
@@ -97,12 +97,12 @@ class _Row(NamedTuple):
 
 
 def verify(database: sqlite3.Connection, checkpoints: Iterable[Checkpoint]) -> Report:
-    """Verify a database that was opened to read; the memory that it takes is bounded.
+    """Verify a database on a read connection, in bounded memory.
 
-    The checkpoints must have been read before: those of what is written meanwhile would be of rows
-    that are not seen. Raises sqlite3.Error if there is no history.
+    Read the checkpoints before: later ones may be of rows that this snapshot does not have. Raises
+    sqlite3.Error if there is no history.
     """
-    # what is not UTF-8 is a damaged row, and no reason to end
+    # invalid UTF-8 is reported as a damaged row
     database.text_factory = lambda data: data.decode(errors="surrogateescape")
     database.execute("BEGIN")
     try:
@@ -112,22 +112,22 @@ def verify(database: sqlite3.Connection, checkpoints: Iterable[Checkpoint]) -> R
 
 
 class _Run:
-    """One pass over the rows, with the chain and the tree as they should be."""
+    """One pass over the rows, with the expected chain and tree."""
 
     def __init__(self, database: sqlite3.Connection, checkpoints: Iterable[Checkpoint]) -> None:
         self._database = database
         self._erasures = Erasures(database)
-        # the last is the next to be compared with
+        # remaining checkpoints; the last one is compared next
         self._ahead = sorted(checkpoints, key=lambda found: found.size, reverse=True)
         self._cut = _noted(read_cut, database) or Head()
         self._seq, self._hash = self._cut.seq, self._cut.hash
         self._frontier = list(self._cut.frontier)
-        # once a row is missing, no root can be computed any more
+        # False once a row is missing: no root can be computed from then on
         self._is_whole = True
         self._report = Report(self._seq + 1, checkpoints=len(self._ahead))
 
     def run(self) -> Report:
-        """Verify all rows, in their order, then the end."""
+        """Verify all rows in their order, then the end of the chain."""
         if self._ahead and self._cut.seq >= (kept := max(point.first for point in self._ahead)):
             self._gone(kept, self._cut.seq, "missing, and op-dbus did not prune so far")
         self._compare()
@@ -160,7 +160,7 @@ class _Run:
         self._compare()
 
     def _misplaced(self, row: _Row) -> str:
-        """Say what became of a row that does not follow the one before it."""
+        """Return the problem of a row that does not follow the one before it."""
         near = self._database.execute(
             f"{_ROWS} WHERE seq > ? ORDER BY seq LIMIT ?", (row.seq, _NEAR)
         )
@@ -170,7 +170,7 @@ class _Run:
         return "the row was changed, or stands in the place of another"
 
     def _wrong_values(self, row: _Row) -> str:
-        """Say what is wrong with the values of a row, "" if they are right."""
+        """Return the problem of a row's values, "" if there is none."""
         if row.salt is not None:
             return "" if row.has_its_values() else "its values were changed"
         self._report.erased += 1
@@ -183,11 +183,11 @@ class _Run:
         return "its values are missing, and no row says that they were erased"
 
     def _compare(self) -> None:
-        """Compare the root with the checkpoints of so many rows."""
+        """Compare the root with the checkpoints of the present number of rows."""
         while self._ahead and self._ahead[-1].size <= self._seq:
             point = self._ahead.pop()
             if point.size < self._seq or not self._is_whole:
-                continue  # before the rows that are kept, or after one that is missing
+                continue  # of pruned rows, or after a missing one
             if chain.root_of(self._frontier) == point.root:
                 self._report.vouched, self._report.vouched_at = point.size, point.at
             elif not self._report.problems:
@@ -202,7 +202,7 @@ class _Run:
         )
 
     def _end(self) -> None:
-        """Compare the end with what was noted of it, in the database and by checkpoints."""
+        """Compare the end of the chain with the stored state and the remaining checkpoints."""
         report, state = self._report, _noted(read_state, self._database)
         report.last = self._seq
         head = state.head if state else Head(-1)
@@ -220,7 +220,7 @@ class _Run:
             report.unvouched_since = self._at(max(report.vouched, self._cut.seq) + 1)
 
     def _check_file(self) -> None:
-        """Have SQLite look for damage that rows do not show: in indexes, which questions read."""
+        """Let SQLite check for damage outside of rows, such as in indexes, which queries use."""
         for (text,) in self._database.execute("PRAGMA integrity_check('history')"):
             if text != "ok":
                 self._tell(0, f"the database file is damaged: {text}")
@@ -230,7 +230,7 @@ class _Run:
         self._tell(first, which)
 
     def _tell(self, seq: int, text: str, row: _Row | None = None) -> None:
-        """Note a problem; of many, only the first are told."""
+        """Count a problem; only the first ones are reported one by one."""
         report = self._report
         report.problem_count += 1
         if len(report.problems) < _TOLD:
@@ -243,7 +243,7 @@ class _Run:
 
 
 def _noted(read: Callable[[sqlite3.Connection], T], database: sqlite3.Connection) -> T | None:
-    """Read a fact; None if it is damaged."""
+    """Read a fact; return None if it is damaged."""
     try:
         return read(database)
     except _UNFIT:

@@ -1,4 +1,4 @@
-"""The checkpoints that the journal has, of those that the service itself wrote."""
+"""Checkpoints from the journal that the service itself wrote."""
 
 import json
 import subprocess
@@ -20,10 +20,10 @@ class NoWitness(OpDbusError):
 
 
 def command(uid: int, unit: str, place: Path | None = None) -> list[str]:
-    """Return the command that reads the entries, by fields that only journald itself sets.
+    """Return the command that reads the entries, selected by fields that only journald sets.
 
-    Anybody may write an entry with our own fields: those count that a process of this user wrote,
-    in the control group of this unit.
+    Anybody may write entries with our fields: only those count that a process of this user wrote in
+    the control group of this unit.
     """
     where = [f"--{'directory' if place.is_dir() else 'file'}={place}"] if place else []
     trusted = [f"_UID={uid}", f"_SYSTEMD_UNIT={unit}"]
@@ -33,7 +33,7 @@ def command(uid: int, unit: str, place: Path | None = None) -> list[str]:
 
 
 def checkpoints(arguments: Sequence[str]) -> list[Checkpoint]:
-    """Run that command, and return what was written; raises NoWitness."""
+    """Run the command and return the checkpoints; raise NoWitness if there is no access."""
     try:
         done = subprocess.run(  # noqa: S603 -- our own arguments
             arguments, stdin=subprocess.DEVNULL, capture_output=True, check=False
@@ -42,7 +42,7 @@ def checkpoints(arguments: Sequence[str]) -> list[Checkpoint]:
         raise NoWitness(f"there is no journal to ask: {error.strerror}") from None
     found = list(parsed(filter(None, done.stdout.split(b"\n"))))
     said = strip_blanks(done.stderr.decode(errors="replace"))
-    # journalctl shows what it may see, and only hints at the rest
+    # journalctl prints what it may read, and only hints at the rest
     if not found and (done.returncode or "Hint:" in said):
         reason = split_lines(said)[-1] if said else f"journalctl ended with {done.returncode}"
         raise NoWitness(f"the journal cannot be read by this user, try root: {reason}")
@@ -50,12 +50,12 @@ def checkpoints(arguments: Sequence[str]) -> list[Checkpoint]:
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[Checkpoint]:
-    """Read the lines of `journalctl --output=json`."""
+    """Yield the checkpoints in lines of `journalctl --output=json`."""
     for line in lines:
         entry: dict[str, Any] = json.loads(line)
         text, first = (entry.get(name) for name in _FIELDS.split(","))
         at = int(entry["__REALTIME_TIMESTAMP"])
-        # a field that an entry has twice is a list; we never write that
+        # a repeated field is a list; we never write that
         if isinstance(text, str):
             found = checkpoint.read(text, at, first if isinstance(first, str) else "")
             if found:

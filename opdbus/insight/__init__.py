@@ -1,1 +1,1 @@
-"""What a host's objects are about, which are unlike their kind, and what makes two alike."""
+"""Insight: topics of the host's objects, objects unlike their kind, and similarities of two."""

@@ -1,7 +1,7 @@
-"""Spherical k-means: unit vectors in groups about a centre, the same groups for the same vectors.
+"""Spherical k-means of unit vectors, deterministic for the same vectors.
 
-Randomness comes from the digests of the texts, not from an order: a few objects more or less leave
-the other choices as they were.
+Random numbers come from digests of the texts, not from the order of rows: a few objects more or
+less leave the other choices unchanged.
 """
 
 from typing import Final
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
 
-# Attempts with other first centres, each with so many vectors at most; the best is refined.
+# Attempts with different initial centres, on at most _TRIED vectors; the best is refined.
 _ATTEMPTS: Final = 3
 _TRIED: Final = 4096
 _ROUNDS: Final = 10
-# A group of fewer is none.
+# The least size of a group.
 LEAST: Final = 3
 _EPSILON: Final = 1e-12
 
@@ -23,7 +23,7 @@ _EPSILON: Final = 1e-12
 def centres(vectors: Vectors, keys: NDArray[np.uint64], count: int) -> Vectors:
     """Return about `count` centres (count, dimension) of unit vectors (rows, dimension).
 
-    `keys` (rows,) are random and go with the vectors; the first vectors are a fair sample.
+    `keys` (rows,) are random numbers of the vectors; the first vectors must be a random sample.
     """
     sample, of = vectors[:_TRIED], keys[:_TRIED]
     attempts = (_refined(sample, _first(sample, of, count, n)) for n in range(_ATTEMPTS))
@@ -34,21 +34,21 @@ def centres(vectors: Vectors, keys: NDArray[np.uint64], count: int) -> Vectors:
 
 
 def nearest(vectors: Vectors, centres: Vectors) -> tuple[NDArray[np.intp], Vectors]:
-    """Return the centre nearest to each vector (rows,), and their cosines (rows,)."""
+    """Return the index of the nearest centre of each vector (rows,), and the cosines (rows,)."""
     cosines = vectors @ centres.T
     labels = cosines.argmax(axis=1)
     return labels, cosines[np.arange(len(labels)), labels]
 
 
 def normalized(vectors: Vectors) -> Vectors:
-    """Return vectors with length 1; zero stays zero."""
+    """Return vectors scaled to length 1; zero stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     found: Vectors = vectors / np.maximum(lengths, np.float32(_EPSILON))
     return found
 
 
 def _refined(vectors: Vectors, found: Vectors) -> Vectors:
-    """Move centres to the middle of what is nearest to them until hardly anything changes."""
+    """Move centres to the mean of their nearest vectors until none changes, or for 10 rounds."""
     found, before = found.copy(), np.full(len(vectors), -1)
     for _ in range(_ROUNDS):
         labels, _ = nearest(vectors, found)
@@ -58,16 +58,16 @@ def _refined(vectors: Vectors, found: Vectors) -> Vectors:
         having = np.zeros((len(vectors), len(found)), np.float32)
         having[np.arange(len(labels)), labels] = 1
         sums = having.T @ vectors
-        # one that nothing is nearest to stays where it is
+        # a centre without vectors stays in place
         moved = np.linalg.norm(sums, axis=1) > _EPSILON
         found[moved] = normalized(sums[moved])
     return found
 
 
 def _first(vectors: Vectors, keys: NDArray[np.uint64], count: int, attempt: int) -> Vectors:
-    """Choose first centres far from each other, as k-means++ does.
+    """Choose initial centres far from each other, as k-means++ does.
 
-    Choosing the largest of log(weight) + Gumbel noise is choosing at random with these weights.
+    The maximum of log(weight) + Gumbel noise is a random choice with these weights.
     """
     chosen: list[int] = []
     weights = np.ones(len(vectors))
@@ -81,7 +81,7 @@ def _first(vectors: Vectors, keys: NDArray[np.uint64], count: int, attempt: int)
 
 
 def _uniform(keys: NDArray[np.uint64], step: int) -> NDArray[np.float64]:
-    """Return numbers between 0 and 1 that depend on keys and the step alone (SplitMix64)."""
+    """Return numbers between 0 and 1 that depend only on keys and the step (SplitMix64)."""
     mixed = keys + np.uint64((0x9E3779B97F4A7C15 * (step + 1)) % (1 << 64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""What makes an object odd whatever others of its kind have: a rule for each kind. Pure."""
+"""Rules that make an object odd regardless of the rest of its kind. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from opdbus.state.object import Json, ObjectId
 
 KINDS: Final = frozenset((("users", "account"), ("net", "listener"), ("files", "file")))
-# What the distribution and the hardware bring is as it is: only in these it may be odd.
+# State fields: an object of the distribution or the hardware may be odd only in these.
 _STATES: Final = frozenset(
     "state active_state load_state sub_state status result enabled masked missing modified on_hold"
     " restart_loop exit_status exit_signal error differs read_only answers tainted".split()
@@ -17,18 +17,18 @@ _STATES: Final = frozenset(
 _ORDINARY: Final = frozenset(
     "cron devices kernel login1 machined mounts net packages system users".split()
 )
-# Units that follow the hardware and what runs.
+# Types of units that are generated for hardware and running processes.
 _MADE: Final = (".device", ".mount", ".scope", ".slice", ".swap")
-# Bits of a mode: whoever runs a file is its owner or group, and everybody may write it.
+# Mode bits: set-user-id and set-group-id; writable by others.
 _SET_ID, _WRITABLE = 0o6000, 0o002
-# What a person started: in a login session, or by the person's own service manager.
+# Units of persons: login sessions, user managers, and their transient scopes.
 _OF_PERSON: Final = re.compile(r"session-.+\.scope|user@.+\.service|user-.+\.slice|run-u.+\.scope")
 _SUPERUSER: Final = "root"
 _NO_FILE_RIGHTS: Final = "neither writable by all nor set-user-id"
 
 
 class Rule(NamedTuple):
-    """The value that a rule gives an object of a kind in a field, and the usual one."""
+    """The value that a rule assigns to a field of an object, and the usual value."""
 
     field: str
     value: str
@@ -37,27 +37,27 @@ class Rule(NamedTuple):
 
 
 def is_ordinary(object_id: ObjectId, properties: Mapping[str, Json]) -> bool:
-    """Return whether an object is of the distribution or the hardware, and nobody's own."""
+    """Return whether an object belongs to the distribution or the hardware."""
     is_made = object_id.kind == "unit" and object_id.name.endswith(_MADE)
     return object_id.plugin in _ORDINARY or bool(properties.get("package")) or is_made
 
 
 def is_state(field: str) -> bool:
-    """Return whether a field says how an object is now: only by these an ordinary one is odd."""
+    """Return whether a field is a state, the only way for an ordinary object to be odd."""
     return field in _STATES
 
 
 def rule_of(
     object_id: ObjectId, properties: Mapping[str, Json], services: AbstractSet[str] = frozenset()
 ) -> Rule | None:
-    """Return how a rule sees an object; None where there is no rule for it.
+    """Return the result of the rule for an object; None if there is no rule for it.
 
-    `services` are the accounts of the system, which are no persons.
+    `services` has the names of system accounts, which are not persons.
     """
     if object_id[:2] == ("users", "account"):
         uid = properties.get("uid")
         is_root = uid == 0 and not isinstance(uid, bool)
-        # a service needs no such rights
+        # a system account that is an administrator: services need no such rights
         is_root |= properties.get("system") is True and properties.get("administrator") is True
         value = "superuser" if is_root else "no superuser"
         return Rule("rights", value, "no superuser", is_root and object_id.name != _SUPERUSER)
@@ -67,14 +67,14 @@ def rule_of(
             said = (
                 "set-user-id" if mode & _SET_ID else "writable by all" if mode & _WRITABLE else ""
             )
-            # a link to /dev/null has the mode of that
+            # a symbolic link to /dev/null shows the mode of its target
             is_fault = bool(said) and properties.get("regular") is not False
             return Rule("rights", said if is_fault else _NO_FILE_RIGHTS, _NO_FILE_RIGHTS, is_fault)
         return None
     if object_id[:2] == ("net", "listener"):
         units = str(properties.get("unit", "")).split(", ")
         user = str(properties.get("user", ""))
-        # what is in no unit and root's may be the kernel's own
+        # a root-owned listener without a unit may be the kernel's
         if units == [""] and {*user.split(", ")} <= services | {"", _SUPERUSER}:
             return None
         is_of_person = units == [""] or any(map(_OF_PERSON.fullmatch, units))

@@ -1,4 +1,4 @@
-"""The fields of all objects, read from the database in parts, kind by kind."""
+"""Reads the fields of all objects from the database in parts, grouped by kind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from opdbus.index.state_store.state_store import StateStore
     from opdbus.insight.gathering import Kind
 
-    # does work on another thread
+    # runs a function on another thread
     Run: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
-# Objects of several sources that are read at a time.
+# Objects of several sources in one read.
 _AT_A_TIME: Final = 256
 
 
-# Accounts of lower numbers are the system's.
+# Accounts with a lower uid are system accounts.
 _FIRST_PERSON: Final = 1000
 
 
@@ -38,10 +38,10 @@ class _Item(NamedTuple):
 
 
 async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
-    """Return what the objects of each kind have, of kinds with enough objects or with a rule.
+    """Return the surveys of kinds that have enough objects or a rule.
 
-    `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is
-    declared is not compared with what is observed: it has other fields.
+    `wanted` may have a plugin and a kind. Volatile fields are left out. Declared and observed
+    objects are in different surveys, since they have different fields.
     """
     renamed = frozenset(memory.declarations.renamed())
     known = [object_id for object_id in memory.catalogue.known() if object_id not in renamed]
@@ -73,7 +73,7 @@ async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Se
 
 
 async def _services(memory: StateStore, known: Sequence[ObjectId]) -> frozenset[str]:
-    """Return the names of the accounts of the system."""
+    """Return the names of system accounts."""
     accounts = [object_id for object_id in known if object_id[:2] == ("users", "account")]
     rows = await condition_matching.values(memory, accounts, ["system", "uid"])
     return frozenset(
@@ -85,7 +85,7 @@ async def _services(memory: StateStore, known: Sequence[ObjectId]) -> frozenset[
 
 
 async def _joined(memory: StateStore, object_ids: Sequence[ObjectId]) -> list[_Item]:
-    """Read things of several sources."""
+    """Return objects of several sources, with the observed values if there are any."""
     catalogue = memory.catalogue
     about = {
         object_id: catalogue.about(object_id)

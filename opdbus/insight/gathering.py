@@ -1,4 +1,4 @@
-"""The objects that are compared: one row each, with its kind and its vector."""
+"""The objects that insight compares: one row each, with its kind and its vector."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 # Vectors that are copied at a time.
 _AT_A_TIME: Final = 4096
-# What a kind has in common is known as well as it is by so many of its objects.
+# Pseudo-count that shrinks the mean vector of small kinds towards zero.
 _FEW: Final = 5
 
 
 class Kind(NamedTuple):
-    """What objects are compared within: a kind of a plugin, and of units the type."""
+    """The group in which objects are compared: plugin, kind, and for units the type."""
 
     plugin: str
     kind: str
@@ -41,28 +41,28 @@ class Kind(NamedTuple):
 
 
 def kind_of(object_id: ObjectId) -> Kind:
-    """Return the kind of a thing; a timer is no service."""
+    """Return the group of an object; timers and services are in different ones."""
     suffix = object_id.name.rpartition(".")[2] if object_id.kind == "unit" else ""
     return Kind(object_id.plugin, object_id.kind, suffix if suffix in UNIT_NOUNS else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Objects in an order that the digests of their texts give: the first are a fair sample."""
+    """Objects in the order of their text digests: the first ones are a random sample."""
 
     object_ids: Sequence[ObjectId]
     entries: Sequence[Entry]
 
     def __len__(self) -> int:
-        """Count the objects."""
+        """Return the number of objects."""
         return len(self.object_ids)
 
     def keys(self) -> NDArray[np.uint64]:
-        """Return a random number for each, which its text alone decides (rows,)."""
+        """Return a pseudorandom number for each object, from the digest of its text (rows,)."""
         return _numbers(entry.text_digest[-8:] for entry in self.entries)
 
     def kinds(self) -> list[Kind]:
-        """Return the kind of each."""
+        """Return the group of each object."""
         return [kind_of(object_id) for object_id in self.object_ids]
 
 
@@ -73,9 +73,9 @@ def gather(
     index: VectorIndex,
     renamed: AbstractSet[ObjectId] = frozenset(),
 ) -> Rows:
-    """Return the things that are wanted and have vectors; for any thread.
+    """Return the objects that match and have vectors; for any thread.
 
-    Those that are `renamed` are there under another name.
+    Objects in `renamed` are left out: they are included under another name.
     """
     object_ids, entries = [], []
     for object_id in catalogue.known():
@@ -86,18 +86,18 @@ def gather(
         if entry and entry.text_digest in index:
             object_ids.append(object_id)
             entries.append(entry)
-    # sorting them as a list would stop all other threads
+    # numpy releases the GIL; sorting a list would stop all other threads
     order = np.argsort(_numbers(entry.text_digest[:8] for entry in entries), kind="stable").tolist()
     return Rows([object_ids[n] for n in order], [entries[n] for n in order])
 
 
 def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
-    """Return bytes, eight at a time, as numbers."""
+    """Return byte strings of eight bytes each as little-endian numbers."""
     return np.frombuffer(b"".join(parts), "<u8").copy()
 
 
 def _told(catalogue: Catalogue, object_id: ObjectId) -> Entry | None:
-    """Return the entry whose text stands for a thing, None where it is gone by now."""
+    """Return the entry whose text represents an object, None if it was removed meanwhile."""
     entries = catalogue.entries(object_id)
     return representative(entries) if entries else None
 
@@ -105,7 +105,7 @@ def _told(catalogue: Catalogue, object_id: ObjectId) -> Entry | None:
 def far_from_all(
     object_ids: Sequence[ObjectId], catalogue: Catalogue, index: VectorIndex | None
 ) -> Mapping[int, Lonely]:
-    """Return which things of one kind are unlike all others, if all of them have vectors."""
+    """Return the objects of a kind that differ from all others, if all have vectors."""
     entries = [_told(catalogue, object_id) for object_id in object_ids]
     digests = [entry.text_digest for entry in entries if entry]
     if index is None or len(digests) < len(object_ids) or not all(d in index for d in digests):
@@ -114,16 +114,16 @@ def far_from_all(
 
 
 def _vectors(index: VectorIndex, digests: Sequence[bytes]) -> Vectors:
-    """Copy the vectors of texts; one that was dropped meanwhile is zero."""
+    """Return copies of the vectors of texts; a vector that was dropped meanwhile is zero."""
     nothing = np.zeros(index.dimension, np.float32)
     found = map(index.get_on_thread, digests)
     return np.stack([nothing if vector is None else vector for vector in found])
 
 
 class Residuals:
-    """Vectors without what all objects of a kind have in common: what each one is about.
+    """Vectors minus the mean vector of their kind, which leaves what is specific to each.
 
-    What is common is learnt from the first rows.
+    The means are computed from the first `sample` rows.
     """
 
     def __init__(self, rows: Rows, index: VectorIndex, sample: int) -> None:
@@ -141,11 +141,11 @@ class Residuals:
         self._common = sums / (counts + _FEW)[:, None]
 
     def part(self, wanted: slice) -> Vectors:
-        """Return the vectors of some rows (rows, dimension), of length 1."""
+        """Return the residuals of a slice of rows (rows, dimension), of length 1."""
         return normalized(self._take(wanted) - self._common[self._number(wanted)])
 
     def parts(self) -> Iterator[Vectors]:
-        """Yield the vectors of all rows, a part at a time."""
+        """Yield the residuals of all rows in parts."""
         for at in range(0, len(self._rows), _AT_A_TIME):
             yield self.part(slice(at, at + _AT_A_TIME))
 
@@ -153,6 +153,6 @@ class Residuals:
         return _vectors(self._index, [e.text_digest for e in self._rows.entries[wanted]])
 
     def _number(self, wanted: slice) -> NDArray[np.intp]:
-        """Return the numbers of kinds; the last one is of those that are not known."""
+        """Return the numbers of kinds; the last number is that of unknown kinds."""
         last = len(self._numbers)
         return np.array([self._numbers.get(kind, last) for kind in self._kinds[wanted]], np.intp)

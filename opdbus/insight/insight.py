@@ -1,4 +1,4 @@
-"""What a memory's objects are about: computed on a thread of its own, and kept till it changes."""
+"""Topics and outliers of the objects in a state store, computed on one thread and cached."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Answers that are kept: those to different filters.
+# Cached results, one for each filter.
 _KEPT: Final = 4
-# Texts that are read at a time, so that others read meanwhile.
+# Texts of one read, so that other reads can run between.
 _AT_A_TIME: Final = 512
 
 
 class Insight:
-    """Answers about all objects that match a page; its limit and offset do not count.
+    """Topics and outliers of the objects that match a page; its limit and offset are ignored.
 
-    One answer is computed at a time, and none twice for the same objects and vectors.
+    One result is computed at a time, and never twice for the same objects and vectors.
     """
 
     def __init__(self, vectors: ObjectVectors, cascade: Cascade | None = None) -> None:
@@ -46,13 +46,13 @@ class Insight:
         self._memory = vectors.memory
         self._cascade = cascade
         self._one = asyncio.Lock()
-        # not of those that all others share: a large host takes seconds
+        # a thread of its own: a large host takes seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="insight")
         self._topics: _Kept[Sequence[Topic]] = _Kept()
         self._odd: _Kept[Sequence[Odd]] = _Kept()
 
     async def topics(self, page: Page) -> Sequence[Topic]:
-        """Return what the objects that have vectors are about, the largest topic first.
+        """Return the topics of the objects that have vectors, the largest first.
 
         Raises NoModel, NoVector.
         """
@@ -90,7 +90,7 @@ class Insight:
     async def outliers(self, page: Page) -> Sequence[Odd]:
         """Return the objects that are unlike their kind, the worst first.
 
-        Where there are no vectors, fields alone count.
+        Without vectors, only fields count.
         """
         index = await self._index_if_any()
         wanted = page.wanted or {}
@@ -120,7 +120,7 @@ class Insight:
         return await self._run(work)
 
     async def _texts(self, rows: Rows, most: int) -> list[str]:
-        """Read the texts of the first rows; that of an object that is gone is empty."""
+        """Return the texts of the first rows; that of a removed object is empty."""
         texts: list[str] = []
         for part in slices(rows.entries[:most], _AT_A_TIME):
             contents = await self._memory.content(part)
@@ -128,7 +128,7 @@ class Insight:
         return texts
 
     async def _index(self) -> VectorIndex:
-        """Return the vectors of the level, or static ones while those are incomplete."""
+        """Return the vector index of the level, or of static vectors while that is incomplete."""
         cascade = self._cascade
         if cascade and cascade.is_used() and cascade.first.index is not None:
             return cascade.first.index
@@ -145,13 +145,13 @@ class Insight:
 
 
 class _Kept(Generic[T]):
-    """The last answers, by what they are answers to."""
+    """A least-recently-used cache of results."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[Hashable, T] = OrderedDict()
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer that is kept, or a new one, which is then kept."""
+        """Return the cached result of a key; compute and cache it if there is none."""
         if key not in self._answers:
             self._answers[key] = await make()
         self._answers.move_to_end(key)

@@ -1,4 +1,4 @@
-"""Names for groups of texts: the words that are more frequent in a group than elsewhere. Pure."""
+"""Names of groups of texts: words that are more frequent in a group than elsewhere. Pure."""
 
 import math
 import re
@@ -15,18 +15,18 @@ from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.language.vocabulary import stem
 from opdbus.state.secret_text import REDACTED
 
-# Words of a name.
+# The most words of a name.
 WORDS: Final = 3
-# Of a text: a longer one is no object's first line.
+# The most words that are read of a text; no object's first line is longer.
 _MOST: Final = 64
-# A word of a name is in so many texts of the group, and in this share of them.
+# The least number and share of a group's texts that have a word of its name.
 _LEAST: Final = 2
 _LEAST_SHARE: Final = 0.08
-# It is so much more frequent there.
+# The least ratio of a word's frequency in the group to its expected frequency.
 _MORE: Final = 1.5
-# How much words are compared with other texts of the same kinds, and not with all others.
+# Weight of the comparison with texts of the same kinds, against that with all texts.
 _KIND_WEIGHT: Final = 0.8
-# What a word counts less that is in the same texts as those before it.
+# Reduction of a word's score by its share of texts that a chosen word has as well.
 _SAME: Final = 0.8
 _CANDIDATES: Final = 12
 _WORD = re.compile(r"[^\W\d_][^\W_]+(?:\+\+)?")
@@ -34,7 +34,7 @@ _DIGITS: Final = 2
 _LONGEST: Final = 24
 _SHORT: Final = frozenset("ip go tk gl js db io vm ad".split())
 _HEX = re.compile(r"(?=.*\d)[0-9a-f]{4,}")
-# What most texts of a sort say of themselves, and what no topic is about.
+# Words that many texts have and that no topic is about.
 _PLAIN: Final = frozenset(
     "use used uses using based via etc various new other others written run runs between side rapid"
     " quick value well org com http https www".split()
@@ -42,7 +42,7 @@ _PLAIN: Final = frozenset(
 
 
 def words(text: str) -> dict[str, str]:
-    """Return the words of a text that may be part of a name, as they are spelled, by their stem."""
+    """Return the words of a text that may be part of a name, in their spelling, by stem."""
     found: dict[str, str] = {}
     for word in _WORD.findall(text.replace(REDACTED, " "))[:_MOST]:
         if known := _stem(word.lower()):
@@ -52,7 +52,7 @@ def words(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1 << 14)
 def _stem(word: str) -> str:
-    """Return the stem of a word that may be part of a name, "" of others."""
+    """Return the stem of a word that may be part of a name, "" for other words."""
     if len(word) > _LONGEST:
         return ""
     is_short = len(word) <= _LEAST and word not in _SHORT
@@ -61,7 +61,7 @@ def _stem(word: str) -> str:
 
 
 class Vocabulary:
-    """The words of texts, and which text has which."""
+    """The words of texts, as a sparse matrix."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = [words(text) for text in texts]
@@ -79,11 +79,11 @@ class Vocabulary:
     def names(
         self, labels: NDArray[np.intp], kinds: Sequence[Hashable], count: int
     ) -> list[list[str]]:
-        """Return the words that name each of `count` groups, best first; none where none do.
+        """Return the words that name each of `count` groups, best first; possibly none.
 
-        `labels` (texts,) are the groups of texts, -1 for none, `kinds` their kinds. A word names a
-        group by how many of its texts have it, times the log of how much more that is than of other
-        texts.
+        `labels` (texts,) are the groups of texts, -1 for none; `kinds` are the kinds of the texts.
+        The score of a word is the share of the group's texts that have it, times the log of the
+        ratio of their number to the expected number.
         """
         expected = self._expected(labels, kinds, count)
         return [self._name(labels == group, expected[:, group]) for group in range(count)]
@@ -91,7 +91,7 @@ class Vocabulary:
     def _expected(
         self, labels: NDArray[np.intp], kinds: Sequence[Hashable], count: int
     ) -> NDArray[np.float64]:
-        """Return for each text, for how many of each group it stands (texts, count)."""
+        """Return each text's expected count in each group (texts, count)."""
         numbers = {kind: n for n, kind in enumerate(dict.fromkeys(kinds))}
         of = np.array([numbers[kind] for kind in kinds], np.intp)
         having = np.zeros((len(numbers), count))
@@ -118,7 +118,7 @@ class Vocabulary:
     def _distinct(
         self, candidates: list[int], scores: NDArray[np.float64], members: NDArray[np.bool_]
     ) -> list[str]:
-        """Choose words of different texts of a group, and no two that are nearly one."""
+        """Choose words that occur in different texts and do not contain each other."""
         texts = {n: set(self._rows[(self._columns == n) & members[self._rows]]) for n in candidates}
         chosen: list[str] = []
         while candidates and len(chosen) < WORDS:
@@ -131,7 +131,7 @@ class Vocabulary:
         return chosen
 
     def _spelled(self, word: str, members: NDArray[np.bool_]) -> str:
-        """Return the most frequent spelling; capitals that are not kept everywhere mean nothing."""
+        """Return the most frequent spelling, in lower case unless its capitals are consistent."""
         rows = np.flatnonzero(members).tolist()
         found = Counter(self._texts[row][word] for row in rows if word in self._texts[row])
         best = found.most_common(1)[0][0]

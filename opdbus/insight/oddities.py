@@ -1,4 +1,4 @@
-"""Objects that are unlike their kind: which fields make them so, and how their text is unlike."""
+"""Objects that are unlike their kind, with the fields and the text distance that make them so."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ if TYPE_CHECKING:
     from opdbus.insight.text_outliers import Lonely
     from opdbus.state.object import ObjectId
 
-# Of fewer objects nobody knows what is usual.
+# The least number of objects of a kind for a comparison.
 LEAST: Final = 10
-# What stands out: as surprising as one of eight, ...
+# An object stands out by a score of at least these bits, ...
 _LEAST_BITS: Final = 3.0
-# ... by a value that so many others may have at most, ...
+# ... by a value that at most these many objects, or this share of them, have,
 _ALIKE: Final = 1
 _ALIKE_SHARE: Final = 0.001
-# ... and not more of a kind than this share: what many are is not odd.
+# ... if no larger share of the kind is as odd.
 _MOST_SHARE: Final = 0.08
 _FEW: Final = 2
-# Each further field tells half as much as the one before it.
+# Weight of each further field, relative to the one before.
 _FURTHER: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """An object that is unlike its kind, which has so many objects; the worst field first."""
+    """An object that is unlike its kind of `objects` objects; the worst field first."""
 
     object_id: ObjectId
     score: float
     objects: int
     quirks: tuple[Quirk, ...]
-    # None where its text is like that of others, or is not compared
+    # None if its text is similar to others, or is not compared
     distance: float | None = None
     usual_distance: float | None = None
     nearest: ObjectId | None = None
 
 
 def outliers(survey: Survey, lonely: Mapping[int, Lonely]) -> list[Odd]:
-    """Return what stands out of one kind, the worst first; rows are those of the survey.
+    """Return the objects of one kind that stand out, the worst first; keys are survey rows.
 
-    What is not as a rule has it stands out of few objects, too.
+    Violations of a rule are returned for small kinds, too.
     """
     faults = survey.faults()
     wrong = [_odd(survey.object_ids, n, [quirk], None) for n, quirk in faults.items()]
@@ -59,9 +59,10 @@ def outliers(survey: Survey, lonely: Mapping[int, Lonely]) -> list[Odd]:
 
 
 def _quirks(survey: Survey) -> Mapping[int, Sequence[Quirk]]:
-    """Return the fields of each object that are odd, the worst first.
+    """Return the odd fields of each object, the worst first.
 
-    Of several that say the same of the same objects one is told: a masked unit is so in two.
+    Of several fields that mean the same for the same objects, one is returned: a masked unit has
+    two.
     """
     by_word: dict[tuple[frozenset[int], str], list[Mapping[int, Quirk]]] = {}
     for every in survey.quirks():
@@ -76,7 +77,7 @@ def _quirks(survey: Survey) -> Mapping[int, Sequence[Quirk]]:
 
 
 def _telling(quirk: Quirk) -> tuple[float, bool, int]:
-    """Order fields: by how odd they are, one that is there, one that is told in few words."""
+    """Return the sort key of a quirk: odder, present, and shorter ones are larger."""
     return quirk.bits, bool(quirk.value), -len(quirk.field) - len(quirk.value)
 
 
@@ -93,13 +94,13 @@ def _odd(
 
 
 def _is_rare(odd: Odd) -> bool:
-    """Return whether few are odd in the same way."""
+    """Return whether few objects are odd in the same way."""
     most = max(_ALIKE, _ALIKE_SHARE * odd.objects)
     return odd.distance is not None or odd.quirks[0].having <= most
 
 
 def _fewest(found: Sequence[Odd], size: int) -> list[Odd]:
-    """Leave out the less odd ones where they are many, all that are as odd included."""
+    """Return the oddest objects, at most 8 % of the kind or 2; ties at the limit are left out."""
     most = max(_FEW, int(_MOST_SHARE * size))
     limit = found[most].score if len(found) > most else 0.0
     return [odd for odd in found if odd.score > limit]

@@ -1,4 +1,4 @@
-"""What makes two objects alike: the words and fields that both have, and what differs."""
+"""Similarities of two objects: common words and fields, and differing fields."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from opdbus.insight.gathering import Kind
     from opdbus.state.object import ObjectId
 
-# The fields of an object, each with its value as JSON.
+# The fields of an object, with values as JSON.
 States: TypeAlias = Mapping[str, str]
 
-# Objects that say how usual a value is.
+# The number of objects from which frequencies are estimated.
 _SAMPLE: Final = 300
 _WORDS: Final = 4
 _FIELDS: Final = 3
-# What more objects have is worth no mention, nor words that more objects of a kind have.
+# The largest share of all objects that have a word or value worth a mention, and the largest share
+# of a kind that has such a word.
 _MOST_SHARE: Final = 0.25
 _MOST_OF_KIND: Final = 0.5
-# A field that so few objects have says nothing of how rarely they differ in it.
+# The least number of objects for a statement about a kind or field.
 _LEAST: Final = 5
-# Fields in which two objects out of three differ say nothing by being different.
+# The least probability that two objects agree on a field; below it, a difference means nothing.
 _LEAST_AGREEMENT: Final = 0.3
 
 
 class Described(NamedTuple):
-    """What is compared of an object: its kind, the words of its text, and its fields."""
+    """The compared parts of an object: its kind, the words of its text, and its fields."""
 
     kind: Kind | None
     words: Mapping[str, str]
@@ -46,9 +47,9 @@ class Described(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """What two objects have in common, the rarest first, and in what they differ most.
+    """Common words and fields of two objects, the rarest first, and the main differences.
 
-    Values are JSON, empty where there is no such field; `differs` has (field, own, other).
+    Values are JSON, empty if there is no such field; `differs` has (field, own, other).
     """
 
     words: tuple[str, ...]
@@ -57,9 +58,9 @@ class Alike:
 
 
 class Usual:
-    """How usual words and values are on this host, as a sample of its objects shows.
+    """Frequencies of words and values on this host, from a sample of its objects.
 
-    `shares` says which share of all objects has a word.
+    `shares` has the share of all objects that have a word.
     """
 
     def __init__(self, sample: Sequence[Described], shares: Mapping[str, float]) -> None:
@@ -71,7 +72,7 @@ class Usual:
         self._agreement = _agreement(self._having)
 
     def compare(self, own: Described, other: Described) -> Alike:
-        """Say what two objects have in common, and in what two of one kind differ."""
+        """Return the similarities of two objects; differences only if they are of one kind."""
         is_one_kind = own.kind == other.kind
         return Alike(
             tuple(self._common_words(own, other)),
@@ -85,7 +86,7 @@ class Usual:
         return (own.words[word] for word in rare[:_WORDS])
 
     def _tells(self, own: Described, word: str) -> bool:
-        """Return whether a word is rare on this host, and not what all of a kind have."""
+        """Return whether a word is rare on this host, and not typical of the kind."""
         is_of_kind = self._words[own.kind, word] > _MOST_OF_KIND * self._kinds[own.kind]
         is_known = self._kinds[own.kind] >= _LEAST
         return self._shares.get(word, 0.0) <= _MOST_SHARE and not (is_known and is_of_kind)
@@ -108,7 +109,7 @@ class Usual:
 
 
 def _agreement(having: Counter[tuple[str, str]]) -> Mapping[str, float]:
-    """Return how likely two objects that have a field agree on it."""
+    """Return the probability that two objects that have a field agree on it."""
     counts, squares = Counter[str](), Counter[str]()
     for (field, _), count in having.items():
         counts[field] += count
@@ -119,9 +120,9 @@ def _agreement(having: Counter[tuple[str, str]]) -> Mapping[str, float]:
 async def explain(
     memory: StateStore, object_id: ObjectId, others: Sequence[ObjectId]
 ) -> Sequence[Alike]:
-    """Say of each of others what it has in common with a thing, and in what it differs.
+    """Return the similarities of an object with each of others.
 
-    One that is gone by now has nothing in common.
+    They are empty for an object that was removed meanwhile.
     """
     known = memory.catalogue.known()
     chosen = random.Random(0).sample(known, min(_SAMPLE, len(known)))  # noqa: S311 -- no secret
@@ -163,5 +164,5 @@ async def _describe(
 
 
 def _shares(store: Store, words: Mapping[str, str], objects: int) -> Mapping[str, float]:
-    """Return which share of all objects has each word, in any form."""
+    """Return the share of all objects that have each word, in any form."""
     return {stem: store.words.count_matches(word) / objects for stem, word in words.items()}

@@ -1,4 +1,4 @@
-"""The fields of the objects of one kind: on which values most agree, and what has others. Pure."""
+"""The values of each field in one kind: the usual ones, and the objects with others. Pure."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ if TYPE_CHECKING:
 
     from opdbus.state.object import Json, ObjectId
 
-# A value is usual that so many objects have, and this share of them.
+# The least number and share of objects that have a usual value.
 _USUAL: Final = 3
 _USUAL_SHARE: Final = 0.05
-# Objects agree on a field if at most this share of them has none of the usual values.
+# The largest share of objects with unusual values in a field that the rest agrees on.
 _OTHERS_SHARE: Final = 0.1
-# A field of more values is one on which nobody agrees.
+# Fields with more values are left out.
 _MOST_VALUES: Final = 256
 _MOST_FIELDS: Final = 1000
 _LONGEST: Final = 200
-# What stands for the name of an object inside of its values, and for what follows an @ in it:
-# characters that no text has, and that JSON writes as they are.
+# Placeholders inside of values for the object's name and for its part after an @: private-use
+# characters, which no text has and JSON leaves unescaped.
 _NAME: Final = "\ue000"
 _INSTANCE: Final = "\ue001"
 _SHORTEST: Final = 3
-# Texts about things, and lists of texts, are no states of them.
+# Texts and lists of texts that describe an object are no states.
 _TEXTS: Final = frozenset((*DESCRIBING, *chain(*DOCUMENTS), "documentation"))
-# How surprising it is that an object is not as a rule has it.
+# The score of a violated rule, in bits.
 _BITS_OF_FAULT: Final = 64.0
-# The value of an object that has no such field.
+# The number of a missing value.
 _NONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """A field in which an object is unlike others: values are JSON, and empty where there is none.
+    """An unusual value of a field as JSON, empty if the object has no such field.
 
-    `having` counts the objects of its kind with this value, `usual` those with each usual one, in
-    which * stands for the name of each object.
+    `having` is the number of objects of the kind with this value; `usual` has the usual values and
+    their numbers, with * for the name of each object.
     """
 
     field: str
     value: str
     having: int
     usual: tuple[tuple[str, int], ...]
-    # how surprising it is
+    # surprise, in bits
     bits: float
 
     @property
     def word(self) -> str:
-        """What it says in a word: `masked: true` says the same as `load_state: "masked"`."""
+        """The meaning in a word: `masked: true` means the same as `load_state: "masked"`."""
         return self.field if self.value == "true" else self.value.strip('"')
 
 
@@ -74,23 +74,23 @@ class _Value(NamedTuple):
 
 
 class Survey:
-    """What the objects of one kind have in each field."""
+    """The fields and values of the objects of one kind."""
 
     def __init__(self, services: AbstractSet[str] = frozenset()) -> None:
-        # the accounts of the system
+        # names of system accounts
         self._services = services
         self.object_ids: list[ObjectId] = []
         self._fields: dict[str, int] = {}
         self._values: dict[_Value, int] = {}
-        # how many values each field has
+        # the number of distinct values of each field
         self._counts: list[int] = []
         self._rows: list[array[int]] = []
         self._rules: dict[int, fault_rules.Rule] = {}
-        # the places of objects that are as the distribution has them
+        # rows of objects of the distribution or the hardware
         self._ordinary: set[int] = set()
 
     def add(self, object_id: ObjectId, properties: Mapping[str, Json]) -> None:
-        """Take in an object; what moves by itself and texts are left out."""
+        """Add an object without its volatile fields and texts."""
         if rule := fault_rules.rule_of(object_id, properties, self._services):
             self._rules[len(self.object_ids)] = rule
         if fault_rules.is_ordinary(object_id, properties):
@@ -108,11 +108,11 @@ class Survey:
         self._rows.append(row)
 
     def may_be_odd(self, place: int, field: str = "") -> bool:
-        """Return whether an object may be odd by a field, or by its text."""
+        """Return whether an object may be odd in a field, or in its text (no field)."""
         return place not in self._ordinary or fault_rules.is_state(field)
 
     def faults(self) -> Mapping[int, Quirk]:
-        """Return the objects that are not as the rule for their kind has it, by their places."""
+        """Return the violations of rules, by row."""
         counts = Counter(rule.value for rule in self._rules.values())
         return {
             place: Quirk(
@@ -123,12 +123,12 @@ class Survey:
                 _BITS_OF_FAULT,
             )
             for place, rule in self._rules.items()
-            # where nothing is as usual, it is not known what is
+            # without a usual example, the rule does not apply here
             if rule.is_fault and counts[rule.usual]
         }
 
     def quirks(self) -> Iterator[Mapping[int, Quirk]]:
-        """Yield the objects that have a value, by their places, where most have one of others."""
+        """Yield the objects with each unusual value, by row, in fields that the rest agrees on."""
         rows = np.repeat(np.arange(len(self._rows)), [len(row) for row in self._rows])
         held = np.fromiter(chain.from_iterable(self._rows), np.intp, len(rows))
         texts = list(self._values)
@@ -163,12 +163,12 @@ class Survey:
             yield {place: self._named(quirk, place) for place in found}
 
     def _named(self, quirk: Quirk, place: int) -> Quirk:
-        """Put an object's name back where it is a part of the value."""
+        """Replace the placeholders in a value by the object's name."""
         value = _with_name(quirk.value, self.object_ids[place])
         return quirk if value == quirk.value else replace(quirk, value=value)
 
     def _number(self, field: int, text: str) -> int:
-        """Return the number of a value; a field of many values needs no more of them."""
+        """Return the number of a value; past _MOST_VALUES, new values of a field share one."""
         value = _Value(field, text)
         number = self._values.get(value)
         if number is None:
@@ -182,9 +182,9 @@ class Survey:
 def states(
     properties: Mapping[str, Json], said: Callable[[str], str] = lambda text: text
 ) -> Mapping[str, str]:
-    """Return the value of each field that has one as JSON; lists without order.
+    """Return each field's value as JSON, with list items sorted; descriptions are left out.
 
-    `said` gives each text as it is to be compared.
+    `said` converts each text before the comparison.
     """
     found: dict[str, list[Json]] = {}
     for path, _, value in fields.leaves(properties):
@@ -199,7 +199,7 @@ def _is_state(path: str) -> bool:
 
 
 def _as_json(values: list[Json]) -> str:
-    """Write what is at one path; a value that was hidden says only that there is one."""
+    """Return the values of a path as JSON; a redacted value becomes one constant."""
     texts = sorted({json.dumps(value, ensure_ascii=False) for value in values})
     whole = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     if REDACTED in whole:

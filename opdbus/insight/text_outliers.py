@@ -1,4 +1,4 @@
-"""Objects whose text is unlike that of all others of their kind: by the nearest vector."""
+"""Objects whose text differs from all others of their kind, by the nearest vector."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
@@ -10,19 +10,19 @@ from opdbus.insight.clustering import Vectors
 
 Take: TypeAlias = Callable[[NDArray[np.intp]], Vectors]
 
-# So many objects stand for a larger kind; what none of them is like is compared with all.
+# The most objects that represent a kind; candidates are then compared with all objects.
 _SAMPLE: Final = 1024
 _AT_A_TIME: Final = 4096
 _CHECKED: Final = 64
-# What it counts to be further from the nearest than two others are from each other: so much for
-# each range between the quartiles of their cosines, which is at least so wide; and all at most.
+# Bits for each interquartile range (at least _LEAST_RANGE) by which the cosine to the nearest
+# object is below the median cosine of two objects; _MOST_BITS at most.
 _BITS: Final = 6.0
 _LEAST_RANGE: Final = 0.1
 _MOST_BITS: Final = 6.0
 
 
 class Lonely(NamedTuple):
-    """How far the nearest other object is, which one, how far two others are, and how odd it is."""
+    """Distance and row of the nearest other object, median distance of two, and score in bits."""
 
     distance: float
     nearest: int
@@ -31,10 +31,10 @@ class Lonely(NamedTuple):
 
 
 def lonely(count: int, take: Take) -> dict[int, Lonely]:
-    """Return which of `count` objects are unlike all others, by their rows.
+    """Return the rows of `count` objects that differ from all others.
 
-    Those are further from the nearest other one than two of them usually are from each other.
-    One alone is unlike nothing. `take` gives the vectors (rows, dimension) of some rows.
+    Such an object is further from the nearest other one than the median distance of two objects.
+    `take` returns the vectors (rows, dimension) of rows.
     """
     if count == 1:
         return {}
@@ -44,7 +44,7 @@ def lonely(count: int, take: Take) -> dict[int, Lonely]:
     far = np.flatnonzero(cosines < middle)
     far = far[np.argsort(cosines[far], kind="stable")][:_CHECKED]
     if count > _SAMPLE:
-        # of a large kind, what the sample has nothing of may have others like it
+        # objects outside the sample may be nearer
         cosines[far], nearest[far] = _among_all(far, take, count)
     found = {}
     for row in far[cosines[far] < middle].tolist():
@@ -55,7 +55,7 @@ def lonely(count: int, take: Take) -> dict[int, Lonely]:
 
 
 def _usual(vectors: Vectors) -> tuple[float, float, float]:
-    """Return the quartiles of the cosines of two vectors."""
+    """Return the quartiles of the cosines of pairs of vectors."""
     cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
     low, middle, high = np.quantile(cosines, (0.25, 0.5, 0.75)).tolist()
     return low, middle, high
@@ -64,7 +64,7 @@ def _usual(vectors: Vectors) -> tuple[float, float, float]:
 def _nearest(
     rows: NDArray[np.intp], take: Take, others: NDArray[np.intp]
 ) -> tuple[Vectors, NDArray[np.intp]]:
-    """Return the cosine of each row to the nearest of others but itself, and which one it is."""
+    """Return the cosine of each row to the nearest other row of `others`, and that row."""
     known = take(others)
     cosines, nearest = np.empty(len(rows), np.float32), np.empty(len(rows), np.intp)
     for at in range(0, len(rows), _AT_A_TIME):
@@ -78,7 +78,7 @@ def _nearest(
 
 
 def _among_all(rows: NDArray[np.intp], take: Take, count: int) -> tuple[Vectors, NDArray[np.intp]]:
-    """Return the same among all objects, a part of them at a time."""
+    """Return the same among all `count` objects, in bounded memory."""
     parts = [
         _nearest(rows, take, np.arange(at, min(at + _AT_A_TIME, count)))
         for at in range(0, count, _AT_A_TIME)

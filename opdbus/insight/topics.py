@@ -1,4 +1,4 @@
-"""Topics: the host's objects in groups by what they are about, across kinds; named by words."""
+"""Topics: groups of the host's objects by the meaning of their texts, across kinds."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from opdbus.index.vectors.vector_index import VectorIndex
     from opdbus.state.object import ObjectId
 
-# Topics are learnt from so many objects at most; all of them are then assigned.
+# The most objects from which topics are computed; all objects are then assigned.
 SAMPLE: Final = 16_384
-# People read no longer list.
+# The most topics: people read no longer list.
 MOST: Final = 64
-# What has so little of the usual cosine to the nearest topic is in none.
+# Objects with a smaller fraction of a topic's median cosine are in no topic.
 _NEAR: Final = 0.6
-# Fewer objects are listed sooner than they are understood.
+# Fewer objects form one topic.
 _FEW: Final = 2 * clustering.LEAST
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What objects are about: words, and things with their cosine to the centre, best first."""
+    """A topic: its words, and its objects with their cosine to the centre, best first."""
 
     words: Sequence[str]
     members: Sequence[tuple[ObjectId, float]]
 
     @property
     def name(self) -> str:
-        """The words as one."""
+        """The words, joined by commas."""
         return ", ".join(self.words)
 
 
 class Assigned:
-    """Every object with the topic that it is nearest to, if it is near to one."""
+    """The assignment of objects to the topic of the nearest centre, if it is near enough."""
 
     def __init__(self, rows: Rows, index: VectorIndex) -> None:
         self._rows = rows
@@ -59,11 +59,11 @@ class Assigned:
         labels = np.concatenate([labels for labels, _ in parts])
         middles = self._middles(labels)[labels]
         self._labels = np.where(self._cosines >= _NEAR * middles, labels, -1)
-        # a topic is named by its more typical half
+        # the more typical half of a topic gives its name
         self._core = np.where(self._cosines >= middles, labels, -1)
 
     def topics(self, texts: Sequence[str]) -> list[Topic]:
-        """Name the topics by the texts of the first rows; the largest first."""
+        """Return the topics, named by the texts of the first rows; the largest first."""
         kinds = self._rows.kinds()[: len(texts)]
         names = Vocabulary(texts).names(self._core[: len(texts)], kinds, self._count)
         found = [Topic(words, self._members(n)) for n, words in enumerate(names)]
@@ -73,7 +73,7 @@ class Assigned:
         return [_by_members(t) if taken[t.name] > 1 or not t.words else t for t in found]
 
     def _middles(self, labels: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the middle of the cosines of each topic (count,)."""
+        """Return the median cosine of each topic (count,)."""
         of = (self._cosines[labels == n] for n in range(self._count))
         return np.array([np.median(each) if len(each) else 0 for each in of], np.float32)
 
@@ -85,11 +85,11 @@ class Assigned:
 
 
 def _by_members(topic: Topic) -> Topic:
-    """Name a topic that its words do not tell from others by its most typical objects, too."""
+    """Name a topic by its first word and its most typical objects, to make the name unique."""
     names = [object_id.name for object_id, _ in topic.members[: WORDS - len(topic.words[:1])]]
     return replace(topic, words=list(dict.fromkeys([*topic.words[:1], *names])))
 
 
 def count_for(objects: int) -> int:
-    """Return into how many topics so many objects are put: measured by benchmarks/insight.py."""
+    """Return the number of topics for a number of objects; measured by benchmarks/insight.py."""
     return 1 if objects < _FEW else min(MOST, max(2, round(math.sqrt(objects))))

@@ -1,1 +1,1 @@
-"""Programs of their own that publish what the daemon has no right to see."""
+"""Separate programs that publish objects that the daemon has no right to read."""

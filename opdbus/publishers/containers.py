@@ -1,6 +1,6 @@
-"""Publishes the containers of podman, docker and incus, which only root may ask.
+"""Publishes the containers of podman, docker and incus, whose sockets only root may use.
 
-op-dbus-containers.service runs it, apart from the daemon: their sockets are as good as root.
+op-dbus-containers.service runs it, apart from the daemon: access to the sockets equals root.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from opdbus.publishers.engines import ENGINES, Engine, Row
 
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 _ANSWER_SECONDS: Final = 30.0
-# Events within this time are one.
+# Events within this time lead to one listing.
 _QUIET_SECONDS: Final = 0.1
 _AT_ONCE: Final = 1 << 16
 
 
 @asynccontextmanager
 async def _asked(path: str, target: str) -> AsyncIterator[asyncio.StreamReader]:
-    """Send a request, and give the body: in HTTP 1.0 it is in one piece."""
+    """Send a GET request and yield the body's reader; HTTP/1.0 sends it unchunked."""
     async with asyncio.timeout(_ANSWER_SECONDS) as limit:
         reader, writer = await asyncio.open_unix_connection(path)
         try:
@@ -45,7 +45,7 @@ async def _asked(path: str, target: str) -> AsyncIterator[asyncio.StreamReader]:
 
 
 async def follow(engine: Engine, bus: str) -> None:
-    """Publish all containers, and again after events, to live as long as our connection."""
+    """Publish all containers, again after events, with the lifetime of the connection."""
     async with _asked(engine.path, engine.events) as events, Client(bus) as client:
         known: dict[str, Row] = {}
         while True:
@@ -64,7 +64,7 @@ async def follow(engine: Engine, bus: str) -> None:
 
 
 async def keep(engine: Engine, bus: str) -> None:
-    """Follow an engine for ever, also one that comes later; says so when it cannot be followed."""
+    """Follow an engine forever, also one that starts later; print why it cannot be followed."""
     delays, said = pauses(_RETRY_SECONDS), ""
     while True:
         began = time.monotonic()
@@ -88,6 +88,6 @@ async def main(engines: Sequence[Engine], bus: str = "system") -> None:
 
 
 if __name__ == "__main__":
-    # docker's socket may be a link to podman's, which is followed once
+    # docker's socket may be a link to podman's: follow that once
     named = {Path(engine.path).resolve(): engine for engine in reversed(ENGINES)}
     asyncio.run(main(tuple(named.values())))

@@ -1,4 +1,4 @@
-"""What is known of engines of containers: where they listen, and what their lists look like."""
+"""Container engines: their sockets, requests, and the format of their lists."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -7,7 +7,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 def _of_docker(row: Row) -> tuple[str, Row]:
-    """Read what docker and podman say of a container, but not for how long it has been so."""
+    """Return a container of docker or podman by name, without its uptime, which changes."""
     ports = {
         f"{p.get('PublicPort', '')}:{p['PrivatePort']}/{p['Type']}" for p in row["Ports"] or ()
     }
@@ -19,7 +19,7 @@ def _of_docker(row: Row) -> tuple[str, Row]:
 
 
 def _of_incus(row: Row) -> tuple[str, Row]:
-    """Read what incus says of a container; of its settings, which may be secret, only the image."""
+    """Return a container of incus by name; of its settings, which may be secret, only the image."""
     kept = ("type", "description", "architecture", "profiles", "project", "ephemeral", "location")
     image = (row.get("config") or {}).get("image.description", "")
     found = {name: row[name] for name in kept if row.get(name)}
@@ -27,7 +27,7 @@ def _of_incus(row: Row) -> tuple[str, Row]:
 
 
 class Engine(NamedTuple):
-    """Where an engine listens, what it is asked for, and how one of its containers is read."""
+    """A container engine: its socket, request targets, and reader of a container."""
 
     name: str
     path: str

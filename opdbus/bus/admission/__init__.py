@@ -1,1 +1,1 @@
-"""How much each caller may ask for at once, and which call runs next."""
+"""Admission: limits of concurrent work for each caller, and the order of calls."""

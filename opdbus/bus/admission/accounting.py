@@ -1,4 +1,4 @@
-"""What runs and waits is counted for each connection, for each user and in all, up to limits."""
+"""Counts of running and waiting work by connection, user and in total, with limits."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,43 +17,43 @@ from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.fd_closer import ELSEWHERE, closer_of
 from opdbus.errors import LimitsExceeded
 
-# What something counts for, by the kind of limit: connection, user, total.
+# The scopes of a count by kind of limit: connection, user, total.
 Scopes: TypeAlias = "Mapping[str, Hashable]"
 _WHOSE = {"connection": "this connection", "user": "this user", "total": "all users"}
 
 
 class User(NamedTuple):
-    """The scope of a user, which is no connection's name."""
+    """The scope of a user, distinct from names of connections."""
 
     uid: int
 
 
 class Quota:
-    """A counter by scope, with a limit for each kind of scope; `what` names it in the error."""
+    """A counter by scope, with a limit for each kind of scope; `what` is for error messages."""
 
     def __init__(self, what: str, limits: Mapping[str, int]) -> None:
         self.what = what
         self.limits = limits
-        # no Counter, which takes three times as long
+        # not a Counter, which takes three times as long
         self._used: dict[Hashable, int] = {}
 
     def __getitem__(self, scope: Hashable) -> int:
-        """Give what is counted for a scope."""
+        """Return the count of a scope."""
         return self._used.get(scope, 0)
 
     def __bool__(self) -> bool:
-        """Return whether anything is counted."""
+        """Return whether any count is not zero."""
         return bool(self._used)
 
     def has_room(self, scopes: Scopes, count: int) -> bool:
-        """Return whether every limit admits so many more."""
+        """Return whether every limit admits `count` more."""
         for kind, scope in scopes.items():
             if self._used.get(scope, 0) + count > self.limits[kind]:
                 return False
         return True
 
     def require_room(self, scopes: Scopes, count: int) -> None:
-        """Raise LimitsExceeded if a limit does not admit so many more."""
+        """Raise LimitsExceeded if a limit does not admit `count` more."""
         for kind, scope in scopes.items():
             if self[scope] + count > self.limits[kind]:
                 raise LimitsExceeded(
@@ -62,7 +62,7 @@ class Quota:
                 )
 
     def add(self, scopes: Scopes, count: int) -> None:
-        """Count so many more, or less, for each scope; the limits are not checked."""
+        """Add `count`, which may be negative, to each scope; the limits are not checked."""
         for scope in scopes.values() if count else ():
             if left := self._used.get(scope, 0) + count:
                 self._used[scope] = left
@@ -71,7 +71,7 @@ class Quota:
 
     @contextmanager
     def reserved(self, scopes: Scopes, count: int) -> Iterator[None]:
-        """Count so many while the context is open; raises LimitsExceeded."""
+        """Return a context in which `count` is added; raise LimitsExceeded."""
         self.require_room(scopes, count)
         self.add(scopes, count)
         try:
@@ -81,32 +81,32 @@ class Quota:
 
 
 class _Known(NamedTuple):
-    """A connection's user, and all that its calls count for."""
+    """A connection's user, and the scopes of its calls."""
 
     uid: int
     scopes: Scopes
 
 
 class Accounts:
-    """Connections and their users, and the quotas that count for both."""
+    """Connections with their users, and the quotas that count for both."""
 
     def __init__(self) -> None:
-        # connections whose users are known
+        # connections with a known user
         self._known: dict[str, _Known] = {}
         self._quotas: list[Quota] = []
 
     def quota(self, what: str, limits: Mapping[str, int]) -> Quota:
-        """Give a quota in which a connection's count is its user's too, once that is known."""
+        """Create a quota in which a connection's count also counts for its user, once known."""
         self._quotas.append(Quota(what, limits))
         return self._quotas[-1]
 
     def scopes(self, sender: str) -> Scopes:
-        """Give the scopes for which something of a connection counts."""
+        """Return the scopes of a connection."""
         known = self._known.get(sender)
         return known.scopes if known else {"connection": sender, "total": None}
 
     def identify(self, sender: str, uid: int) -> None:
-        """Set a connection's user, for which what is counted already counts from now on, too."""
+        """Set a connection's user, and add the connection's present counts to the user's."""
         if sender not in self._known:
             user = User(uid)
             self._known[sender] = _Known(uid, {"connection": sender, "user": user, "total": None})
@@ -114,21 +114,21 @@ class Accounts:
                 quota.add({"user": user}, quota[sender])
 
     def user_of(self, sender: str) -> int:
-        """Give a connection's user; -1 before it is known."""
+        """Return a connection's uid; -1 before it is known."""
         known = self._known.get(sender)
         return known.uid if known else -1
 
     def connections_of(self, uid: int) -> list[str]:
-        """Give a user's connections."""
+        """Return a user's connections."""
         return [sender for sender, known in self._known.items() if known.uid == uid]
 
     def forget(self, sender: str) -> None:
-        """Drop a connection that is gone, and for which nothing is counted any more."""
+        """Drop a closed connection whose counts are all zero."""
         self._known.pop(sender, None)
 
 
 class RunningCalls:
-    """Admits calls and counts them; a connection's first ones pass the limits of others' calls."""
+    """Admits and counts calls; a connection's first calls are exempt from the limit of calls."""
 
     def __init__(self) -> None:
         self.accounts = Accounts()
@@ -138,7 +138,7 @@ class RunningCalls:
         self.texts = Quota("texts", {"user": MAX_TEXTS_OF_A_USER})
 
     def admit(self, call: Call) -> None:
-        """Count a call; raises LimitsExceeded if there is no room for it."""
+        """Count a call; raise LimitsExceeded if there is no room for it."""
         if not call.is_whole:
             raise LimitsExceeded(
                 f"the call has {call.size} bytes, past the limit of {MAX_CALL_BYTES}: send less at"
@@ -160,7 +160,7 @@ class RunningCalls:
         self._count(call, 1)
 
     def release(self, call: Call) -> None:
-        """Stop counting a call, which has ended."""
+        """Stop counting a call that has ended."""
         self._count(call, -1)
 
     def _count(self, call: Call, sign: int) -> None:
@@ -171,7 +171,7 @@ class RunningCalls:
 
 
 def _require_closable(call: Call) -> None:
-    """Raise LimitsExceeded for files that may wait behind others, which cannot be closed."""
+    """Raise LimitsExceeded for files that would queue behind files that cannot be closed."""
     if ELSEWHERE.waiting > MAX_FILES["total"] and any(
         closer_of(file.fileno()) is ELSEWHERE for file in call.descriptors
     ):

@@ -1,8 +1,8 @@
-"""Fair scheduling: one call works at a time, next the user and connection with the least time.
+"""Fair scheduling: one call runs at a time, next the user and connection with the least time.
 
-A loop that is busy with the many calls of one client would be late for all others. So users share
-its time equally, and each user's connections share that user's time: a client with one call waits
-for at most one of another client's hundred calls.
+A loop that is busy with many calls of one client would delay all others. So users share its time
+equally, and each user's connections share that user's time: a client with one call waits for at
+most one of another client's hundred calls.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final, NamedTuple, Self
 
 from opdbus.bus.transport.fair_queue import FairQueue
 
-# A call that takes longer waits for something else than the loop: others go on meanwhile.
+# A longer call waits for something other than the loop: others run meanwhile.
 LEASE_SECONDS: Final = 0.025
-# A user that waits for more answers than this does not need each of them at once.
+# A user with more pending calls does not need each answer at once.
 _FEW_CALLS: Final = 4
 
 
 class Turn:
-    """A call's turn, a context: acquired at its beginning, released at its end or before."""
+    """A call's turn, as a context: acquired at its beginning, released at its end or before."""
 
     def __init__(self, scheduler: FairScheduler, uid: int, sender: str) -> None:
         self.uid = uid
@@ -41,36 +41,36 @@ class Turn:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Let the next call work."""
+        """End the turn, and stop counting the call."""
         self.release()
         self._scheduler.remove(self)
 
     @property
     def is_one_of_many(self) -> bool:
-        """Whether the user has many other calls running."""
+        """True if the user has many calls running."""
         return self._scheduler.calls(self.uid) > _FEW_CALLS
 
     async def acquire(self) -> None:
-        """Wait for the turn, also again after it was released."""
+        """Wait for the turn, also again after `release`."""
         await self._scheduler.acquire(self)
         self._is_acquired = True
 
     def release(self) -> None:
-        """Let the next call work already; this one goes on beside it."""
+        """End the turn before the call ends; the call continues beside the next one."""
         if self._is_acquired:
             self._is_acquired = False
             self._scheduler.release(self)
 
 
 class _Waiter(NamedTuple):
-    """A turn that is waited for, and the future that its acquisition settles."""
+    """A pending turn, and the future that its acquisition settles."""
 
     turn: Turn
     ready: asyncio.Future[None]
 
 
 class FairScheduler:
-    """Which call works, and which ones wait."""
+    """The running call, and the waiting ones."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class FairScheduler:
         self._senders: dict[int, FairQueue] = {}
 
     def turn(self, uid: int, sender: str) -> Turn:
-        """Give a turn, which is a context to be entered."""
+        """Return a turn, which is a context to be entered."""
         return Turn(self, uid, sender)
 
     def calls(self, whose: Hashable) -> int:
-        """Give how many calls of a user or a connection run."""
+        """Return the number of running calls of a uid or a connection."""
         return self._calls[whose]
 
     def add(self, turn: Turn) -> None:
@@ -126,14 +126,14 @@ class FairScheduler:
             await waiter.ready
         except asyncio.CancelledError:
             self._drop(waiter)
-            # it may have been acquired meanwhile
+            # the turn may have been acquired meanwhile
             self.release(turn)
             raise
 
     def release(self, turn: Turn) -> None:
-        """Let the next call work if this one does.
+        """End the turn, if this one is running.
 
-        Not at once: between two turns the loop reads the calls that have arrived.
+        The next one starts later: between two turns, the loop reads the calls that have arrived.
         """
         if self._holder is turn:
             asyncio.get_running_loop().call_soon(self._end, turn)
@@ -143,11 +143,11 @@ class FairScheduler:
         if turn:
             loop = asyncio.get_running_loop()
             self._leased = loop.time()
-            # one timer for all turns, of which most end long before
+            # one timer for all turns, most of which end long before
             self._expiry = self._expiry or loop.call_later(self.lease_seconds, self._expire)
 
     def _expire(self) -> None:
-        """End the turn that has lasted as long as one may; look again when this one will have."""
+        """Release a turn that exceeded its lease; otherwise check again when it would."""
         self._expiry = None
         if self._holder:
             loop = asyncio.get_running_loop()
@@ -165,20 +165,20 @@ class FairScheduler:
             self._begin(self._next())
 
     def _next(self) -> Turn | None:
-        """Dequeue the next turn: of the user, then of the connection served least."""
+        """Dequeue the next turn: of the least served user, then connection."""
         while self._waiting:
             uid = self._users.least_served(self._waiting)
             senders = self._waiting[uid]
             waiter = senders[self._senders[uid].least_served(senders)][0]
             self._drop(waiter)
-            # not one whose call was cancelled just now
+            # skip a call that was cancelled just now
             if not waiter.ready.done():
                 waiter.ready.set_result(None)
                 return waiter.turn
         return None
 
     def _drop(self, waiter: _Waiter) -> None:
-        """Remove a waiter from the queues, if it is there."""
+        """Remove a waiter from the queues, if it is queued."""
         uid, sender = waiter.turn.uid, waiter.turn.sender
         senders = self._waiting.get(uid, {})
         if waiter not in senders.get(sender, ()):

@@ -1,4 +1,4 @@
-"""The limits of calls, replies and bulk calls, so that no client stops the others."""
+"""Limits of calls, replies and bulk calls, so that no client blocks the others."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -6,42 +6,42 @@ from typing import Final
 from opdbus.bus.transport.values import Entries, Plain
 from opdbus.errors import LimitsExceeded
 
-# Larger calls and replies count by the byte; a caller gets larger replies only if it asks for them.
+# Larger calls and replies count by the byte; only callers that ask for them get larger replies.
 SMALL_BYTES: Final = 64 << 10
 # A larger call is refused before it is decoded, which takes up to 0.3 s a MiB.
 MAX_CALL_BYTES: Final = 4 << 20
-# Calls that run at once, and their bytes. A connection's first calls pass the limit of calls.
+# Concurrent calls, and their bytes. A connection's first calls are exempt from the limit of calls.
 MAX_CALLS: Final = {"connection": 128, "user": 512, "total": 2048}
 MAX_CALLS_BYTES: Final = {"connection": 8 << 20, "user": 32 << 20, "total": 128 << 20}
 CALLS_ALWAYS_LET_IN: Final = 2
-# Open files that came with them: the service may have 8192, and a message of the system bus 16.
+# Open files of calls: the service may have 8192, and a message on the system bus 16.
 MAX_FILES: Final = {"connection": 32, "user": 128, "total": 1024}
-# Texts that wait for the model: the queue has room for all users.
+# Queued texts of a user: the engine's queue has room for all users.
 MAX_TEXTS_OF_A_USER: Final = 16384
-# About a second of tokenizing.
+# Text of a call: about a second of tokenizing.
 MAX_TEXT_BYTES: Final = 1 << 20
-# About a second of checking and redacting.
+# Objects of a call: about a second of validation and redaction.
 MAX_OBJECTS: Final = 10_000
-# A larger reply could throw the service off the bus: dbus-daemon ends a sender of 32 MiB.
+# A reply: dbus-daemon disconnects a sender at 32 MiB.
 MAX_REPLY_BYTES: Final = 1 << 20
-# Of replies that are not read: dbus-daemon holds 127 MiB of them, of which 256 connections of each
-# of four users may always have a small one.
+# Unread replies: dbus-daemon holds 127 MiB of them. 256 connections of each of four users can still
+# have a small one.
 MAX_UNREAD: Final = {"connection": 4 << 20, "user": 16 << 20, "total": 40 << 20}
-# Of replies held in memory until their clients read those before them.
+# Replies held in memory until their clients read earlier ones.
 MAX_WAITING: Final = {"connection": 32 << 20, "user": 48 << 20, "total": 96 << 20}
-# Of one bulk call: hours of computing.
+# One bulk call: hours of computation.
 MAX_BULK_TEXTS: Final = 1_000_000
 MAX_BULK_FILE: Final = 1 << 30
-# Vectors of bulk calls are memory of ours until the caller closes their file.
+# Vectors of bulk calls are our memory until the caller closes their file.
 MAX_BULK_BYTES: Final = {"user": 512 << 20, "total": 1 << 30}
-# That run at once.
+# Concurrent bulk calls.
 MAX_BULK_CALLS: Final = {"connection": 2, "user": 4, "total": 8}
-# Types of eight bytes each.
+# Types that take eight bytes.
 _PLAIN: Final = frozenset((int, float, bool))
 
 
 def require_text(texts: Sequence[str]) -> None:
-    """Raise LimitsExceeded for more text than a call may bring."""
+    """Raise LimitsExceeded for more text than a call may have."""
     size = sum(len(text.encode()) for text in texts)
     if size > MAX_TEXT_BYTES:
         raise LimitsExceeded(
@@ -51,7 +51,7 @@ def require_text(texts: Sequence[str]) -> None:
 
 
 def require_objects(count: int) -> None:
-    """Raise LimitsExceeded for more objects than a call may bring."""
+    """Raise LimitsExceeded for more objects than a call may have."""
     if count > MAX_OBJECTS:
         raise LimitsExceeded(
             f"the call brings {count} objects, past the limit of {MAX_OBJECTS}: send fewer at a"
@@ -60,12 +60,12 @@ def require_objects(count: int) -> None:
 
 
 def require_reply(values: Sequence[Plain]) -> None:
-    """Raise LimitsExceeded for a reply that is too large to be sent."""
+    """Raise LimitsExceeded for a reply that is too large to send."""
     require_reply_bytes(sum(_size(value, MAX_REPLY_BYTES) for value in values), values)
 
 
 def require_reply_bytes(size: int, values: Sequence[Plain]) -> None:
-    """Raise LimitsExceeded for a reply of too many bytes."""
+    """Raise LimitsExceeded for a reply of too many bytes; `values` choose the advice."""
     if size > MAX_REPLY_BYTES:
         is_list = any(isinstance(value, list | tuple) and len(value) > 1 for value in values)
         advice = "ask for fewer at a time" if is_list else "it is one thing, and cannot be split"
@@ -73,7 +73,7 @@ def require_reply_bytes(size: int, values: Sequence[Plain]) -> None:
 
 
 def is_large(value: Plain) -> bool:
-    """Return whether a reply is large."""
+    """Return whether a reply is larger than SMALL_BYTES."""
     return _size(value, SMALL_BYTES) > SMALL_BYTES
 
 
@@ -87,7 +87,7 @@ def require_small(value: Plain, advice: str) -> None:
 
 
 def _size(value: Plain, most: int) -> int:
-    """Estimate the bytes that a value takes on the wire; counting ends at `most`."""
+    """Estimate the encoded bytes of a value; counting stops at `most`."""
     if isinstance(value, str):
         return len(value.encode()) + 5
     if isinstance(value, bytes):
@@ -106,7 +106,7 @@ def _size(value: Plain, most: int) -> int:
 def _sum(values: Iterable[Plain], most: int) -> int:
     size = 8
     for value in values:
-        # most values are plain
+        # most values are strings or numbers
         kind = type(value)
         if kind is str and value.isascii():
             size += len(value) + 5

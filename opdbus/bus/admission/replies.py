@@ -1,7 +1,7 @@
 """Sends replies, but none to clients that do not read theirs.
 
-Replies that a client does not read stay in dbus-daemon and count against their sender: past 127 MiB
-it reads nothing more from this service, and no client is answered. So it is asked what it holds.
+Unread replies stay in dbus-daemon and count against their sender: past 127 MiB it reads nothing
+more from this service, and no client is answered. So this module polls how much it holds.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from opdbus.errors import BusError, LimitsExceeded
 from opdbus.platform.tasks import start
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
-# How often, and how long after the last time, the bus is asked whether a client has read: no signal
-# says so. A client that has read nothing all the while gets no more replies.
+# Number and interval in seconds of the queries whether a client has read: no signal reports it. A
+# client that reads nothing in that time gets no more replies.
 _CHECKS: Final = 50
 _CHECK_SECONDS: Final = 0.02
 
 
 class Replies:
-    """Admits replies by what connections, users and all clients together have not read.
+    """Admits replies by the unread bytes of connections, users and all clients together.
 
-    Counts are of bytes, and never too low: all that was unread when the bus was asked last, and all
-    that was sent since then.
+    Counts are upper bounds: the unread bytes at the last query of the bus, plus all bytes sent
+    since then.
     """
 
     def __init__(self, connection: Connection, accounts: Accounts) -> None:
@@ -46,55 +46,55 @@ class Replies:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_behind(self, sender: str) -> bool:
-        """Return whether a client has so much to read that its calls must wait."""
+        """Return whether a client has too many unread bytes, so that its calls must wait."""
         return sender in self._queues or not self._fits(sender, 0)
 
     async def wait_until_read(self, sender: str) -> None:
-        """Wait until a client has read enough; raises LimitsExceeded if it reads nothing."""
+        """Wait until a client has read enough; raise LimitsExceeded if it reads nothing."""
         await self._enqueue(sender, None)
 
     async def send(self, sender: str, reply: Written) -> None:
-        """Send a reply once the client has read enough; raises LimitsExceeded if it does not."""
+        """Send a reply once the client has read enough; raise LimitsExceeded if it does not."""
         size = len(reply.data)
         if sender not in self._queues and self._fits(sender, size) and self._is_clear(size):
             self._send(sender, reply)
             return
-        # the same scopes to the end: the client may leave, and its user be forgotten
+        # the same scopes at the end: the client may leave meanwhile, and its user be dropped
         with self._held.reserved(self._accounts.scopes(sender), size):
             await self._enqueue(sender, reply)
 
     def may_send_error(self, sender: str) -> bool:
-        """Return whether a client is sent an error; one that reads nothing gets none in the end."""
+        """Return whether to send an error reply; a client that never reads gets none in the end."""
         mine, all_ = self._unread[sender], self._unread[None]
         if mine > SMALL_BYTES // 2 and not self._checks.is_asked(sender):
-            # early, so that clients that do read get all of theirs
+            # checked early, so that clients that read get all of theirs
             start(self._check(sender), self._tasks)
         return mine <= SMALL_BYTES or (
             mine <= 2 * MAX_UNREAD["connection"] and all_ <= MAX_UNREAD["total"]
         )
 
     def count(self, sender: str, size: int) -> None:
-        """Count so many bytes that were sent."""
+        """Add sent bytes to a client's count."""
         self._unread.add(self._accounts.scopes(sender), size)
 
     def forget(self, sender: str) -> None:
-        """Drop a connection that is gone, and the replies that wait for it."""
+        """Drop a closed connection, and the replies that wait for it."""
         self._correct(sender, -self._unread[sender])
         queue = self._queues.pop(sender, deque())
         for _, ready in queue:
             ready.cancel()
         queue.clear()
-        # a check of it that is under way ends by itself: replies to its user's other connections
-        # wait for the same one
+        # a running check ends by itself: replies to the user's other connections wait for it as
+        # well
 
     def _correct(self, sender: str, more: int) -> None:
-        """Count for a client and its user; for all together, the bus knows better."""
+        """Adjust the counts of a client and its user; the total is set from the bus."""
         scopes = {**self._accounts.scopes(sender)}
         del scopes["total"]
         self._unread.add(scopes, more)
 
     def _fits(self, sender: str, size: int) -> bool:
-        # small replies always fit, whatever others leave unread: the bus allows few connections
+        # small replies always fit, whatever others leave unread: the bus limits connections
         return self._unread[sender] + size <= SMALL_BYTES or self._unread.has_room(
             self._accounts.scopes(sender), size
         )
@@ -109,7 +109,7 @@ class Replies:
         )
 
     def _is_clear(self, size: int) -> bool:
-        """Return whether a reply can be sent without delaying those after it for long."""
+        """Return whether a reply can be sent without a long delay of later ones."""
         return size <= SMALL_BYTES or self._connection.unsent <= SMALL_BYTES
 
     def _send(self, sender: str, reply: Written) -> None:
@@ -127,17 +127,17 @@ class Replies:
         await ready
 
     async def _send_waiting(self, sender: str) -> None:
-        """Send the replies in a client's queue as it reads; refuse them all if it stops reading."""
+        """Send a client's queued replies as it reads; refuse them all if it stops reading."""
         queue = self._queues[sender]
         try:
             await self._send_in_order(sender, queue)
         finally:
-            # also if this fails: whatever is left here would keep every later call waiting
+            # also after an error: queue entries left here would block every later call
             self._queues.pop(sender, None)
             for _, ready in queue:
                 if not ready.done():
                     ready.set_exception(self._unread_error(sender))
-                    # with pauses: each is an error to be sent, and other clients wait meanwhile
+                    # pause: each refusal is an error reply, and other clients wait meanwhile
                     await asyncio.sleep(0)
 
     async def _send_in_order(
@@ -163,7 +163,7 @@ class Replies:
                 checks = 0
 
     async def _check(self, sender: str) -> None:
-        """Ask what is unread: by a client, and near their limits by its user and by all."""
+        """Query the unread bytes of a client and, near their limits, of its user and in total."""
         name, uid = self._connection.name, self._accounts.user_of(sender)
         asking = [self._checks.get(sender, "", partial(self._ask, sender))]
         if self._unread[User(uid)] + MAX_REPLY_BYTES > MAX_UNREAD["user"]:
@@ -178,9 +178,9 @@ class Replies:
         await asyncio.gather(*(self._checks.get(s, "", partial(self._ask, s)) for s in much))
 
     async def _ask(self, name: str) -> None:
-        """Ask the bus for a count; one without it limits slow readers itself: dbus-broker."""
+        """Query the bus for a count; 0 without support: dbus-broker limits slow readers itself."""
         is_ours = name == self._connection.name
-        # which the bus has not received yet
+        # bytes that the bus has not received yet
         unsent = self._connection.unsent if is_ours else self._connection.unsent_to(name)
         known = self._unread[None if is_ours else name] - unsent
         try:
@@ -192,5 +192,5 @@ class Replies:
             self._unread.add({"total": None}, unread - known)
         elif self._unread[name]:
             self._correct(name, unread - known)
-        # whatever asks meanwhile waits for the end of this, and has its answer already
+        # requests during the pause share this answer
         await asyncio.sleep(_CHECK_SECONDS)

@@ -1,1 +1,1 @@
-"""Which callers may call which methods: root, the group, polkit."""
+"""Authorization of callers for methods: by root, the group, and polkit."""

@@ -1,4 +1,4 @@
-"""Which caller may do what: root and our own user all, others what polkit or the group allows."""
+"""Decides on actions: root and our own user may do all; polkit or the group decides for others."""
 
 import asyncio
 import os
@@ -23,30 +23,30 @@ from opdbus.errors import AccessDenied, InteractiveAuthorizationRequired
 log = structlog.get_logger()
 
 GROUP: Final = "op-dbus"
-# What the group may do where polkit does not decide.
+# Actions of the group's members if polkit does not decide.
 _OF_THE_GROUP: Final = ("read", "vectorize", "publish")
-# Passwords that one user is asked for at a time; polkit must not be kept busy by one.
+# Concurrent password prompts of one user, so that one user cannot keep polkit busy.
 MOST_ASKED: Final = 4
 _ROOT: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The user of a connection, with its name if it has one, and whether it is in our group."""
+    """The user of a connection, its name if it has one, and its membership in our group."""
 
     uid: int
     name: str
     is_member: bool
 
     def __str__(self) -> str:
-        """Name the user."""
+        """Return the name and uid of the user."""
         return f"{self.name} (uid {self.uid})" if self.name else f"uid {self.uid}"
 
 
 class Authorizer:
-    """Decides by the caller's user, by polkit, and by groups; asks once per connection.
+    """Authorization by the caller's user, polkit and groups, cached for each connection.
 
-    `group` gives the number of the group of a name, or raises KeyError; it may block.
+    `group` returns the gid of a group name, or raises KeyError; it may block.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Authorizer:
     async def require(
         self, sender: str, action: str, method: str = "", *, interactive: bool = False
     ) -> Credentials:
-        """Give the caller's credentials if it may do `action`.
+        """Return the caller's credentials if it may do `action`.
 
         Raises AccessDenied, or InteractiveAuthorizationRequired if a password would help. The user
         of an interactive caller is asked for it, which takes as long as typing does. `method` is
@@ -84,20 +84,20 @@ class Authorizer:
         return credentials
 
     async def credentials(self, sender: str) -> Credentials:
-        """Give a connection's user; raises AccessDenied if the bus does not know it."""
+        """Return a connection's user; raise AccessDenied if the bus does not report it."""
         return await self._known.get(sender, "", lambda: self._ask_bus(sender))
 
     def forget(self, sender: str) -> None:
-        """Drop what is known of a connection that is gone."""
+        """Drop cached answers about a closed connection."""
         self._known.forget(sender)
         self._polkit.forget(sender)
 
     def trusts(self, sender: str) -> bool:
-        """Whether signals of this sender count: anyone may send us some."""
+        """Return whether to process a sender's signals, which any client may send."""
         return self._polkit.trusts(sender)
 
     def on_signal(self, message: Message) -> None:
-        """Drop what is known if a signal says that polkit's answers may have changed."""
+        """Drop cached answers if a signal reports a change of polkit."""
         self._polkit.on_signal(message)
 
     async def _require(
@@ -120,11 +120,11 @@ class Authorizer:
             raise AccessDenied("the bus does not say who you are") from None
         if _is_own(uid):
             return Credentials(uid, "", is_member=False)
-        # on a thread: the system's database of users and groups may be on the network
+        # on a thread: the user database may be on the network
         return await asyncio.to_thread(self._look_up, uid, answer.get("UnixGroupIDs"))
 
     def _look_up(self, uid: int, groups: list[int] | None) -> Credentials:
-        """Give a user's credentials; groups that the bus does not send are looked up. Blocks."""
+        """Return a user's credentials; groups that the bus does not send are looked up. Blocks."""
         name = ""
         with suppress(KeyError):
             user = pwd.getpwuid(uid)
@@ -137,7 +137,7 @@ class Authorizer:
 
 
 def _require_verdict(verdict: Verdict, credentials: Credentials, action: str, may_not: str) -> None:
-    """Raise what a verdict means, with what to do about it."""
+    """Raise the error of a negative verdict, with advice."""
     cure = "call as root, for example with sudo"
     if action in _OF_THE_GROUP:
         cure = f"run `usermod -aG {GROUP} {credentials.name or 'NAME'}` as root, then log in again"

@@ -1,4 +1,4 @@
-"""A limit to log lines about refusals: a user who is refused often cannot fill the log."""
+"""A limit of log lines about refusals, so that no user can fill the log."""
 
 import time
 from collections import Counter
@@ -7,12 +7,12 @@ from typing import Final
 
 _WINDOW_SECONDS: Final = 60.0
 MOST_A_USER: Final = 5
-# A user may have 65,536 uids under it.
+# One user may have 65,536 subordinate uids.
 MOST_USERS: Final = 64
 
 
 class LogLimit:
-    """Lets the first few refusals of each uid in a minute be logged, and counts the others."""
+    """Admits the first refusals of each uid in a minute to the log, and counts the others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class LogLimit:
         self._suppressed = 0
 
     def admit(self, uid: int) -> int | None:
-        """Give how many lines were suppressed since the last one, or None to suppress this one."""
+        """Return the number of lines suppressed since the last one; None to suppress this one."""
         if self._clock() - self._since >= _WINDOW_SECONDS:
             self._since = self._clock()
             self._logged.clear()

@@ -1,4 +1,4 @@
-"""What polkit says: whether a connection's user may do something, and asking that user."""
+"""Queries to polkit: authorization of a connection's user, and password prompts."""
 
 import asyncio
 import itertools
@@ -26,9 +26,9 @@ _USER: Final = "polkitd"
 _BUS: Final = "org.freedesktop.DBus"
 _ERROR: Final = "org.freedesktop.DBus.Error."
 _INTERACTIVE: Final = 1
-# Rules are scripts that take milliseconds; this is for a polkit that hangs, or has to start.
+# Rules are scripts that take milliseconds; the limit is for a polkit that hangs or has to start.
 PATIENCE_SECONDS: Final = 5.0
-# A kept authorization ends by the clock; polkit marks the answers that rest on one.
+# The detail that marks an answer by a temporary authorization, which ends by the clock.
 _TEMPORARY: Final = "polkit.temporary_authorization_id"
 _NOT_INSTALLED: Final = (
     f"{_ERROR}ServiceUnknown",
@@ -44,7 +44,7 @@ _RULES: Final = (
 
 
 class Verdict(Enum):
-    """What polkit decided; `UNDECIDED`: there is no polkit, or it does not know the action."""
+    """A decision of polkit; `UNDECIDED`: no polkit is running, or the action is unknown to it."""
 
     YES = "yes"
     NO = "no"
@@ -60,14 +60,14 @@ class _Answer(NamedTuple):
 
 
 class _Authority(NamedTuple):
-    """The connection that is polkit, empty if there is none to believe, and what it knows."""
+    """The connection of polkit, empty if there is no trusted one, and its known actions."""
 
     owner: str
     actions: frozenset[str]
 
 
 class Polkit:
-    """Asks polkit, and keeps its answers until it signals a change or a connection ends."""
+    """Queries polkit, and caches answers until it signals a change or a connection ends."""
 
     def __init__(self, connection: Connection, patience: float = PATIENCE_SECONDS) -> None:
         self._connection = connection
@@ -80,16 +80,16 @@ class Polkit:
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def check(self, sender: str, action: str) -> Verdict:
-        """Give whether a connection may do `action`; raises AccessDenied if polkit cannot say."""
+        """Return the verdict for a connection and `action`; raise AccessDenied if polkit fails."""
         answer = await self._answers.get(
             sender, action, lambda: self._asked(sender, action, seconds=self._patience)
         )
         return answer.verdict
 
     async def ask_user(self, sender: str, action: str) -> Verdict:
-        """Have polkit ask the connection's user for a password, however long that takes.
+        """Let polkit ask the connection's user for a password, without a time limit.
 
-        Cancelled, it takes the question back from the user's screen.
+        When cancelled, it removes the prompt from the user's screen.
         """
         ticket = f"{BUS_NAME}-{next(self._tickets)}"
         try:
@@ -98,20 +98,20 @@ class Polkit:
             self._cancel(ticket)
             raise
         if answer.verdict is Verdict.YES:
-            # polkit may keep it for all that this user runs
+            # polkit may keep the authorization for all of this user's processes
             self._answers.clear()
         return answer.verdict
 
     def forget(self, sender: str) -> None:
-        """Drop what is known of a connection that is gone."""
+        """Drop the answers about a closed connection."""
         self._answers.forget(sender)
 
     def trusts(self, sender: str) -> bool:
-        """Whether signals of this sender count."""
+        """Return whether to process a sender's signals."""
         return sender in {_BUS, self._owner}
 
     def on_signal(self, message: Message) -> None:
-        """Drop all answers if a signal says that polkit came, went, or has new rules."""
+        """Drop all answers if polkit started, ended, or changed its rules."""
         came = (message.sender, message.member) == (_BUS, "NameOwnerChanged")
         is_change = (self._owner, "Changed") == (message.sender, message.member)
         if is_change or (came and message.body[0] == _NAME):
@@ -129,7 +129,7 @@ class Polkit:
         ticket: str = "",
         seconds: float | None = None,
     ) -> _Answer:
-        """Ask polkit; raises AccessDenied if it fails, or does not answer in time."""
+        """Query polkit; raise AccessDenied if it fails, or does not answer in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._ask(sender, action, flags, ticket)
@@ -143,7 +143,7 @@ class Polkit:
         )
 
     async def _ask(self, sender: str, action: str, flags: int, ticket: str) -> _Answer:
-        """Ask polkit, and once more if it went away meanwhile: it may have been restarted."""
+        """Query polkit, once more if it went away meanwhile: it may have been restarted."""
         try:
             return await self._ask_once(sender, action, flags, ticket)
         except RemoteError as error:
@@ -157,7 +157,7 @@ class Polkit:
         name = f"{BUS_NAME}.{action}"
         if name not in authority.actions:
             return _Answer(Verdict.UNDECIDED, lasts=True)
-        # asked as a connection and not as a process: another may have its number by then
+        # by connection, not by process: the pid may be reused by then
         subject = ("system-bus-name", {"name": sender})
         ((is_authorized, is_challenge, details),) = await self._connection.call(
             authority.owner,
@@ -171,7 +171,7 @@ class Polkit:
         return _Answer(Verdict.CHALLENGE if is_challenge else Verdict.NO, lasts=True)
 
     async def _find(self) -> _Authority:
-        """Find polkit and its actions, and start it if it is only installed."""
+        """Find polkit and its actions; start it if it is installed but not running."""
         async with asyncio.timeout(self._patience):
             return await self._find_patiently()
 
@@ -183,14 +183,14 @@ class Polkit:
         owner = await self._started()
         if not owner or not await self._is_believed(owner):
             return _Authority("", frozenset())
-        # before it is asked: it may signal a change at once
+        # set before the call: polkit may signal a change at once
         self._owner = owner
         member = f"{_AUTHORITY}.EnumerateActions"
         (actions,) = await self._connection.call(owner, _PATH, member, "s", "")
         return _Authority(owner, frozenset(action[0] for action in actions))
 
     async def _started(self) -> str:
-        """Give the connection that is polkit, started if need be; empty if none is installed."""
+        """Return the connection of polkit, started if need be; empty if it is not installed."""
         try:
             return await self._name_owner()
         except RemoteError as error:
@@ -209,7 +209,7 @@ class Polkit:
         return str(owner)
 
     async def _is_believed(self, owner: str) -> bool:
-        """Return whether polkit is run by root, its own user or ours, and by nobody else."""
+        """Return whether polkit runs as root, as its own user or as ours."""
         (answer,) = await self._connection.ask_bus("GetConnectionCredentials", "s", owner)
         uid = answer.get("UnixUserID")
         if uid in {0, os.geteuid()} or uid == await asyncio.to_thread(_polkits_uid):
@@ -224,13 +224,13 @@ class Polkit:
 
     async def _take_back(self, ticket: str) -> None:
         member = f"{_AUTHORITY}.CancelCheckAuthorization"
-        # polkit is gone, or the user answered just now: nothing is left to be taken back
+        # polkit is gone, or the user answered just now: no prompt is left
         with suppress(RemoteError, BusError):
             await self._connection.call(self._owner, _PATH, member, "s", ticket)
 
 
 def _polkits_uid() -> int | None:
-    """Give the uid of polkit's user, if there is one; blocks."""
+    """Return the uid of polkit's user, None if there is none; blocks."""
     try:
         return pwd.getpwnam(_USER).pw_uid
     except KeyError:

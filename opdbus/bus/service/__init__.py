@@ -1,1 +1,1 @@
-"""What op-dbus offers on the bus: objects, methods, properties, signals and jobs."""
+"""The D-Bus interface of op-dbus: objects, methods, properties, signals and jobs."""

@@ -1,4 +1,4 @@
-"""All properties of an interface, of which only those are encoded that have changed."""
+"""All properties of an interface in encoded form; only changed ones are encoded again."""
 
 from collections.abc import Iterable, Mapping
 from struct import Struct
@@ -10,12 +10,12 @@ from opdbus.bus.service.node import BusInterface
 from opdbus.bus.transport.messages import entry
 from opdbus.bus.transport.values import Entries, Plain, Typed
 
-# Numbers end their entries; the library encodes in this order of bytes.
+# Numbers are at the end of their entries, in the byte order of the D-Bus library.
 _NUMBERS: Final = {"u": Struct("<I"), "t": Struct("<Q"), "d": Struct("<d")}
 
 
 class AllProperties:
-    """Encodes the properties of one interface again and again, as entries of a dict."""
+    """Cached encoding of one interface's properties as dict entries."""
 
     def __init__(self, info: InterfaceInfo) -> None:
         self._info = info
@@ -24,9 +24,9 @@ class AllProperties:
         self._data = b""
 
     def encoded(self, values: Mapping[str, Plain]) -> bytes:
-        """Encode all of them; raises what the library raises where one does not fit.
+        """Return the encoded entries; raise the library's errors for a value that does not fit.
 
-        A list or dict among the values must never change any more.
+        Lists and dicts among the values must never change.
         """
         if values != self._values:
             self._entries |= {
@@ -34,7 +34,7 @@ class AllProperties:
                 for name, value in values.items()
                 if name not in self._values or value != self._values[name]
             }
-            # a copy: an interface may change its own
+            # a copy: an interface may change its mapping
             self._values = dict(values)
             self._data = joined(self._entries[name] for name in values)
         return self._data
@@ -46,12 +46,12 @@ class AllProperties:
         return entry(name, Typed(signature, value))
 
 
-# As long as each interface is there: all that ask for its properties get the same bytes.
+# By interface, for its lifetime: all callers get the same bytes.
 _OF_INTERFACES: Final[WeakKeyDictionary[BusInterface, AllProperties]] = WeakKeyDictionary()
 
 
 async def of_all(interfaces: Iterable[BusInterface]) -> Entries:
-    """Give all properties of some interfaces."""
+    """Return all properties of some interfaces."""
     parts = []
     for interface in interfaces:
         values = await interface.properties()
@@ -62,7 +62,7 @@ async def of_all(interfaces: Iterable[BusInterface]) -> Entries:
 
 
 def joined(entries: Iterable[bytes]) -> bytes:
-    """Join entries of a dict, each of which begins at 8 bytes."""
+    """Join dict entries, each of which is aligned to 8 bytes."""
     data = bytearray()
     for each in entries:
         data += bytes(-len(data) % 8) + each

@@ -1,4 +1,4 @@
-"""The vectors of many objects in one file, with what each of them is (State1.Vectors)."""
+"""The vectors of many objects in one file, with their descriptions (State1.Vectors)."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from opdbus.state.object import Json, ObjectId
 
 
-# Of one call, so that what it says of them besides takes tens of megabytes at most.
+# The most rows of a call, so that its descriptions take some tens of megabytes.
 MAX_ROWS: Final = 100_000
-# Looked up, read or written at a time: about a millisecond's work.
+# Rows of one step: about a millisecond of work.
 _AT_A_TIME: Final = 250
-# Between two looks, so that a small call, which takes many turns of the loop, is not held up.
+# The pause between steps, for small calls that need many turns of the event loop.
 _REST_SECONDS: Final = 0.001
-# Fields that say how a thing is; a unit has the first two.
+# State fields; a unit has the first two.
 _STATES: Final = ("active_state", "sub_state", "state", "status", "ensure")
 _MOST_STATES: Final = 2
 _MOST_CHARACTERS: Final = 48
-# The names of these types: https://huggingface.co/docs/safetensors
+# Names of the types in safetensors: https://huggingface.co/docs/safetensors
 _TYPES: Final = {"float32": "F32", "float16": "F16", "int8": "I8", "ubinary": "U8"}
 _ALIGNED: Final = 64
 _PART: Final = {"offset": int, "limit": int, "sample": int}
@@ -51,16 +51,16 @@ _PART: Final = {"offset": int, "limit": int, "sample": int}
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The objects that have a vector, row by row, and how many have none yet."""
+    """The objects that have a vector, row by row, and those that have none yet."""
 
     about: list[tuple[ObjectId, Sequence[Entry]]] = field(default_factory=list)
-    # encoded, many in one
+    # encoded rows, many in one item
     vectors: list[bytes] = field(default_factory=list)
     waiting: list[ObjectId] = field(default_factory=list)
 
 
 async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given) -> Descriptor:
-    """Write the vectors of the objects that a filter means into a file.
+    """Return a file with the vectors of the objects that match a filter.
 
     Raises InvalidArgs, LimitsExceeded, NoModel, ProviderError.
     """
@@ -85,7 +85,7 @@ async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given
 
 
 async def _renamed(memory: StateStore) -> dict[str, str]:
-    """Return the paths of declared objects that are observed under other names, and of these."""
+    """Return the paths of observed objects by those of their differently named declarations."""
     one, found = memory.declarations.one, dict[str, str]()
     for part in slices([*memory.declarations.renamed()], _AT_A_TIME):
         found |= {paths.of(*each): paths.of(*one(each)) for each in part}
@@ -94,7 +94,7 @@ async def _renamed(memory: StateStore) -> dict[str, str]:
 
 
 def _part(object_ids: Sequence[ObjectId], checked: Options) -> Sequence[ObjectId]:
-    """Return those that a call wants: an even sample, and of that a page."""
+    """Return the objects that a call wants: a page of an even sample."""
     limit, offset = checked.get("limit", MAX_ROWS), checked.get("offset", 0)
     sample = checked.get("sample", len(object_ids))
     require_range("limit", limit, 1, MAX_ROWS)
@@ -106,7 +106,7 @@ def _part(object_ids: Sequence[ObjectId], checked: Options) -> Sequence[ObjectId
 async def _look_up(
     object_ids: Sequence[ObjectId], memory: StateStore, index: VectorIndex, wanted: Format
 ) -> _Rows:
-    """Find vectors on the event loop, where the index is written, a few at a time."""
+    """Look up vectors on the event loop, where the index is written, in small steps."""
     rows = _Rows()
     for part in slices(object_ids, _AT_A_TIME):
         found = []
@@ -135,7 +135,7 @@ def _lines(
     contents: Mapping[int, Content],
     memory: StateStore,
 ) -> bytes:
-    """Say what things are: a line of JSON each."""
+    """Return the descriptions of objects: a line of JSON each."""
     return b"".join(
         json.dumps([*object_id, *_described(entries, contents, memory)]).encode() + b"\n"
         for object_id, entries in rows
@@ -145,7 +145,7 @@ def _lines(
 def _described(
     entries: Sequence[Entry], contents: Mapping[int, Content], memory: StateStore
 ) -> tuple[str, str]:
-    """Return the first line of a thing's text, and its state; empty once it is gone."""
+    """Return the first line of an object's text, and its state; empty if it was removed."""
     entry = representative(entries)
     content, fields = contents.get(entry.id), memory.joined(entries, contents)
     states = [_word(fields[key]) for key in _STATES if key in fields]
@@ -160,7 +160,7 @@ def _word(value: Json) -> str:
 
 
 def _header(wanted: Format, rows: int, said: int, about: Mapping[str, object]) -> bytes:
-    """Give the beginning of a safetensors file of so many vectors, and bytes that say whose."""
+    """Return the header of a safetensors file; `said` is the size of the descriptions."""
     size = rows * wanted.row_bytes
     width = wanted.row_bytes if wanted.dtype == "ubinary" else wanted.dimensions
     tensors = {

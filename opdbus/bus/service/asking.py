@@ -1,4 +1,4 @@
-"""A question answered by the method that its form asks for (State1.Ask)."""
+"""Answers to questions by the method that the question's route selects (State1.Ask)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NUMBERS: Final = ("since", "before")
 
 
 class Answers:
-    """Answers questions with the rows of other methods, which convert and check as ever.
+    """Answers questions with the rows of other methods, which convert and check them.
 
-    `reporting` gives the interfaces whose properties are the status.
+    `reporting` returns the interfaces whose properties are the status.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class Answers:
         limit: int,
         of_state: Mapping[str, Callable[[Given], Awaitable[Plain]]],
     ) -> tuple[str, Mapping[str, Plain], Plain]:
-        """Return the route of a question, the options that it gives, and the rows.
+        """Return the route of a question, the options that it sets, and the rows.
 
-        `of_state` has what answers by the routes to State1.
+        `of_state` has a function for each route to State1.
         """
         require_text([question])
         require_range("limit", limit, 1)
@@ -55,7 +55,7 @@ class Answers:
             raise InvalidArgs("the question is empty: ask in words")
         now = time.time()
         here = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
-        # the first time its patterns are made, which takes 40 ms
+        # on a thread: compiling the patterns takes 40 ms the first time
         route = await asyncio.to_thread(routes.read, question, here)
         given = _given(route.options, now)
         if route.name == "changes":
@@ -91,7 +91,7 @@ def _given(options: Mapping[str, str], now: float) -> dict[str, Plain]:
     return given
 
 
-# What the method of each route returns.
+# The output signature of each route's method.
 _SIGNATURES: Final[Mapping[str, str]] = {
     route: contract.interface(interface).methods[method].outputs
     for route, interface, method in (

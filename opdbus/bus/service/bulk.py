@@ -26,15 +26,15 @@ from opdbus.serving.lease import Lease
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# A call of more texts is a job that others see.
+# Calls of more texts are visible jobs.
 JOB_TEXTS: Final = 10_000
-# Windows of one call on their way: the model has work while the next one is read and tokenized.
+# Concurrent windows of one call: the model has work while the next one is read and tokenized.
 _WINDOWS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class BulkOptions:
-    """The vectors' format, whether texts may be cut, and whether the call is shown as a job."""
+    """The vectors' format, whether texts may be truncated, and whether the call is a job."""
 
     format: Format
     truncate: bool
@@ -42,7 +42,7 @@ class BulkOptions:
 
 
 class Vectors(NamedTuple):
-    """A sealed file of row-major vectors, and how many of the texts were cut."""
+    """A sealed file of row-major vectors, and the number of truncated texts."""
 
     file: Descriptor
     rows: int
@@ -50,9 +50,9 @@ class Vectors(NamedTuple):
 
 
 class Bulk:
-    """All bulk calls: their limits, and threads of their own.
+    """All bulk calls, with their limits and threads of their own.
 
-    A file system that hangs stops bulk calls, and nothing else.
+    A file system that hangs blocks bulk calls, and nothing else.
     """
 
     def __init__(self, jobs: Jobs, threads: Executor | None = None) -> None:
@@ -65,12 +65,12 @@ class Bulk:
     async def run(
         self, caller: Caller, engine: Lease, texts: Descriptor, options: BulkOptions
     ) -> Vectors:
-        """Embed the texts of a file, of which at most a few thousand are in memory at a time.
+        """Embed the texts of a file, with at most a few thousand of them in memory.
 
-        Raises InvalidArgs, LimitsExceeded, Truncated, Cancelled, ShuttingDown. Cancelled, it takes
-        its texts out of the engine's queue.
+        Raises InvalidArgs, LimitsExceeded, Truncated, Cancelled, ShuttingDown. When cancelled, it
+        removes its texts from the engine's queue.
         """
-        # a thread may still read when the call has ended, and the message's descriptor with it
+        # a copy: a thread may still read after the call and its descriptors have ended
         source = Descriptor.copy_of(texts)
         with self.admitted(caller) as threads:
             file = await threads.run(TextFile, source)
@@ -84,7 +84,7 @@ class Bulk:
 
     @contextmanager
     def admitted(self, caller: Caller) -> Iterator[Threads]:
-        """Count a call until its last thread is done: one that hangs in a file cannot be ended."""
+        """Count a call until its last thread ends: a thread that hangs cannot be stopped."""
         scopes = {"connection": caller.sender, "user": caller.uid, "total": None}
         self._calls.require_room(scopes, 1)
         self._calls.add(scopes, 1)
@@ -96,14 +96,14 @@ class Bulk:
 
 
 class Threads:
-    """The threads that work for one call."""
+    """The threads of one call."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._running: set[Future[Any]] = set()
 
     async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Do blocking work on a thread of bulk calls."""
+        """Run blocking work on a thread for bulk calls."""
         future = self._threads.submit(work, *args, **named)
         self._running.add(future)
         try:
@@ -113,7 +113,7 @@ class Threads:
                 self._running.remove(future)
 
     def when_done(self, work: Callable[[], None]) -> None:
-        """Call `work` now, or as soon as the last thread is done."""
+        """Call `work` now, or as soon as the last thread ends."""
         if not self._running:
             work()
             return
@@ -122,7 +122,7 @@ class Threads:
 
 
 class _Pipeline:
-    """Reads, computes and writes one call's texts, several windows at a time."""
+    """Reads, embeds and writes the texts of one call, several windows at a time."""
 
     def __init__(self, threads: Threads, engine: Lease, options: BulkOptions, job: Job) -> None:
         self._threads = threads
@@ -132,7 +132,7 @@ class _Pipeline:
         self.truncated = 0
 
     async def run(self, source: TextFile, file: VectorFile) -> None:
-        """Work until the file of texts ends."""
+        """Process all texts of a file."""
         running: deque[asyncio.Task[None]] = deque()
         row = 0
         try:

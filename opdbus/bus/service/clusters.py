@@ -1,4 +1,4 @@
-"""Topics as they go over the bus (State1.Clusters)."""
+"""Topics in the format of the bus (State1.Clusters)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     # name, size, details
     WireCluster: TypeAlias = tuple[str, int, dict[str, Plain]]
 
-# Objects of each, unless a caller wants more.
+# The default number of objects of a topic.
 _OBJECTS: Final = 5
 
 
 async def clusters(
     insight: Insight, memory: StateStore, limit: int, options: Given
 ) -> list[WireCluster]:
-    """Find what the objects that match are about, the largest topic first."""
+    """Return the topics of the objects that match, the largest first."""
     checked = Options(options, {**FILTERS, "topic": str, "objects": int})
     asked = page(limit, checked)
     objects = checked.get("objects", _OBJECTS)
@@ -45,7 +45,7 @@ async def clusters(
 
 
 def _meant(said: str, found: Sequence[tuple[int, Topic]]) -> tuple[int, Topic]:
-    """Return the one topic that a number, a name or a word of it means; raises InvalidArgs."""
+    """Return the topic of a number, a name or a word of it; raise InvalidArgs unless it is one."""
     wanted = said.strip().lower()
     ways = (
         [each for each in found if wanted == str(each[0])],

@@ -1,4 +1,4 @@
-"""The interfaces' XML files as values: what dispatch is driven by and Introspect returns."""
+"""The interfaces' XML files as values, used by dispatch and returned by Introspect."""
 
 import builtins
 import keyword
@@ -18,7 +18,7 @@ _EMITS: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 _ACTION: Final = f"{BUS_NAME}.Action"
 _ERRORS: Final = f"{BUS_NAME}.Errors"
 _LARGE: Final = f"{BUS_NAME}.LargeReply"
-# Needed to read, and to learn that something is not there.
+# The action for reading, and for learning that a member does not exist.
 READ: Final = "read"
 _TO_READ: Final = frozenset({READ})
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -26,10 +26,10 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
-    """A method: its signatures, what a caller must be allowed to do, and its own errors.
+    """A method: its signatures, the action that a caller needs, and its own errors.
 
-    `is_large`: a call says how much it wants, and so may get more than a small reply. Raises
-    ValueError if it has no action.
+    `is_large` means that callers limit the size of the reply themselves, so that it may be large.
+    Raises ValueError if it has no action.
     """
 
     name: str
@@ -46,7 +46,7 @@ class MethodInfo:
 
 @dataclass(frozen=True, slots=True)
 class PropertyInfo:
-    """A property; `emits` is its EmitsChangedSignal, `action` what a caller needs to set it.
+    """A property; `emits` is its EmitsChangedSignal, `action` is needed to set it.
 
     Raises ValueError if it can be set and has no action.
     """
@@ -68,7 +68,7 @@ class PropertyInfo:
 
     @property
     def is_writable(self) -> bool:
-        """Whether Set takes it."""
+        """True if the property can be set."""
         return self.access == "readwrite"
 
 
@@ -85,19 +85,19 @@ class InterfaceInfo:
 
 @cache
 def interface(name: str) -> InterfaceInfo:
-    """Read the interface `name` from the package's files."""
+    """Return the interface `name` from the package's files."""
     file = resources.files("opdbus.bus") / "interfaces" / f"{name}.xml"
     return read(file.read_text(encoding="utf-8"))
 
 
 def read(xml: str) -> InterfaceInfo:
-    """Read an interface; raises ValueError if something is missing, such as an action."""
+    """Parse an interface; raise ValueError if an element, such as an action, is missing."""
     root = ET.fromstring(xml)  # noqa: S314 -- our own file
     element = root.find("interface")
     if element is None:
         raise ValueError("there is no interface in this XML")
     for annotation in element.iter("annotation"):
-        # texts are broken into lines, which XML turns into spaces
+        # XML keeps the line breaks of texts as spaces
         annotation.set("value", " ".join(annotation.attrib["value"].split()))
     return InterfaceInfo(
         name=element.attrib["name"],
@@ -112,14 +112,14 @@ def read(xml: str) -> InterfaceInfo:
 
 @cache
 def interfaces() -> tuple[InterfaceInfo, ...]:
-    """Read all of the package's interfaces."""
+    """Return all interfaces of the package."""
     files = (resources.files("opdbus.bus") / "interfaces").iterdir()
     names = sorted(file.name for file in files)
     return tuple(interface(name.removesuffix(".xml")) for name in names if name.endswith(".xml"))
 
 
 def actions(called: str, member: str) -> AbstractSet[str]:
-    """Give the actions that a call needs, whether or not the called object has the method.
+    """Return the actions that a call needs, whether or not the called object has the method.
 
     `called` is the interface, or empty if the call names none.
     """
@@ -137,14 +137,14 @@ def _actions() -> Mapping[tuple[str, str], AbstractSet[str]]:
 
 
 def action_to_set(called: str, name: str) -> str:
-    """Give the action that setting a property needs: reading, to learn that there is none."""
+    """Return the action that setting a property needs; `read` if there is none."""
     properties = (i.properties.get(name) for i in interfaces() if i.name == called)
     return next((p.action for p in properties if p and p.is_writable), READ)
 
 
 @cache
 def snake(name: str) -> str:
-    """Give the Python name of a member: VectorizeMany is vectorize_many, List is list_."""
+    """Return the Python name of a member: VectorizeMany is vectorize_many, List is list_."""
     snaked = _CAMEL.sub("_", name).lower()
     is_taken = hasattr(builtins, snaked) or keyword.iskeyword(snaked)
     return f"{snaked}_" if is_taken else snaked
@@ -181,13 +181,13 @@ def _property(element: ET.Element, parent: ET.Element) -> PropertyInfo:
 
 
 def signature(element: ET.Element, direction: str = "") -> str:
-    """Give the signature of a method's or signal's arguments of a direction."""
+    """Return the signature of a method's or signal's arguments of a direction."""
     arguments = element.findall("arg")
     return "".join(a.attrib["type"] for a in arguments if a.get("direction", "") == direction)
 
 
 def annotation(element: ET.Element, name: str) -> str:
-    """Give the value of an annotation, "" where an element has none of this name."""
+    """Return the value of an annotation, "" if the element does not have it."""
     return next(
         (a.attrib["value"] for a in element.findall("annotation") if a.get("name") == name), ""
     )

@@ -1,4 +1,4 @@
-"""Calls to methods: looked up in the XML, authorized, run as tasks, and always answered."""
+"""Dispatch of method calls: found in the XML, authorized, run as tasks, and always answered."""
 
 import asyncio
 import secrets
@@ -43,7 +43,7 @@ class _Result(NamedTuple):
 
 
 class Dispatcher:
-    """Answers every call that a connection gets; `find` gives the node at a path, or None."""
+    """Answers every call of a connection; `find` returns the node at a path, or None."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Dispatcher:
         self._stopping = False
 
     def take(self, call: Call) -> None:
-        """Start to answer a call, or answer it with an error."""
+        """Start a task that answers a call, or reply with an error."""
         try:
             if self._stopping:
                 raise ShuttingDown
@@ -81,14 +81,14 @@ class Dispatcher:
         task.add_done_callback(lambda done: self._finished(call, done))
 
     def caller_left(self, sender: str) -> None:
-        """Stop working for a connection that is gone."""
+        """Cancel the calls of a closed connection."""
         self._leaving.add(sender)
         for task in self._running.get(sender, ()):
             task.cancel()
         self._forget_if_gone(sender)
 
     async def stop(self) -> None:
-        """Cancel what runs and wait until every caller has an answer."""
+        """Cancel all running calls and wait until every caller has a reply."""
         self._stopping = True
         await cancel(chain.from_iterable(self._running.values()))
 
@@ -98,7 +98,7 @@ class Dispatcher:
         running.discard(task)
         if not running:
             del self._running[call.sender]
-        # here and not in the task: one that is cancelled before its first step never runs
+        # not in the task: one that is cancelled before its first step never runs
         if task.cancelled() and call.sender not in self._leaving:
             self._refuse(call, ShuttingDown())
         call.close()
@@ -107,7 +107,7 @@ class Dispatcher:
     def _forget_if_gone(self, sender: str) -> None:
         if sender in self._leaving and sender not in self._running:
             self._leaving.discard(sender)
-            # the accounts last: what is counted for a caller is taken from its user, too
+            # accounts last: a caller's counts are also subtracted from its user
             for known in (self._authorizer, self._replies, self._load.accounts):
                 known.forget(sender)
 
@@ -128,7 +128,7 @@ class Dispatcher:
                 await self._reply(call, await self._perform(call, caller, turn), turn)
         except OpDbusError as error:
             self._refuse(call, error)
-        except Exception:  # whatever it was, the caller gets an answer, and no traceback
+        except Exception:  # the caller gets a reply, and no traceback
             fault = secrets.token_hex(4)
             where = f"{call.interface}.{call.member}"
             log.exception("internal error", id=fault, method=where)
@@ -142,17 +142,17 @@ class Dispatcher:
         if is_large and not may_be_large:
             require_small(values, "State1.Get gives one object, with its option large")
         if is_large:
-            # all other threads wait while the library encodes it
+            # the D-Bus library holds the GIL while it encodes a large value
             await asyncio.to_thread(require_reply, values)
         if call.wants_reply:
-            # bytes: the values would take many times their room while they wait
+            # waiting replies are kept as bytes, which take far less memory than values
             if is_large:
                 written = await self._connection.written_apart(call, signature, values)
             else:
                 written = self._connection.written(call, signature, values)
             require_reply_bytes(len(written.data), values)
             del values, result
-            # nobody else waits until this caller reads
+            # other calls need not wait until this caller reads
             turn.release()
             await self._replies.send(call.sender, written)
 
@@ -176,10 +176,10 @@ class Dispatcher:
             )
 
     async def _perform(self, call: Call, caller: Caller, turn: Turn) -> _Result:
-        """Do what is asked, once that is allowed."""
+        """Authorize a call, run it, and return its result."""
         if standard.is_peer(call.interface, call.member):
             return _Result(*standard.peer(call))
-        # before anything is looked up: a caller who is refused must not find out what there is
+        # before the path is looked up: a caller without rights must not learn which objects exist
         allowed = standard.actions(call)
         for action in sorted(allowed):
             await self._authorize(call, action)
@@ -193,13 +193,13 @@ class Dispatcher:
                 await self._authorize(call, action)
             return _Result(*await standard.perform(call, caller, node, self._connection.emit))
         interface, method = node.method(call)
-        # again, by what is there: it may have an interface that is in no file of the package
+        # again for the node's interface, which may be in no XML file of the package
         if method.action not in allowed:
             await self._authorize(call, method.action)
         standard.require_signature(call, method.inputs)
         if method.action == VECTORIZE or call.size > SMALL_BYTES:
-            # the engine has its own order, and works better with several; what a large call brings
-            # is decoded, and mostly worked on, on threads
+            # the engine schedules texts itself and works better with several calls; large arguments
+            # are decoded and mostly processed on threads
             turn.release()
         arguments = await _arguments(call, method.inputs)
         result = await getattr(interface, snake(method.name))(caller, *arguments)
@@ -213,8 +213,8 @@ class Dispatcher:
 
 
 async def _arguments(call: Call, signature: str) -> list[Plain]:
-    """Return the arguments of a call; raises InvalidArgs."""
+    """Return the arguments of a call; raise InvalidArgs."""
     if call.size <= SMALL_BYTES:
         return received(signature, call.body, call.descriptors)
-    # 10,000 objects take 0.1 s
+    # on a thread: 10,000 objects take 0.1 s
     return await asyncio.to_thread(lambda: received(signature, call.body, call.descriptors))

@@ -1,4 +1,4 @@
-"""Vectors as bytes: how many numbers of each, and in which type they are sent. Pure."""
+"""Formats of vectors as bytes: number of dimensions and type. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,15 +11,15 @@ from opdbus.errors import InvalidArgs
 
 FLOAT32: Final = "float32"
 UBINARY: Final = "ubinary"
-# Bits that a number of a vector takes.
+# Bits of a component.
 BITS: Final = {FLOAT32: 32, "float16": 16, "int8": 8, UBINARY: 1}
-# Of a vector of length 1 no number is outside -1..1.
+# Components of a vector of length 1 are within -1..1.
 _INT8_SCALE: Final = 127
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The format of vectors: `dimensions` numbers each, of the type `dtype`."""
+    """A format of vectors: `dimensions` components of the type `dtype`."""
 
     dtype: str
     dimensions: int
@@ -30,18 +30,18 @@ class Format:
         return (self.dimensions * BITS[self.dtype] + 7) // 8
 
     def shorten(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Cut vectors (n, d) of length 1 to (n, dimensions), of length 1 again."""
+        """Cut vectors (n, d) of length 1 to (n, dimensions), and scale them to length 1."""
         if vectors.shape[1] == self.dimensions:
             return vectors
         cut = vectors[:, : self.dimensions]
         lengths = np.linalg.norm(cut, axis=1, keepdims=True).astype(np.float32)
-        # a vector that has nothing in these dimensions stays as it is
+        # a vector that is zero in these dimensions stays zero
         lengths[lengths == 0] = 1
         shortened: NDArray[np.float32] = cut / lengths
         return shortened
 
     def encode(self, vectors: NDArray[np.float32]) -> bytes:
-        """Give vectors (n, d) of length 1 as row-major bytes, little-endian."""
+        """Return vectors (n, d) of length 1 as row-major bytes, little-endian."""
         cut = self.shorten(vectors)
         if self.dtype == UBINARY:
             return np.packbits(cut > 0, axis=1).tobytes()
@@ -52,9 +52,9 @@ class Format:
 
 
 def chosen(options: Options, dimension: int) -> Format:
-    """Give the format that the options `dtype` and `dimensions` ask for of a model's vectors.
+    """Return the format of the options `dtype` and `dimensions`; raise InvalidArgs.
 
-    Raises InvalidArgs.
+    `dimension` is that of the model's vectors.
     """
     dtype = one_of("dtype", options.get("dtype", FLOAT32), BITS)
     dimensions = options.get("dimensions", dimension)

@@ -1,4 +1,4 @@
-"""History on the bus: what changed (History1)."""
+"""The history of changes on the bus (History1)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _FILTER: Final = {
     **dict.fromkeys(_NUMBERS, int),
     **dict.fromkeys((*_TEXTS, "object", "around", "where", "order"), str),
 }
-# What changes are found by, in place of their order.
+# Options of searches by meaning, which replace the order of rows.
 _BY_MEANING: Final = {"about": str, "before_event": str, "within": int}
-# What changes may be like: a row, the newest change of an object, or words.
+# The options of Nearest, one of them required: a row, an object's newest change, or words.
 _LIKE: Final = ("seq", "object", "about")
 _ORDERS: Final = ("newest", "oldest")
-# Of so many rows about an object one has a sentence, if any has.
+# Rows of an object that are searched for one with a sentence.
 _NEWEST: Final = 100
 
 
@@ -68,7 +68,7 @@ class HistoryInterface:
         self._look = look
 
     async def changes(self, caller: Caller, wanted: Given, limit: int) -> list[dict[str, Plain]]:
-        """List changes, in their order or by their meaning."""
+        """Return changes, in their order or by their meaning."""
         require_range("limit", limit, 1)
         asked = Options(wanted, {**_FILTER, **_BY_MEANING})
         which = await self._filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
@@ -91,7 +91,7 @@ class HistoryInterface:
     async def nearest(
         self, _caller: Caller, like: Given, limit: int
     ) -> list[tuple[dict[str, Plain], list[dict[str, Plain]]]]:
-        """Give the past changes that are most like one, each with what followed from it."""
+        """Return the most similar past changes, each with the changes that followed it."""
         require_range("limit", limit, 1)
         asked = Options(like, {**_FILTER, "seq": int, "about": str})
         if sum(key in like for key in _LIKE) != 1:
@@ -122,12 +122,12 @@ class HistoryInterface:
         return replace(found, object_ids=wanted, has_first=bool(found.cause))
 
     async def _around(self, named: Collection[ObjectId]) -> frozenset[ObjectId]:
-        """Return a thing by all its names, and what is or was connected with it."""
+        """Return an object under all its names, with its present and former connections."""
         found = set(named)
         for object_id in named:
             near = await connections.around(self._memory, object_id, self._look)
             gone = await history_reader.object_ids(self._memory)
-            # of 100,000 objects it takes 0.5 s
+            # 0.5 s for 100,000 objects
             found |= await asyncio.to_thread(self._among, near, gone)
             found |= await connections.earlier(self._memory, object_id)
         return self._all_of(found)
@@ -135,11 +135,11 @@ class HistoryInterface:
     def _among(
         self, near: connections.Connections, gone: Sequence[ObjectId]
     ) -> frozenset[ObjectId]:
-        """Return what is connected of all things; may be called on a thread."""
+        """Return the connected ones of all objects; may be called on a thread."""
         return near.among({*self._memory.catalogue.known(), *gone})
 
     def _all_of(self, object_ids: Collection[ObjectId]) -> frozenset[ObjectId]:
-        """Return things with what they are called where they are declared or observed."""
+        """Return objects with the declared or observed objects that are the same."""
         return frozenset(object_ids).union(*map(self._drifts.same, object_ids))
 
     async def _row(self, number: int) -> Row:
@@ -158,13 +158,13 @@ class HistoryInterface:
         raise NotKept(f"there is no row {number} of history: {rows}")
 
     async def _names_of(self, object_id: ObjectId) -> frozenset[ObjectId]:
-        """Return a thing with what declares it and what was observed of it, also if gone."""
+        """Return an object with its declared and observed names, also removed ones."""
         known = await history_reader.object_ids(self._memory)
 
         def named() -> list[ObjectId]:
             return [t for t in known if pairs.means(t, object_id) or pairs.means(object_id, t)]
 
-        # on a thread: of 100,000 objects it takes 0.5 s
+        # on a thread: 0.5 s for 100,000 objects
         return self._all_of([object_id, *await asyncio.to_thread(named)])
 
     async def _newest(self, object_id: ObjectId) -> Row:
@@ -179,12 +179,12 @@ class HistoryInterface:
         raise UnknownObject(f"history has no change of {name}")
 
     async def object_at(self, _caller: Caller, path: str, at: int, options: Given) -> str:
-        """Give an object as it was."""
+        """Return an object as it was at a time."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         object_id = object_id_at(path)
         states = await history_reader.object_at(self._memory, object_id, at)
         declared = states.pop(FILE, None)
-        # what op-dbus saw itself comes first, as in Memory.joined
+        # observers come first, as in StateStore.joined
         ranked = sorted(states, key=lambda source: (not source.startswith(LIVE), source))
         observed = ChainMap(*(states[source] for source in ranked)) if states else None
         source = ranked[0] if declared is None else FILE
@@ -203,18 +203,18 @@ class HistoryInterface:
         return len(done.rows), done.kept, is_clean
 
     async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
+        """Return every property's value."""
         span = await self._memory.archive.read(lambda store: store.history.span())
         return {"Rows": len(span), "First": span.start}
 
 
 def _is_of_host(row: Row) -> bool:
-    """Return whether something happened on the host, and not only to what is declared."""
+    """Return whether a row is a change of the host, not only of a declaration."""
     return row.identity.source != FILE and row.what in {"appeared", "changed", "gone", "event"}
 
 
 def _filter(given: Given) -> Filter:
-    """Read a filter; raises InvalidArgs, and UnknownObject for what is no object's path."""
+    """Parse a filter; raise InvalidArgs, or UnknownObject for an invalid object path."""
     checked = Options(given, _FILTER)
     for key in _NUMBERS:
         require_range(key, checked.get(key, 0), 0, NEVER)
@@ -236,7 +236,7 @@ def _require_cause(begin: str) -> None:
 
 
 def _target(given: Given) -> Target:
-    """Read what is to be forgotten; raises InvalidArgs."""
+    """Parse the target of Forget; raise InvalidArgs."""
     checked = Options(given, {"object": str, "row": int, "containing": str})
     row, text = checked.get("row", 1), checked.get("containing", " ")
     if len(given) != 1 or not 1 <= row <= NEVER or not text:
@@ -247,7 +247,7 @@ def _target(given: Given) -> Target:
 
 
 def _wire(row: Row) -> dict[str, Plain]:
-    """Give a row as it goes over the bus."""
+    """Return a row in the format of the bus."""
     _, *object_id = row.identity
     found = {
         "seq": Typed("t", row.seq),
@@ -265,7 +265,7 @@ def _wire(row: Row) -> dict[str, Plain]:
 
 
 def _found(found: RankedChange) -> dict[str, Plain]:
-    """Give a change that was found by its meaning."""
+    """Return a change that was found by its meaning in the format of the bus."""
     numbers = {"count": found.count, "others": found.others, "total": found.total}
     more = {name: Typed("u", number) for name, number in numbers.items() if number}
     event = {"event": Typed("t", found.event)} if found.event else {}

@@ -1,4 +1,4 @@
-"""Long work that others may watch and cancel: org.opdbus.Job1 below /org/opdbus/job."""
+"""Long operations that clients can watch and cancel: org.opdbus.Job1 below /org/opdbus/job."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -13,10 +13,10 @@ from opdbus.errors import AccessDenied, Cancelled
 
 Notify = Callable[[str, str, Mapping[str, Plain]], None]
 
-# How long a job that has ended can still be seen, and how many of these.
+# Seconds for which an ended job stays visible, and the most of these jobs.
 KEEP_SECONDS: Final = 60.0
 KEPT: Final = 100
-# Progress is signalled no more often than this.
+# The least interval between signals of progress.
 _NOTIFY_SECONDS: Final = 0.5
 _ROOT_UID: Final = 0
 
@@ -24,7 +24,7 @@ RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
 
 class Job:
-    """Work on `total` things; `on_change` is called whenever one of its properties changes."""
+    """An operation on `total` items; `on_change` is called after each change of a property."""
 
     def __init__(self, kind: str, total: int, owner: Caller, on_change: Callable[[], None]) -> None:
         self.kind = kind
@@ -37,15 +37,15 @@ class Job:
         self._is_cancelled = False
 
     def end(self, state: str) -> None:
-        """Set the state in which it ended."""
+        """Set the final state."""
         self.state = state
         if state == DONE:
-            # there may have been fewer things than were counted
+            # fewer items may have been found than were counted
             self.total = self.done
         self._on_change()
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; raises Cancelled if `cancel` ended it."""
+        """Await the work; raise Cancelled if `cancel` ended it."""
         self._work = asyncio.create_task(work)
         try:
             await self._work
@@ -57,18 +57,18 @@ class Job:
             raise
 
     def advance(self, count: int) -> None:
-        """Count what is done."""
+        """Add to the number of completed items."""
         self.done += count
         self._on_change()
 
     def cancel(self) -> None:
-        """End the work at once, if it has not ended."""
+        """Cancel the work at once, if it has not ended."""
         if self._work and not self._work.done():
             self._is_cancelled = True
             self._work.cancel()
 
     def properties(self) -> dict[str, Plain]:
-        """Give every property's value."""
+        """Return every property's value."""
         return {
             "Kind": self.kind,
             "Progress": self.done / self.total if self.total else float(self.state == DONE),
@@ -89,7 +89,7 @@ class JobInterface:
         self._job = job
 
     async def cancel(self, caller: Caller) -> None:
-        """Cancel the job, if the caller may."""
+        """Cancel the job; raise AccessDenied unless the caller owns it or is root."""
         if caller.uid not in {_ROOT_UID, self._job.owner.uid}:
             raise AccessDenied(
                 f"uid {caller.uid} may not cancel this job: its owner, uid {self._job.owner.uid},"
@@ -98,15 +98,15 @@ class JobInterface:
         self._job.cancel()
 
     async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
+        """Return every property's value."""
         return self._job.properties()
 
 
 class Jobs:
-    """The jobs that can be seen: those that run, and for a while those that have ended.
+    """The visible jobs: running ones, and recently ended ones.
 
-    `notify` gets path, interface and properties of a job that changed, no properties of one that
-    is gone; `on_change` is called when a job is added or removed.
+    `notify` gets path, interface and properties of a changed job, with no properties for a removed
+    one; `on_change` is called when a job is added or removed.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Jobs:
 
     @contextmanager
     def begin(self, kind: str, total: int, owner: Caller, *, is_seen: bool) -> Iterator[Job]:
-        """Give a job, which others see if `is_seen`; it ends with the context."""
+        """Return a context with a job, visible if `is_seen`; the job ends with the context."""
         job = self._seen_job(kind, total, owner) if is_seen else Job(kind, total, owner, _nothing)
         try:
             yield job
@@ -143,15 +143,15 @@ class Jobs:
         return job
 
     def paths(self) -> list[str]:
-        """Give the paths of all jobs, the oldest first."""
+        """Return the paths of all visible jobs, the oldest first."""
         return [_path(number) for number in self._seen]
 
     def names(self) -> list[str]:
-        """Give the last elements of these paths."""
+        """Return the last elements of these paths."""
         return list(map(str, self._seen))
 
     def find(self, path: str) -> Node | None:
-        """Give the node of a job, or of the folder of jobs, or None."""
+        """Return the node of a job, or of the parent of jobs, or None."""
         if path == paths.JOBS:
             return Node((), self.names)
         for number, job in self._seen.items():
@@ -167,7 +167,7 @@ class Jobs:
             self._waiting[number] = loop.call_later(_NOTIFY_SECONDS, self._notify_of, number)
 
     def _ended(self, number: int) -> None:
-        """Signal that a job has ended; it is forgotten after a while, and older ones past KEPT."""
+        """Signal the end of a job; remove it after a while, and the oldest ended ones past KEPT."""
         if number in self._waiting:
             self._waiting[number].cancel()
         self._notify_of(number)

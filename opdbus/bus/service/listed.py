@@ -1,4 +1,4 @@
-"""The objects that a filter of List means."""
+"""Selection of the objects that match a filter of List."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILTER: Final = {**dict.fromkeys(FILTER_KEYS, str), "where": str}
 
 
 async def object_ids(memory: StateStore, checked: Options) -> Sequence[ObjectId]:
-    """Return the things that a filter means, in listing order; raises InvalidArgs."""
+    """Return the objects that match a filter, in listing order; raise InvalidArgs."""
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     where = conditions.parse(checked.get("where", ""))
     within = await condition_matching.found(memory, where) if where else None
@@ -31,7 +31,7 @@ async def object_ids(memory: StateStore, checked: Options) -> Sequence[ObjectId]
     renamed = memory.declarations.renamed()
     if not renamed:
         return found
-    # who asks for a plugin, or for what the file declares, gets it by the names that are there
+    # a filter by plugin or source selects the names that match it
     there, one = frozenset(found), memory.declarations.one
     return [
         object_id for object_id in found if object_id not in renamed or one(object_id) not in there
@@ -39,7 +39,7 @@ async def object_ids(memory: StateStore, checked: Options) -> Sequence[ObjectId]
 
 
 async def absent(memory: StateStore, declared: Sequence[ObjectId]) -> set[ObjectId]:
-    """Return those of some things, all only declared, that are declared absent."""
+    """Return those of some objects, none of them observed, that are declared absent."""
     entries = [entry for object_id in declared for entry in memory.catalogue.about(object_id)[:1]]
     contents = await memory.content(entries)
     there = (entry for entry in entries if entry.id in contents)

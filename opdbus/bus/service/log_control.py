@@ -1,4 +1,4 @@
-"""The log of the daemon on the bus, for systemctl: how much is logged, and where to."""
+"""Log level and target of the daemon on the bus, for systemctl."""
 
 from collections.abc import Mapping
 
@@ -19,15 +19,15 @@ class LogControlInterface:
         self._log = log
 
     async def set_log_level(self, _caller: Caller, level: str) -> None:
-        """Write log lines from this level on."""
+        """Set the least level of log lines."""
         self._log.set_level(level)
 
     async def set_log_target(self, _caller: Caller, target: str) -> None:
-        """Write log lines there."""
+        """Set the target of log lines."""
         self._log.set_target(target)
 
     async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
+        """Return every property's value."""
         return {
             "LogLevel": self._log.level,
             "LogTarget": self._log.target,

@@ -1,4 +1,4 @@
-"""An object on the bus: its interfaces, its children, and the caller that a method answers."""
+"""An object on the bus with its interfaces and children, and the caller of a method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -11,7 +11,7 @@ from opdbus.errors import UnknownInterface, UnknownMethod
 
 
 class Caller(NamedTuple):
-    """The client that a method answers, and how urgent its texts are for the engine."""
+    """The client that called a method, and the priority of its texts for the engine."""
 
     sender: str
     uid: int
@@ -19,33 +19,33 @@ class Caller(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """What it changes has it as the cause."""
+        """The cause of the changes that the caller makes."""
         return f"bus:{self.sender} uid {self.uid}"
 
 
 class BusInterface(Protocol):
     """One interface of an object; methods are coroutines named in snake_case.
 
-    Each takes the Caller and then the call's arguments. A property that can be set has a coroutine
-    too, set_ and its name, which takes the Caller and the value.
+    Each takes the Caller and then the call's arguments. For each writable property there is a
+    coroutine set_NAME, which takes the Caller and the value.
     """
 
     @property
     def info(self) -> InterfaceInfo:
-        """The interface's contract."""
+        """Return the interface's contract."""
 
     async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value; a list or dict among them never changes any more."""
+        """Return every property's value; lists and dicts among them must never change."""
 
 
 class Node(NamedTuple):
-    """The object at a path: its interfaces, and the names of the nodes below."""
+    """The object at a path: its interfaces, and the names of its child nodes."""
 
     interfaces: Sequence[BusInterface]
     children: Callable[[], Sequence[str]]
 
     def interface(self, name: str) -> BusInterface:
-        """Give the interface of a name; raises UnknownInterface."""
+        """Return the interface of a name; raise UnknownInterface."""
         for interface in self.interfaces:
             if interface.info.name == name:
                 return interface
@@ -53,7 +53,7 @@ class Node(NamedTuple):
         raise UnknownInterface(f"this object has no interface {name}; it has {names}")
 
     def method(self, call: Call) -> tuple[BusInterface, MethodInfo]:
-        """Give the method that is called; raises UnknownInterface, UnknownMethod."""
+        """Return the called method; raise UnknownInterface or UnknownMethod."""
         interfaces = [self.interface(call.interface)] if call.interface else self.interfaces
         for interface in interfaces:
             if call.member in interface.info.methods:
@@ -62,6 +62,6 @@ class Node(NamedTuple):
         raise UnknownMethod(f"{owner} has no method {call.member}; Introspect lists those it has")
 
     def is_own(self, call: Call) -> bool:
-        """Return whether a call without an interface fits a method of ours: State1.Get(oa{sv})."""
+        """Return whether a call without an interface fits a method here: State1.Get(oa{sv})."""
         methods = (interface.info.methods.get(call.member) for interface in self.interfaces)
         return not call.interface and any(m and m.inputs == call.signature for m in methods)

@@ -1,4 +1,4 @@
-"""One state object on the bus (Object1), and what is known of it."""
+"""One state object on the bus (Object1), with its properties and similar objects."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from opdbus.index.vectors.object_vectors import ObjectVectors
     from opdbus.insight.similarities import Alike
 
-    # A hit, and a vector, as they are on the bus.
+    # A hit, and a vector, in the format of the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
     WireVector: TypeAlias = tuple[int, str, bytes]
 
 # The options of every method that finds objects.
 FILTERS: Final = {"plugin": str, "kind": str, "where": str, "offset": int}
 
-# While the host is still being read, the right answer may yet come.
+# The highest confidence during the first listing: the right answer may be missing yet.
 MOST_SO_FAR: Final = 0.5
 
 
@@ -57,27 +57,27 @@ class ObjectInterface:
         self._finder = finder
 
     async def get_vector(self, _caller: Caller, options: Given) -> WireVector:
-        """Give the object's vector."""
+        """Return the object's vector."""
         return await vector(self._vectors, self._object_id, options)
 
     async def similar(self, _caller: Caller, limit: int, options: Given) -> list[WireHit]:
-        """Find the objects most like this one."""
+        """Return the objects most similar to this one."""
         return await similar(self._vectors.memory, self._finder, self._object_id, limit, options)
 
     async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
+        """Return every property's value."""
         return await describe(self._vectors, self._object_id, self._drifts)
 
 
 def object_id_at(path: str) -> ObjectId:
-    """Give the thing that an object path names; raises UnknownObject."""
+    """Return the object id of an object path; raise UnknownObject."""
     return ObjectId(*paths.parse(path))
 
 
 async def similar(
     memory: StateStore, finder: Finder, object_id: ObjectId, limit: int, options: Given
 ) -> list[WireHit]:
-    """Find the objects most like a thing."""
+    """Return the objects most similar to one."""
     checked = Options(options, {**FILTERS, "explain": bool})
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     asked = page(limit, checked)
@@ -99,7 +99,7 @@ def _alike(why: Alike) -> dict[str, Plain]:
 
 
 async def vector(vectors: ObjectVectors, object_id: ObjectId, options: Given) -> WireVector:
-    """Give a thing's vector as it goes over the bus."""
+    """Return an object's vector in the format of the bus."""
     checked = Options(options, {"dtype": str, "dimensions": int})
     _, found = await vectors.vector(object_id)
     wanted = chosen(checked, len(found))
@@ -109,7 +109,7 @@ async def vector(vectors: ObjectVectors, object_id: ObjectId, options: Given) ->
 async def describe(
     vectors: ObjectVectors, object_id: ObjectId, drifts: Tracker
 ) -> dict[str, Plain]:
-    """Give the properties of Object1 for a thing; raises UnknownObject."""
+    """Return the properties of Object1 for an object; raise UnknownObject."""
     declared, observed = drifts.sides(object_id)
     entry = next(iter(observed), None) or vectors.memory.catalogue.first(object_id)
     entries = [*([declared] if declared else ()), *observed]
@@ -147,7 +147,7 @@ def _drift(drifts: Tracker, declared: Entry | None, text: str, *, is_observed: b
 def whole(
     object_id: ObjectId, source: str, declared: Json, observed: Json, *, is_large: bool
 ) -> str:
-    """Give all that is known of a thing as JSON; raises LimitsExceeded."""
+    """Return both sides of an object as JSON; raise LimitsExceeded."""
     sides = {"source": source, "declared": declared, "observed": observed}
     found = json.dumps({**object_id._asdict(), **sides}, ensure_ascii=False)
     if not is_large:
@@ -156,7 +156,7 @@ def whole(
 
 
 def wire(hit: Hit, *, is_so_far: bool = False) -> WireHit:
-    """Give a hit as it goes over the bus; `is_so_far` while the host is still being read."""
+    """Return a hit in the format of the bus; `is_so_far` during the first listing."""
     details: dict[str, Plain] = {
         **hit.object_id._asdict(),
         "source": hit.source,

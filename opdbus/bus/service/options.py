@@ -1,4 +1,4 @@
-"""Options and filters of calls: known keys with values of the right types."""
+"""Validation of options and filters of calls: known keys with values of the right types."""
 
 import reprlib
 from collections.abc import Collection, Mapping
@@ -10,14 +10,14 @@ from opdbus.index.search.hits import Page
 from opdbus.state import conditions
 
 T = TypeVar("T")
-# The a{sv} of a call.
+# The type of an `a{sv}` argument.
 Given: TypeAlias = dict[str, Plain]
 
 MAX_LIMIT: Final = 10_000
 
 
 class Options:
-    """A call's `a{sv}`; raises InvalidArgs for an unknown key, or a value of another type."""
+    """A call's `a{sv}`; raises InvalidArgs for an unknown key or a value of a wrong type."""
 
     def __init__(self, given: Given, accepted: Mapping[str, type]) -> None:
         for key, value in given.items():
@@ -32,12 +32,12 @@ class Options:
         self._given = given
 
     def get(self, key: str, default: T) -> T:
-        """Give an option's value."""
+        """Return an option's value, or the default."""
         value: T = self._given.get(key, default)
         return value
 
     def wanted(self, *keys: str) -> dict[str, str]:
-        """Give those of the keys that were given, with their values, as a filter."""
+        """Return the given ones of some keys with their values, as a filter."""
         return {key: self._given[key] for key in keys if key in self._given}
 
 
@@ -45,13 +45,13 @@ _WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "double"
 
 
 def require_range(name: str, number: int, least: int, most: int = MAX_LIMIT) -> None:
-    """Raise InvalidArgs for a number that is too small or too large."""
+    """Raise InvalidArgs for a number outside a range."""
     if not least <= number <= most:
         raise InvalidArgs(f"{name} must be from {least} to {most}, not {number}")
 
 
 def one_of(name: str, given: str, accepted: Collection[str]) -> str:
-    """Give a word that is accepted; raises InvalidArgs for any other."""
+    """Return a word if it is accepted; otherwise raise InvalidArgs."""
     if given not in accepted:
         raise InvalidArgs(
             f"{name} must be one of {', '.join(filter(None, accepted))}, not {given!r}"
@@ -60,7 +60,7 @@ def one_of(name: str, given: str, accepted: Collection[str]) -> str:
 
 
 def page(limit: int, options: Options) -> Page:
-    """Give the page of hits that limit and options ask for; raises InvalidArgs."""
+    """Return the page of hits that limit and options define; raise InvalidArgs."""
     offset = options.get("offset", 0)
     require_range("limit", limit, 1)
     require_range("offset", offset, 0)

@@ -1,4 +1,4 @@
-"""Objects that are unlike their kind, as they go over the bus (State1.Outliers)."""
+"""Objects that are unlike their kind, in the format of the bus (State1.Outliers)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def outliers(
     insight: Insight, memory: StateStore, limit: int, options: Given
 ) -> list[WireOutlier]:
-    """Find the objects that are unlike their kind, the worst first."""
+    """Return the objects that are unlike their kind, the worst first."""
     checked = Options(options, FILTERS)
     asked = page(limit, checked)
     await sorts.require(memory, **checked.wanted("plugin", "kind"))

@@ -1,4 +1,4 @@
-"""Changes as D-Bus signals: names, for those that may read, and counts; never contents."""
+"""Changes as D-Bus signals, which have names and counts but never contents."""
 
 import asyncio
 from collections import deque
@@ -16,16 +16,15 @@ from opdbus.index.catalogue.catalogue import Change
 from opdbus.index.state_store.events import Changed, Drift, Event, Recorded, Vectorized
 from opdbus.state.object import ObjectId
 
-# Changes of more objects than this are sent in several signals, so that none is ever large, and
-# takes more than some milliseconds.
+# Limits of one signal, so that none is large or takes more than some milliseconds.
 MAX_CHANGES: Final = 250
 MAX_BYTES: Final = 64 << 10
-# Signals of what follows from changes that are sent in a turn: some milliseconds' work.
+# Signals of vectors and drift that are sent in one step: some milliseconds of work.
 _FOLLOWING_AT_A_TIME: Final = 50
-# Changes within this time are sent together: a client that publishes one object a call would
-# otherwise fill the queues of all listeners.
+# Changes within this time are merged: a client that publishes one object a call would otherwise
+# fill the queues of all listeners.
 MERGE_SECONDS: Final = 0.05
-# What two changes of a thing amount to, where that is not the second one; None: nothing.
+# Results of two changes of an object, if not the second change; None means no change.
 _TOGETHER: Final[Mapping[tuple[Change, Change], Change | None]] = {
     ("added", "changed"): "added",
     ("added", "removed"): None,
@@ -40,16 +39,16 @@ class Announcer:
         self._connection = connection
         self._sent: dict[str, Mapping[str, Plain]] = {}
         self._changes: dict[ObjectId, Change] = {}
-        # what is sent after these changes
+        # events that are sent after these changes
         self._following: deque[Vectorized | Drift] = deque()
         self._generation = 0
         self._pause: asyncio.TimerHandle | None = None
-        # the newest row of history that was not told yet
+        # the newest unannounced row of history; 0 for none
         self._recorded = 0
         self._pause_of_rows: asyncio.TimerHandle | None = None
 
     def announce(self, event: Event) -> None:
-        """Send the signal of an event in the memory: a change at once, or with those after it."""
+        """Send the signal of an event in the state store, at once or merged with later ones."""
         if isinstance(event, Changed):
             self._changes = merged(self._changes, event.changes)
             self._generation = event.generation
@@ -62,13 +61,13 @@ class Announcer:
                 self._send_recorded_and_pause()
             return
         if isinstance(event, Vectorized | Drift):
-            # what follows from changes is sent after them; where that is much, little by little
+            # vectors and drift follow the changes that they result from, in small steps
             self._following.append(event)
             if len(self._following) == 1 and len(self._changes) <= MAX_CHANGES:
                 self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send all pending signals."""
         while self._changes or self._following:
             self._send_some()
         self._send_recorded()
@@ -87,7 +86,7 @@ class Announcer:
                 self._state("DriftDetected", paths.of(*event.object_id), *what)
 
     def _send_and_pause(self) -> None:
-        """Send a part of what waits, and let other work run before the next part."""
+        """Send some pending signals, and let other tasks run before the next ones."""
         self._pause = None
         if self._changes or self._following:
             self._send_some()
@@ -120,17 +119,18 @@ class Announcer:
         self._state("Changed", self._generation, part)
 
     def provider_changed(self, provider: str, reason: str) -> None:
-        """Signal which provider was proven."""
+        """Signal the newly proven provider."""
         self._emit(paths.ROOT, names.VECTORIZER, "ProviderChanged", provider, reason)
 
     async def refresh(self, path: str, interface: BusInterface) -> None:
-        """Send PropertiesChanged for what has changed since the last call."""
+        """Send PropertiesChanged for values that changed since the last call."""
         self.notify(path, interface.info.name, await interface.properties())
 
     def notify(self, path: str, interface: str, values: Mapping[str, Plain]) -> None:
-        """Send PropertiesChanged for values other than those sent before; none: the object is gone.
+        """Send PropertiesChanged for values that differ from those sent before.
 
-        Of a property that may hold contents, which not everybody may read, only the name is sent.
+        No values mean that the object was removed. A property that may have contents, which not
+        every user may read, is sent by name only (`invalidates`).
         """
         properties = contract.interface(interface).properties
         current = {
@@ -159,7 +159,7 @@ class Announcer:
 def merged(
     before: Mapping[ObjectId, Change], after: Mapping[ObjectId, Change]
 ) -> dict[ObjectId, Change]:
-    """Merge changes of things; a thing that was added and removed has none."""
+    """Merge changes of objects; an object that was added and removed has none."""
     changes = {**before, **after}
     for object_id in before.keys() & after.keys():
         what = _TOGETHER.get((before[object_id], after[object_id]), after[object_id])

@@ -1,4 +1,4 @@
-"""Plugins and kinds that callers name: one of which nothing ever was is a mistake."""
+"""Validation of the plugins and kinds that callers name."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,14 +10,14 @@ from opdbus.language import kinds
 from opdbus.language.object_text import NOUNS
 from opdbus.platform import name_lists
 
-# Of those that there are; programs may publish any number.
+# The most names in a message: publishers may add any number.
 _MOST: Final = 30
 
 
 async def require(memory: StateStore, plugin: str = "", kind: str = "") -> None:
-    """Raise InvalidArgs, with what there is, where nothing is or was of a plugin or a kind.
+    """Raise InvalidArgs, with the known names, for a plugin or kind that never had an object.
 
-    What op-dbus observes itself may be asked for before any of it is there. Empty names fit all.
+    Kinds that op-dbus observes are valid before any object exists. Empty names match all.
     """
     known = {*NOUNS, connections.UNIT, *memory.catalogue.sorts}
     if _fits(known, plugin, kind):
@@ -38,7 +38,7 @@ def _fits(known: Iterable[tuple[str, str]], plugin: str, kind: str) -> bool:
 
 
 def _meant(word: str, known: Iterable[tuple[str, str]]) -> str:
-    """Return the kinds that a word names in questions: a port is a `listener`."""
+    """Return the kinds that a word names in questions: `port` names `listener`."""
     named = kinds.requested(word, frozenset()).named
     rows = (row for number, row in enumerate(kinds.rows()) if named >> number & 1)
     object_ids = {tuple(object_id.split("/")[:2]) for row in rows for object_id in row.object_ids}

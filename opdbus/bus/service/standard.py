@@ -1,4 +1,4 @@
-"""What every D-Bus object has: Peer, Introspectable, Properties."""
+"""Interfaces that every D-Bus object has: Peer, Introspectable, Properties."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -46,7 +46,7 @@ _METHODS: Final = {
 
 
 def require_signature(call: Call, expected: str) -> None:
-    """Raise InvalidArgs unless a call's arguments are of the expected types."""
+    """Raise InvalidArgs unless a call has the expected signature."""
     if call.signature != expected:
         raise InvalidArgs(
             f"{call.member} takes arguments of type {expected or 'none'!r}, not"
@@ -55,21 +55,22 @@ def require_signature(call: Call, expected: str) -> None:
 
 
 def has(interface: str, member: str) -> bool:
-    """Return whether a call is for this module."""
+    """Return whether a call is for an interface of this module."""
     if interface:
         return interface in _METHODS
     return any(member in methods for methods in _METHODS.values())
 
 
 def is_peer(interface: str, member: str) -> bool:
-    """Return whether a call is for Peer, which answers at any path."""
+    """Return whether a call is for Peer, which is valid at any path."""
     return interface == PEER or (not interface and member in {"Ping", "GetMachineId"})
 
 
 def actions(call: Call) -> AbstractSet[str]:
-    """Give the actions that a call needs; raises LimitsExceeded.
+    """Return the actions that a call needs; raise LimitsExceeded.
 
-    They do not depend on what is at its path: a caller who is refused must not find that out.
+    They do not depend on the object at its path, so that callers without rights learn nothing of
+    it.
     """
     if call.interface in {INTROSPECTABLE, ""} and call.member == "Introspect":
         return set() if call.path in paths.FIXED else {contract.READ}
@@ -84,7 +85,7 @@ def actions(call: Call) -> AbstractSet[str]:
 
 
 def actions_there(call: Call, node: Node) -> set[str]:
-    """Give the actions that setting a property of this node needs."""
+    """Return the actions that setting a property of this node needs."""
     if not _is_set(call):
         return set()
     name, member, _ = call.body
@@ -98,12 +99,12 @@ def is_pointless(call: Call) -> bool:
 
 
 def _is_set(call: Call) -> bool:
-    """Return whether a call may set a property: which one, only its body says."""
+    """Return whether a call may set a property, which only its body names."""
     return call.interface in {PROPERTIES, ""} and (call.member, call.signature) == ("Set", "ssv")
 
 
 def peer(call: Call) -> tuple[str, Sequence[Plain]]:
-    """Answer Ping and GetMachineId, at any path."""
+    """Return the signature and values of the reply to Ping or GetMachineId."""
     if call.member == "Ping":
         return "", []
     if call.member == "GetMachineId":
@@ -114,7 +115,7 @@ def peer(call: Call) -> tuple[str, Sequence[Plain]]:
 async def perform(
     call: Call, caller: Caller, node: Node, emit: Callable[..., None]
 ) -> tuple[str, Sequence[Plain]]:
-    """Answer Introspect, Get, Set or GetAll; `emit` sends a signal."""
+    """Run Introspect, Get, Set or GetAll; `emit` sends a signal."""
     _require_method(call)
     if call.member == "Introspect":
         return "s", [introspection(node)]
@@ -135,7 +136,7 @@ async def perform(
 
 
 def introspection(node: Node) -> str:
-    """Write a node as introspection XML: its interfaces' own files, and up to 500 children."""
+    """Return a node's introspection XML: its interfaces' files, and at most 500 children."""
     interfaces = [interface.info.xml for interface in node.interfaces]
     children = [f'<node name="{name}"/>' for name in node.children()[:MAX_CHILDREN]]
     return "\n".join([_DOCTYPE + "<node>", *interfaces, *_STANDARD_XML, *children, "</node>"])
@@ -160,7 +161,7 @@ async def _all(node: Node, name: str) -> Entries:
 
 
 def _require_method(call: Call) -> None:
-    """Raise UnknownMethod or InvalidArgs unless the call is one of ours."""
+    """Raise UnknownMethod or InvalidArgs unless the call is valid for these interfaces."""
     methods = {
         name: signature
         for interface, members in _METHODS.items()
@@ -173,7 +174,7 @@ def _require_method(call: Call) -> None:
 
 
 def machine_id() -> str:
-    """Return the id of this machine, machine-id(5); raises OpDbusError if it has none."""
+    """Return the machine-id(5) of this host; raise OpDbusError if it has none."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             return Path(path).read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""State objects on the bus: all of them (State1)."""
+"""All state objects on the bus (State1)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     WireRows: TypeAlias = list[tuple[str, str, str, str]]
     # (path, class, severity, since, distance, (path, declared, observed, severity) of each field)
     WireDrift: TypeAlias = tuple[str, str, str, int, float, list[tuple[str, str, str, str]]]
-    # (plugin, kind, how many, the first names, why)
+    # (plugin, kind, number, first names, reason)
     WireUnobserved: TypeAlias = tuple[str, str, int, list[str], str]
     # an object: plugin, kind, name, properties
     WireObject: TypeAlias = tuple[str, str, str, Given]
@@ -61,26 +61,30 @@ _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
 _SIDES: Final = ("Declared", "Observed")
 _SORT: Final = ("plugin", "kind")
-# Of PLUGIN/KIND/NAME: more than the longest that an observer reports.
+# The most characters of PLUGIN/KIND/NAME: more than any observer reports.
 _MAX_WRITTEN: Final = 10_000
 
 
 class Observed(Protocol):
-    """Tells how each observer is: its name, its state, how many objects it has, and why."""
+    """The status of all observers."""
 
     @property
     def statuses(self) -> Sequence[tuple[str, str, int, str]]:
-        """One row for each."""
+        """One row for each observer: name, state, number of objects, reason."""
 
     @property
     def starting(self) -> Sequence[str]:
-        """The names of those that have not read what there is yet."""
+        """The names of observers that have not completed their first listing."""
 
     def awaited(self, plugins: Collection[str], unlisted: Collection[str]) -> Sequence[str]:
-        """Return the names of those of some plugins that have not listed anything yet, or all."""
+        """Return the unready observers.
+
+        These are observers of `plugins` that have not listed anything, and of `unlisted` that have
+        not listed everything.
+        """
 
     def why_not(self, sort: Sort) -> str:
-        """Say why none lists things of a sort; nothing while one may yet do so."""
+        """Return the reason why no observer lists a kind; empty while one may yet do so."""
 
 
 class StateInterface:
@@ -112,7 +116,7 @@ class StateInterface:
         self._bulk = bulk
 
     async def search(self, caller: Caller, query: str, limit: int, options: Given) -> list[WireHit]:
-        """Find the objects that answer a question."""
+        """Return the objects that answer a query."""
         kinds = {**FILTERS, "mode": str, "rerank": str, "all": bool, "explain": bool}
         checked = Options(options, kinds)
         require_text([query])
@@ -134,7 +138,7 @@ class StateInterface:
     async def ask(
         self, caller: Caller, question: str, limit: int, options: Given
     ) -> tuple[str, Mapping[str, Plain], Plain]:
-        """Answer a question by the method that its form asks for."""
+        """Answer a question by the method that its form selects."""
         Options(options, {})
         of_state = {
             routes.OBJECTS: lambda _given: self.search(caller, question, limit, {}),
@@ -145,21 +149,21 @@ class StateInterface:
     async def similar(
         self, _caller: Caller, path: str, limit: int, options: Given
     ) -> list[WireHit]:
-        """Find the objects most like one."""
+        """Return the objects most similar to one."""
         return await similar(self._memory, self._finder, object_id_at(path), limit, options)
 
     async def clusters(self, _caller: Caller, limit: int, options: Given) -> list[WireCluster]:
-        """Find what the objects are about."""
+        """Return the topics of the objects."""
         return await clusters(self._insight, self._memory, limit, options)
 
     async def outliers(self, _caller: Caller, limit: int, options: Given) -> list[WireOutlier]:
-        """Find the objects that are unlike their kind."""
+        """Return the objects that are unlike their kind."""
         return await outliers(self._insight, self._memory, limit, options)
 
     async def list_(
         self, _caller: Caller, wanted: Given, offset: int, limit: int
     ) -> tuple[int, WireRows]:
-        """Give a page of all objects."""
+        """Return the number of matching objects, and one page of them."""
         checked = Options(wanted, listed.FILTER)
         require_range("limit", limit, 0)
         object_ids = await listed.object_ids(self._memory, checked)
@@ -168,12 +172,12 @@ class StateInterface:
     async def resolve(
         self, _caller: Caller, name: str, options: Given
     ) -> tuple[WireRows, WireRows]:
-        """Find the objects that a short name means, or those with close names."""
+        """Return the objects that a short name means, and those with similar names."""
         is_past = Options(options, {"past": bool}).get("past", default=False)
         if len(name) > _MAX_WRITTEN:
             raise InvalidArgs(f"a name has at most {_MAX_WRITTEN} characters, not {len(name)}")
         found, close = await asyncio.to_thread(short_names.find_in, self._memory.catalogue, name)
-        # a unit may also have the name of what is no unit, such as an account
+        # an alias of a unit may equal the name of another object, such as an account
         is_open = "/" not in name and connections.UNIT not in {object_id[:2] for object_id in found}
         if not found or is_open:
             others = await condition_matching.aliased(self._memory, name.rpartition("/")[2])
@@ -186,7 +190,7 @@ class StateInterface:
         ]
 
     def _distinct(self, found: Sequence[ObjectId]) -> list[ObjectId]:
-        """Leave out what only declares another one of the things that were found."""
+        """Leave out objects that only declare another one of the objects."""
         return [
             object_id
             for object_id in found
@@ -195,7 +199,7 @@ class StateInterface:
         ]
 
     async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
-        """Give the fields that objects have."""
+        """Return the fields that objects have, with the number of their entries."""
         checked = Options(wanted, {"plugin": str, "kind": str})
         sort = checked.wanted(*_SORT)
         await sorts.require(self._memory, **sort)
@@ -205,7 +209,7 @@ class StateInterface:
     async def values(
         self, _caller: Caller, objects: Sequence[str], fields: Sequence[str], options: Given
     ) -> list[list[str]]:
-        """Give what fields of objects hold, as JSON."""
+        """Return the values of fields of objects, as JSON."""
         is_marked = Options(options, {"marked": bool}).get("marked", default=False)
         require_objects(len(objects))
         if len(fields) > _MAX_COLUMNS or not all(map(split, fields)):
@@ -234,7 +238,7 @@ class StateInterface:
         return await each(cells, [*zip(rows, object_ids, strict=True)])
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
-        """Give an object as JSON."""
+        """Return an object as JSON."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         object_id = object_id_at(path)
         values = await describe(self._vectors, object_id, self._drifts)
@@ -242,36 +246,36 @@ class StateInterface:
         return whole(object_id, values["Source"], declared, observed, is_large=is_large)
 
     async def vector(self, _caller: Caller, path: str, options: Given) -> WireVector:
-        """Give an object's vector."""
+        """Return an object's vector."""
         return await vector(self._vectors, object_id_at(path), options)
 
     async def vectors(self, caller: Caller, wanted: Given) -> Descriptor:
-        """Give the vectors of many objects in a file."""
+        """Return the vectors of many objects in a file."""
         return await all_vectors.write(caller, self._bulk, self._vectors, wanted)
 
     async def publish(
         self, caller: Caller, source: str, objects: Sequence[WireObject], options: Given
     ) -> list[str]:
-        """Store observed objects."""
+        """Store observed objects; return their paths."""
         lifetime = Options(options, {"lifetime": str}).get("lifetime", "kept")
         one_of("lifetime", lifetime, ("kept", "connection"))
         publisher = publish.source(source)
         require_objects(len(objects))
         items, reply = await asyncio.to_thread(_state_objects, publisher, objects)
-        # first: what is committed must not be answered with an error
+        # checked before the commit: a committed call must not be answered with an error
         require_reply([reply])
         holder = caller.sender if lifetime == "connection" else ""
         await self._memory.publish(items, caller.uid, holder=holder, cause=caller.cause)
         return reply
 
     async def withdraw(self, caller: Caller, objects: Sequence[str], options: Given) -> int:
-        """Remove what the caller published."""
+        """Remove objects that the caller published; return the number of entries."""
         Options(options, {})
         object_ids = await each(object_id_at, objects)
         return await self._memory.withdraw(object_ids, caller.uid, caller.cause)
 
     async def drift_report(self, _caller: Caller, wanted: Given) -> list[WireDrift]:
-        """List what is other than declared, the worst first."""
+        """Return the drifted objects, the worst first."""
         keys = ("plugin", "kind", "name")
         words = dict.fromkeys((*keys, "severity", "class", "about"), str)
         checked = Options(wanted, {**words, "offset": int, "limit": int})
@@ -293,7 +297,7 @@ class StateInterface:
         return found
 
     async def unobserved(self, _caller: Caller, options: Given) -> list[WireUnobserved]:
-        """List what is declared and cannot be compared."""
+        """Return declared objects and fields that cannot be compared."""
         Options(options, {})
         found = await self._drifts.unobserved(self._observers.why_not)
         return [(*row.sort, row.total, row.names, row.why) for row in found]
@@ -312,7 +316,7 @@ class StateInterface:
         return file + self._drifts.awaits(self._observers.awaited)
 
     async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
+        """Return every property's value."""
         waiting = self._vectors.waiting()
         count = len(self._memory.catalogue)
         return {
@@ -336,7 +340,7 @@ def _json(value: Json) -> str:
 
 
 def _cell(values: Sequence[Json], mark: str) -> str:
-    """Give the values of a field as JSON, a list of any length as one, below a mark if any."""
+    """Return the values of a field as JSON, several as a list, below the key `mark` if set."""
     if not values:
         return ""
     value = values if len(values) > 1 else values[0]
@@ -352,6 +356,6 @@ def _row(object_id: ObjectId) -> tuple[str, str, str, str]:
 def _state_objects(
     publisher: str, objects: Sequence[WireObject]
 ) -> tuple[list[StateObject], list[str]]:
-    """Give published objects as state objects, and their paths; blocks for 0.1 ms an object."""
+    """Return published objects as state objects, and their paths; blocks for 0.1 ms an object."""
     items = [publish.observed(publisher, *given) for given in objects]
     return items, [paths.of(*item.identity[1:]) for item in items]

@@ -1,4 +1,4 @@
-"""Paths to nodes: nothing is exported, each object is looked up when it is called."""
+"""Lookup of nodes by path: no object is registered; each is looked up when it is called."""
 
 from opdbus.bus import paths
 from opdbus.bus.service.jobs import Jobs
@@ -13,7 +13,7 @@ from opdbus.state.object import ObjectId
 
 
 class Tree:
-    """Four fixed objects, one for each thing in memory, and one for each job."""
+    """Fixed nodes, one node for each state object, and one for each job."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Tree:
         self._drifts = drifts
 
     def find(self, path: str) -> Node | None:
-        """Give the node at a path, or None."""
+        """Return the node at a path, or None."""
         if path in self._fixed:
             return self._fixed[path]
         if (path + "/").startswith(f"{paths.JOBS}/"):
@@ -50,7 +50,7 @@ class Tree:
         try:
             object_id = object_id_at(path)
         except UnknownObject:
-            # the folder of a plugin or a kind
+            # the parent node of a plugin or a kind
             below = self._below(path)
             return Node((), lambda: below) if below else None
         if not self._memory.catalogue.has(object_id):
@@ -59,7 +59,7 @@ class Tree:
         return Node((found,), list)
 
     def _below(self, path: str) -> list[str]:
-        """Give the names of the nodes right below a path, as many as Introspect lists."""
+        """Return the names of child nodes of a path, as many as Introspect lists."""
         if not f"{path}/".startswith(f"{paths.STATE}/"):
             return []
         elements = path.removeprefix(paths.STATE).split("/")[1:]

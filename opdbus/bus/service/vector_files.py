@@ -1,4 +1,4 @@
-"""Files of vectors in memory, which count for a user until the user's programs close them."""
+"""Files of vectors in memory, charged to a user until the user's programs close them."""
 
 import asyncio
 import fcntl
@@ -18,15 +18,15 @@ from opdbus.bus.service.node import Caller
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import LimitsExceeded
 
-# No F_SEAL_SHRINK: once a file is closed it is emptied, since a program can keep a closed file's
-# memory by a path to it (O_PATH), which nothing tells of.
+# No F_SEAL_SHRINK: a closed file is emptied, since a program can hold its memory by an O_PATH
+# descriptor, which is not reported.
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-# What a file counts at least, so that many small ones do not take all of our open files.
+# The least charge of a file, so that many small ones do not exhaust our open files.
 _LEAST_BYTES: Final = 1 << 20
 
 
 class VectorFile:
-    """A file in memory that vectors are written into, in any order, and that is then sealed."""
+    """A memfd that vectors are written to, in any order, and that is then sealed."""
 
     def __init__(self, wanted: Format, file: Descriptor) -> None:
         self._format = wanted
@@ -34,11 +34,11 @@ class VectorFile:
         self._appended = 0
 
     def write(self, first: int, vectors: NDArray[np.float32]) -> None:
-        """Write vectors (n, d) from the row `first` on; blocks."""
+        """Write vectors (n, d) from row `first` on; blocks."""
         self._put(first * self._format.row_bytes, self._format.encode(vectors))
 
     def append(self, content: bytes) -> None:
-        """Write bytes after those that were appended before; blocks."""
+        """Write bytes after those of the previous call; blocks."""
         self._put(self._appended, content)
         self._appended += len(content)
 
@@ -54,17 +54,17 @@ class VectorFile:
             ) from None
 
     def drop(self) -> None:
-        """Leave the file to those that `sealed` gave it to, and to a thread that still writes."""
+        """Drop our reference: receivers of `sealed` and a thread that still writes keep theirs."""
         del self._file
 
     def sealed(self) -> Descriptor:
-        """Give the file, which nobody can write any more; blocks."""
+        """Seal the file and return it; blocks."""
         fcntl.fcntl(self._file.fileno(), fcntl.F_ADD_SEALS, _SEALS)
         return self._file
 
 
 class _Counted(NamedTuple):
-    """What an open file counts, for which scopes, and a descriptor of ours to empty it with."""
+    """The charge of an open file, its scopes, and a descriptor of ours to empty it with."""
 
     size: int
     scopes: Mapping[str, Hashable]
@@ -72,11 +72,11 @@ class _Counted(NamedTuple):
 
 
 class VectorFiles:
-    """Makes these files, and counts their memory for each user and in all.
+    """Creates these files, and counts their memory for each user and in total.
 
-    The memory is charged to us for as long as anybody has the file open or mapped, so that long it
-    counts. The kernel reports the end by inotify: the file is closed that was open for writing,
-    and no other user may open it again.
+    The memory belongs to us for as long as anybody has the file open or mapped, so it counts until
+    then. inotify reports the end: the file is closed that was open for writing, and no other user
+    may open it again.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class VectorFiles:
     def create(
         self, caller: Caller, wanted: Format, rows: int, besides: int = 0
     ) -> Iterator[VectorFile]:
-        """Make a file for so many vectors, and other bytes, dropped unless it is sealed.
+        """Create a file for vectors and `besides` more bytes; drop it unless it is sealed.
 
         Raises LimitsExceeded.
         """
@@ -127,14 +127,14 @@ class VectorFiles:
                 )
 
     def _watch(self, path: str) -> int:
-        """Have `_forget_closed` called when the file at `path` is closed."""
+        """Watch for the close of the file at `path`, which then runs `_forget_closed`."""
         if self._inotify is None:
             self._inotify = Inotify(sync_timeout=0)
             asyncio.get_running_loop().add_reader(self._inotify.fd, self._forget_closed)
         return self._inotify.add_watch(path, Mask.CLOSE_WRITE | Mask.ONESHOT).wd
 
     def _forget_closed(self) -> None:
-        """Stop counting the files that are closed, and free what is left of their memory."""
+        """Stop counting closed files, and free their remaining memory."""
         loop = asyncio.get_running_loop()
         for event in self._inotify or ():
             if event.mask & Mask.CLOSE_WRITE and event.watch:
@@ -148,7 +148,11 @@ class VectorFiles:
 
 
 def _created() -> tuple[Descriptor, Descriptor]:
-    """Make a file: once opened by path for writing, so that its end is reported, once for us."""
+    """Return two descriptors of a new memfd.
+
+    The first is opened by path for writing, so that inotify reports its close; the second is for
+    us, read-only.
+    """
     made = Descriptor(os.memfd_create("op-dbus-vectors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.fchmod(made.fileno(), 0o600)
     path = f"/proc/self/fd/{made.fileno()}"

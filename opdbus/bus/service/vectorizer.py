@@ -1,4 +1,4 @@
-"""org.opdbus.Vectorizer1 on the bus: texts to vectors, the engine that serves, and its proof."""
+"""org.opdbus.Vectorizer1 on the bus: embedding of texts, the serving engine, and its proof."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from opdbus.index.health import Health
     from opdbus.serving.serving import Serving
 
-# What every method takes that gives vectors.
+# Options of every method that returns vectors.
 _OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
-# What those take as well that somebody waits for.
+# Options of those that also have a timeout.
 _TIMED: Final = {**_OPTIONS, "timeout": float}
 
 
 class VectorizerInterface:
-    """org.opdbus.Vectorizer1; it converts, and asks the serving engine."""
+    """org.opdbus.Vectorizer1; converts values and calls the serving engine."""
 
     info = contract.interface(names.VECTORIZER)
 
@@ -61,7 +61,7 @@ class VectorizerInterface:
         self._truncated = 0
         self._reports: Mapping[str, Report | None] = {}
         self._accuracy: Sequence[Mapping[str, Plain]] = []
-        # what never changes of an engine, as long as it is there
+        # the constant properties of each engine, for its lifetime
         self._engines: WeakKeyDictionary[Embedder, Mapping[str, Plain]] = WeakKeyDictionary()
         self._state = state
 
@@ -73,7 +73,7 @@ class VectorizerInterface:
     async def vectorize_many(
         self, caller: Caller, texts: Sequence[str], options: Given
     ) -> tuple[int, int, str, bytes]:
-        """Embed texts into row-major vectors."""
+        """Embed texts; return the rows, dimensions, type and row-major vectors."""
         checked = Options(options, {**_TIMED, "dtype": str})
         wanted, vectors = await self._embed(caller, texts, checked)
         return len(vectors), wanted.dimensions, wanted.dtype, wanted.encode(vectors)
@@ -81,7 +81,7 @@ class VectorizerInterface:
     async def vectorize_bulk(
         self, caller: Caller, texts: Descriptor, options: Given
     ) -> tuple[Descriptor, int, int, str]:
-        """Embed the texts of a file into a file."""
+        """Embed the texts of a file; return the vectors in a file."""
         checked = Options(options, {**_OPTIONS, "dtype": str, "job": bool})
         embedder = await self._serving.embedder(checked.get("level", ""))
         wanted = chosen(checked, embedder.dimension)
@@ -98,14 +98,14 @@ class VectorizerInterface:
     async def count_tokens(
         self, _caller: Caller, texts: Sequence[str], options: Given
     ) -> tuple[int, list[int]]:
-        """Count the tokens of texts as if nothing were cut."""
+        """Count the tokens of texts without truncation; return the model's limit and the counts."""
         require_text(texts)
         level = Options(options, {"level": str}).get("level", "")
         embedder = await self._serving.embedder(level)
         return embedder.max_tokens, await embedder.count_tokens(texts)
 
     async def levels(self, _caller: Caller, options: Given) -> list[tuple[str, str, int, str, str]]:
-        """List the levels."""
+        """Return the levels with their status."""
         Options(options, {})
         rows = [("none", "", 0, "available", "lexical search only")]
         for level in LEVELS.values():
@@ -114,7 +114,7 @@ class VectorizerInterface:
         return rows
 
     async def status(self, _caller: Caller, options: Given) -> Entries:
-        """Give all properties of this interface and of State1."""
+        """Return all properties of this interface and of State1."""
         Options(options, {})
         return await all_properties.of_all((self, self._state))
 
@@ -137,7 +137,7 @@ class VectorizerInterface:
         await self._serving.switch(settings)
 
     async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
+        """Return every property's value."""
         embedder, config = self._serving.phase.embedder, self._serving.config
         return {
             "Level": config.vector_level,
@@ -162,7 +162,7 @@ class VectorizerInterface:
         }
 
     def _graded(self) -> Sequence[Mapping[str, Plain]]:
-        """Give what `_accuracy` gives, the same list until other engines serve."""
+        """Return the result of `_accuracy`, the same list until other engines serve."""
         loaded = self._serving.loaded
         reports = {level: engine.proven.report for level, engine in loaded.items()}
         if reports != self._reports:
@@ -187,7 +187,7 @@ class VectorizerInterface:
     async def _embed(
         self, caller: Caller, texts: Sequence[str], options: Options
     ) -> tuple[Format, NDArray[Plain]]:
-        """Return the format that is asked for, and vectors that are not in it yet."""
+        """Return the requested format, and vectors not yet converted to it."""
         require_text(texts)
         seconds = options.get("timeout", default=float("inf"))
         try:
@@ -214,12 +214,12 @@ class VectorizerInterface:
                 texts, level, truncate=truncate, priority=caller.priority
             )
         self._truncated += found.truncated
-        # the level may mean another model by now
+        # the level's model may have changed meanwhile
         return chosen(options, found.vectors.shape[1]), found.vectors
 
 
 def _accuracy(reports: Mapping[str, Report | None]) -> list[Mapping[str, Plain]]:
-    """Give what the accuracy gate saw of each precision, for each level that has a report."""
+    """Return the accuracy gate's grade of each precision, for each level that has a report."""
     return [
         {
             "level": level,

@@ -1,4 +1,4 @@
-"""Finds the message bus, connects to it and authenticates as this process's user."""
+"""Connection of a socket to the message bus, with authentication as this process's user."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ _LINE: Final = 1 << 10
 
 
 def transports(address: str) -> list[tuple[str, dict[str, str]]]:
-    """Parse an address, or look up that of the system's or the session's bus; raises BusError."""
+    """Parse an address, or that of the system or session bus; raise BusError."""
     try:
         if address == "system":
             address = get_bus_address(BusType.SYSTEM)
@@ -31,7 +31,7 @@ def transports(address: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _session() -> str:
-    """Look up the session's bus; raises BusError where this process belongs to no session."""
+    """Return the address of the session bus; raise BusError if there is no session."""
     try:
         return get_bus_address(BusType.SESSION)
     except (InvalidAddressError, KeyError):
@@ -42,7 +42,7 @@ def _session() -> str:
 
 
 async def connect(transports: Sequence[tuple[str, dict[str, str]]]) -> socket.socket:
-    """Connect to the first address that answers, and authenticate; raises OSError."""
+    """Connect to the first address that answers, and authenticate; raise OSError."""
     fault: OSError = ConnectionError("the address names no Unix socket")
     for kind, options in transports:
         address = options.get("path") or "\0" + options.get("abstract", "")
@@ -65,7 +65,7 @@ async def connect(transports: Sequence[tuple[str, dict[str, str]]]) -> socket.so
 
 
 async def _authenticate(plain: socket.socket) -> None:
-    """Authenticate by the user id that the kernel vouches for (SASL EXTERNAL), and allow files."""
+    """Authenticate by the uid that the kernel confirms (SASL EXTERNAL), and enable files."""
     loop = asyncio.get_running_loop()
     uid = str(os.getuid()).encode().hex()
     for line, accepted in (
@@ -80,7 +80,7 @@ async def _authenticate(plain: socket.socket) -> None:
 
 
 async def _line(plain: socket.socket) -> bytes:
-    """Read one line; the bus sends nothing after it before we do."""
+    """Read one line; the bus sends nothing after it before the next command."""
     line = b""
     while not line.endswith(b"\r\n"):
         data = await asyncio.get_running_loop().sock_recv(plain, _LINE)

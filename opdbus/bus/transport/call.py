@@ -1,4 +1,4 @@
-"""A method call as it came in: its header, and its arguments once they are asked for."""
+"""A received method call: its header, and its arguments, decoded on first use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from opdbus.bus.transport.message_socket import Frame
 from opdbus.bus.transport.values import Plain, from_wire
 from opdbus.errors import InvalidArgs
 
-# Calls of more bytes are decoded in steps, on a thread: the library stops all threads meanwhile.
+# Larger calls are decoded by `frames.body` on a thread: the library would hold the GIL.
 LARGE: Final = 64 << 10
-# The body of most calls: a dict of options that is empty, and the padding before its first entry.
+# The body of most calls: an empty dict of options, and the padding before its first entry.
 _NO_OPTIONS: Final = "a{sv}", bytes(8)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A method call as it came in; `interface` is empty where the caller gave none.
+    """A received method call; `interface` is empty if the caller gave none.
 
-    Its body is decoded when it is asked for, and was not read at all (`is_whole`) where the call
-    was larger than the connection accepts; `size` counts all its bytes.
+    Its body is decoded on first use. If the call was larger than the connection accepts, the body
+    was not read and `is_whole` is False; `size` counts all its bytes.
     """
 
     sender: str
@@ -33,19 +33,19 @@ class Call:
     signature: str
     serial: int
     wants_reply: bool
-    # whether the caller has time for an administrator to be asked
+    # whether the caller allows an interactive authorization
     is_interactive: bool
     size: int
     is_whole: bool
     data: bytes | bytearray
-    # whether open files that belong to it could not be received
+    # whether open files of the call could not be received
     lost_files: bool = False
-    # closed by `close`, when the call is answered
+    # closed by `close`, after the reply
     descriptors: Sequence[Descriptor] = ()
 
     @classmethod
     def of(cls, frame: Frame) -> Self:
-        """Give the call that a frame holds."""
+        """Return the call in a frame."""
         header = frame.header
         return cls(
             sender=header.sender,
@@ -60,23 +60,23 @@ class Call:
             is_whole=frame.is_whole,
             data=frame.data,
             lost_files=frame.lost_files,
-            # files that the signature does not name are closed at once
+            # files that the signature does not name are closed with the frame
             descriptors=frame.descriptors if "h" in header.signature else (),
         )
 
     @cached_property
     def values(self) -> list[Plain]:
-        """The arguments, variants left in; raises InvalidArgs."""
+        """The arguments, with variants; raises InvalidArgs."""
         if (self.signature, self.data[frames.measure(self.data).header :]) == _NO_OPTIONS:
             return [{}]
         try:
             return list(decode(self.data).body)
-        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+        except Exception as error:  # noqa: BLE001 -- the library's errors vary
             raise InvalidArgs(f"the arguments of {self.member} cannot be read: {error}") from None
 
     @cached_property
     def body(self) -> list[Plain]:
-        """The arguments, variants taken out; raises InvalidArgs."""
+        """The arguments, without variants; raises InvalidArgs."""
         if self.size <= LARGE:
             return [from_wire(value) for value in self.values]
         try:

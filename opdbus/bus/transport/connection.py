@@ -1,4 +1,4 @@
-"""A connection to a message bus: sends and receives calls, replies and signals as values."""
+"""A connection to a message bus, which sends and receives calls, replies and signals."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -25,18 +25,18 @@ from opdbus.platform.tasks import at_most
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"
 _CONNECT_SECONDS: Final = 10.0
-# How long the bus has to answer a call to itself, which it does at once.
+# Seconds for the bus to answer a call to itself, which it does at once.
 _ASK_SECONDS: Final = 1.0
-# How long a connection that is closed waits for the bus to accept what is still to be sent.
+# Seconds for the bus to accept pending messages when the connection is closed.
 _FLUSH_SECONDS: Final = 1.0
-# Of RequestName (D-Bus specification).
+# Flag and results of RequestName (D-Bus specification).
 _DO_NOT_QUEUE: Final = 4
 _PRIMARY_OWNER: Final = 1
 _ALREADY_OWNER: Final = 4
 _MAX_SERIAL: Final = (1 << 32) - 1
-# The most that any bus lets through.
+# The largest message of any bus.
 _UNLIMITED: Final = 1 << 27
-# Larger replies are read on a thread: 3 MB of rows take a tenth of a second.
+# Larger replies are decoded on a thread: 3 MB of rows take 0.1 s.
 _LARGE: Final = 64 << 10
 
 
@@ -49,14 +49,14 @@ class RemoteError(Exception):
 
 
 class Connection:
-    """A connection to a message bus, a context that disconnects at its end.
+    """A connection to a message bus; as a context manager, it connects and disconnects.
 
-    `on_call` gets every method call, `on_signal` the signals that were subscribed to and those sent
-    to this connection alone, where `wants_signal` accepts their header and size; both run on the
-    event loop and must not block. Only the header is read of calls and signals larger than `most`
-    bytes, of replies larger than `most_of_reply`, and of messages that nothing waits for. It reads
-    for `turn` seconds in each turn of the event loop. A value of the type `h` is an open file: to
-    be sent, anything with a `fileno`, which the sender still owns; received, a Descriptor.
+    `on_call` gets every method call; `on_signal` gets signals that were subscribed to or sent to
+    this connection, if `wants_signal` accepts their header and size. Both run on the event loop and
+    must not block. Only the header is read of calls and signals larger than `most` bytes, of
+    replies larger than `most_of_reply`, and of messages that nothing waits for. It reads for `turn`
+    seconds in each turn of the event loop. A value of type `h` is an open file: for sending, any
+    object with a `fileno`, which the sender still owns; when received, a Descriptor.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Connection:
         self.wants_signal: Callable[[frames.Header, int], bool] = lambda _header, _size: True
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._replies: dict[int, asyncio.Future[Frame]] = {}
-        # of the last message that was sent
+        # the serial of the last sent message
         self.last_serial = 0
         self.name = ""
 
     async def __aenter__(self) -> Self:
-        """Connect; raises BusError."""
+        """Connect; raise BusError."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 socket = await connect(self._transports)
@@ -107,7 +107,7 @@ class Connection:
             raise
 
     async def __aexit__(self, *_error: object) -> None:
-        """Send what waits to be sent, and disconnect."""
+        """Send pending messages for at most a second, and disconnect."""
         async with at_most(_FLUSH_SECONDS):
             await self.flushed()
         self._transport.close()
@@ -118,7 +118,7 @@ class Connection:
         return self._transport.waiting
 
     def unsent_to(self, name: str) -> int:
-        """Give those of them that are for one connection."""
+        """Return the unsent bytes for one destination."""
         return self._transport.waiting_for(name)
 
     async def flushed(self) -> None:
@@ -130,7 +130,7 @@ class Connection:
         await asyncio.shield(self._closed)
 
     async def own(self, name: str) -> None:
-        """Own a name from now on; raises BusError if that is not possible at once."""
+        """Acquire a bus name; raise BusError if that is not possible at once."""
         try:
             (answer,) = await self.ask_bus("RequestName", "su", name, _DO_NOT_QUEUE)
         except RemoteError as error:
@@ -151,11 +151,11 @@ class Connection:
         is_interactive: bool = False,
         may_start: bool = True,
     ) -> list[Plain]:
-        """Call `interface.method` and give the reply's values, variants taken out.
+        """Call `interface.method` and return the reply's values without variants.
 
-        `is_interactive` says that there is time for an administrator to be asked, `may_start` that
-        the destination may be started to answer. Raises RemoteError with the error reply,
-        InvalidArgs if the values do not fit the signature, BusError if the connection is lost.
+        `is_interactive` allows an interactive authorization; `may_start` allows the bus to start
+        the destination. Raises RemoteError for an error reply, InvalidArgs if the values do not fit
+        the signature, BusError if the connection is lost.
         """
         outgoing = new_call(destination, path, member, signature, body)
         if is_interactive:
@@ -167,10 +167,10 @@ class Connection:
     async def reply_in_parts(
         self, outgoing: Outgoing, signature: str, size: int
     ) -> AsyncGenerator[Plain]:
-        """Send a call that is answered with one dict, of a signature, and yield it in parts.
+        """Send a call whose reply is one dict of `signature`, and yield the dict in parts.
 
-        Each part has at least `size` bytes, and variants are left in: 20 MB as a whole would keep
-        every thread waiting for a second. The destination is not started. Raises as `call` does.
+        Each part has at least `size` bytes, with variants: decoding 20 MB at once would hold the
+        GIL for a second. The destination is not started. Raises as `call` does.
         """
         destination, member = outgoing.message.destination, outgoing.message.member
         outgoing.message.flags |= frames.NO_AUTO_START
@@ -182,7 +182,7 @@ class Connection:
         try:
             for part in frames.parts(frame.data, size):
                 yield decode(part).body[0]
-        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+        except Exception as error:  # noqa: BLE001 -- the library's errors vary
             raise BusError(f"the reply of {destination} is damaged: {error}") from None
 
     async def _whole_reply_to(self, outgoing: Outgoing) -> Frame:
@@ -213,9 +213,9 @@ class Connection:
         raise BusError("the connection to the message bus was lost while waiting for a reply")
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
-        """Call a method of the bus daemon itself, again each second in which there is no reply.
+        """Call a method of the bus daemon, and repeat the call after each second without a reply.
 
-        dbus-daemon drops its own replies to a connection for which others' messages fill a queue.
+        dbus-daemon drops its own replies to a connection whose queue is full of others' messages.
         """
         interface = "" if "." in member else f"{_BUS}."
         while True:
@@ -227,17 +227,17 @@ class Connection:
         await self.ask_bus("AddMatch", "s", rule)
 
     def reply(self, call: Call, signature: str, body: Sequence[Plain]) -> None:
-        """Answer a call with values; raises ValueError or TypeError if they do not fit."""
+        """Send the reply to a call; raise ValueError or TypeError if the values do not fit."""
         self.send(self.written(call, signature, body))
 
     async def written_apart(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
-        """Encode a large reply on a thread; raises ValueError or TypeError."""
+        """Encode a large reply on a thread; raise ValueError or TypeError."""
         outgoing = await asyncio.to_thread(new_reply, call, signature, body)
         outgoing.message.serial = self._next_serial()
         return await asyncio.to_thread(_written, outgoing)
 
     def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
-        """Encode the reply to a call; raises ValueError or TypeError if the values do not fit."""
+        """Encode the reply to a call; raise ValueError or TypeError if the values do not fit."""
         if body and isinstance(body[0], Entries):
             data = frames.reply(self._next_serial(), call.serial, call.sender, body[0].data)
             return Written(data, destination=call.sender)
@@ -248,7 +248,7 @@ class Connection:
         self._transport.send(written)
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
-        """Answer a call with an error, and give the size of the reply."""
+        """Send an error reply to a call; return its size in bytes."""
         written = self.encoded(new_error(call, name, text))
         self.send(written)
         return len(written.data)
@@ -258,19 +258,19 @@ class Connection:
         self.send(self.encoded(new_signal(path, member, signature, body)))
 
     def encoded(self, outgoing: Outgoing) -> Written:
-        """Encode a message with the next serial; raises whatever the library raises."""
+        """Encode a message with the next serial; raise the library's errors."""
         outgoing.message.serial = self._next_serial()
         return _written(outgoing)
 
     def _next_serial(self) -> int:
-        """Give a serial that no outstanding call has; they begin again at 1, since 0 is invalid."""
+        """Return a serial that no outstanding call has; after the last one, start again at 1."""
         self.last_serial = self.last_serial % _MAX_SERIAL + 1
         while self.last_serial in self._replies:
             self.last_serial = self.last_serial % _MAX_SERIAL + 1
         return self.last_serial
 
     def _wants(self, header: frames.Header, size: int) -> bool:
-        """Return whether to read a whole message of so many bytes, or only its header."""
+        """Return whether to read a whole message of `size` bytes, or only its header."""
         if header.kind == frames.METHOD_CALL:
             return size <= self._most and self.on_call is not None
         if header.kind == frames.SIGNAL:
@@ -288,14 +288,14 @@ class Connection:
             reply = self._replies[header.reply_serial]
             if not reply.done():
                 reply.set_result(frame)
-        # files that are not used are closed now, with the frame
+        # unused files are closed now, with the frame
 
     def _receive_signal(self, frame: Frame) -> None:
-        """Hand over a signal that is whole and can be read; any client may send others."""
+        """Pass on a signal that is whole and valid; any client may send other ones."""
         if frame.is_whole and self.on_signal:
             try:
                 message = decoded(frame)
-            except Exception:  # noqa: BLE001 -- the library raises all sorts
+            except Exception:  # noqa: BLE001 -- the library's errors vary
                 return
             self.on_signal(message)
 
@@ -310,11 +310,11 @@ def _written(outgoing: Outgoing) -> Written:
 
 
 async def _read(frame: Frame, sender: str) -> list[Plain]:
-    """Read a reply, a large one on a thread; raises RemoteError and BusError."""
+    """Decode a reply, a large one on a thread; raise RemoteError or BusError."""
     try:
         is_large = frame.total > _LARGE
         name, values = await asyncio.to_thread(_answer, frame) if is_large else _answer(frame)
-    except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+    except Exception as error:  # noqa: BLE001 -- the library's errors vary
         raise BusError(f"the reply of {sender} is damaged: {error}") from None
     if name:
         raise RemoteError(name, str(values[0]) if values else "")
@@ -322,7 +322,7 @@ async def _read(frame: Frame, sender: str) -> list[Plain]:
 
 
 def _answer(frame: Frame) -> tuple[str, list[Plain]]:
-    """Read a reply: an error by its name, or values; raises whatever the library raises."""
+    """Decode a reply to an error name, empty for none, and values; raise the library's errors."""
     message = decoded(frame)
     values = received(message.signature, list(map(from_wire, message.body)), frame.descriptors)
     is_error = message.message_type is MessageType.ERROR

@@ -10,13 +10,13 @@ class HasFileno(Protocol):
     """An open file of any kind."""
 
     def fileno(self) -> int:
-        """Give its number in this process."""
+        """Return its number in this process."""
 
 
 class Descriptor:
-    """An open file, closed by `close` or as soon as nothing refers to it any more.
+    """An open file, closed by `close` or with its last reference.
 
-    Threads rely on the second: while one reads, the number must not become another file's.
+    Threads rely on the latter: while one reads, the number must not be reused for another file.
     """
 
     __slots__ = ("_number",)
@@ -26,7 +26,7 @@ class Descriptor:
 
     @classmethod
     def copy_of(cls, file: HasFileno | int) -> Self:
-        """Duplicate an open file, not to be inherited; raises ValueError if it is not open."""
+        """Duplicate an open file, not inheritable; raise ValueError if it is not open."""
         number = file if isinstance(file, int) else file.fileno()
         try:
             return cls(os.dup(number))
@@ -34,13 +34,13 @@ class Descriptor:
             raise ValueError(f"{number} is not an open file: {error}") from None
 
     def fileno(self) -> int:
-        """Give its number; raises ValueError if it is closed."""
+        """Return its number; raise ValueError if it is closed."""
         if self._number < 0:
             raise ValueError("this file is closed")
         return self._number
 
     def close(self) -> None:
-        """Close it, if it is open."""
+        """Close the file, if it is open."""
         number, self._number = self._number, -1
         if number >= 0:
             self._close_number(number)
@@ -53,7 +53,7 @@ class Descriptor:
 
 
 class Received(Descriptor):
-    """An open file that a client sent, of any kind: closing it may block, so a thread does it."""
+    """An open file of any kind from a client: a thread closes it, since that may block."""
 
     __slots__ = ()
 

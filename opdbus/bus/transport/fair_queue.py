@@ -1,4 +1,4 @@
-"""Start-time fair queueing: the least served of several is served next."""
+"""Start-time fair queueing: the key with the least service is served next."""
 
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
@@ -7,27 +7,27 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class FairQueue:
-    """How much service each of several has had; one that is new starts level with the others."""
+    """The service that each key has had; a new key starts level with the others."""
 
     def __init__(self) -> None:
         self._served: dict[Hashable, float] = {}
         self._now = 0.0
 
     def add(self, key: Hashable) -> None:
-        """Let a new one take part, with as much service as the one served last has had."""
+        """Add a key with as much service as the one served last had at that time."""
         self._served.setdefault(key, self._now)
 
     def remove(self, key: Hashable) -> None:
-        """Forget one."""
+        """Remove a key."""
         self._served.pop(key, None)
 
     def charge(self, key: Hashable, amount: float) -> None:
-        """Add to the service that one has had; does nothing if it is removed already."""
+        """Add to the service of a key; has no effect on a removed one."""
         if key in self._served:
             self._served[key] += amount
 
     def least_served(self, keys: Iterable[_Key]) -> _Key:
-        """Choose which of these is served now."""
+        """Return the key that is served now."""
         chosen = min(keys, key=self._served.__getitem__)
         self._now = max(self._now, self._served[chosen])
         return chosen

@@ -1,7 +1,7 @@
-"""Closes received files on threads, since closing may block for as long as a file system likes.
+"""Closes received files on threads, since close may block in the file system.
 
-A user's own file system (FUSE) may never answer. Then one of these threads hangs, and the event
-loop does not; files in memory, which close at once, have a thread of their own.
+A user's own file system (FUSE) may never answer: then one of these threads hangs, but not the event
+loop. Files in memory, which close at once, have a thread of their own.
 """
 
 import fcntl
@@ -11,16 +11,16 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-# All may hang at once; then files queue up, and no more are accepted.
+# If all hang, files queue up, and no more are accepted.
 _THREADS: Final = 4
 _BATCH: Final = 64
 
 
 class FdCloser:
-    """Closes files by number, on daemon threads that are started when there is a first one."""
+    """Closes files by number, on daemon threads that start with the first file."""
 
     def __init__(self, threads: int = _THREADS) -> None:
-        # of all queues the one that may be put to from a destructor
+        # the only queue whose `put` may be called from a destructor
         self._waiting: SimpleQueue[int] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"closer-{number}", daemon=True)
@@ -29,7 +29,7 @@ class FdCloser:
         self._start = threading.Lock()
 
     def close(self, number: int) -> None:
-        """Close a file soon; the caller must not use its number any more."""
+        """Close a file soon; the caller must not use its number afterwards."""
         self._waiting.put(number)
         if self._start.acquire(blocking=False):
             for thread in self._threads:
@@ -37,18 +37,19 @@ class FdCloser:
 
     @property
     def waiting(self) -> int:
-        """Count the files that no thread has begun to close."""
+        """The number of files that no thread has begun to close."""
         return self._waiting.qsize()
 
     def _work(self) -> None:
         while True:
             for first, count in _runs(self._next_batch()):
-                # in one call: a thread waits for Python's lock where the loop is busy, and must not
-                # be slower than a client that sends many files; errors of closing do not matter
+                # one call for a run: with a busy event loop, a thread waits for the GIL after each
+                # call, and must not be slower than a client that sends many files; errors of close
+                # do not matter
                 os.closerange(first, first + count)
 
     def _next_batch(self) -> list[int]:
-        """Wait for a file, and take the next ones with it."""
+        """Wait for a file, and return it with more that are queued."""
         numbers = [self._waiting.get()]
         with suppress(Empty):
             while len(numbers) < _BATCH:
@@ -57,7 +58,7 @@ class FdCloser:
 
 
 def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Give runs of successive numbers, each by its first and how many there are."""
+    """Return runs of consecutive numbers as (first, length)."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and number == sum(runs[-1]):
@@ -72,7 +73,7 @@ ELSEWHERE: Final = FdCloser()
 
 
 def closer_of(number: int) -> FdCloser:
-    """Give the threads that are to close a file, by a question that never blocks."""
+    """Return the closer for a file, by a system call that never blocks."""
     try:
         fcntl.fcntl(number, fcntl.F_GET_SEALS)
     except OSError:

@@ -1,4 +1,4 @@
-"""Reads the headers of messages, before anything else of them is decoded."""
+"""Message headers, parsed without the body, and bodies, encoded and decoded without the library."""
 
 import struct
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from opdbus.bus.transport.values import split
 
-# Of every message: byte order, type, flags, version, length of the body, serial, length of the
-# header's fields (D-Bus specification, "Message Format").
+# Bytes of the fixed part of a header: byte order, type, flags, version, length of the body, serial,
+# length of the header's fields (D-Bus specification, "Message Format").
 FIXED: Final = 16
 METHOD_CALL: Final = 1
 METHOD_RETURN: Final = 2
@@ -17,13 +17,14 @@ NO_AUTO_START: Final = 2
 MAY_INTERACT: Final = 4
 
 _LITTLE, _BIG = b"lB"
-# The fixed part of a header, and a number, by the order of their bytes.
+# The fixed part of a header, and a number, by byte order.
 _STARTS: Final = {order: struct.Struct(f"{order}BBBBIII") for order in "<>"}
 _NUMBERS: Final = {order: struct.Struct(f"{order}I") for order in "<>"}
-# The fields that we read, their types, and the bytes that each type is aligned to.
+# Codes of the header fields that are read.
 _PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _DESTINATION = 1, 2, 3, 5, 6
 _SENDER, _SIGNATURE, _DESCRIPTORS = 7, 8, 9
-# The fixed part of a reply; the call's serial; a signature of five letters; a receiver, begun.
+# The fixed part of a reply; the call's serial; a signature of five letters; the start of the
+# destination.
 _REPLY: Final = struct.Struct("<cBBBIII BB2sI BB2sB6s5x BB2sI")
 _STRINGS: Final = frozenset("sog")
 _FIXED_SIZES: Final = {
@@ -32,18 +33,18 @@ _FIXED_SIZES: Final = {
 _ALIGNMENTS: Final = {
     **_FIXED_SIZES, "s": 4, "o": 4, "a": 4, "g": 1, "v": 1, "(": 8, "{": 8,
 }  # fmt: skip
-# What `struct` calls types of D-Bus otherwise.
+# Codes of `struct` that differ from those of D-Bus.
 _CODES: Final = {"b": "I", "n": "h", "q": "H", "u": "I", "h": "I", "x": "q", "t": "Q", "y": "B"}
-# What a bus lets through (D-Bus specification, "Valid Signatures").
+# The deepest nesting that a bus allows (D-Bus specification, "Valid Signatures").
 _MAX_DEPTH: Final = 64
 
 
 class NoMessage(ValueError):
-    """Bytes that are no message, after which the start of the next one is unknown."""
+    """Bytes that are no message; the start of the next message is unknown."""
 
 
 class Size(NamedTuple):
-    """The bytes of a message's header, and all of them."""
+    """The bytes of a message's header, and of the whole message."""
 
     header: int
     total: int
@@ -65,7 +66,7 @@ class Header(NamedTuple):
 
 
 def measure(data: bytes | bytearray, start: int = 0) -> Size:
-    """Read the fixed part of a header, FIXED bytes from `start`; raises NoMessage."""
+    """Parse the fixed part of a header, FIXED bytes from `start`; raise NoMessage."""
     _, _, _, version, body, _, fields = _fixed(data, start)
     if version != 1 or data[start] not in {_LITTLE, _BIG}:
         raise NoMessage("this is no D-Bus message")
@@ -74,7 +75,7 @@ def measure(data: bytes | bytearray, start: int = 0) -> Size:
 
 
 def header(data: bytes | bytearray) -> Header:
-    """Decode a header that is there as a whole; raises ValueError."""
+    """Parse a complete header; raise ValueError."""
     order, kind, flags, _, _, serial, size = _fixed(data, 0)
     try:
         fields = _fields(data, order, FIXED + size)
@@ -95,7 +96,7 @@ def header(data: bytes | bytearray) -> Header:
 
 
 def reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
-    """Encode a reply of one `a{sv}`, the entries of which are encoded already."""
+    """Encode a reply of one `a{sv}` whose entries are encoded already."""
     name = receiver.encode() + b"\0"
     fixed = (b"l", METHOD_RETURN, 0, 1, len(entries) + 8, serial, _REPLY.size - FIXED + len(name))
     fields = (_REPLY_SERIAL, 1, b"u", reply_serial, _SIGNATURE, 1, b"g", 5, b"a{sv}")
@@ -106,14 +107,14 @@ def reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> byte
 def parts(data: bytes | bytearray, size: int) -> Iterator[bytes]:
     """Split a message whose body is one dict into messages with at least `size` bytes of it.
 
-    Raises ValueError where the message is damaged.
+    Raises ValueError if the message is damaged.
     """
     begin = at = measure(data).header + 8
     order, signature = _fixed(data, 0)[0], header(data).signature[1:]
     try:
         end = min(begin + _length(data, order, begin - 8), len(data))
         while at < end:
-            # an entry that ends after its dict cannot be decoded, then
+            # an entry that ends after its dict makes the part undecodable
             at = min(_skipped(data, order, signature, at), end)
             if at - begin >= size or at == end:
                 yield _part(data, order, begin, at)
@@ -123,16 +124,16 @@ def parts(data: bytes | bytearray, size: int) -> Iterator[bytes]:
 
 
 def _part(data: bytes | bytearray, order: str, begin: int, end: int) -> bytes:
-    """Give the message with entries of a dict, which begin at 8 bytes in each message."""
+    """Return a message with some entries of a dict; entries stay aligned to 8 bytes."""
     start = bytearray(data[: measure(data).header])
     struct.pack_into(f"{order}I", start, 4, end - begin + 8)
     return bytes(start) + struct.pack(f"{order}II", end - begin, 0) + data[begin:end]
 
 
 def body(data: bytes | bytearray) -> list[Any]:
-    """Decode the values of a message, variants taken out; raises ValueError.
+    """Decode the values of a message, without variants; raise ValueError.
 
-    The D-Bus library takes up to 0.2 s a MiB, in which no other thread runs; here others run.
+    The D-Bus library holds the GIL for up to 0.2 s a MiB; during this function other threads run.
     """
     order, at, values = _fixed(data, 0)[0], measure(data).header, []
     try:
@@ -147,7 +148,7 @@ def body(data: bytes | bytearray) -> list[Any]:
 def _value(
     data: bytes | bytearray, order: str, kind: str, at: int, depth: int = 0
 ) -> tuple[Any, int]:
-    """Decode one value of a complete type, and give the place after it."""
+    """Decode one value of a complete type; return it and the offset after it."""
     code = kind[0]
     if code in _STRINGS:
         start, size = _string(data, order, code, at)
@@ -172,7 +173,7 @@ def _value(
 
 
 def _array(data: bytes | bytearray, order: str, kind: str, at: int, depth: int) -> tuple[Any, int]:
-    """Decode the items of an array, which its size precedes, and give the place after it."""
+    """Decode an array, which starts with its size; return the items and the offset after it."""
     end = _length(data, order, at)
     at = _aligned(at + 4, kind)
     end += at
@@ -197,7 +198,7 @@ def _fixed(data: bytes | bytearray, start: int) -> tuple[str, int, int, int, int
 
 
 def _fields(data: bytes | bytearray, order: str, end: int) -> dict[int, str | int]:
-    """Read the strings and numbers among the fields, an `a(yv)`; other types are skipped.
+    """Return the strings and numbers among the header fields, an `a(yv)`; skip other types.
 
     A client may add fields of any type, and not every bus removes them.
     """
@@ -219,13 +220,13 @@ def _fields(data: bytes | bytearray, order: str, end: int) -> dict[int, str | in
 
 
 def _signature(data: bytes | bytearray, at: int) -> tuple[str, int]:
-    """Give the signature at a place, and the place after it."""
+    """Return the signature at an offset, and the offset after it."""
     end = at + 1 + data[at]
     return data[at + 1 : end].decode("ascii"), end + 1
 
 
 def _string(data: bytes | bytearray, order: str, kind: str, at: int) -> tuple[int, int]:
-    """Give where the text of a string begins, and its size; a zero byte ends it."""
+    """Return the offset and size of a string's text, which a zero byte follows."""
     if kind == "g":
         return at + 1, data[at]
     at += -at & 3
@@ -237,7 +238,7 @@ def _aligned(at: int, kind: str) -> int:
 
 
 def _skipped(data: bytes | bytearray, order: str, signature: str, at: int, depth: int = 0) -> int:
-    """Give the place after one value of a complete type."""
+    """Return the offset after one value of a complete type."""
     if depth > _MAX_DEPTH:
         raise IndexError("it is nested too deep")
     kind, at = signature[0], _aligned(at, signature)
@@ -247,7 +248,7 @@ def _skipped(data: bytes | bytearray, order: str, signature: str, at: int, depth
         start, size = _string(data, order, kind, at)
         return start + size + 1
     if kind == "a":
-        # the padding before the first element does not count
+        # the size does not include the padding before the first element
         return _aligned(at + 4, signature[1:]) + _length(data, order, at)
     if kind == "v":
         inner, at = _signature(data, at)

@@ -1,4 +1,4 @@
-"""The D-Bus library: dbus-fast, or dbus-next where only that one is installed."""
+"""The D-Bus library: dbus-fast, or dbus-next if only that is installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def decode(data: bytes | bytearray) -> Message:
-    """Decode one whole message; raises whatever the library raises if that is not possible."""
+    """Decode one whole message; raise the library's errors if it is damaged."""
     reader = Unmarshaller(io.BytesIO(data))  # type: ignore[arg-type]
     reader.unmarshall()
     if reader.message is None:
@@ -44,5 +44,5 @@ def decode(data: bytes | bytearray) -> Message:
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message; raises TypeError, ValueError and their like if a value does not fit."""
+    """Encode a message; raise TypeError, ValueError or similar if a value does not fit."""
     return bytes(message._marshall(True))  # noqa: FBT003 -- the library has no public name

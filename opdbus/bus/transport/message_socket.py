@@ -1,4 +1,4 @@
-"""The socket to the bus: sends and receives whole messages, and the open files with them."""
+"""The socket to the bus: sends and receives whole messages with their open files."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from opdbus.bus.transport import frames
 from opdbus.bus.transport.descriptors import HasFileno, Received
 from opdbus.bus.transport.send_queue import SendQueue, Written
 
-# Read at a time of small messages: dozens of them, since hundreds would take 30 ms at a stretch.
-# Larger messages have memory of their own.
+# Bytes of one read of small messages: dozens of them, since hundreds would take 30 ms at a time.
+# Larger messages have a buffer of their own.
 _SMALL: Final = 8 << 10
-# Read at a time of a message that is skipped.
+# Bytes of one read of a skipped message.
 _CHUNK: Final = 64 << 10
-# Spent on reading in one turn of the event loop: a flood must not stop the loop, and a client
+# Seconds of reading in one turn of the event loop: a flood must not stop the loop, and a client
 # behind a flood must not wait for many turns.
 READ_SECONDS: Final = 0.004
-# Little, since what the kernel holds for a busy bus is sent first in, first out.
+# Small, since the kernel sends its buffer first in, first out, not fairly.
 _SEND_BUFFER: Final = 48 << 10
-# Room for as many open files as Linux passes at a time.
+# Room for the most open files that Linux passes at a time.
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
 
 
 class Frame(NamedTuple):
-    """A received message: whole, or only its header where it was to be skipped.
+    """A received message, or only the header of a skipped one.
 
-    `lost_files` where the kernel could not pass open files that belong to it.
+    `lost_files` is True if the kernel could not pass open files that belong to it.
     """
 
     header: frames.Header
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
 
 
 class _Large:
-    """A message larger than what is read at a time, and how much of it is missing."""
+    """A message larger than one read, and the number of its missing bytes."""
 
     def __init__(self, header: frames.Header, begun: bytearray, total: int) -> None:
         self.header = header
@@ -51,17 +51,17 @@ class _Large:
         self.left = total - len(begun)
 
     def rest(self) -> memoryview:
-        """Give the part that is not read yet."""
+        """Return the part that is not read yet."""
         return memoryview(self.data)[len(self.data) - self.left :]
 
 
 class MessageSocket:
-    """A connected and authenticated socket, on which the event loop reads and writes.
+    """A connected and authenticated socket, which the event loop reads and writes.
 
     `on_frame` gets each message; `on_lost` is called once, when the connection ends. Messages that
-    the bus does not accept at once are queued without bound: a sender looks at `waiting`. `wants`
-    decides by a message's header and size whether it is read or skipped. In each turn of the event
-    loop it reads for `turn` seconds.
+    the bus does not accept at once are queued without a limit: senders must check `waiting`.
+    `wants` decides by a message's header and size whether to read or skip it. In each turn of the
+    event loop, it reads for `turn` seconds.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class MessageSocket:
         self._in = bytearray()
         self._large: _Large | None = None
         self._skip = 0
-        # those of each message that brings files, in order; None where some of them were lost
+        # files of each message that has any, in order; None if some of them were lost
         self._files: deque[list[Received] | None] = deque()
         self._out = SendQueue()
         self._sent: asyncio.Future[None] | None = None
-        # whether the loop says when the bus accepts more
+        # whether a writer is registered with the event loop
         self._is_writing = False
         self.is_open = True
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -97,11 +97,11 @@ class MessageSocket:
         return self._out.size
 
     def waiting_for(self, destination: str) -> int:
-        """Give those of them that are for one receiver."""
+        """Return the unsent bytes for one destination."""
         return self._out.size_of(destination)
 
     def send(self, written: Written) -> None:
-        """Send a message, or queue it until the bus accepts it; nothing once the bus is gone."""
+        """Send a message, or queue it until the bus accepts it; drop it once the bus is gone."""
         if not self.is_open:
             return
         is_first = not self._out.size
@@ -113,13 +113,13 @@ class MessageSocket:
                 self._loop.add_writer(self._socket, self._write)
 
     async def flushed(self) -> None:
-        """Wait until all is sent, or the bus is gone."""
+        """Wait until everything is sent, or the bus is gone."""
         if self._out.size:
             self._sent = self._sent or self._loop.create_future()
             await asyncio.shield(self._sent)
 
     def close(self) -> None:
-        """Disconnect; what is queued is dropped."""
+        """Disconnect, and drop queued messages."""
         if not self.is_open:
             return
         self.is_open = False
@@ -158,7 +158,7 @@ class MessageSocket:
         self._sent = None
 
     def _read(self) -> None:
-        """Read for a few milliseconds."""
+        """Read for at most `turn` seconds."""
         try:
             end = self._loop.time() + self._turn
             while self._receive() and self._loop.time() < end:
@@ -166,12 +166,12 @@ class MessageSocket:
         except BlockingIOError:
             return
         except (OSError, EOFError, frames.NoMessage):
-            # NoMessage: where the next message begins is unknown
+            # after NoMessage, the start of the next message is unknown
             self.close()
 
     def _receive(self) -> bool:
-        """Read once, and return whether more may be there: the loop says so if it comes later."""
-        # not socket.recv_fds, which forgets the flags
+        """Read once; return whether more data may be available."""
+        # not socket.recv_fds, which drops the flags
         if not self.is_open:
             raise BlockingIOError
         target = self._target()
@@ -184,8 +184,8 @@ class MessageSocket:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
             for number in _whole_numbers(numbers)
         ]
-        # one read brings the files of one message; where the kernel could not pass them all, none
-        # of them may be taken for those of another message
+        # one read returns the files of one message; if the kernel could not pass them all, none may
+        # be attributed to another message
         if flags & socket.MSG_CTRUNC:
             self._files.append(None)
         elif files:
@@ -199,11 +199,11 @@ class MessageSocket:
         else:
             self._in += target[:count]
             self._parse()
-        # one read ends where files begin
+        # a read ends at a message with files
         return count == len(target) or bool(ancillary)
 
     def _target(self) -> memoryview:
-        """Give the memory for the next bytes; those that are skipped are overwritten."""
+        """Return the buffer for the next bytes; skipped bytes are overwritten."""
         if self._skip:
             return self._chunk[: self._skip]
         return self._large.rest() if self._large else self._chunk[:_SMALL]
@@ -215,7 +215,7 @@ class MessageSocket:
             self._deliver(large.header, large.data)
 
     def _parse(self) -> None:
-        """Deliver every message that is whole, and the headers of those that are skipped."""
+        """Deliver every complete message, and the headers of skipped ones."""
         start = 0
         try:
             while self.is_open and (taken := self._parse_one(start)):
@@ -224,7 +224,7 @@ class MessageSocket:
             del self._in[:start]
 
     def _parse_one(self, start: int) -> int:
-        """Deliver the next message if enough of it is there; give how many bytes are used up."""
+        """Deliver the next message if enough of it was read; return the consumed bytes."""
         there = len(self._in) - start
         if there < frames.FIXED:
             return 0
@@ -234,7 +234,7 @@ class MessageSocket:
         try:
             header = frames.header(self._in[start : start + head])
         except ValueError:
-            header = None  # there is no sender to answer
+            header = None  # without a header, there is no sender to answer
         if header is None or not self._wants(header, total):
             self._skip = max(0, total - there)
             if header:
@@ -249,7 +249,7 @@ class MessageSocket:
         return there
 
     def _deliver(self, header: frames.Header, data: bytes | bytearray, skipped_of: int = 0) -> None:
-        """Deliver a message, or the header of one of so many bytes that is skipped."""
+        """Deliver a message, or the header of a skipped one of `skipped_of` bytes."""
         files = self._files.popleft() if header.descriptors and self._files else []
         lost = len(files or ()) != header.descriptors
         taken = [] if lost else files or []

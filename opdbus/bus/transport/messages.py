@@ -1,4 +1,4 @@
-"""Messages as the D-Bus library has them: made of values to be sent, and decoded from frames."""
+"""Messages of the D-Bus library: made from values, and decoded from frames."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -19,12 +19,12 @@ from opdbus.bus.transport.values import (
 )
 from opdbus.errors import InvalidArgs
 
-# The text of an error may quote the caller's values, which may be large.
+# Error texts may quote the caller's values, which may be large.
 MAX_ERROR_CHARACTERS: Final = 2000
 
 
 class Outgoing(NamedTuple):
-    """A message to be sent, and the open files that go with it."""
+    """A message to send, and the open files that go with it."""
 
     message: Message
     files: Sequence[Descriptor] = ()
@@ -33,7 +33,7 @@ class Outgoing(NamedTuple):
 def new_call(
     destination: str, path: str, member: str, signature: str, body: Sequence[Plain]
 ) -> Outgoing:
-    """Make a call of `interface.method`; raises InvalidArgs for values that cannot be sent."""
+    """Make a call of `interface.method`; raise InvalidArgs for values that cannot be sent."""
     interface, _, method = member.rpartition(".")
     try:
         require_sendable(list(zip(split(signature), body, strict=True)))
@@ -53,7 +53,7 @@ def new_call(
 
 
 def new_reply(call: Call, signature: str, body: Sequence[Plain]) -> Outgoing:
-    """Make the reply to a call; raises ValueError or TypeError if the values do not fit."""
+    """Make the reply to a call; raise ValueError or TypeError if the values do not fit."""
     values, files = _to_send(signature, body)
     message = Message(
         message_type=MessageType.METHOD_RETURN,
@@ -67,7 +67,7 @@ def new_reply(call: Call, signature: str, body: Sequence[Plain]) -> Outgoing:
 
 
 def entry(name: str, value: Typed) -> bytes:
-    """Encode an entry of an `a{sv}`; raises what the library raises if it does not fit."""
+    """Encode an entry of an `a{sv}`; raise the library's errors if it does not fit."""
     body = [{name: variant(value)}]
     message = Message(
         message_type=MessageType.METHOD_RETURN, reply_serial=1, signature="a{sv}", body=body
@@ -77,7 +77,7 @@ def entry(name: str, value: Typed) -> bytes:
 
 
 def new_error(call: Call, name: str, text: str) -> Outgoing:
-    """Make an error reply, whatever its text holds."""
+    """Make an error reply; characters that cannot be sent are replaced, and long texts cut."""
     sendable = text.replace("\0", " ").encode(errors="replace").decode()
     if len(sendable) > MAX_ERROR_CHARACTERS:
         sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
@@ -101,14 +101,14 @@ def new_signal(path: str, member: str, signature: str, body: Sequence[Plain]) ->
 
 
 def decoded(frame: Frame) -> Message:
-    """Decode a frame, its files by their numbers; raises whatever the library raises."""
+    """Decode a frame with its file numbers; raise the library's errors."""
     message = decode(frame.data)
     message.unix_fds = _numbers(frame.descriptors)
     return message
 
 
 def _to_send(signature: str, body: Sequence[Plain]) -> tuple[list[Plain], list[Descriptor]]:
-    """Give values as the library takes them, and copies of the open files among them."""
+    """Return values in the library's form, and copies of the open files among them."""
     values: list[Plain] = []
     files: list[Descriptor] = []
     for kind, value in zip(split(signature), body, strict=True):

@@ -1,7 +1,7 @@
-"""The queue of messages to be sent, fair to their receivers.
+"""The queue of outgoing messages, fair to their destinations.
 
-First in, first out, one reply would wait behind hundreds for clients that flood the service. So the
-next message is one for the receiver that has been sent the fewest bytes.
+In plain order, a reply would wait behind hundreds for clients that flood the service. So the next
+message is for the destination that was sent the fewest bytes.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from opdbus.bus.transport.fair_queue import FairQueue
 
 
 class Written(NamedTuple):
-    """An encoded message, the files that go with it, and its receiver; empty for all."""
+    """An encoded message, its files, and its destination, empty for a broadcast."""
 
     data: bytes
     descriptors: Sequence[Descriptor] = ()
@@ -21,10 +21,10 @@ class Written(NamedTuple):
 
 
 class SendQueue:
-    """Messages by receiver, in order for each; the first one may be sent in part."""
+    """Messages by destination, in order for each; the first message may be partly sent."""
 
     def __init__(self) -> None:
-        # bytes of all of them
+        # bytes of all messages
         self.size = 0
         self._queues: dict[str, deque[Written]] = {}
         self._shares = FairQueue()
@@ -32,12 +32,12 @@ class SendQueue:
         self._rest = memoryview(b"")
 
     def size_of(self, destination: str) -> int:
-        """Give the bytes of those for one receiver."""
+        """Return the queued bytes for one destination."""
         begun = len(self._rest) if self._begun and self._begun.destination == destination else 0
         return begun + sum(len(each.data) for each in self._queues.get(destination, ()))
 
     def enqueue(self, written: Written) -> None:
-        """Add a message at the end of its receiver's queue."""
+        """Add a message at the end of its destination's queue."""
         self.size += len(written.data)
         if written.destination in self._queues:
             self._queues[written.destination].append(written)
@@ -46,9 +46,9 @@ class SendQueue:
             self._shares.add(written.destination)
 
     def next(self) -> tuple[memoryview, Sequence[Descriptor]]:
-        """Give what to send now: a message and its files, or the rest of one that was begun."""
+        """Return the data to send now: a message and its files, or the rest of a started one."""
         if self._begun:
-            # the files went with the first byte
+            # the files were sent with the first byte
             is_whole = len(self._rest) == len(self._begun.data)
             return self._rest, self._begun.descriptors if is_whole else ()
         receiver = self._shares.least_served(self._queues)
@@ -61,7 +61,7 @@ class SendQueue:
         return self._rest, self._begun.descriptors
 
     def sent(self, count: int) -> None:
-        """Note that so many bytes of what `next` gave are sent."""
+        """Remove `count` sent bytes from the data that `next` returned."""
         self.size -= count
         self._rest = self._rest[count:]
         if not self._rest:

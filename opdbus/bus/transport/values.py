@@ -1,4 +1,4 @@
-"""D-Bus values as plain Python, and back."""
+"""Conversion of D-Bus values to plain Python values and back."""
 
 import struct
 from collections.abc import Sequence
@@ -9,26 +9,26 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Variant, is_object_path_valid
 from opdbus.errors import InvalidArgs
 
-# Anything that D-Bus can carry, variants taken out.
+# Any value that D-Bus can carry, without variants.
 Plain: TypeAlias = Any
 
-# What the library raises for values that do not fit their signature.
+# Errors of the library for values that do not fit their signature.
 UNFIT: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
-# So many are kept as they were split: clients may send any, of at most 255 characters.
+# Cached signatures: clients may send any of at most 255 characters.
 _SIGNATURES: Final = 256
-# What is in most variants, which hold no others.
+# The types in most variants, which contain no other variants.
 _BASIC: Final[dict[type, str]] = {str: "s", float: "d", bool: "b", bytes: "ay"}
 
 
 class Typed(NamedTuple):
-    """A value that goes into a variant of exactly this type."""
+    """A value for a variant of exactly this type."""
 
     signature: str
     value: Plain
 
 
 class Entries(NamedTuple):
-    """What is in a dict, as it is in messages, where each entry begins at 8 bytes."""
+    """The encoded entries of a dict, each aligned to 8 bytes."""
 
     data: bytes
 
@@ -48,7 +48,7 @@ def split(signature: str) -> tuple[str, ...]:
 def received(
     signature: str, body: Sequence[Plain], descriptors: Sequence[Descriptor]
 ) -> list[Plain]:
-    """Put descriptors where a message's values name them by index; raises InvalidArgs."""
+    """Replace descriptor indexes in a message's values by descriptors; raise InvalidArgs."""
     values = list(body)
     if "h" not in signature:
         return values
@@ -65,20 +65,20 @@ def received(
 
 
 def from_wire(value: Plain) -> Plain:
-    """Replace the variants in a received value by their values."""
+    """Return a received value with variants replaced by their values."""
     if isinstance(value, Variant):
         value = value.value
         return value if type(value) in _BASIC else from_wire(value)
     if isinstance(value, list | tuple):
         return [item if type(item) in _BASIC else from_wire(item) for item in value]
     if isinstance(value, dict):
-        # no key is a variant
+        # keys cannot be variants
         return {key: from_wire(item) for key, item in value.items()}
     return value
 
 
 def to_wire(signature: str, value: Plain) -> Plain:
-    """Wrap values in variants where the signature has them, and make lists of structs."""
+    """Return a value with variants where the signature has them, and structs as lists."""
     if "v" not in signature:
         return _lists(signature, value) if "(" in signature else value
     if signature == "v":
@@ -93,14 +93,14 @@ def to_wire(signature: str, value: Plain) -> Plain:
 
 
 def _lists(signature: str, value: Plain) -> Plain:
-    """Make lists of tuples, where no variants are: dbus-next takes no others for structs."""
+    """Return a value without variants, with structs as lists, the only form dbus-next accepts."""
     if "(" not in signature:
         return value
     if signature.startswith("a{"):
         _, item = split(signature[2:-1])
         return {key: _lists(item, held) for key, held in value.items()}
     if signature.startswith("a"):
-        if "(" not in signature[2:]:  # the common case, of which there may be thousands
+        if "(" not in signature[2:]:  # the common case, possibly thousands of items
             return list(map(list, value))
         return [_lists(signature[1:], item) for item in value]
     types = split(signature[1:-1])
@@ -108,7 +108,7 @@ def _lists(signature: str, value: Plain) -> Plain:
 
 
 def variant(value: Plain) -> Variant:
-    """Make a variant of the type that a Python value has; raises InvalidArgs if it has none."""
+    """Return a variant of the D-Bus type of a Python value; raise InvalidArgs if it has none."""
     if basic := _BASIC.get(type(value)):
         return Variant(basic, value)
     signature, value = value if isinstance(value, Typed) else (_signature_of(value), value)
@@ -116,7 +116,7 @@ def variant(value: Plain) -> Variant:
 
 
 def _signature_of(value: Plain) -> str:
-    """Return the signature of a value whose type is none of _BASIC itself."""
+    """Return the signature of a value whose exact type is not in _BASIC."""
     if isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 64:
             raise InvalidArgs(f"the number {value} does not fit into 64 bits: give it as a string")
@@ -131,7 +131,7 @@ def _signature_of(value: Plain) -> str:
 
 
 def require_sendable(values: Sequence[tuple[str, Plain]]) -> None:
-    """Raise ValueError for what the library would send and the bus end the connection for."""
+    """Raise ValueError for values that the library sends but the bus disconnects for."""
     for signature, value in values:
         if signature == "o" and not is_object_path_valid(value):
             raise ValueError(f"{value!r} is not an object path")
