@@ -30,7 +30,7 @@ class Rows(Protocol):
         """Return the vectors (rows, dimension) of rows."""
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
-        """Return a function that computes dot products with all present rows, or with rows `at`.
+        """Return a function that computes dot products with all current rows, or with rows `at`.
 
         It may be called on any thread and keeps its rows when `become` renumbers them.
         """
@@ -67,7 +67,7 @@ class PlainRows:
         return self._buffer[rows]
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
-        """Return a function that computes dot products with all present rows, or rows `at`."""
+        """Return a function that computes dot products with all current rows, or rows `at`."""
         # `matmul` is slower once the rows exceed the CPU cache
         return partial(np.vecdot, self._buffer[: self.end] if at is None else self._buffer[at])
 
@@ -112,7 +112,7 @@ class RoundedRows:
         return vectors
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
-        """Return a function that computes dot products with all present rows, or rows `at`."""
+        """Return a function that computes dot products with all current rows, or rows `at`."""
         return partial(_rounded, self._buffer[: self.end] if at is None else self._buffer[at])
 
     def some(self, rows: NDArray[np.intp]) -> Self:

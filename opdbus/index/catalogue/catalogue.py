@@ -97,8 +97,8 @@ class Catalogue:
     ) -> None:
         """Add all entries at startup, when the catalogue is empty.
 
-        `changed` are ids in `columns` whose entries have since changed or gone. `since` are the
-        present versions of the changed entries, and the entries that are new.
+        `changed` are ids in `columns` whose entries have since changed or been removed. `since` are
+        the current versions of the changed entries, and the new entries.
         """
         others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
         self.put_each(sorted(others, key=lambda entry: entry.updated_at))

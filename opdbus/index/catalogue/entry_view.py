@@ -218,7 +218,7 @@ class EntryView:
         return entry if self.ids.item(place) == number else None
 
     def is_about(self, place: int, object_id: ObjectId) -> bool:
-        """Return whether the entry at a place has an object id."""
+        """Return whether the entry at a place belongs to an object."""
         _, plugin, kind = self.of_number[self.sorts.item(place)]
         return self.names[place] == object_id.name and (plugin, kind) == object_id[:2]
 

@@ -42,7 +42,7 @@ def of_all(of_each: Quota) -> Quota:
 
 
 class Usage:
-    """Present usage of publishers by uid, checked against the quotas."""
+    """Current usage of publishers by uid, checked against the quotas."""
 
     def __init__(self, of_each: Quota = OF_EACH, of_all_users: Quota | None = None) -> None:
         self._of_each = of_each

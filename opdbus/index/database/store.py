@@ -170,7 +170,7 @@ class Store:
         self._database.interrupt()
 
     def interrupt_when_stopping(self) -> None:
-        """Make present and later statements of this connection fail once `stopping` is set."""
+        """Make current and later statements of this connection fail once `stopping` is set."""
         self._database.set_progress_handler(self._stopping.is_set, _STEPS)
 
     def guarded(self) -> AbstractContextManager[None]:
@@ -246,8 +246,8 @@ class Store:
         """Rewrite `most` FTS5 records after an id (-1: all); return the last id, 0 at the end.
 
         Pages in use may hold remains of moved records; secure_delete overwrites pages only when
-        they become free. The pages at both ends of a range stay in use, so ranges must overlap to
-        clean them. Takes 10 ms for each MiB.
+        they become free. The pages at both ends of a range stay in use: a second pass with other
+        ranges cleans them. Takes 10 ms for each MiB.
         """
         with self.transaction():
             found = self._database.execute(

@@ -141,7 +141,7 @@ class FieldColumn:
         self._values.add(new)
         if self._known is not None:
             self._code([self._known[value] for value in values])
-        # last, since readers see only the values of present rows
+        # last, since readers see only the values of current rows
         self._rows.add(rows)
 
     def _code(self, numbers: Sequence[int]) -> None:

@@ -43,7 +43,7 @@ class WrittenRows(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Number of rows at one time, and a mask of those that held their object's present state."""
+    """Number of rows at one time, and a mask of those that held their object's current state."""
 
     end: int
     is_current: NDArray[np.bool_]
@@ -196,7 +196,7 @@ class FieldIndex:
         self._row_of[places] = rows
 
     def snapshot(self) -> Snapshot:
-        """Return the present rows, for evaluation on another thread."""
+        """Return the current rows, for evaluation on another thread."""
         return Snapshot(self.end, self._is_current[: self.end].copy())
 
     def found(self, rows: NDArray[np.bool_]) -> EntryRefs:

@@ -81,7 +81,7 @@ class FieldReader:
             self._changed[number] = next(self._changes)
 
     async def seal(self, path: Path, token: str) -> None:
-        """Write the present index to a snapshot file; raises OSError."""
+        """Write the current index to a snapshot file; raises OSError."""
         async with self._one_writer:
             index, unread = self.index, self._unread_ids()
             about, arrays = index.about, index.arrays(unread)

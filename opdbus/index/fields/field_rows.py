@@ -12,7 +12,7 @@ from opdbus.state.object import ObjectId
 
 
 class Rows:
-    """Present rows of the column index, for one evaluation of conditions.
+    """Current rows of the column index, for one evaluation of conditions.
 
     Create it on the thread of the catalogue; `look` may run on any thread, but only once. Entries
     in `left` are excluded, since their rows are missing or outdated.

@@ -23,7 +23,7 @@ from opdbus.index.snapshot.postings import Postings
 from opdbus.index.snapshot.snapshot_file import Arrays, SnapshotFile
 from opdbus.state.object import ObjectId
 
-# Fact: the token of the present snapshot. While it is set, the database logs changes.
+# Fact: the token of the current snapshot. Any value makes the database log changes.
 SEALED: Final = "sealed"
 # The columns in the file; hashes are left out, since they differ between processes.
 _WRITTEN: Final = (
@@ -57,7 +57,7 @@ class SnapshotId(NamedTuple):
 class LoadedEntries(NamedTuple):
     """Entries loaded at startup, and the differences of the database from their snapshot.
 
-    `changed` are ids of objects changed or removed since the snapshot; `since` are the present
+    `changed` are ids of objects changed or removed since the snapshot; `since` are the current
     entries of changed and new objects. `unsealed` counts the changes that no snapshot contains.
     Without a `moment`, all entries were read from the database.
     """

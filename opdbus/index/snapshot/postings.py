@@ -146,7 +146,7 @@ def read(store: Store, ids: NDArray[np.int64]) -> Postings:
 
 
 def mean_length(store: Store) -> float:
-    """Return the stored mean length of objects in words, or the present one if it differs by >2%.
+    """Return the mean length of objects in words: the stored one while it is within _NEAR.
 
     A stable value keeps the impacts of postings comparable that were read at different times.
     """
@@ -193,7 +193,7 @@ def _pieces(
 def once(
     occurrences: NDArray[np.int64], counts: NDArray[np.int64], weights: Sequence[float]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-    """Return (ids, weighted term frequencies, unweighted ones) of each pair of stem and object.
+    """Return (ids, weighted frequencies, unweighted ones) for each pair of stem and object.
 
     `occurrences` are those of FulltextTable.occurrences, `counts` their number by stem.
     """

@@ -1,6 +1,6 @@
 """Migration of objects and history in a database that another version of op-dbus wrote.
 
-Secrets come first: objects are redacted by the present rules before they are loaded, and history
+Secrets come first: objects are redacted by the current rules before they are loaded, and history
 rows are hidden until they are checked. Objects are then rendered anew in batches while queries are
 answered. Each step is a transaction that also stores the progress.
 """
@@ -33,7 +33,7 @@ class Migration(NamedTuple):
 
     Objects with ids up to `redacted` are redacted and those up to `rendered` are rendered by this
     version. Ids after `last` were written by it. History rows up to `unchecked` may hold values
-    that are secret by the present rules.
+    that are secret by the current rules.
     """
 
     to: str
@@ -109,7 +109,7 @@ def _keep(store: Store, left: Migration, redacted_by: str) -> Migration:
 
 
 def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migration:
-    """Rewrite the objects that hold secrets by the present rules, before any object is loaded.
+    """Rewrite the objects that hold secrets by the current rules, before any object is loaded.
 
     Erase their values from history, where also unchanged fields may reveal the secret. Raises
     StoreError if the daemon is stopping, and Damaged.
@@ -146,7 +146,7 @@ def _is_other(row: Stored, item: StateObject) -> bool:
 
 
 def _redacted(store: Store, row: Stored) -> StateObject:
-    """Return a stored object redacted by the present rules; raises Damaged."""
+    """Return a stored object redacted by the current rules; raises Damaged."""
     try:
         content: dict[str, Json] = json.loads(row.record.properties)
     except ValueError as error:

@@ -97,7 +97,7 @@ def _salvage(aside: Path, store: Store) -> int:
         _salvage_history(aside, store, facts)
         store.set_fact(WRITTEN, WRITTEN_BY)
         if not facts.get(WRITTEN, "").startswith(REDACTED_BY):
-            # history may hold values that only the present rules redact
+            # history may hold values that only the current rules redact
             begin_history(store)
     # the WAL has grown to the size of all copied rows
     store.empty_log()
