@@ -1,4 +1,4 @@
-"""Rows of vectors in memory, in the order in which they came: exact ones, and rounded ones."""
+"""Append-only rows of unit vectors in memory, as float32 or as scaled int8."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -8,48 +8,48 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Rounded rows that are multiplied at a time: half a megabyte of the processor's cache.
+# Int8 rows converted to float32 and multiplied at a time, so that they stay in the CPU cache.
 _TOGETHER: Final = 512
 
-# gives the products (rows,) of some rows with a query (dimension,)
+# Computes the dot products (rows,) of chosen rows with a query (dimension,).
 Products: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class Rows(Protocol):
-    """Vectors of length 1 by row; a row never changes, so reading needs no lock."""
+    """Storage of unit vectors by row; a row never changes, so reading needs no lock."""
 
-    # rows, also of what is forgotten until they are half of all
+    # number of rows; rows of forgotten texts count until they are half of all
     end: int
-    # whether products are those of the vectors, and no estimates
+    # False if `products` returns estimates
     is_exact: bool
 
     def append(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Add vectors (digests, dimension) of texts; raises OSError, and adds none."""
+        """Append the vectors (digests, dimension) of texts; on OSError, append none."""
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the vectors (rows, dimension) of some rows."""
+        """Return the vectors (rows, dimension) of rows."""
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
-        """Return what gives the products of all rows that there are now, or of few; for a thread.
+        """Return a function that computes dot products with all current rows, or with rows `at`.
 
-        What is numbered anew later is not seen by it.
+        It may be called on any thread and keeps its rows when `become` renumbers them.
         """
 
     def some(self, rows: NDArray[np.intp]) -> Any:  # noqa: ANN401 -- of the same kind
-        """Return a copy of some rows, which `become` takes; nothing is added before that.
+        """Return a copy of rows for `become`; append nothing between the two calls.
 
-        May be called on a thread while others read. Raises OSError.
+        May run on any thread while others read. Raises OSError.
         """
 
     def become(self, some: Any) -> None:  # noqa: ANN401 -- of the same kind
-        """Forget all rows but these, which are numbered anew; raises OSError.
+        """Replace all rows with those of `some`, numbered from 0; raises OSError.
 
-        The rows before go to `some`, and are freed with it.
+        `some` receives the old rows, which are freed with it.
         """
 
 
 class PlainRows:
-    """The vectors themselves, in float32."""
+    """Exact vectors in float32."""
 
     is_exact = True
 
@@ -58,35 +58,35 @@ class PlainRows:
         self._buffer = np.empty((0, dimension), np.float32)
 
     def append(self, _digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Add vectors."""
+        """Append vectors (rows, dimension)."""
         self._buffer = extended(self._buffer, self.end, vectors)
         self.end += len(vectors)
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the vectors of some rows."""
+        """Return the vectors (rows, dimension) of rows."""
         return self._buffer[rows]
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
-        """Return what gives the products of all rows that there are now, or of few."""
-        # of so many as the processor's cache does not hold, `matmul` takes twice as long
+        """Return a function that computes dot products with all current rows, or rows `at`."""
+        # `matmul` is slower once the rows exceed the CPU cache
         return partial(np.vecdot, self._buffer[: self.end] if at is None else self._buffer[at])
 
     def some(self, rows: NDArray[np.intp]) -> Self:
-        """Return a copy of some rows."""
+        """Return a copy of rows."""
         found = copy(self)
         found._buffer, found.end = self._buffer[rows], len(rows)
         return found
 
     def become(self, some: Self) -> None:
-        """Forget all rows but these."""
+        """Replace all rows with those of `some`, which receives the old ones."""
         self._buffer, some._buffer = some._buffer, self._buffer
         self.end = some.end
 
 
 class RoundedRows:
-    """The same in a quarter of the memory: 8-bit integers, and a scale for each row.
+    """Vectors quantized to int8 with one scale per row: a quarter of the memory of float32.
 
-    Products are about 0.002 off.
+    Products differ by about 0.002 from the exact ones.
     """
 
     is_exact = True
@@ -97,7 +97,7 @@ class RoundedRows:
         self._buffer: NDArray[Any] = np.empty(0, kind)
 
     def append(self, _digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Add vectors."""
+        """Append vectors (rows, dimension)."""
         self._buffer = with_room(self._buffer, self.end, len(vectors))
         rows = self._buffer[self.end : self.end + len(vectors)]
         rows["scale"] = np.abs(vectors).max(axis=1, initial=0) / 127
@@ -105,30 +105,30 @@ class RoundedRows:
         self.end += len(vectors)
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the vectors of some rows."""
+        """Return the vectors (rows, dimension) of rows."""
         found = self._buffer[rows]
         vectors: NDArray[np.float32] = found["row"] * found["scale"][:, None]
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
-        """Return what gives the products of all rows that there are now, or of few."""
+        """Return a function that computes dot products with all current rows, or rows `at`."""
         return partial(_rounded, self._buffer[: self.end] if at is None else self._buffer[at])
 
     def some(self, rows: NDArray[np.intp]) -> Self:
-        """Return a copy of some rows."""
+        """Return a copy of rows."""
         found = copy(self)
         found._buffer, found.end = self._buffer[rows], len(rows)
         return found
 
     def become(self, some: Self) -> None:
-        """Forget all rows but these."""
+        """Replace all rows with those of `some`, which receives the old ones."""
         self._buffer, some._buffer = some._buffer, self._buffer
         self.end = some.end
 
 
 def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the products of rounded rows with a query."""
+    """Return the dot products (rows,) of int8 rows with a query (dimension,)."""
     products = np.empty(len(buffer), np.float32)
     rows = np.empty((_TOGETHER, len(query)), np.float32)
     for start in range(0, len(buffer), _TOGETHER):
@@ -140,9 +140,9 @@ def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.flo
 
 
 def extended(buffer: NDArray[Any], end: int, more: Any) -> NDArray[Any]:  # noqa: ANN401 -- an array or a list
-    """Return a buffer with more rows after its first ones, a larger one if needed.
+    """Return a buffer with `more` written from row `end` on, reallocated if it is too small.
 
-    Without more rows it is the same one, which nobody has to be able to write.
+    If `more` is empty, return `buffer` itself, which may be read-only.
     """
     if len(more):
         buffer = with_room(buffer, end, len(more))
@@ -151,7 +151,7 @@ def extended(buffer: NDArray[Any], end: int, more: Any) -> NDArray[Any]:  # noqa
 
 
 def with_room(buffer: NDArray[Any], end: int, more: int) -> NDArray[Any]:
-    """Return a buffer with room for more rows after its first ones, a larger one if needed."""
+    """Return a buffer with room for `more` rows after row `end`, reallocated if too small."""
     if end + more <= len(buffer):
         return buffer
     grown = np.empty((max(end + more, 2 * end, 64), *buffer.shape[1:]), buffer.dtype)

@@ -1,4 +1,4 @@
-"""The entries of all objects in memory: by identity, by thing, and in listing order."""
+"""In-memory table of all entries, found by identity, object id, name, source and kind."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,65 +23,69 @@ from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, ObjectId, matches
 
 Change: TypeAlias = Literal["added", "changed", "removed"]
-# Publishers name as many sources as they like.
+# Publishers may use any number of source names.
 MAX_SOURCES: Final = 100
-# Entries that are put in columns: it takes a fourth of the time, and some for the arrays.
+# From this many entries on, `put` works in columns: fewer do not repay making the arrays.
 _MANY: Final = 16
-# Things that are made at a time.
+# Object ids built at a time by lazy iteration.
 _MADE: Final = 128
-# What stands between the name of a program and the suffix of its service, if anything.
+# Endings between a program's name and `.service` in the names of its units.
 _OF_A_SERVICE: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
 _UNIT: Final = ("systemd", "unit")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
 def object_id_of(entry: Entry) -> ObjectId:
-    """Return the thing that an entry is about."""
+    """Return the object id of an entry."""
     return ObjectId(*entry.identity[1:])
 
 
 def representative(entries: Sequence[Entry]) -> Entry:
-    """Return of the entries about a thing the one that stands for it: an observed one, if any."""
+    """Return the entry that represents an object: the first observed one, else the first."""
     return next((one for one in entries if one.identity.source != FILE), entries[0])
 
 
 class EntryColumns(NamedTuple):
-    """Entries that are to be put, in columns."""
+    """Entries prepared for `Catalogue.put_made`, as rows and as columns."""
 
     entries: Sequence[Entry]
     columns: Columns
     object_ids: Sequence[ObjectId]
-    # of which entries no other one is about the same thing
+    # (entries,): no other one of these entries has the same object id
     is_alone: NDArray[np.bool_]
 
 
 def entry_columns(entries: Sequence[Entry]) -> EntryColumns:
-    """Put entries into columns, which takes half the time of putting them; on any thread."""
+    """Convert entries to columns for `Catalogue.put_made`; may run on any thread."""
     columns = Columns()
     columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
     return EntryColumns(entries, columns, [*map(object_id_of, entries)], columns.is_alone())
 
 
 class Catalogue:
-    """The entries of all objects; an entry is replaced, never changed."""
+    """In-memory table of all entries; an entry is replaced, never modified.
+
+    A place is the index of an entry in the columns of `view`. One thread changes the catalogue;
+    others may read meanwhile.
+    """
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
-        # how many entries each source has
+        # number of entries by source
         self.sources: Counter[str] = Counter()
         self.texts = TextTable()
         self.view = EntryView(self.texts)
-        # the places of entries, by the hashes of their things
+        # places of entries by the hash of their object id
         self._by_object_id = HashTable()
-        # and by those of their names: each is in no more than there are plugins and kinds
+        # places of entries by the hash of their name
         self._by_name = HashTable()
         self._shared = SharedObjects(self.view)
-        # increases when a thing comes or leaves
+        # increases whenever an object appears or disappears
         self._comings = 0
         self._listing = ListingOrder(self.known)
 
     def __len__(self) -> int:
-        """Count the things."""
+        """Return the number of objects, not of entries."""
         return self.texts.object_ids
 
     def __iter__(self) -> Iterator[Entry]:
@@ -91,9 +95,10 @@ class Catalogue:
     def load(
         self, columns: Columns, changed: Iterable[int] = (), since: Sequence[Entry] = ()
     ) -> None:
-        """Take all entries of a start; there is none before.
+        """Add all entries at startup, when the catalogue is empty.
 
-        Those with some ids have `changed` or gone; what came, or is changed, `since` is given.
+        `changed` are ids in `columns` whose entries have since changed or been removed. `since` are
+        the current versions of the changed entries, and the new entries.
         """
         others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
         self.put_each(sorted(others, key=lambda entry: entry.updated_at))
@@ -101,7 +106,7 @@ class Catalogue:
         self.put(since)
 
     def _add(self, columns: Columns, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Take the entries of new things that have no other, and return which they are."""
+        """Add entries of unknown objects that have one entry; return a mask of those added."""
         keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
         is_new: NDArray[np.bool_] = is_alone & (self._by_object_id.find_each(keys) < 0)
         new = np.flatnonzero(is_new)
@@ -116,9 +121,9 @@ class Catalogue:
     def _replace(
         self, columns: Columns, object_ids: Sequence[ObjectId], is_alone: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Take entries in place of those of the same ids, and return of which things.
+        """Replace known entries of objects that have one entry; return a mask of those replaced.
 
-        Of things that have no other.
+        Entries are matched by id.
         """
         places = self.view.places.find_each(np.frombuffer(columns.ids, np.int64)).astype(np.intp)
         is_known: NDArray[np.bool_] = is_alone & (places >= 0)
@@ -133,7 +138,7 @@ class Catalogue:
         return is_known
 
     def _count(self, places: NDArray[np.intp]) -> None:
-        """Count the entries of new things."""
+        """Count the entries of new objects in `sources` and `usage`."""
         view = self.view
         self._comings += 1
         sorts = np.bincount(view.sorts[places]).tolist()
@@ -142,7 +147,7 @@ class Catalogue:
         self._use(places, 1)
 
     def _use(self, places: NDArray[np.intp], sign: Literal[1, -1]) -> None:
-        """Count what publishers have at some places, or with -1 had."""
+        """Add the published entries at `places` to the usage of their owners, or subtract them."""
         view = self.view
         is_published = np.array([sort[0].startswith(PUBLISHED) for sort in view.of_number])
         published = places[is_published[view.sorts[places]]]
@@ -155,24 +160,24 @@ class Catalogue:
                 self.usage.count_sort(owner, view.of_number[number], sign * of_sorts[number])
 
     def put(self, entries: Sequence[Entry]) -> dict[ObjectId, Change]:
-        """Insert or replace entries, and return how their things changed."""
+        """Insert or replace entries, and return the change of each object."""
         if len(entries) < _MANY:
             return self.put_each(entries)
         changes, others = self.put_made(entry_columns(entries))
         return changes | self.put_each(others)
 
     def make_room(self, count: int) -> None:
-        """Make room for so many more entries, while nothing else is put; on any thread."""
+        """Reserve room for `count` more entries; may run on any thread while nothing is put."""
         self._by_object_id.make_room(count, self.view.end + count - 1)
         self._by_name.make_room(count, self.view.end + count - 1)
         self.texts.make_room(count)
         self.view.make_room(count)
 
     def put_made(self, new: EntryColumns) -> tuple[dict[ObjectId, Change], list[Entry]]:
-        """Insert or replace entries, and return how their things changed, and which are left.
+        """Insert or replace entries, and return the change of each object and the entries left.
 
-        Those are for `put_each`, which says how their things changed: several entries are about
-        them.
+        The entries left belong to objects with several entries. Pass them to `put_each`, whose
+        changes replace those returned here.
         """
         is_new = self._add(new.columns, new.is_alone)
         is_known = self._replace(new.columns, new.object_ids, new.is_alone & ~is_new)
@@ -181,7 +186,7 @@ class Catalogue:
         return changes, [*compress(new.entries, ~(is_new | is_known))]
 
     def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
-        """Insert or replace entries one by one, and return how their things changed."""
+        """Insert or replace entries one by one, and return the change of each object."""
         changes: dict[ObjectId, Change] = {}
         for entry in entries:
             object_id = object_id_of(entry)
@@ -208,11 +213,11 @@ class Catalogue:
             self._by_name.add(hash(object_id.name), place)
         if not before:
             self._comings += 1
-        # the declared entry first, then what op-dbus saw itself, then what was published last
+        # declared entries first, then observed, then published ones
         self._shared.put(object_id, sorted([place, *others], key=self._rank))
 
     def remove(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
-        """Remove entries, and return how their things changed."""
+        """Remove entries, and return the change of each object."""
         changes: dict[ObjectId, Change] = {}
         for entry in entries:
             object_id, own = object_id_of(entry), self.view.places[entry.id]
@@ -233,7 +238,7 @@ class Catalogue:
         return changes
 
     def _at(self, object_id: ObjectId) -> tuple[int, ...]:
-        """Return the places of the entries about a thing, the declared one first."""
+        """Return the places of the entries of an object, the declared one first."""
         if places := self._shared.get(object_id):
             return places
         found = self._by_object_id.find(hash(object_id))
@@ -248,19 +253,19 @@ class Catalogue:
 
     @property
     def sorts(self) -> AbstractSet[tuple[str, str]]:
-        """Every (plugin, kind) of which there is anything."""
+        """Every (plugin, kind) that has at least one object."""
         return {(plugin, kind) for _, plugin, kind in self.view.of_number.copy() if plugin}
 
     def get(self, identity: Identity) -> Entry | None:
-        """Return an entry by identity."""
+        """Return the entry with an identity, None if there is none."""
         places = self._at(ObjectId(*identity[1:]))
         own = [place for place in places if self.view.source(place) == identity.source]
         return self.view.at(own[0]) if own else None
 
     def known_of(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
-        """Return those of some entries that there are, by identity."""
+        """Return the existing entries among `identities`, by identity."""
         asked = [*identities]
-        # a thing has the hash of its names; most are new where very many are asked for
+        # look up all hashes at once: where there are very many identities, most are new
         keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
         there = np.flatnonzero(self._by_object_id.find_each(keys.astype(np.uint64)) >= 0)
         asked = [asked[at] for at in there.tolist()]
@@ -269,14 +274,14 @@ class Catalogue:
         for identity, place in zip(asked, places, strict=True):
             entry = self.view.at(place) if place >= 0 else None
             if entry and entry.identity != identity:
-                # another source tells of the thing, too
+                # another source reports the object, too
                 entry = self.get(identity)
             if entry:
                 found[identity] = entry
         return found
 
     def about(self, object_id: ObjectId) -> tuple[Entry, ...]:
-        """Return the entries about a thing, the declared one first; raises UnknownObject."""
+        """Return the entries of an object, the declared one first; raises UnknownObject."""
         if entries := self.entries(object_id):
             return entries
         raise UnknownObject(
@@ -284,25 +289,25 @@ class Catalogue:
         )
 
     def first(self, object_id: ObjectId) -> Entry:
-        """Return the entry that stands for a thing: what is observed of it before what is declared.
+        """Return the entry that represents an object: an observed one before the declared one.
 
         Raises UnknownObject.
         """
         return representative(self.about(object_id))
 
     def is_observed(self, object_id: ObjectId) -> bool:
-        """Return whether anything but the state file tells of a thing."""
+        """Return whether a source other than the state file reports an object."""
         return any(self.view.source(place) != FILE for place in self._at(object_id))
 
     def entries(self, object_id: ObjectId) -> tuple[Entry, ...]:
-        """Return the entries about a thing, the declared one first; none if it is unknown."""
+        """Return the entries of an object, the declared one first; none if it is unknown."""
         return tuple(filter(None, map(self.view.at, self._at(object_id))))
 
     def named(self, name: str) -> list[int]:
-        """Return the places of entries of just this name; of a service also without its suffix.
+        """Return the places of entries with exactly this name, and of the service it means.
 
-        Where no service has it, one is meant that is said to be one, or has the number of a
-        version: redis-server for `redis`, apache2 for `apache`.
+        The service is NAME.service, or else the first that exists of NAME-server, NAME-daemon,
+        NAMEd and NAME1 to NAME99: redis-server for `redis`, apache2 for `apache`.
         """
         services = [ObjectId(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE]
         known = np.flatnonzero(np.array(self.places(services)) >= 0)
@@ -313,23 +318,23 @@ class Catalogue:
         return sorted(place for place in found if self.view.names[place] == name)
 
     def shared(self) -> SharedRows:
-        """Return the things that several sources tell of, and their entries."""
+        """Return the objects that several sources report, and their entries."""
         return self._shared.all()
 
     def is_shared(self, object_id: ObjectId) -> bool:
-        """Return whether several sources tell of a thing."""
+        """Return whether several sources report an object."""
         return object_id in self._shared
 
     def has(self, object_id: ObjectId) -> bool:
-        """Return whether a thing is known."""
+        """Return whether an object has an entry."""
         return bool(self._at(object_id))
 
     def largest_sources(self) -> list[tuple[str, int]]:
-        """Return (source, entries) of each source, the largest first; at most MAX_SOURCES."""
+        """Return (source, number of entries), the largest first; at most MAX_SOURCES."""
         return [row for row in self.sources.most_common(MAX_SOURCES) if row[1]]
 
     def places(self, object_ids: Sequence[ObjectId]) -> list[int]:
-        """Return a place of each thing, -1 of one that is unknown; quicker than one by one."""
+        """Return one place of each object, -1 for unknown ones; faster than one by one."""
         keys = np.fromiter(map(hash, object_ids), np.int64, len(object_ids)).astype(np.uint64)
         places = self._by_object_id.find_each(keys)
         is_there = np.flatnonzero(places >= 0)
@@ -337,33 +342,37 @@ class Catalogue:
         others = self.view.object_ids(places[is_there].astype(np.intp))
         for at, other in zip(is_there.tolist(), others, strict=True):
             if other != object_ids[at]:
-                # another hash is the same
+                # hash collision
                 found[at] = next(iter(self._at(object_ids[at])), -1)
         return found
 
     def known(self) -> list[ObjectId]:
-        """Return a copy of all things, in no order, which other threads may read."""
+        """Return all object ids in a new list, in no order; may be called on any thread."""
         return self._object_ids(self.view.taken())
 
     def holding(self, part: str) -> list[ObjectId]:
-        """Return all things whose names hold a text in some case, in no order."""
+        """Return the objects whose names contain `part`, ignoring case, in no order.
+
+        Return all objects if `part` is empty or not ASCII.
+        """
         if not part or not part.isascii():
             return self.known()
         places = self.view.names.holding(part.lower().encode())
         return self._object_ids(places[self.view.ids[places] > 0])
 
     def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[ObjectId]:
-        """Yield all things of some plugins and kinds, in no order; some of them twice."""
+        """Yield the objects of (plugin, kind) pairs, in no order; one may come twice."""
         return self._each(self.view.of_sorts(lambda sort: sort[1:] in sorts))
 
     def object_ids_of(self, source: str) -> Iterator[ObjectId]:
-        """Yield all things of a source, in no order."""
+        """Yield the objects of a source, in no order."""
         return self._each(self.view.of_sorts(lambda sort: sort[0] == source))
 
     def _each(self, places: NDArray[np.intp]) -> Iterator[ObjectId]:
-        """Yield the things at some places, each made when it is asked for.
+        """Yield the object ids at places, built as the iteration proceeds.
 
-        What has gone by then is left out, and what came in its place may be there instead.
+        Entries removed meanwhile are left out. If another entry took such a place, its object is
+        yielded.
         """
         for part in slices(places, _MADE):
             yield from self.view.object_ids(part[self.view.ids[part] > 0])
@@ -373,14 +382,14 @@ class Catalogue:
         return [*dict.fromkeys(object_ids)] if self._shared else object_ids
 
     def found(self, object_ids: Iterable[ObjectId]) -> EntryRefs:
-        """Return all entries about things, without those that are gone."""
+        """Return all entries of objects; objects that are gone have none."""
         places = np.array(
             [place for object_id in object_ids for place in self._at(object_id)], np.intp
         )
         return EntryRefs(places, self.view.ids[places])
 
     def of_source(self, source: str, present: IdentityHashSet | None = None) -> list[Entry]:
-        """Return all entries of a source, without those that are known to be present."""
+        """Return the entries of a source whose identities are not in `present`."""
         if not self.sources[source]:
             return []
         places = self.view.of_sorts(lambda sort: sort[0] == source)
@@ -391,18 +400,18 @@ class Catalogue:
     def object_ids(
         self, wanted: Mapping[str, str], within: EntryRefs | None = None
     ) -> Sequence[ObjectId]:
-        """Return things of which an entry has all wanted values, in listing order.
+        """Return the objects that have an entry with all wanted values, in listing order.
 
-        Those `within` some entries where these are given. Of 100,000 that takes half a second: call
-        it on another thread.
+        Keys of `wanted` are FILTER_KEYS. `within` restricts the entries. Takes half a second for
+        100,000 objects: call it on a worker thread.
         """
         met = self.among(wanted, within)
         return self._listing.all(self._comings) if met is None else in_order(self.view, met.places)
 
     def among(self, wanted: Mapping[str, str], within: EntryRefs | None) -> EntryRefs | None:
-        """Return the entries within some that have all wanted values, in the order of their places.
+        """Return the entries `within` that have all wanted values, in the order of their places.
 
-        None where that is all of them.
+        Return None for all entries: no value is wanted and `within` is None.
         """
         places = None if within is None else np.sort(self.view.there(within), kind="stable")
         if wanted:
@@ -412,7 +421,7 @@ class Catalogue:
     def _meeting(
         self, wanted: Mapping[str, str], within: NDArray[np.intp] | None
     ) -> NDArray[np.intp]:
-        """Return the places of entries, all or within some, that have all wanted values."""
+        """Return the places of the entries, all or `within`, that have all wanted values."""
         if "name" not in wanted:
             return self.view.of_sorts(lambda sort: matches(Identity(*sort, ""), wanted), within)
         entries = ((place, self.view.at(place)) for place in self._named(wanted["name"]))
@@ -421,7 +430,10 @@ class Catalogue:
         return met if within is None else met[np.isin(met, within)]
 
     def below(self, names: tuple[str, ...]) -> list[str]:
-        """Return what comes after some first names, such as a plugin's, of things; in order."""
+        """Return the path components below `names`, sorted.
+
+        Those are plugins below (), kinds below (plugin,) and object names below (plugin, kind).
+        """
         depth = len(names)
         places = self.view.of_sorts(lambda sort: sort[1:][:depth] == names)
         if depth == len(ObjectId._fields) - 1:

@@ -1,4 +1,4 @@
-"""The seam between answers and drift: declared objects, and the observed ones that they are."""
+"""Interface by which search reads drift's pairs of declared and observed objects."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from opdbus.state.object import FILE, Json, ObjectId
 
 
 class Declaration(NamedTuple):
-    """What is declared of an observed object, by fields with dots.
+    """Declared fields of an observed object that differ or are not observed, by dotted path.
 
-    `differing` has the declared and the observed value where these are not the same, `unobserved`
-    the declared value where nobody observes such a field.
+    `differing` maps a path to its (declared, observed) values; `unobserved` maps the path of a
+    field that no source observes to its declared value.
     """
 
     differing: Mapping[str, tuple[Json, Json]]
@@ -21,39 +21,45 @@ class Declaration(NamedTuple):
 
 
 NOTHING_DECLARED: Final = Declaration({}, {})
-# What begins the text of what is declared absent, and was looked for in vain.
+# Prefix of the text of an object that is declared absent and was not found on the host.
 ABSENT_AS_DECLARED: Final = "declared absent, and not there"
-# Below this, the fields of an observed object have what is declared of it.
+# Key under which the fields of an observed object hold its declared values.
 DECLARED: Final = "declared"
 
 
 class Declarations(Protocol):
-    """Tells which observed objects declared ones are, and in what they differ."""
+    """Pairs of declared and observed objects, and their differences."""
 
     def observed(self, object_id: ObjectId) -> Sequence[ObjectId]:
-        """Return what a declared object meets: itself, the same by another name, or its parts."""
+        """Return the observed objects of a declared one: itself, an alias, or its parts."""
 
     def one(self, object_id: ObjectId) -> ObjectId:
-        """Return the observed object that a declared one is; another one as it is."""
+        """Return the observed object of a declared one; return any other object itself."""
 
     def renamed(self) -> AbstractSet[ObjectId]:
         """Return the declared objects that are observed under another name."""
 
     def is_missing(self, object_id: ObjectId) -> bool:
-        """Return whether a declared object was looked for and is not there."""
+        """Return whether a declared object was searched for on the host and is missing."""
 
     def absence(self, object_id: ObjectId, declared: Mapping[str, Json]) -> str:
-        """Say that an object is declared absent, and whether it was looked for; empty if not."""
+        """Return a phrase for an object declared absent, "" if it is not declared absent.
+
+        The phrase is ABSENT_AS_DECLARED if an observer searched for the object.
+        """
 
     def declares(self, object_id: ObjectId) -> Entry | None:
-        """Return the entry that declares an observed object."""
+        """Return the entry that declares an observed object, None if none does."""
 
     async def read(self, object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
-        """Return what is declared of declared objects that are observed; without those gone."""
+        """Return the declarations of those `object_ids` that are declared and observed."""
 
 
 def marked(declarations: Declarations, entry: Entry, content: Content, text: str) -> str:
-    """Return a text about the object of an entry, which says so where it is only declared."""
+    """Return the text of an entry, prefixed with `declared` if the state file reports it.
+
+    The prefix also states that the object is missing, or declared absent.
+    """
     if entry.identity.source != FILE or not text:
         return text
     if absence := absence_of(declarations, entry, content):
@@ -63,17 +69,17 @@ def marked(declarations: Declarations, entry: Entry, content: Content, text: str
 
 
 def absence_of(declarations: Declarations, entry: Entry, content: Content) -> str:
-    """Say that the object of an entry is only declared, and that as absent; empty if it is not."""
+    """Return the phrase for a state file's entry declared absent, else ""."""
     if entry.identity.source != FILE:
         return ""
     return declarations.absence(ObjectId(*entry.identity[1:]), json.loads(content.properties))
 
 
 class Unpaired:
-    """Declarations of a memory whose drift nobody follows: every object is one of its own."""
+    """Declarations without drift tracking: no declared object has an observed counterpart."""
 
     def observed(self, _object_id: ObjectId) -> Sequence[ObjectId]:
-        """Return nothing."""
+        """Return no objects."""
         return ()
 
     def one(self, object_id: ObjectId) -> ObjectId:
@@ -81,21 +87,21 @@ class Unpaired:
         return object_id
 
     def renamed(self) -> AbstractSet[ObjectId]:
-        """Return nothing."""
+        """Return no objects."""
         return frozenset()
 
     def is_missing(self, _object_id: ObjectId) -> bool:
-        """Return that nobody looked for it."""
+        """Return False, since no object was searched for."""
         return False
 
     def absence(self, _object_id: ObjectId, _declared: Mapping[str, Json]) -> str:
-        """Say nothing."""
+        """Return ""."""
         return ""
 
     def declares(self, _object_id: ObjectId) -> Entry | None:
-        """Return nothing."""
+        """Return None."""
         return None
 
     async def read(self, _object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
-        """Return nothing."""
+        """Return no declarations."""
         return {}

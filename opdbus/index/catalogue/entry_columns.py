@@ -1,4 +1,4 @@
-"""The entries of all objects in columns, as they are read from the database at a start."""
+"""Entries as columns, read from the database at startup or built from new entries."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from opdbus.language import kinds
 from opdbus.language.vocabulary import TRAIT_BYTES
 from opdbus.state.object import DIGEST_BYTES, Identity, ObjectId
 
-# A source, a plugin and a kind.
+# (source, plugin, kind).
 Sort: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class Columns:
-    """What entries hold, one after the other in each column; fields are those of Entry.
+    """Columns of entries, one array for each field of Entry.
 
-    `sorts` are numbers of `names_of_sorts`, `keys` the hashes of the things, `name_keys` those of
-    their names alone.
+    `sorts` are values of `numbers_of_sorts`, `keys` hashes of object ids, `name_keys` hashes of
+    names. `kinds` and `less` are the results of `kinds.of_object`. `names`, `fingerprints`,
+    `digests` and `traits` are concatenated.
     """
 
     ids: array[int] = field(default_factory=lambda: array("q"))
@@ -47,7 +48,7 @@ class Columns:
     numbers_of_sorts: dict[Sort, int] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that are arrays of numbers."""
+        """Return the fixed-width columns by name, as views; fingerprints are (entries, 2)."""
         return {
             "ids": np.frombuffer(self.ids, np.int64),
             "owners": np.frombuffer(self.owners, np.int64),
@@ -61,7 +62,7 @@ class Columns:
         }
 
     def is_alone(self) -> NDArray[np.bool_]:
-        """Return of which entries (entries,) no other one is about the same thing."""
+        """Return a mask (entries,) of the entries whose object id occurs once."""
         _, which, counts = np.unique(
             np.frombuffer(self.keys, np.int64), return_inverse=True, return_counts=True
         )
@@ -69,11 +70,11 @@ class Columns:
         return found
 
     def digest_rows(self) -> NDArray[np.uint8]:
-        """Return the digests of the texts (entries, 16)."""
+        """Return the digests of the texts, (entries, 16)."""
         return np.frombuffer(self.digests, np.uint8).reshape(-1, DIGEST_BYTES)
 
     def entries(self, places: Iterable[int]) -> Iterator[Entry]:
-        """Yield some entries."""
+        """Yield the entries at indexes of these columns."""
         sorts, ends = [*self.numbers_of_sorts], [*accumulate(self.sizes_of_names)]
         for at in places:
             name = self.names[ends[at] - self.sizes_of_names[at] : ends[at]].decode()
@@ -90,7 +91,10 @@ class Columns:
             )
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Add rows of Store.entry_rows; raises ValueError for one that is damaged."""
+        """Append rows of `Store.entry_rows`.
+
+        A damaged row raises TypeError, ValueError or OverflowError.
+        """
         ids, *identities, owners, prints, digests, times, transient, sizes, traits = zip(
             *rows, strict=True
         )
@@ -122,10 +126,9 @@ class Columns:
 def read(
     store: Store, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
 ) -> Columns:
-    """Return the entries of all objects but those that lived as long as a connection.
+    """Return the entries with ids above `after` or in `again`, without transient objects.
 
-    With ids, of those after one, and of some `again`; without the values of the vocabulary of those
-    that are `unrendered`.
+    Entries with `unrendered` ids get empty traits. Raises Damaged.
     """
     columns = Columns()
     try:

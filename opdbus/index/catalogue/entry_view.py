@@ -1,4 +1,4 @@
-"""Entries in columns at fixed places, for search in arrays; each is made when it is asked for."""
+"""Columns of entries at stable places, for search with array operations."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
@@ -17,15 +17,15 @@ from opdbus.state.object import Identity, ObjectId
 
 _FIRST_SIZE: Final = 64
 _NO_SORT: Final[Sort] = ("", "", "")
-# The columns, what they hold, and how much at each place.
+# The columns by name: dtype, and values at each place (0 for a one-dimensional column).
 _COLUMNS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "ids": (np.int64, 0),
-    # the numbers of each source, plugin and kind, and of each text
+    # index into `of_number`, and number in the TextTable
     "sorts": (np.int32, 0),
     "texts": (np.int32, 0),
-    # the values of the vocabulary that each has: a bit for each, in words of 64
+    # vocabulary.Traits as a bit set in 64-bit words
     "traits": (np.uint64, TRAIT_BYTES // 8),
-    # the sorts that each is of, and what is taken from its rank where no question names them
+    # categories as a bit set, and the score penalty where the query names none of them
     "kinds": (np.int64, 0),
     "less": (np.float32, 0),
     "owners": (np.uint32, 0),
@@ -37,13 +37,13 @@ _COLUMNS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
 
 
 class EntryRefs(NamedTuple):
-    """Entries that were found, by place and by id: a place may be another entry's by now."""
+    """References to entries by place and id; a place may since belong to another entry."""
 
     places: NDArray[np.intp]
     ids: NDArray[np.int64]
 
     def and_also(self, more: "EntryRefs") -> "EntryRefs":
-        """Return these entries and others."""
+        """Return these references followed by `more`."""
         return EntryRefs(np.append(self.places, more.places), np.append(self.ids, more.ids))
 
 
@@ -51,9 +51,9 @@ NOTHING: Final = EntryRefs(np.empty(0, np.intp), np.empty(0, np.int64))
 
 
 class EntryView:
-    """Entries at their places; a place that is free has the id 0.
+    """Columns of all entries by place; a free place has the id 0.
 
-    One thread changes it, others may read meanwhile.
+    `Entry` values are built on request. One thread changes the columns; others may read meanwhile.
     """
 
     ids: NDArray[np.int64]
@@ -70,7 +70,7 @@ class EntryView:
 
     def __init__(self, digests: TextTable) -> None:
         self._digests = digests
-        # places that there ever were
+        # number of places, with free ones
         self.end = 0
         self.names = NameArray()
         for name, (kind, width) in _COLUMNS.items():
@@ -80,18 +80,18 @@ class EntryView:
         self.places = EntryPlaces()
         self.entries = Entries(self)
         self._free: list[int] = []
-        # of each (source, plugin, kind) that there is: few; none has the number 0, and one that is
-        # free the empty names
+        # numbers of (source, plugin, kind); 0 stands for a free place, and a free number has
+        # _NO_SORT
         self._numbers: dict[Sort, int] = {}
         self.of_number: list[Sort] = [_NO_SORT]
-        # how many entries have each number, and which numbers are free
+        # entries by number, and the free numbers
         self._counts = [0]
         self._free_numbers: list[int] = []
 
     def add(
         self, columns: Columns, at: NDArray[np.intp], texts: NDArray[np.int32]
     ) -> NDArray[np.intp]:
-        """Take some new entries of columns, and the numbers of their texts; return the places."""
+        """Add the new entries `at` of columns with their text numbers; return their places."""
         places = self._room(len(at))
         sizes = np.frombuffer(columns.sizes_of_names, np.uint32)
         self.names.add(columns.names, sizes, at, places)
@@ -112,14 +112,17 @@ class EntryView:
         places: NDArray[np.intp],
         texts: NDArray[np.int32],
     ) -> None:
-        """Put some entries of columns in place of those with the same ids."""
+        """Write the entries `at` of columns and their text numbers to `places`.
+
+        Names and `sorts` are not written.
+        """
         self.texts[places] = texts
         for name, column in columns.arrays().items():
             getattr(self, name)[places] = column[at]
         self.version += 1
 
     def make_room(self, count: int) -> None:
-        """Make room for so many more entries, while nothing else is put; on any thread."""
+        """Reserve room for `count` more entries; may run on any thread while nothing is put."""
         self._make_room(self.end + count)
         self.places.make_room(count, self.end + count - 1)
 
@@ -128,7 +131,7 @@ class EntryView:
             self._reserve(end + max(_FIRST_SIZE, self.end // 4 or end // 16))
 
     def _room(self, count: int) -> NDArray[np.intp]:
-        """Return places for new entries."""
+        """Return `count` places for new entries, free ones first."""
         free = [self._free.pop() for _ in range(min(count, len(self._free)))]
         end = self.end + count - len(free)
         self._make_room(end)
@@ -137,10 +140,7 @@ class EntryView:
         return np.array([*free, *new], np.intp)
 
     def put(self, entry: Entry, text: int, place: int | None) -> int:
-        """Put an entry with the number of its text where it is known, or where there is room.
-
-        Returns where.
-        """
+        """Write an entry with its text number to `place`, or to a new place; return the place."""
         if place is None:
             (place,) = self._room(1).tolist()
             self.places.add(entry.id, place)
@@ -164,7 +164,7 @@ class EntryView:
         sort = self.sorts.item(place)
         for name in _COLUMNS:
             getattr(self, name)[place] = 0
-        # others that read meanwhile find the id gone before the names
+        # after the id, so that concurrent readers find the id gone before the names
         self._leave(sort)
         self.texts[place] = NO_TEXT
         self.version += 1
@@ -176,7 +176,7 @@ class EntryView:
             setattr(self, name, np.append(column, more, axis=0))
 
     def _number(self, sort: Sort, more: int) -> int:
-        """Return the number of what so many more entries are of, a new one if it has none."""
+        """Return the number of a (source, plugin, kind), and count `more` entries with it."""
         number = self._numbers.get(sort)
         if number is None and self._free_numbers:
             number = self._numbers[sort] = self._free_numbers.pop()
@@ -189,7 +189,7 @@ class EntryView:
         return number
 
     def _leave(self, number: int) -> None:
-        """Count an entry less; the number of what no entry is of any more is free for others."""
+        """Count one entry less with a number, and free the number if none is left."""
         self._counts[number] -= 1
         if not self._counts[number]:
             del self._numbers[self.of_number[number]]
@@ -197,8 +197,8 @@ class EntryView:
             self._free_numbers.append(number)
 
     def at(self, place: int) -> Entry | None:
-        """Return the entry at a place, None where there is none; may be called on any thread."""
-        # `item` takes half the time of an index: a state file has 100,000 entries
+        """Return the entry at a place, None if it is free; may be called on any thread."""
+        # `item` is faster than indexing, and this runs for every entry of a state file
         number, sort, name = self.ids.item(place), self.sorts.item(place), self.names[place]
         if not number:
             return None
@@ -214,11 +214,11 @@ class EntryView:
             self.sizes.item(place),
             self.traits[place].tobytes(),
         )
-        # while it was read, another one may have come in its place
+        # another entry may have taken the place during the read
         return entry if self.ids.item(place) == number else None
 
     def is_about(self, place: int, object_id: ObjectId) -> bool:
-        """Return whether the entry at a place is about a thing."""
+        """Return whether the entry at a place belongs to an object."""
         _, plugin, kind = self.of_number[self.sorts.item(place)]
         return self.names[place] == object_id.name and (plugin, kind) == object_id[:2]
 
@@ -227,7 +227,7 @@ class EntryView:
         return self.of_number[self.sorts.item(place)][0]
 
     def entry(self, number: int) -> Entry | None:
-        """Return the entry with an id; may be called on another thread."""
+        """Return the entry with an id, None if there is none; may be called on any thread."""
         place = self.places.get(number)
         entry = None if place is None else self.at(place)
         return entry if entry and entry.id == number else None
@@ -237,18 +237,18 @@ class EntryView:
         return np.flatnonzero(self.ids[: self.end])
 
     def there(self, found: EntryRefs) -> NDArray[np.intp]:
-        """Return the places of those that were found and are still there."""
+        """Return the places of the references whose entries still exist."""
         is_there: NDArray[np.bool_] = self.ids[found.places] == found.ids
         return found.places[is_there]
 
     def object_ids(self, places: NDArray[np.intp]) -> list[ObjectId]:
-        """Return the things that the entries at some places are about."""
+        """Return the object ids of the entries at places."""
         sorts = map(self.of_number.__getitem__, self.sorts[places].tolist())
         named = zip(sorts, self.names.of(places.tolist()), strict=True)
         return [ObjectId(plugin, kind, name) for (_, plugin, kind), name in named]
 
     def found(self, ids: Collection[int]) -> EntryRefs:
-        """Return the entries with some ids, without those that are gone."""
+        """Return references to the existing entries with these ids."""
         wanted = np.fromiter(ids, np.int64, len(ids))
         places = self.places.find_each(wanted)
         return EntryRefs(places[places >= 0].astype(np.intp), wanted[places >= 0])
@@ -256,8 +256,8 @@ class EntryView:
     def of_sorts(
         self, is_wanted: Callable[[Sort], bool], within: NDArray[np.intp] | None = None
     ) -> NDArray[np.intp]:
-        """Return the places of entries of some sources, plugins and kinds, all or within some."""
-        # first the numbers: each of these has its sort
+        """Return the places, all or `within`, whose (source, plugin, kind) meets a predicate."""
+        # copy the numbers first: each of them is then defined in `of_number`
         numbers = self.sorts[: self.end].copy() if within is None else self.sorts[within]
         wanted = [bool(number and is_wanted(s)) for number, s in enumerate(self.of_number.copy())]
         is_met = np.array(wanted)[numbers]
@@ -265,13 +265,13 @@ class EntryView:
 
 
 class EntryPlaces:
-    """The places of entries by their ids."""
+    """Map from entry ids to places."""
 
     def __init__(self) -> None:
         self._table = HashTable()
 
     def __len__(self) -> int:
-        """Count the entries."""
+        """Return the number of entries."""
         return len(self._table)
 
     def __contains__(self, number: int) -> bool:
@@ -279,7 +279,7 @@ class EntryPlaces:
         return bool(self._table.find(number))
 
     def __getitem__(self, number: int) -> int:
-        """Return the place of the entry with an id, which is there."""
+        """Return the place of the entry with an id; raises IndexError if there is none."""
         return self._table.find(number)[0]
 
     def get(self, number: int) -> int | None:
@@ -287,38 +287,38 @@ class EntryPlaces:
         return next(iter(self._table.find(number)), None)
 
     def find_each(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the places of entries, -1 for those that are not there."""
+        """Return the places of entries by id, -1 where there is none."""
         return self._table.find_each(ids.astype(np.uint64))
 
     def make_room(self, more: int, last: int) -> None:
-        """Make room for so many more entries, at places up to the last."""
+        """Reserve room for `more` entries at places up to `last`."""
         self._table.make_room(more, last)
 
     def add(self, number: int, place: int) -> None:
-        """Add an entry."""
+        """Add an id that is not in the map."""
         self._table.add(number, place)
 
     def add_each(self, ids: NDArray[np.int64], places: NDArray[np.intp]) -> None:
-        """Add entries."""
+        """Add ids that are not in the map."""
         self._table.add_each(ids.astype(np.uint64), places)
 
     def remove(self, number: int) -> int:
-        """Remove an entry that is there, and return its place."""
+        """Remove an id, and return its place; raises IndexError if it is not in the map."""
         place = self[number]
         self._table.remove(place)
         return place
 
 
 class Entries:
-    """The entries by place, made when they are asked for; None is at a free place."""
+    """Sequence of the entries by place, built on access; a free place has None."""
 
     def __init__(self, view: EntryView) -> None:
         self._view = view
 
     def __len__(self) -> int:
-        """Count the places."""
+        """Return the number of places, with free ones."""
         return self._view.end
 
     def __getitem__(self, place: int) -> Entry | None:
-        """Return the entry at a place."""
+        """Return the entry at a place, None if it is free."""
         return self._view.at(place)

@@ -1,6 +1,7 @@
-"""Numbers by 64-bit keys in two arrays, where a dictionary would take a hundred bytes for each.
+"""Open-addressing hash multimap from uint64 keys to int32 values, in numpy arrays.
 
-Of numbers with one key the first is in the slots, and the others are chained to it.
+Values are numbers from 0, such as row indexes, and each has one key. The first value with a key is
+in the slots; further values with that key are chained to it.
 """
 
 from typing import Final, NamedTuple
@@ -13,17 +14,17 @@ from opdbus.platform.slices import slices
 _EMPTY: Final = -1
 _GONE: Final = -2
 _ALL_BITS: Final = (1 << 64) - 1
-# 2^64 divided by the golden ratio: spreads keys that follow one another (Knuth 6.4).
+# 2^64 divided by the golden ratio: multiplicative hashing (Knuth, section 6.4).
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _FIRST_BITS: Final = 7
-# Slots that may be in use, of three.
+# Maximal number of used slots out of three.
 _FULL: Final = 2
-# Numbers that are put into slots at a time: less than a millisecond's work.
+# Values inserted per array operation, which holds the GIL for less than a millisecond.
 _TOGETHER: Final = 1 << 14
 
 
 class _State(NamedTuple):
-    """The numbers by slot, what shifts a spread key to its slot, and by number keys and chains."""
+    """Buffers of the table: values by slot, shift from hash to slot, keys and links by value."""
 
     slots: memoryview
     shift: int
@@ -33,36 +34,36 @@ class _State(NamedTuple):
 
 
 class HashTable:
-    """Numbers from 0 by their keys; several may have one key.
+    """Multimap from 64-bit keys to distinct numbers from 0.
 
-    One thread changes it; others may read meanwhile, and may miss what is just being changed.
+    One thread changes it. Others may read meanwhile, and may miss concurrent changes.
     """
 
     def __init__(self) -> None:
         self._slots = np.full(1 << _FIRST_BITS, _EMPTY, np.int32)
         self._keys = np.zeros(1 << _FIRST_BITS, np.uint64)
-        # the numbers after and before each in its chain; empty until two have one key
+        # next and previous number in each chain; empty until two numbers share a key
         self._chains = np.empty((2, 0), np.int32)
-        # slots that are not empty
+        # slots that hold a number or _GONE
         self._used = 0
         self._count = 0
-        # grows with every change
+        # increases with every change
         self.version = 0
         self._renew()
 
     def __len__(self) -> int:
-        """Count the numbers."""
+        """Return the number of values."""
         return self._count
 
     def find(self, key: int) -> list[int]:
-        """Return the numbers with a key; a negative one stands for the 64 bits that it has."""
+        """Return the numbers with a key; a negative key is taken modulo 2^64."""
         key &= _ALL_BITS
         slots, shift, keys, after, _ = self._state
         last = len(slots) - 1
         at = ((key * _SPREAD) & _ALL_BITS) >> shift
         found = []
         while (number := slots[at]) != _EMPTY:
-            # what is added meanwhile may be beyond
+            # a number added concurrently may lie beyond these buffers
             while 0 <= number < len(keys) and keys[number] == key:
                 found.append(number)
                 number = after[number] if number < len(after) else _EMPTY
@@ -72,17 +73,17 @@ class HashTable:
         return found
 
     def keys(self, numbers: NDArray[np.intp]) -> NDArray[np.uint64]:
-        """Return the keys of numbers that are there."""
+        """Return the keys of numbers that are in the table."""
         return self._keys[numbers]
 
     def find_each(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return a number with each key, -1 where there is none."""
+        """Return one number with each key, -1 where there is none."""
         slots, known = self._slots, self._keys
         found = np.full(len(keys), _EMPTY, np.int32)
         left, at = np.arange(len(keys)), _first_slots(keys, len(slots))
         while len(left):
             numbers = slots[at]
-            # what is none is negative, which is read as beyond all of them
+            # _EMPTY and _GONE are negative, so as unsigned they exceed every number
             is_number = numbers.view(np.uint32) < len(known)
             is_found = is_number & (known.take(numbers, mode="clip") == keys[left])
             found[left[is_found]] = numbers[is_found]
@@ -91,7 +92,7 @@ class HashTable:
         return found
 
     def add(self, key: int, number: int) -> None:
-        """Add a number that is not there."""
+        """Add a number that is not in the table."""
         key &= _ALL_BITS
         self.make_room(1, number)
         slots, shift, keys, *_ = self._state
@@ -115,7 +116,7 @@ class HashTable:
         self.version += 1
 
     def add_each(self, keys: NDArray[np.uint64], numbers: NDArray[np.intp]) -> None:
-        """Add numbers that are not there."""
+        """Add numbers that are not in the table."""
         if len(numbers):
             self.make_room(len(numbers), int(numbers.max()))
             self._keys[numbers] = keys
@@ -128,7 +129,7 @@ class HashTable:
             self.version += 1
 
     def remove(self, number: int) -> None:
-        """Remove a number that is there."""
+        """Remove a number that is in the table."""
         slots, shift, keys, *_ = self._state
         last = len(slots) - 1
         after, before = self._of_chain(number)
@@ -145,7 +146,7 @@ class HashTable:
         self.version += 1
 
     def _of_chain(self, number: int) -> tuple[int, int]:
-        """Return the numbers after and before one in its chain, -1 for none."""
+        """Clear the links of a number, and return its (next, previous), -1 for none."""
         if number >= self._chains.shape[1]:
             return _EMPTY, _EMPTY
         after, before = self._chains[:, number].tolist()
@@ -153,13 +154,13 @@ class HashTable:
         return after, before
 
     def _widen(self) -> None:
-        """Have room for the chains of all numbers."""
+        """Extend the chain links to all numbers."""
         if more := len(self._keys) - self._chains.shape[1]:
             self._chains = np.pad(self._chains, ((0, 0), (0, more)), constant_values=_EMPTY)
             self._renew()
 
     def _chain(self, numbers: NDArray[np.intp], to: NDArray[np.intp]) -> None:
-        """Chain numbers to those of the same keys that are in slots, each right after its one."""
+        """Chain `numbers` right after the numbers `to`, which are in slots with the same keys."""
         if not len(numbers):
             return
         self._widen()
@@ -176,13 +177,13 @@ class HashTable:
         after[to[is_first]] = numbers[is_first]
 
     def has_room(self, more: int, last: int) -> bool:
-        """Return whether there is room for so many more numbers, none of them beyond the last."""
+        """Return whether `more` numbers up to `last` fit without reallocation."""
         return last < len(self._keys) and not self._is_full(more)
 
     def with_room(self, more: int, last: int) -> "HashTable":
-        """Return a table with room for these, which may be made on any thread.
+        """Return a copy with room for `more` numbers up to `last`; may run on any thread.
 
-        It may take the place of this one as long as this one has the same version.
+        The copy may replace this table while this table has the same version.
         """
         made = HashTable()
         made.version, made._slots, made._keys = self.version, self._slots, self._keys
@@ -194,7 +195,7 @@ class HashTable:
         return 3 * (self._used + more) > _FULL * len(self._slots)
 
     def make_room(self, more: int, last: int) -> None:
-        """Make room for so many more numbers, none of them beyond the last."""
+        """Reserve room for `more` numbers up to `last`."""
         if last >= len(self._keys):
             size = max(last + 1, len(self._keys) + len(self._keys) // 4)
             self._keys = np.append(self._keys, np.zeros(size - len(self._keys), np.uint64))
@@ -202,7 +203,7 @@ class HashTable:
         if self._is_full(more):
             numbers = self._slots[self._slots >= 0]
             bits = _FIRST_BITS
-            # with room for some more, so that this is rare
+            # at most half full, so that rehashing is rare
             while 4 * (len(numbers) + more) > _FULL << bits:
                 bits += 1
             slots = np.full(1 << bits, _EMPTY, np.int32)
@@ -224,10 +225,10 @@ def _first_slots(keys: NDArray[np.uint64], slots: int) -> NDArray[np.intp]:
 def _insert(
     slots: NDArray[np.int32], keys: NDArray[np.uint64], numbers: NDArray[np.int32]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Put numbers into slots: each slot takes one of those that are there, the others go on.
+    """Insert numbers into slots: at each step one number takes a free slot, the others probe on.
 
-    Returns those that meet one with their key, and that one. In parts, so that other threads run
-    between: the GIL is held for each step.
+    Return the numbers that met another number with the same key, and the numbers that they met.
+    Work in parts, so that other threads run between: each array operation holds the GIL.
     """
     chained, to = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for part in slices(numbers, _TOGETHER):

@@ -1,4 +1,4 @@
-"""Things in listing order: by plugin, kind and name."""
+"""Listing order of objects: by plugin, kind and name."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from opdbus.state.object import ObjectId
 
 
 def in_order(view: EntryView, places: NDArray[np.intp]) -> list[ObjectId]:
-    """Return the things of the entries at some places."""
+    """Return the distinct object ids of the entries at places, in listing order."""
     of_number, sorts = view.of_number, view.sorts[places]
     numbers: dict[tuple[str, str], list[int]] = {}
     for number in np.unique(sorts).tolist():
@@ -23,19 +23,19 @@ def in_order(view: EntryView, places: NDArray[np.intp]) -> list[ObjectId]:
 
 
 class ListingOrder:
-    """All things in order, put in order only after some came or left: see `known`."""
+    """Cached listing order of all objects, sorted anew only after objects were added or removed."""
 
     def __init__(self, known: Callable[[], Sequence[ObjectId]]) -> None:
         self._known = known
-        # as of so many comings
+        # `Catalogue._comings` when sorted, and the sorted objects
         self._ordered: tuple[int, Sequence[ObjectId]] = 0, ()
 
     def all(self, comings: int) -> Sequence[ObjectId]:
-        """Return all things, as of so many comings or later ones."""
+        """Return all objects in order, sorted anew if `comings` differs from the last call."""
         done, order = self._ordered
         if done != comings:
             known = {*self._known()}
-            # two sorted runs, which sorting merges in one pass
+            # two sorted runs, which Timsort merges in one pass
             kept = [object_id for object_id in order if object_id in known]
             order = sorted([*kept, *sorted(known - set(kept))])
             self._ordered = comings, order

@@ -1,4 +1,4 @@
-"""The names of entries by place, one after the other in one array."""
+"""Names of entries by place, concatenated as UTF-8 in one array."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,20 +9,23 @@ from numpy.typing import NDArray
 from opdbus.index.catalogue.arrays import with_room
 from opdbus.index.catalogue.value_array import positions
 
-# Bytes of names that are gone, which are left where there are few names.
+# Bytes of removed names, besides half of all bytes, that are kept before compaction.
 _LEFT: Final = 1 << 16
-# The bit by which a small letter differs from its capital.
+# The bit by which an ASCII lower-case letter differs from its capital.
 _SMALL: Final = np.uint8(0x20)
 
 
 class NameArray:
-    """Names by place; one thread puts them, and others read those of places that stay."""
+    """Names by place.
+
+    One thread writes. Others may read meanwhile the names of places that it does not change.
+    """
 
     def __init__(self) -> None:
-        # the bytes of all, and where each begins: others read both as of one moment
+        # bytes of all names, and starts by place; one tuple, so that readers get a matching pair
         self._held = np.empty(0, np.uint8), np.empty(0, np.uint32)
         self._end = 0
-        # how many of these are of names that are gone
+        # bytes of removed names before `_end`
         self._gone = 0
         self._sizes = np.empty(0, np.uint32)
 
@@ -33,12 +36,12 @@ class NameArray:
         at: NDArray[np.intp],
         places: NDArray[np.intp],
     ) -> None:
-        """Take some of the names that are one after the other, as those of some places."""
+        """Set the names of `places` to the names `at` of `data`, which concatenates all `sizes`."""
         if not len(places):
             return
         self._free_room(places)
         starts, new = np.cumsum(sizes, dtype=np.int64) - sizes, np.frombuffer(data, np.uint8)
-        # those of a start are not copied
+        # at startup, use `data` without copying it
         held, begins = self._held
         held = with_room(held, self._end, len(new)) if self._end else new
         end = self._end + len(new)
@@ -49,7 +52,7 @@ class NameArray:
         self._end = end
 
     def put(self, place: int, name: str) -> None:
-        """Put a name in place of another one, or of none."""
+        """Set the name of a place."""
         encoded = name.encode()
         self._free_room(np.array([place], np.intp))
         end = self._end + len(encoded)
@@ -61,7 +64,7 @@ class NameArray:
         self._end = end
 
     def _free_room(self, places: NDArray[np.intp]) -> None:
-        """Forget the names of some places, of which each may be new."""
+        """Drop the names of places, and extend the arrays to new places."""
         known, last = len(self._sizes), int(places.max())
         if last >= known:
             more = max(last + 1, known + known // 4) - known
@@ -74,7 +77,7 @@ class NameArray:
             self._close_up()
 
     def _close_up(self) -> None:
-        """Leave out what is gone."""
+        """Compact the bytes, without removed names."""
         sizes = self._sizes.astype(np.intp)
         starts = np.cumsum(sizes) - sizes
         at = np.arange(int(sizes.sum())) - np.repeat(starts - self._held[1], sizes)
@@ -82,12 +85,12 @@ class NameArray:
         self._end, self._gone = len(at), 0
 
     def holding(self, part: bytes) -> NDArray[np.intp]:
-        """Return the places of names that hold a text, which has no capitals; ASCII counts only."""
-        # first the sizes: each of these has begun
+        """Return the places whose names contain lower-case `part`, ignoring the case of ASCII."""
+        # read the sizes first: each of them then has a start
         sizes, end = self._sizes, self._end
         held, begins = self._held
         data, starts = held[:end], begins[: len(sizes)].astype(np.intp)
-        # an empty one may begin where another does
+        # leave out empty names, which may start where another name does
         there = np.flatnonzero(sizes)
         if not len(there):
             return there
@@ -99,13 +102,13 @@ class NameArray:
         return np.unique(at[is_held])
 
     def __getitem__(self, place: int) -> str:
-        """Return a name; one that is being replaced may be anything."""
+        """Return a name; a name that is being replaced may be read as any text."""
         held, begins = self._held
         start = begins.item(place)
         return str(held.data[start : start + self._sizes.item(place)], "utf-8", "replace")
 
     def of(self, places: Iterable[int]) -> list[str]:
-        """Return some names."""
+        """Return the names of places."""
         (held, begins), lengths = self._held, self._sizes
         data, starts, sizes = held.data, begins.data, lengths.data
         return [

@@ -1,4 +1,4 @@
-"""The things that several sources tell of, and all their entries in arrays."""
+"""Objects that several sources report, with all their entries in arrays."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -12,7 +12,7 @@ from opdbus.state.object import ObjectId
 
 
 class SharedRows(NamedTuple):
-    """The things that several sources tell of, where the entries of each begin, and all entries."""
+    """Shared objects, the offset in `entries` at which those of each begin, and all entries."""
 
     object_ids: Sequence[ObjectId]
     starts: NDArray[np.intp]
@@ -20,28 +20,28 @@ class SharedRows(NamedTuple):
 
 
 class SharedObjects:
-    """The places of entries by things that several sources tell of, the declared entry first."""
+    """Places of the entries of objects that several sources report, the declared entry first."""
 
     def __init__(self, view: EntryView) -> None:
         self._view = view
         self._places: dict[ObjectId, tuple[int, ...]] = {}
-        # all of them, until one is another
+        # cached result of `all`, until a change
         self._all: SharedRows | None = None
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there is a shared object."""
         return bool(self._places)
 
     def __contains__(self, object_id: ObjectId) -> bool:
-        """Return whether several sources tell of a thing."""
+        """Return whether several sources report an object."""
         return object_id in self._places
 
     def get(self, object_id: ObjectId) -> tuple[int, ...]:
-        """Return the places of a thing's entries; none where not several sources tell of it."""
+        """Return the places of an object's entries, () unless several sources report it."""
         return self._places.get(object_id, ())
 
     def put(self, object_id: ObjectId, places: Sequence[int]) -> None:
-        """Note the places of the entries about a thing, if it has several."""
+        """Set the places of an object's entries; with fewer than two, forget the object."""
         if tuple(places) == self._places.get(object_id):
             return
         if len(places) > 1:
@@ -51,7 +51,7 @@ class SharedObjects:
             self._all = None
 
     def all(self) -> SharedRows:
-        """Return all of them; takes a while only after a change."""
+        """Return all shared objects; the arrays are rebuilt only after a change."""
         if self._all is None:
             counts = np.fromiter(map(len, self._places.values()), np.intp, len(self._places))
             places = np.fromiter(chain.from_iterable(self._places.values()), np.intp, counts.sum())

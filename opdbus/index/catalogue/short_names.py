@@ -1,4 +1,4 @@
-"""Which objects a short name means, such as `sshd` or `unit/sshd`, and whose names are close."""
+"""Resolution of short names, such as `sshd` or `unit/sshd`, to objects, and close names."""
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
@@ -8,30 +8,31 @@ from typing import Final, TypeAlias
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.state.object import ObjectId
 
-# Of either list.
+# Maximal length of either list.
 MOST: Final = 10
-# As systemctl does: a name without a suffix is a service's.
+# As in systemctl, a name without a suffix means a service.
 _SUFFIX: Final = ".service"
-# What a typing error adds or leaves out at most.
+# Maximal difference in length of a mistyped name.
 _LENGTHS: Final = 3
-# A wrong letter in four is 0.75; at 0.6, `sshd` was close to `shadow` and to `passwd`.
+# Minimal difflib ratio: one wrong letter in four gives 0.75, `sshd` and `shadow` less than 0.7.
 _CLOSE: Final = 0.7
-# To compare 10,000 names takes 70 ms.
+# Maximal number of names compared by difflib.
 _COMPARED: Final = 10_000
-# Shorter names are in too many others.
+# Minimal length of a name that is searched for inside others: shorter ones match too many.
 _HELD: Final = 3
-# So much of a name is looked for in all others.
+# Characters of a name that are searched for inside others.
 _HOLDING: Final = 64
 
-# Returns whether an object's name is what was given.
+# Tests an object's name.
 _Test: TypeAlias = Callable[[str], bool]
 
 
 def find(object_ids: Sequence[ObjectId], given: str) -> tuple[list[ObjectId], list[ObjectId]]:
-    """Return the things that a name means, and where there is none, those with close names.
+    """Return the objects that a name means and, if there is none, objects with close names.
 
-    The name may follow a plugin, a kind, or both, and is then the whole name of a thing if there is
-    one. A blank name means nothing. Takes 0.1 s for 100,000 things.
+    Each list has at most MOST objects. The name may follow a plugin, a kind, or both; a full object
+    path means only that object if it exists. A blank name means no object. Takes 0.1 s for 100,000
+    objects.
     """
     if not given.strip():
         return [], []
@@ -46,19 +47,22 @@ def find(object_ids: Sequence[ObjectId], given: str) -> tuple[list[ObjectId], li
 
 
 def find_in(catalogue: Catalogue, given: str) -> tuple[list[ObjectId], list[ObjectId]]:
-    """Find as in all things; takes milliseconds where some name holds what is given."""
+    """Run `find` on all objects; takes milliseconds if a name contains the given one."""
     holding = catalogue.holding(_name(given).lower().removesuffix(_SUFFIX)[:_HOLDING])
     found, close = find(holding, given)
     return (found, close) if found or close else find(catalogue.known(), given)
 
 
 def _name(given: str) -> str:
-    """Return what every name that is meant holds."""
+    """Return the part of `given` that every matching name contains."""
     return given.rpartition("/")[2] or given
 
 
 def _readings(given: str) -> Iterator[tuple[str, str]]:
-    """Yield (what comes before the name, the name): a name may have slashes too."""
+    """Yield each (qualifier, name) that `given` may mean; the qualifier is "" in the first.
+
+    A name may contain slashes.
+    """
     yield "", given
     parts = given.split("/", 2)
     for count in range(1, len(parts)):
@@ -68,7 +72,7 @@ def _readings(given: str) -> Iterator[tuple[str, str]]:
 
 
 def _tests(name: str) -> Iterator[_Test]:
-    """Yield what a name may have to be, the most exact first."""
+    """Yield tests of object names, the most exact first."""
     whole, folded = {name, name + _SUFFIX}, {name.lower(), name.lower() + _SUFFIX}
     yield lambda known: known in whole
     yield lambda known: known.startswith(f"{name}.") or known.endswith(f"/{name}")
@@ -83,7 +87,7 @@ def _matching(object_ids: Sequence[ObjectId], before: str, test: _Test) -> list[
 
 
 def _close(object_ids: Sequence[ObjectId], name: str) -> list[ObjectId]:
-    """Return the things whose names hold this one, and else those that are spelt much like it."""
+    """Return the objects whose names contain `name`, or else those with a similar spelling."""
     wanted = name.lower().removesuffix(_SUFFIX)
     is_long = len(wanted) >= _HELD
     holding = [

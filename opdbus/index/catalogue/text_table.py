@@ -1,4 +1,4 @@
-"""The different texts of all entries, by number, and how many things wait for a row of theirs."""
+"""Numbers and use counts of the distinct texts of all entries, and their rows in vector indexes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, Self
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from opdbus.index.catalogue.hash_table import HashTable
 from opdbus.state.object import DIGEST_BYTES, ObjectId
 
-# The number of what is no text, and the row of a text that has none.
+# The number of an unknown text, and the row of a text without one.
 NO_TEXT: Final = 0
 NO_ROW: Final = -1
 _FIRST_SIZE: Final = 64
@@ -18,24 +18,27 @@ _LAST_KEY: Final = (1 << 64) - 1
 
 
 class Layer:
-    """Which row of an index each text has, by number, and how many things wait for one."""
+    """Rows of one vector index by text number.
+
+    `waiting` is the number of objects of which a text has no row.
+    """
 
     def __init__(self, size: int, waiting: int) -> None:
         self.rows = np.full(size, NO_ROW, np.int32)
         self.waiting = waiting
-        # how many texts have a row
+        # number of texts with a row
         self.filled = 0
-        # grows with every change of what is in which row
+        # increases with every change of `rows`
         self.version = 0
 
     def lacks(self, numbers: Iterable[int]) -> bool:
-        """Return whether one of these texts has no row."""
+        """Return whether at least one of these texts has no row."""
         rows = self.rows
         return any(rows[number] < 0 for number in numbers)
 
 
 class _Arrays(NamedTuple):
-    """What there is of each text, by number: see Texts; and the rows of some layers."""
+    """Arrays of TextTable by text number, and the rows of each layer."""
 
     held: NDArray[np.int32]
     alone: NDArray[np.int32]
@@ -45,8 +48,8 @@ class _Arrays(NamedTuple):
 
     @classmethod
     def of(cls, size: int, layers: int) -> Self:
-        """Return those of so many texts, of which none is there."""
-        # written to, so that the kernel has given the room
+        """Return arrays for `size` text numbers, all unused, and for `layers` layers."""
+        # `full` writes the pages, so that the kernel allocates them now
         return cls(
             np.full(size, 0, np.int32),
             np.full(size, 0, np.int32),
@@ -57,55 +60,56 @@ class _Arrays(NamedTuple):
 
 
 class TextTable:
-    """Gives texts their numbers; what is counted is kept, and never counted again.
+    """Table of distinct texts with their numbers, and counts of the objects that use them.
 
-    A text that no thing has any more keeps its number, and its rows, until it is forgotten.
+    Counts are updated with each change, not recomputed. A text that no object uses keeps its number
+    and its rows until it is forgotten.
     """
 
     def __init__(self) -> None:
-        # how many things there are
+        # number of objects
         self.object_ids = 0
         self._numbers = HashTable()
-        # how many numbers there ever were
+        # the next number that was never used
         self._end = 1
-        # by number: how many things have the text, how many of these have no other, its digest, and
-        # whether it is known though nothing has it
+        # by number: objects with the text, objects with only this text, digest, and whether the
+        # text is in the table although no object uses it
         self._held, self._alone, self._digests, self._unused, _ = _Arrays.of(_FIRST_SIZE, 0)
-        # things of several texts, and those of each such text
+        # texts of each object with several texts, and the reverse
         self._several: dict[ObjectId, frozenset[int]] = {}
         self._together: dict[int, set[ObjectId]] = {}
         self._free: list[int] = []
         self._layers: list[ref[Layer]] = []
-        # what `make_room` made ready
+        # prepared by `make_room`
         self._larger = _Arrays.of(0, 0)
         self._wider = self._numbers
 
     def __len__(self) -> int:
-        """Count the texts."""
+        """Return the number of texts, with unused ones."""
         return len(self._numbers)
 
     def layer(self) -> Layer:
-        """Make a layer, in which no text has a row; it is kept up to date as long as it lives."""
+        """Return a new layer without rows; the table holds it weakly and keeps it up to date."""
         made = Layer(len(self._held), self.object_ids)
         self._layers = [*(one for one in self._layers if one()), ref(made)]
         return made
 
     def find(self, digest: bytes) -> int:
-        """Return the number of a text, NO_TEXT if it has none."""
+        """Return the number of a text by digest, NO_TEXT if it is unknown."""
         found = self._numbers.find(int.from_bytes(digest[:8], "little"))
         return next((one for one in found if self.digest(one) == digest), NO_TEXT)
 
     def find_each(self, digests: Sequence[bytes]) -> NDArray[np.int32]:
-        """Return the numbers of texts, NO_TEXT for one that has none."""
+        """Return the numbers of texts by digest, NO_TEXT for unknown ones."""
         rows = as_rows(digests)
         found = np.maximum(self._numbers.find_each(_keys(rows)), NO_TEXT)
         for at in np.flatnonzero((self._digests[found] != rows).any(axis=1)).tolist():
-            # another text begins just so, or there is none
+            # another digest has the same first half, or the text is unknown
             found[at] = self.find(digests[at]) if found[at] else NO_TEXT
         return found
 
     def number(self, digest: bytes) -> int:
-        """Return the number of a text, a new one if it has none."""
+        """Return the number of a text by digest, added as unused if it is unknown."""
         number = self.find(digest)
         if not number:
             number = self._new(digest)
@@ -118,7 +122,7 @@ class TextTable:
         return digest
 
     def sample(self, numbers: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-        """Choose about so many of some texts, the same ones in whatever order all came."""
+        """Return about `count` of the texts, chosen by digest and so independent of their order."""
         first = self._digests.view(np.uint64)[:, 0][numbers]
         return numbers[first <= np.uint64(_LAST_KEY * min(count, len(numbers)) // len(numbers))]
 
@@ -128,10 +132,10 @@ class TextTable:
         return split(self._digests[which].tobytes())
 
     def make_room(self, count: int) -> None:
-        """Make room ready for so many more texts, which come next; on any thread.
+        """Allocate larger arrays for the next `count` texts; may run on any thread.
 
-        What is there is moved only then, since it may change meanwhile: that takes some
-        milliseconds of a million, and to have the kernel give the room takes ten times as long.
+        The contents, which may change meanwhile, are copied when the texts are added. Allocating
+        the pages takes ten times as long as copying.
         """
         size = self._end + count
         if size > len(self._held):
@@ -140,17 +144,14 @@ class TextTable:
             self._wider = self._numbers.with_room(count, size - 1)
 
     def come(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Count new things, each of one text (things, 16), and return the texts' numbers.
-
-        A million take less than a second.
-        """
+        """Count new objects with one text each (objects, 16), and return the text numbers."""
         found = self._number_each(digests)
         self._count_each(found, 1)
         self.object_ids += len(found)
         return found
 
     def move(self, before: NDArray[np.int32], digests: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Note that things of one text each (things,) have others now; return their numbers."""
+        """Change the texts of objects with one text each, and return the new numbers (objects,)."""
         after = self._number_each(digests)
         is_other = after != before
         old = before[is_other]
@@ -160,7 +161,7 @@ class TextTable:
         return after
 
     def _count_each(self, numbers: NDArray[np.int32], sign: Literal[1, -1]) -> None:
-        """Count things of one text each, that have it now or had it."""
+        """Add or subtract objects with one text each in the counts."""
         np.add.at(self._held, numbers, sign)
         np.add.at(self._alone, numbers, sign)
         if sign > 0:
@@ -169,19 +170,19 @@ class TextTable:
             layer.waiting += sign * int(np.count_nonzero(layer.rows[numbers] < 0))
 
     def _number_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the numbers of texts, new ones of new texts."""
+        """Return the numbers of texts (texts, 16), and add new texts."""
         found = self._found_each(digests)
         for at in np.flatnonzero((self._digests[found] != digests).any(axis=1)).tolist():
             found[at] = self.number(digests[at].tobytes())
         return found
 
     def _found_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the numbers of texts, or of others that begin just so; new ones of new texts."""
+        """Return the numbers of texts by the first half of their digests, and add new texts."""
         keys = _keys(digests)
         found = np.maximum(self._numbers.find_each(keys), NO_TEXT)
         new = np.flatnonzero(found == NO_TEXT)
         _, first, which = np.unique(keys[new], return_index=True, return_inverse=True)
-        # the oldest texts have the first numbers
+        # number new texts in the order of `digests`
         order = np.argsort(first)
         firsts, given = new[first[order]], self._room(len(first))
         numbers = np.empty(len(first), np.int32)
@@ -192,7 +193,7 @@ class TextTable:
         return found
 
     def _room(self, count: int) -> NDArray[np.intp]:
-        """Return numbers for new texts."""
+        """Return `count` numbers for new texts, free ones first."""
         free = [self._free.pop() for _ in range(min(count, len(self._free)))]
         new = range(self._end, self._end + count - len(free))
         self._end = new.stop
@@ -204,15 +205,18 @@ class TextTable:
         return np.array([*free, *new], np.intp)
 
     def is_used(self, digest: bytes) -> bool:
-        """Return whether a thing has a text."""
+        """Return whether an object uses a text."""
         return bool(self._held[self.find(digest)])
 
     def are_used(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return the same of texts by their numbers."""
+        """Return a mask of the texts, given by number, that an object uses."""
         return self._held[numbers] > 0
 
     def change(self, object_id: ObjectId, before: Sequence[bytes], after: Sequence[bytes]) -> None:
-        """Note that a thing had some texts, and has others now; none: it comes, or is gone."""
+        """Update the counts for an object whose texts change from `before` to `after`.
+
+        An empty `before` means a new object, an empty `after` a removed one.
+        """
         if not before and len(after) == 1:
             self._come(self.number(after[0]))
             return
@@ -229,7 +233,7 @@ class TextTable:
         self._leave([number for number in old if not self._held[number]])
 
     def _come(self, number: int) -> None:
-        """Count a new thing of one text: thousands may come at a time."""
+        """Count a new object with one text: the fast path of `change`."""
         self.object_ids += 1
         self._held[number] += 1
         self._alone[number] += 1
@@ -238,7 +242,7 @@ class TextTable:
             layer.waiting += int(layer.rows[number] < 0)
 
     def _leave(self, numbers: list[int]) -> None:
-        """Note texts that no thing has any more; what has no row anywhere is forgotten."""
+        """Mark texts as unused, and forget all unused texts if there is no layer."""
         self._unused[numbers] = True
         if numbers and not self._alive():
             self._forget(self._all_unused().tolist())
@@ -251,7 +255,7 @@ class TextTable:
             self._alone[number] += sign * (len(numbers) == 1)
 
     def _tie(self, object_id: ObjectId, old: frozenset[int], new: frozenset[int]) -> None:
-        """Note which things of several texts have a text."""
+        """Update the maps of objects with several texts."""
         for number in old if len(old) > 1 else ():
             self._together[number].discard(object_id)
             if not self._together[number]:
@@ -263,7 +267,7 @@ class TextTable:
                 self._together.setdefault(number, set()).add(object_id)
 
     def put(self, layer: Layer, places: NDArray[np.intp], rows: NDArray[np.int32]) -> None:
-        """Set the rows of different texts, given by their numbers."""
+        """Set the rows of distinct texts; `places` are their numbers."""
         new = places[layer.rows[places] < 0]
         layer.rows[places] = rows
         layer.filled += len(new)
@@ -274,7 +278,7 @@ class TextTable:
             layer.waiting -= sum(not layer.lacks(self._several[object_id]) for object_id in met)
 
     def drop(self, layer: Layer, digests: Iterable[bytes]) -> None:
-        """Have some texts be without rows; all things are counted again."""
+        """Remove the rows of texts, and recompute the counts of the layer."""
         numbers = [self.find(digest) for digest in digests]
         if not numbers:
             return
@@ -285,24 +289,24 @@ class TextTable:
         layer.waiting = int(self._alone[layer.rows < 0].sum()) + several
 
     def lacking(self, layer: Layer, most: int) -> list[bytes]:
-        """Return texts of things that have no row, the oldest first; at most so many."""
+        """Return at most `most` used texts without a row, by ascending number."""
         if not layer.waiting:
             return []
         return self.digests(np.flatnonzero((layer.rows < 0) & (self._held > 0))[:most])
 
     def count_unused(self) -> int:
-        """Count the texts that no thing has."""
+        """Count the texts that no object uses."""
         return int(np.count_nonzero(self._unused))
 
     def unused(self, most: int | None = None) -> list[bytes]:
-        """Return texts that no thing has, at most so many."""
+        """Return texts that no object uses, at most `most`."""
         return self.digests(self._all_unused()[:most])
 
     def _all_unused(self) -> NDArray[np.intp]:
         return np.flatnonzero(self._unused)
 
     def forget(self, digests: Sequence[bytes]) -> None:
-        """Forget those of these texts that no thing has, with their rows."""
+        """Forget those of these texts that no object uses, with their rows."""
         numbers = self.find_each(digests)
         self._forget(numbers[self._unused[numbers]].tolist())
 
@@ -323,7 +327,7 @@ class TextTable:
         return number
 
     def _move(self) -> None:
-        """Move all to larger arrays."""
+        """Copy all arrays to larger ones."""
         layers, known, room = self._alive(), len(self._held), self._larger
         if len(room.held) < self._end or len(room.rows) < len(layers):
             room = _Arrays.of(self._larger_than(self._end), len(layers))
@@ -344,15 +348,15 @@ class TextTable:
 
 
 def as_rows(digests: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Return digests as rows (digests, 16)."""
+    """Return digests as rows, (digests, 16)."""
     return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), DIGEST_BYTES)
 
 
 def split(data: bytes) -> list[bytes]:
-    """Return the digests that are one after the other."""
+    """Split concatenated digests."""
     return [data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES)]
 
 
 def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return the first half of each digest (digests, 16): they are as good as random."""
+    """Return the first 8 bytes of each digest (digests, 16) as hash keys."""
     return np.ascontiguousarray(digests[:, :8]).view("<u8")[:, 0].astype(np.uint64)

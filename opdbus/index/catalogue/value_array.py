@@ -1,7 +1,4 @@
-"""Different values of a field one after the other in one array, and which of them are like a text.
-
-Array operations look through 50 MB of values in some 30 ms, and no value is a Python object.
-"""
+"""Distinct values of a field, concatenated in one byte array and searched by array operations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
@@ -12,28 +9,28 @@ from numpy.typing import NDArray
 from opdbus.index.catalogue.arrays import extended
 from opdbus.state.object import Json
 
-# What a value begins with: no byte of UTF-8, so that no text is found across two values.
+# Type marks before each value: no bytes of UTF-8, so that no match spans two values.
 TEXT, NUMBER, BOOLEAN, NOTHING = b"\xff", b"\xfe", b"\xfd", b"\xfc"
 _LEAST_MARK: Final = NOTHING[0]
-# Bytes that tell which part of a text is rare.
+# Bytes of data sampled to find the rarest part of a search text.
 _SAMPLED: Final = 1 << 14
 
 
 class ValueArray:
-    """Values by number, as `encoded` writes them.
+    """Append-only values by number, in the form that `encoded` returns.
 
-    One thread adds, others read meanwhile: what is there never changes.
+    One thread appends; others may read meanwhile.
     """
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
-        # where each begins, and where the next will
+        # start of each value, and of the next one
         self._starts = np.zeros(1, np.uint32)
         self._count = 0
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return those that gave these arrays."""
+        """Return a ValueArray over the result of `arrays`, without copying it."""
         found = cls()
         found._bytes, found._starts = arrays["bytes"], arrays["starts"]
         found._count = len(found._starts) - 1
@@ -45,11 +42,11 @@ class ValueArray:
         return {"bytes": self._bytes[: starts[-1]], "starts": starts}
 
     def __len__(self) -> int:
-        """Count the values."""
+        """Return the number of values."""
         return self._count
 
     def add(self, values: Sequence[bytes]) -> None:
-        """Add values, which get the next numbers; all together may have four gigabytes."""
+        """Append encoded values, which get the next numbers; all together may have 4 GiB."""
         count, end = self._count, int(self._starts[self._count])
         joined = np.frombuffer(b"".join(values), np.uint8)
         self._bytes = extended(self._bytes, end, joined)
@@ -58,20 +55,23 @@ class ValueArray:
         self._count = count + len(values)
 
     def take(self, number: int) -> Json:
-        """Return a value; a text is in lower case."""
+        """Return a value by number; a text is in lower case."""
         return decoded(self.encoded(number))
 
     def encoded(self, number: int) -> bytes:
-        """Return a value as it was added."""
+        """Return a value by number in encoded form."""
         return self._bytes[self._starts[number] : self._starts[number + 1]].tobytes()
 
     def marked(self, numbers: NDArray[np.intp], mark: bytes) -> NDArray[np.bool_]:
-        """Return which of some values begin with a mark."""
+        """Return a mask of the values, given by number, that have a type mark."""
         is_marked: NDArray[np.bool_] = self._bytes[self._starts[numbers]] == mark[0]
         return is_marked
 
     def having(self, text: bytes) -> NDArray[np.intp]:
-        """Return the values that have a text somewhere; of those added meanwhile, perhaps some."""
+        """Return the numbers of the values that contain a text, ascending.
+
+        Values added during the call are not searched.
+        """
         count, starts = self._count, self._starts
         if not text:
             return np.arange(count)
@@ -79,7 +79,7 @@ class ValueArray:
         return _distinct(np.searchsorted(starts[: count + 1], found, "right") - 1)
 
     def equal(self, value: bytes) -> NDArray[np.intp]:
-        """Return the values that are just this one, with its mark."""
+        """Return the numbers of the values that equal an encoded value."""
         count, starts = self._count, self._starts
         data = self._bytes[: starts[count]]
         found = positions(data, value)
@@ -91,7 +91,7 @@ class ValueArray:
 
 
 def encoded(value: Json) -> bytes:
-    """Write a value for `ValueArray`: a mark, and its text in lower case."""
+    """Encode a value for `ValueArray`: a type mark, and its text in lower case as UTF-8."""
     if isinstance(value, str):
         return TEXT + value.lower().encode("utf-8", "surrogatepass")
     if value is None:
@@ -101,7 +101,7 @@ def encoded(value: Json) -> bytes:
 
 
 def decoded(value: bytes) -> Json:
-    """Read what `encoded` wrote."""
+    """Decode a value from the form that `encoded` returns."""
     mark, text = value[:1], value[1:].decode("utf-8", "surrogatepass")
     if mark == TEXT:
         return text
@@ -113,7 +113,10 @@ def decoded(value: bytes) -> Json:
 
 
 def positions(data: NDArray[np.uint8], text: bytes) -> NDArray[np.intp]:
-    """Return where a text begins, in order: where four bytes of it are, the rest is compared."""
+    """Return the offsets of a non-empty text in data, ascending.
+
+    Its rarest 4 bytes (fewer in a short text) are searched first, and the rest compared there.
+    """
     width = 4 if len(text) >= 4 else 2 if len(text) >= 2 else 1
     sample = data[:_SAMPLED].tobytes()
     shifts = range(len(text) - width + 1)

@@ -1,4 +1,4 @@
-"""Values that move by themselves, of observed objects: kept in memory only."""
+"""Volatile values of observed objects, kept in memory only."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -10,7 +10,7 @@ _NONE: Final[Mapping[str, Json]] = {}
 
 
 class VolatileValues:
-    """The values by entry, and which entries have which fields: there are few such groups."""
+    """Volatile values by entry, with the entries grouped by their fields."""
 
     def __init__(self) -> None:
         self._values: dict[Identity, Mapping[str, Json]] = {}
@@ -18,7 +18,7 @@ class VolatileValues:
         self._groups: dict[frozenset[str], set[Identity]] = {}
 
     def put(self, values: Mapping[Identity, Mapping[str, Json]]) -> None:
-        """Take the values of some entries, in place of those that they had."""
+        """Replace the values of entries."""
         self._values |= values
         for identity, moved in values.items():
             paths = frozenset(fields.paths(moved))
@@ -28,7 +28,7 @@ class VolatileValues:
                 self._groups.setdefault(paths, set()).add(identity)
 
     def drop(self, identities: Iterable[Identity]) -> None:
-        """Forget the values of some entries."""
+        """Remove the values of entries."""
         for identity in identities:
             self._values.pop(identity, None)
             self._leave_group(identity)
@@ -41,10 +41,10 @@ class VolatileValues:
                 del self._groups[paths]
 
     def get(self, identity: Identity) -> Mapping[str, Json]:
-        """Return the values of an entry; may be called on another thread."""
+        """Return the values of an entry, empty if it has none; may be called on any thread."""
         return self._values.get(identity, _NONE)
 
     def asked(self, names: fields.Names) -> list[Identity]:
-        """Return the entries that have a value under one of some names."""
+        """Return the entries that have a volatile field with one of these names."""
         groups = [group for paths, group in self._groups.items() if names.are_at(paths)]
         return [identity for group in groups for identity in group]

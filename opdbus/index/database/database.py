@@ -1,4 +1,4 @@
-"""The SQLite file: opening it, recognizing it as ours, and explaining SQLite's errors."""
+"""Opening, verification and schema migration of the SQLite file, and advice for its errors."""
 
 import os
 import sqlite3
@@ -12,10 +12,10 @@ from opdbus.history import ledger
 from opdbus.index.database import change_log
 from opdbus.platform.regular_files import set_aside
 
-# Marks the file as ours in its header: "opdb".
+# application_id in the file header: "opdb".
 _APPLICATION: Final = 0x6F706462
 _VERSION: Final = 6
-# Of every version.
+# Tables that every schema version has.
 _TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
 _OBJECTS: Final = """
 CREATE TABLE objects (
@@ -54,7 +54,7 @@ CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
     INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
 END;
 """
-# What is counted as other than declared, with names of fields and no values.
+# Current drift, with the names of the fields and without values.
 _DRIFTS: Final = """
 CREATE TABLE drifts (
     plugin TEXT NOT NULL,
@@ -66,13 +66,13 @@ CREATE TABLE drifts (
     PRIMARY KEY (plugin, kind, name)
 ) WITHOUT ROWID;
 """
-# Vectors are many and long: without it, all are read to find those of a text.
+# Without it, finding the vectors of a text reads the whole table.
 _VECTORS: Final = "CREATE INDEX vectors_by_text ON vectors (text_digest);"
-# A start looks for what lived as long as a connection: without it, in all objects.
+# Startup looks for transient objects: without it, that reads the whole table.
 _PASSING: Final = "CREATE INDEX IF NOT EXISTS objects_passing ON objects (id) WHERE passing = 1;"
 _SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS + change_log.SCHEMA + _PASSING
-# What makes a database of each version one of the next; where objects get new columns, the
-# version of what they were written by differs, too, and they are written anew.
+# Statements that migrate a schema version to the next. Defaults of new columns of objects suffice:
+# records.WRITTEN_BY then differs too, so that all objects are rendered again.
 _MIGRATIONS: Final = {
     1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
     2: ledger.SCHEMA + _DRIFTS,
@@ -93,18 +93,18 @@ _ADVICE: Final = {
     sqlite3.SQLITE_PERM: _RIGHTS,
     sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
 }
-# Instructions of SQLite's machine between two reports of a long statement: some milliseconds' work.
+# Virtual machine instructions between two calls of the progress handler: some milliseconds.
 _INSTRUCTIONS: Final = 1_000_000
 _UNREADABLE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-# SQLite's driver has no code for text that is not UTF-8, which only damage makes.
+# The driver's error for text that is not UTF-8 has no code; only damage causes it.
 _NOT_UTF8: Final = "Could not decode to UTF-8"
 
 
 class Damaged(StoreError):
-    """The file is not a complete database of op-dbus: the next start sets it aside."""
+    """Error for a damaged or foreign database file, which the next start sets aside."""
 
     def __init__(self, path: Path, reason: object) -> None:
-        """Say what is wrong with the database at `path`, and what happens next."""
+        """Build the message from the path and the reason, with advice."""
         self.reason = f"the database {path} is damaged: {reason}"
         advice = "op-dbus sets it aside at its next start and builds a new one"
         super().__init__(
@@ -113,22 +113,22 @@ class Damaged(StoreError):
 
 
 class NewerStore(StoreError):
-    """A newer op-dbus wrote the database, so that restarting this one does not help."""
+    """Error for a database of a newer op-dbus; restarting this one does not help."""
 
     exit_code = 2
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether the database, or the folder of its log, cannot be written."""
+    """Return whether the database exists, and it or its directory cannot be written."""
     exists = os.path.exists(path)  # noqa: PTH110 -- Path.exists() raises where it may not look
     parts = (path, path.parent)
     return exists and not all(os.access(part, os.W_OK, effective_ids=True) for part in parts)
 
 
 def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
-    """Open the database for writing, and create it if there is none; raises StoreError.
+    """Open the database for writing; create it, or migrate an older schema; raises StoreError.
 
-    `on_progress` is called now and then while the tables of an older version are changed.
+    `on_progress` is called repeatedly during a migration. The caller closes the connection.
     """
     with guarded(path):
         _make(path)
@@ -138,7 +138,7 @@ def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
             version = _recognize(database, path)
             _tune(database)
             if version < _VERSION:
-                # it returns nothing, since anything else would end the statement
+                # returns None: a true result would abort the statement
                 database.set_progress_handler(on_progress, _INSTRUCTIONS)
                 _bring_up(database, version)
                 database.set_progress_handler(None, 0)
@@ -149,7 +149,7 @@ def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a database of op-dbus read-only; raises StoreError."""
+    """Open a database of op-dbus read-only; raises StoreError. The caller closes it."""
     with guarded(path):
         database = open_read_only(path)
         try:
@@ -161,8 +161,8 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open any database and write nothing, also no log beside it; raises sqlite3.Error."""
-    # without `immutable` SQLite creates a log where there is none
+    """Open any SQLite file without writing it or creating a WAL; raises sqlite3.Error."""
+    # without `immutable`, SQLite creates a missing WAL
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     uri = f"{path.absolute().as_uri()}?{mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
@@ -175,7 +175,7 @@ def _require_content(version: int, path: Path) -> None:
 
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of the system into StoreError."""
+    """Translate sqlite3.DatabaseError and OSError into StoreError, with advice."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -192,7 +192,7 @@ def guarded(path: Path) -> Iterator[None]:
 
 
 def _is_full(path: Path) -> bool:
-    """Return whether the file system is full: then SQLite's errors are of many kinds."""
+    """Return whether the file system is full, for which SQLite reports various errors."""
     try:
         return os.statvfs(path.parent).f_bavail == 0
     except OSError:
@@ -213,13 +213,13 @@ def _make(path: Path) -> None:
 
 
 def _recognize(database: sqlite3.Connection, path: Path) -> int:
-    """Return the version of our database, 0 for an empty file; raises NewerStore, Damaged."""
+    """Return the schema version, 0 for an empty file; raises NewerStore, Damaged."""
     application = database.execute("PRAGMA application_id").fetchone()[0]
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
     tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
     if not tables and not application and not version:
         return 0
-    # the first op-dbus set the version only
+    # the first release set user_version but not application_id
     if application not in {0, _APPLICATION} or not (tables >= _TABLES and version > 0):
         raise Damaged(path, "another program made it, or a part of it is missing")
     if version > _VERSION:
@@ -231,7 +231,7 @@ def _recognize(database: sqlite3.Connection, path: Path) -> int:
 
 
 def _bring_up(database: sqlite3.Connection, version: int) -> None:
-    """Make the tables, or those of an older version as they are now; all of it or nothing."""
+    """Create the tables, or migrate those of an older version, in one transaction."""
     older = [_MIGRATIONS[number] for number in range(version, _VERSION)] if version else []
     steps = f"{'; '.join(older)};" if older else _SCHEMA
     database.executescript(
@@ -242,10 +242,11 @@ def _bring_up(database: sqlite3.Connection, version: int) -> None:
 
 def _tune(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA journal_mode = WAL")
-    # in WAL mode NORMAL survives a killed process, and a power cut leaves it consistent
+    # in WAL mode, NORMAL keeps commits when the process is killed; after a power cut the database
+    # is consistent but may lack the last commits
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA secure_delete = ON")
-    # in bytes; a log that was longer is cut once it was copied
+    # in bytes; a longer WAL is truncated after a checkpoint
     database.execute("PRAGMA journal_size_limit = 8388608")
-    # in KiB; the indexes of 100,000 objects fit, which SQLite otherwise reads again for each object
+    # in KiB; holds the indexes of 100,000 objects, which are otherwise read again for each insert
     database.execute("PRAGMA cache_size = -8192")

@@ -1,4 +1,4 @@
-"""Lexical search: what has words, phrases and values of a question, in the database."""
+"""Full-text search of objects in SQLite's FTS5 table `lexicon`, and reads of its index."""
 
 import json
 import sqlite3
@@ -11,39 +11,39 @@ from numpy.typing import NDArray
 from opdbus.history.full_text import FullText, quoted
 from opdbus.state.object import Json
 
-# Characters of a list of numbers that are read at a time: some milliseconds' work.
+# Characters of a number list parsed at a time: some milliseconds.
 _PARSED: Final = 1 << 17
-# A number of FTS5 goes on in the next byte if this bit is set.
+# Continuation bit of an FTS5 varint.
 _MORE: Final = 128
 
 
 class FulltextTable(FullText):
-    """The words of objects through one connection that reads."""
+    """FTS5 table of objects on one connection."""
 
-    # of name, text and words
+    # BM25 weights of the columns name, text and words
     weights = 4.0, 2.0, 1.0
 
     def __init__(self, database: sqlite3.Connection) -> None:
         super().__init__(database, "lexicon", *self.weights)
 
     def mean_length(self) -> float:
-        """Return how many words an object has, on the average; at least 1."""
-        # the first of FTS5's records: how many rows there are, and the words of each column
+        """Return the mean number of words of an object, at least 1."""
+        # FTS5's averages record: number of rows, then number of words in each column
         query = "SELECT block FROM lexicon_data WHERE id = 1"
         rows, *words = _varints(self._database.execute(query).fetchone()[0]) or [0]
         return max(1.0, sum(words) / max(1, rows))
 
     def length(self, number: int) -> int:
-        """Return how many words an object has, by id."""
+        """Return the number of words of the object with an id."""
         query = "SELECT sz FROM lexicon_docsize WHERE id = ?"
         return sum(_varints(self._database.execute(query, (number,)).fetchone()[0]))
 
     def vocabulary(
         self,
     ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the stems of all words, their lengths, how many objects have each, and how often.
+        """Return all stems, and by stem its bytes, its objects, and its occurrences.
 
-        The stems are in order, one after the other.
+        The stems are sorted and concatenated as UTF-8; the arrays have their order.
         """
         stems, lengths, objects, times = (
             self._listing("row")
@@ -57,9 +57,9 @@ class FulltextTable(FullText):
         return stems or b"", _numbers(lengths), _numbers(objects), _numbers(times)
 
     def occurrences(self, first: bytes, last: bytes) -> NDArray[np.int64]:
-        """Return where the stems from the first to the last one occur, those of each together.
+        """Return the occurrences of all stems between `first` and `last` inclusive, by stem.
 
-        An occurrence is 4 id + 0, 1 or 2 in a name, a text, or words.
+        An occurrence is 4 * id + column, where the column is 0 (name), 1 (text) or 2 (words).
         """
         (found,) = (
             self._listing("instance")
@@ -73,14 +73,14 @@ class FulltextTable(FullText):
         return _numbers(found)
 
     def rows(self, ids: Sequence[int]) -> dict[int, tuple[str, str, str]]:
-        """Return the name, the text and the words of objects, by id."""
+        """Return (name, text, words) of objects, by id."""
         query = (
             "SELECT id, name, text, words FROM objects WHERE id IN (SELECT value FROM json_each(?))"
         )
         return {number: row for number, *row in self._database.execute(query, (json.dumps(ids),))}
 
     def beginning(self, word: str, limit: int) -> list[str]:
-        """Return the texts, in lower case, of objects with words that begin so."""
+        """Return text and words, in lower case, of at most `limit` objects with a word prefix."""
         (texts,) = self._database.execute(
             "SELECT json_group_array(lower(text || ' ' || words)) FROM objects WHERE id IN"
             " (SELECT rowid FROM lexicon WHERE lexicon MATCH ? LIMIT ?)",
@@ -89,7 +89,7 @@ class FulltextTable(FullText):
         return list(json.loads(texts))
 
     def known(self, words: Sequence[str]) -> list[str]:
-        """Return those of some words that objects have, in any form."""
+        """Return the words that an object has, compared by stem."""
         (found,) = self._database.execute(
             "SELECT json_group_array(value) FROM json_each(?) WHERE EXISTS"
             " (SELECT 1 FROM lexicon WHERE lexicon MATCH '\"' || value || '\"')",
@@ -98,7 +98,7 @@ class FulltextTable(FullText):
         return list(json.loads(found))
 
     def begun(self, beginnings: Sequence[str]) -> list[str]:
-        """Return those with which words of objects begin, and go on, of some of letters only."""
+        """Return the `beginnings`, of letters only, that are proper prefixes of indexed stems."""
         (found,) = (
             self._listing("instance")
             .execute(
@@ -113,7 +113,10 @@ class FulltextTable(FullText):
     def properties_having(
         self, phrase: str, limit: int, longest: int
     ) -> list[tuple[int, dict[str, Json]]]:
-        """Return (id, properties) of objects that have a phrase; none that is longer."""
+        """Return (id, properties) of objects with a phrase, of the first `limit` in the index.
+
+        Objects whose properties have more than `longest` characters of JSON are left out.
+        """
         listed = json.dumps(self.having(phrase, limit))
         return self.sift(
             0,
@@ -125,8 +128,11 @@ class FulltextTable(FullText):
     def sift(
         self, after: int, clause: str, values: Sequence[str | int], limit: int
     ) -> list[tuple[int, dict[str, Json]]]:
-        """Return (id, properties) of the next objects of which an SQL clause is true."""
-        # as one row: see FullText; and as one JSON text, which is read in half of the time
+        """Return (id, properties) of objects after an id that meet an SQL clause, by id.
+
+        At most `limit`. The clause must be a constant; its parameters are `values`.
+        """
+        # as one row, for the reason in FullText, and as one JSON text, which parses faster
         ids, contents = self._database.execute(
             "SELECT group_concat(id), group_concat(properties) FROM"  # noqa: S608 -- the clause is our own
             f" (SELECT * FROM objects WHERE id > ? AND ({clause}) ORDER BY id LIMIT ?)",
@@ -137,7 +143,10 @@ class FulltextTable(FullText):
         return list(zip(map(int, ids.split(",")), json.loads(f"[{contents}]"), strict=True))
 
     def _listing(self, kind: str) -> sqlite3.Connection:
-        """Make a table of what is indexed: of this connection only, and nothing is stored in it."""
+        """Create the fts5vocab table temp.KIND of the index; return the connection.
+
+        The table belongs to this connection and stores nothing.
+        """
         self._database.execute(
             f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{kind}"
             f" USING fts5vocab (main, lexicon, {kind})"
@@ -146,7 +155,7 @@ class FulltextTable(FullText):
 
 
 def _varints(record: bytes) -> list[int]:
-    """Return the numbers of a record of FTS5."""
+    """Decode the varints of an FTS5 record."""
     found, number = [], 0
     for byte in record:
         number = number << 7 | byte % _MORE
@@ -157,7 +166,7 @@ def _varints(record: bytes) -> list[int]:
 
 
 def _numbers(listed: str | None) -> NDArray[np.int64]:
-    """Read numbers in parts, so that other threads run between: the GIL is held for each."""
+    """Parse comma-separated integers in parts, since parsing holds the GIL."""
     listed, start, found = listed or "", 0, [np.empty(0, np.int64)]
     while start < len(listed):
         end = listed.find(",", start + _PARSED)

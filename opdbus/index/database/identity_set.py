@@ -1,4 +1,4 @@
-"""Which objects a source still has."""
+"""Compact set of the identities of one source."""
 
 from collections.abc import Collection
 
@@ -9,10 +9,9 @@ from opdbus.state.object import Identity
 
 
 class IdentityHashSet:
-    """Identities of one source by the hashes of what they name, each given once.
+    """Set of identities of one source as 64-bit hashes of their object ids.
 
-    A million are 8 MB; a set of them takes 110 MB, and nothing else runs for 24 ms when it grows.
-    Two have the same hash as seldom as random numbers of 64 bits are the same.
+    Takes 8 bytes an identity. Hash collisions are ignored. Each identity must be added only once.
     """
 
     def __init__(self, identities: Collection[Identity] = ()) -> None:
@@ -20,24 +19,24 @@ class IdentityHashSet:
         self.add(identities)
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of identities."""
         return sum(map(len, self._parts))
 
     def add(self, identities: Collection[Identity]) -> None:
-        """Add some."""
+        """Add identities that are not in the set."""
         keys = (hash(identity[1:]) for identity in identities)
         self._parts.append(np.fromiter(keys, np.int64, len(identities)))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all identities."""
         self._parts.clear()
 
     def keys(self) -> NDArray[np.uint64]:
-        """Return their hashes in order."""
+        """Return the hashes, ascending."""
         return np.sort(np.concatenate(self._parts).astype(np.uint64))
 
     def lacks(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return which things (keys,), given by their hashes, are not among them; some are."""
+        """Return a mask (keys,) of the hashes that are not in the set, which must not be empty."""
         known = self.keys()
         at = np.searchsorted(known, keys)
         return np.asarray(known.take(at, mode="clip") != keys)

@@ -1,4 +1,4 @@
-"""Whose objects may be replaced and withdrawn by whom. Pure."""
+"""Rules for which user may replace or withdraw an object. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +11,7 @@ ROOT: Final = 0
 
 
 def require_owner(entry: Entry, owner: int) -> None:
-    """Raise AccessDenied if an entry that is to be replaced is another's."""
+    """Raise AccessDenied unless `owner` may replace an entry: its owner, or root."""
     if owner not in {ROOT, entry.owner}:
         raise AccessDenied(
             f"{'/'.join(entry.identity[1:])} of {entry.identity.source} belongs to uid"
@@ -20,7 +20,10 @@ def require_owner(entry: Entry, owner: int) -> None:
 
 
 def owned(entries: Sequence[Entry], owner: int) -> list[Entry]:
-    """Return those of the entries about a thing that an owner published; raises AccessDenied."""
+    """Return the published entries of an object that `owner` may withdraw.
+
+    Raises AccessDenied if there is none. `entries` must not be empty.
+    """
     published = [e for e in entries if e.identity.source.startswith(PUBLISHED)]
     mine = [e for e in published if owner in {ROOT, e.owner}]
     if not mine:

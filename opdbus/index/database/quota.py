@@ -1,4 +1,4 @@
-"""Limits of what publishers may store, for each user and for all."""
+"""Limits on the objects that publishers may store, for each user and for all users."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -9,22 +9,19 @@ from opdbus.errors import LimitsExceeded
 from opdbus.index.database.store import Entry, Record
 from opdbus.state.object import PUBLISHED, Identity
 
-# A source, a plugin and a kind.
+# (source, plugin, kind).
 Sort: TypeAlias = tuple[str, str, str]
 
 
 class Quota(NamedTuple):
-    """Number of objects, bytes of their names, properties and texts, and what they may be of.
-
-    Objects are of a source, a plugin and a kind.
-    """
+    """Number of objects, their size in bytes as Record.size, and number of distinct Sorts."""
 
     objects: int
     size: int
     sorts: int = 1000
 
 
-# What all users together may publish, as much as so many of them.
+# The quota of all users together, as a multiple of the quota of one.
 _USERS: Final = 4
 _SETTINGS: Final = BY_KEY["publish_objects"], BY_KEY["publish_bytes"]
 _UNITS: Final = (
@@ -40,44 +37,47 @@ OF_EACH: Final = Quota(*(setting.parse(setting.default) for setting in _SETTINGS
 
 
 def of_all(of_each: Quota) -> Quota:
-    """Return what all users together may publish."""
+    """Return the quota of all users together."""
     return Quota(*(_USERS * most for most in of_each))
 
 
 class Usage:
-    """What publishers store now, by uid; all together may store four times as much by default."""
+    """Current usage of publishers by uid, checked against the quotas."""
 
     def __init__(self, of_each: Quota = OF_EACH, of_all_users: Quota | None = None) -> None:
         self._of_each = of_each
         self._of_all = of_all_users or of_all(of_each)
         self._objects: Counter[int] = Counter()
         self._sizes: Counter[int] = Counter()
-        # how many objects of each source, plugin and kind each owner has
+        # number of objects by owner and Sort
         self._sorts: dict[int, Counter[Sort]] = defaultdict(Counter)
 
     def count(self, entry: Entry, sign: Literal[1, -1]) -> None:
-        """Count an entry that was added, or with -1 one that was removed."""
+        """Add an entry to the usage of its owner, or subtract it; ignore unpublished ones."""
         if entry.identity.source.startswith(PUBLISHED):
             self._objects[entry.owner] += sign
             self._sizes[entry.owner] += sign * entry.size
             self.count_sort(entry.owner, entry.identity[:3], sign)
 
     def count_sort(self, owner: int, sort: Sort, more: int) -> None:
-        """Count how many more objects a user has of a source, a plugin and a kind."""
+        """Add `more`, which may be negative, to a user's number of objects with a Sort."""
         counts = self._sorts[owner]
         counts[sort] += more
         if not counts[sort]:
             del counts[sort]
 
     def add(self, owner: int, more: Quota) -> None:
-        """Count what a user has published."""
+        """Add `more`, which may be negative, to a user's objects and size."""
         self._objects[owner] += more.objects
         self._sizes[owner] += more.size
 
     def require_room(
         self, records: Iterable[Record], known: Callable[[Identity], Entry | None]
     ) -> None:
-        """Raise LimitsExceeded if there is no room for records beside those that they replace."""
+        """Raise LimitsExceeded if storing published records would exceed a quota.
+
+        `known` returns the entry that a record replaces.
+        """
         objects: Counter[int] = Counter()
         sizes: Counter[int] = Counter()
         sorts: dict[int, set[Sort]] = defaultdict(set)

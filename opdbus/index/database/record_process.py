@@ -1,7 +1,6 @@
-"""Records of a large state file's objects, made in a child process while others are stored.
+"""Child process that reads a large state file and builds its records while others are stored.
 
-To read 100,000 objects and make their records takes as long as to store them, and Python computes
-on one processor at a time: the event loop would wait for each turn of the thread that reads.
+A thread would hold the GIL for as long as storing takes, and the event loop would wait for it.
 """
 
 import marshal
@@ -25,11 +24,11 @@ from opdbus.state.object import Identity, StateObject
 
 log = structlog.get_logger()
 
-# Sent together: some milliseconds' work.
+# Objects sent together: some milliseconds.
 _TOGETHER: Final = 250
-# The first part: the file was read, and is good.
+# The first part: the file was read and is valid.
 _READ: Final = b"read"
-# Values of a row that say which object it is; there are no others where that has not changed.
+# Values of an identity in a row; the row of an unchanged object has only these.
 _OF_IDENTITY: Final = len(Identity._fields)
 
 
@@ -39,10 +38,12 @@ _OF_IDENTITY: Final = len(Identity._fields)
 def stream(
     file: StateFile, same: str = ""
 ) -> tuple[IdentityHashSet, Iterator[StateObject | Record]]:
-    """Read a file as `StateFile.stream` does; raises ChildFailed where it does not begin.
+    """Read a file as `StateFile.stream` does, in a child process.
 
-    A file whose signature is the `same` is known. The identities are complete after the last
-    object. Where the child ends before, this process goes on. To be used by a thread.
+    Return all identities, complete only after the last object, and an iterator of the changed
+    objects. A file with the signature `same` is unchanged. If the child fails while the iterator
+    runs, this process reads the file again and yields its objects. Raises ChildFailed if the child
+    fails before. Blocks: call it on a worker thread.
     """
     try:
         with os.fdopen(os.memfd_create("known"), "wb") as known:
@@ -88,13 +89,13 @@ def _record(row: tuple[Any, ...]) -> Record:
 
 
 def _parts(request: dict[str, Any]) -> Iterator[bytes]:
-    """Yield what `stream` receives."""
+    """Yield the messages that `stream` receives."""
     child.go_second()
     file, recorder = StateFile(Path(request["path"])), Recorder()
     with os.fdopen(request["known"], "rb") as known:
         known.seek(0)
         file.recall(marshal.loads(known.read()))  # noqa: S302 -- our own parent made it
-    # all that is made here stays
+    # garbage collection would find nothing: what is made here stays in use
     with gc_tuning.paused():
         present, objects = file.stream(request["same"])
         yield _READ
@@ -109,7 +110,7 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
 
 
 def _as_they_were(identities: Iterable[Identity]) -> Iterator[bytes]:
-    """Yield the identities of what has not changed."""
+    """Yield the identities of unchanged objects."""
     for some in batches(identities, _TOGETHER):
         yield marshal.dumps([*map(tuple, some)])
 

@@ -1,4 +1,4 @@
-"""Objects rendered for the store; the store loaded at start, and changed in transactions."""
+"""Construction of database records from objects, and the transactions that store them."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from opdbus.language import object_text, tables, vocabulary
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
-# At most 5 MB, and more than the indexer tokenizes at a time.
+# Texts kept in memory: more than the indexer tokenizes at a time, at most 5 MB.
 _MAX_RECENT: Final = 20_000
-# Which state file it is that all declared objects are of, once they are.
+# Fact: versions and signature of the state file whose objects are stored, "" if those changed.
 DECLARED: Final = "declared"
 REDACTED_BY: Final = f"redaction {redact.VERSION}, "
 WRITTEN_BY: Final = (
@@ -26,7 +26,7 @@ WRITTEN_BY: Final = (
 
 
 class Draft(NamedTuple):
-    """An object, its properties as JSON, and its fingerprint."""
+    """An object, its properties as canonical JSON, and its fingerprint."""
 
     item: StateObject
     properties: str
@@ -34,26 +34,29 @@ class Draft(NamedTuple):
 
 
 def draft(item: StateObject) -> Draft:
-    """Make what tells whether an object is stored just so."""
+    """Compute the fingerprint of an object, by which it is compared with its entry."""
     properties = item.json()
     return Draft(item, properties, item.fingerprint_of(properties))
 
 
 class Recorder:
-    """Renders and hashes objects, which are redacted already; made for some at a time."""
+    """Renderer of records from redacted objects.
+
+    Remembers the keys of the objects, so use one for a batch and drop it.
+    """
 
     def __init__(self) -> None:
         self._vocabulary = vocabulary.Reader()
 
     def record(self, item: StateObject, owner: int, now: int, *, transient: bool) -> Record:
-        """Make the record of an object."""
+        """Return the record of an object; `now` is in seconds since 1970."""
         (made,) = self.records([draft(item)])
         return made._replace(owner=owner, updated_at=now, transient=transient)
 
     def records(self, drafts: Sequence[Draft]) -> list[Record]:
-        """Make the records of root's objects, which have no time yet.
+        """Return records with owner root and `updated_at` 0.
 
-        Each step is taken for all: all steps for one after the other take a third longer.
+        Each step runs for all drafts before the next, which is faster than one draft at a time.
         """
         items = [item for item, _, _ in drafts]
         renderings = [*map(object_text.render, items)]
@@ -68,55 +71,58 @@ class Recorder:
 
 
 class RecentTexts:
-    """The texts rendered last, by digest, so that the indexer need not read them again."""
+    """Cache of recently rendered texts by digest, so that the indexer need not read them."""
 
     def __init__(self) -> None:
         self._texts: dict[bytes, str] = {}
 
     def add(self, records: Sequence[Record]) -> None:
-        """Keep the texts of new records, and drop the oldest ones beyond the limit."""
+        """Add the texts of records, and drop the oldest ones beyond the limit."""
         self._texts |= {record.text_digest: record.text for record in records[-_MAX_RECENT:]}
         more = max(0, len(self._texts) - _MAX_RECENT)
         for text_digest in [*islice(self._texts, more)]:
             del self._texts[text_digest]
 
     def take(self, digests: Iterable[bytes], *, again: bool = False) -> dict[bytes, str]:
-        """Return the kept ones of some texts, and remove them unless they are wanted `again`."""
+        """Return the cached ones of these texts, and remove them unless wanted `again`."""
         take = self._texts.__getitem__ if again else self._texts.pop
         return {d: take(d) for d in digests if d in self._texts}
 
     def clear(self) -> None:
-        """Drop all: also texts of objects that are gone, and of those that had their vectors."""
+        """Drop all texts."""
         self._texts.clear()
 
 
 class Update(NamedTuple):
-    """What is to be changed in one transaction, and why.
+    """Changes of one transaction, and their causes.
 
-    `known` are the entries that records replace and that events are about. Of what was `withdrawn`,
-    no values are kept.
+    `known` are the entries that `records` replace and that `events` concern. If `withdrawn`, the
+    values of the objects in `gone` are erased from history.
     """
 
     records: Sequence[Record]
     gone: Sequence[Entry]
     known: Mapping[Identity, Entry]
     why: Callable[[Identity], Why]
-    # what happened to objects without changing them
+    # events that changed no field
     events: Mapping[Identity, Why] = {}
     withdrawn: bool = False
 
 
 class Committed(NamedTuple):
-    """The entries of the records, the numbers of the rows of history, and which texts changed."""
+    """Result of `commit`: the entries of the records, and the new rows of history."""
 
     entries: list[Entry]
     rows: range
-    # for each row whose object has another text: its number, and the digests before and after
+    # (row number, text digest before, text digest after) of each changed object
     moved: list[tuple[int, bytes, bytes]]
 
 
 def commit(store: Store, update: Update, generation: int, at: int, boot: str) -> Committed:
-    """Store records, remove entries and write what changed down, in one transaction."""
+    """Store records, remove entries and append their changes to history in one transaction.
+
+    `at` is in seconds since 1970; `boot` is the id of this run of the host.
+    """
     records, gone = update.records, update.gone
     with store.transaction():
         before = store.content([entry.id for entry in (*update.known.values(), *gone)])
@@ -136,7 +142,7 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
 
 
 def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
-    """Yield what changes, that of each object once."""
+    """Yield the changes of an update, one for each object."""
     for record in update.records:
         yield from _put(update, record, before)
     for left in update.gone:
@@ -148,7 +154,7 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
 
 
 def _put(update: Update, record: Record, before: Mapping[int, Content]) -> Iterator[Change]:
-    """Yield what a record changes: nothing where the object is stored just so."""
+    """Yield the change that a record makes, none if no field differs and there is no event."""
     entry, why = update.known.get(record.identity), update.why(record.identity)
     old = before.get(entry.id) if entry else None
     what: change.What = "changed" if entry else "appeared"
@@ -170,7 +176,7 @@ def _gone(update: Update, entry: Entry, old: Content | None) -> Change:
     fields = change.differences(_read(old), None)
     item = Change(entry.identity, "gone", update.why(entry.identity), fields)
     if update.withdrawn:
-        # it says that the values of all rows before were erased
+        # NOTHING_KEPT records that the values of earlier rows were erased
         return of_change(item._replace(fields=change.NOTHING_KEPT), "")
     return of_change(item, old.text) if old and not entry.transient else _without_values(item)
 
@@ -197,9 +203,10 @@ def _moved(
 
 
 def begin(store: Store, boot: str, at: int) -> str:
-    """Note which run of the host this is, and return why things have changed since the last.
+    """Store the boot id, remove transient objects, and return the cause of later changes.
 
-    What lived as long as a connection is gone.
+    The cause is change.START if the host has not rebooted since the last run, else change.BOOT. A
+    read-only store is not changed.
     """
     before = store.fact("boot")
     cause = change.START if before == boot else change.BOOT

@@ -1,4 +1,4 @@
-"""Objects and vectors on disk: the statements on the SQLite database."""
+"""One connection to the SQLite database, with the statements on objects, vectors and drift."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
 """
 _VECTORS: Final = "INSERT OR REPLACE INTO vectors (key, text_digest, data)"
 _LAST_ID: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'objects'"
-# The size of an object in bytes, as Record.size.
+# SQL for the size of an object in bytes, as Record.size.
 _SIZE: Final = " + ".join(
     f"length(CAST({column} AS BLOB))" for column in ("name", "properties", "text", "words")
 )
@@ -47,33 +47,33 @@ _COLUMNS: Final = (
     "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing,"
     f" {_SIZE}, traits"
 )
-# The fields of a record that become fields of its entry.
+# The fields that an entry copies from its record.
 _CATALOGUED: Final = attrgetter(
     "owner", "fingerprint", "text_digest", "updated_at", "transient", "size", "traits"
 )
 _BYTES: Final = 256
-# Rows that are Python objects at a time.
+# Rows fetched at a time.
 _READ: Final = 4096
-# The tables for full text search, which keep deleted words until they are cleaned.
+# FTS5 tables; they keep deleted words until they are cleaned.
 WORD_TABLES: Final = ("lexicon", "sentence_words")
-# The fact that is there while deleted words may be in the files.
+# Fact: present while the file may contain deleted words.
 UNCLEAN: Final = "unclean"
-# Pages of such a table that are written at a time: some milliseconds' work.
+# Pages of an FTS5 table merged at a time: some milliseconds.
 _MERGED: Final = 100
-# What FTS5 keeps words in.
+# Columns of FTS5's %_idx table.
 _TERMS: Final = "segid, term, pgno"
-# Records of it that are rewritten in one transaction: about a MiB.
+# Records of FTS5's %_data table rewritten in one transaction: about 1 MiB.
 RENEWED: Final = 256
-# How long a statement waits for another program.
+# How long a statement waits for a lock of another connection.
 _BUSY_SECONDS: Final = 10.0
-# About as much as one write, such as a batch of vectors.
+# About the size of one write, such as a batch of vectors.
 _PROBE_CHARACTERS: Final = 64 << 10
-# SQLite looks every so many steps of a statement whether it is to stop: some milliseconds.
+# Virtual machine instructions between two checks for a stop: some milliseconds.
 _STEPS: Final = 100_000
 
 
 class Entry(NamedTuple):
-    """A stored object as the catalogue holds it: without its content."""
+    """Stored object without its content, as the catalogue holds it."""
 
     id: int
     identity: Identity
@@ -84,12 +84,12 @@ class Entry(NamedTuple):
     transient: bool
     # in bytes, as Record.size
     size: int = 0
-    # which values of the vocabulary it has: vocabulary.Traits
+    # vocabulary.Traits as bytes
     traits: bytes = bytes(TRAIT_BYTES)
 
 
 class Record(NamedTuple):
-    """A new or changed object, ready to be stored.
+    """New or changed object, ready to be stored.
 
     `words` is for lexical search only; a `transient` object is removed at the next start.
     """
@@ -103,21 +103,21 @@ class Record(NamedTuple):
     text_digest: bytes
     updated_at: int
     transient: bool = False
-    # which values of the vocabulary it has: vocabulary.Traits
+    # vocabulary.Traits as bytes
     traits: bytes = bytes(TRAIT_BYTES)
 
     @property
     def size(self) -> int:
-        """Its size in bytes: name, properties and texts."""
+        """The size in bytes of name, properties, text and words as UTF-8."""
         name, properties, text, words = self.identity.name, self.properties, self.text, self.words
         if name.isascii() and properties.isascii() and text.isascii() and words.isascii():
-            # most are, and it takes half the time
+            # fast path, which most objects take
             return len(name) + len(properties) + len(text) + len(words)
         return sum(len(part.encode()) for part in (name, properties, text, words))
 
 
 class Stored(NamedTuple):
-    """An object as it is stored, by id."""
+    """Stored object with its id."""
 
     id: int
     record: Record
@@ -125,7 +125,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a stored object."""
+    """Content of a stored object; `properties` are JSON."""
 
     properties: str
     text: str
@@ -133,7 +133,7 @@ class Content:
 
 
 class Store:
-    """A connection to the database, for one thread at a time."""
+    """Connection to the database, for one thread at a time. The caller closes it."""
 
     def __init__(
         self,
@@ -143,9 +143,10 @@ class Store:
         *,
         is_read_only: bool = False,
     ) -> None:
-        """Open the database; raises StoreError. Set `stopping` to roll back a long transaction.
+        """Open the database; raises StoreError.
 
-        `on_progress` is called now and then while long work goes on, on the thread that does it.
+        Setting `stopping` makes long transactions fail and roll back. `on_progress` is called
+        repeatedly during long work, on the thread that does it.
         """
         self.path = path
         self.is_read_only = is_read_only
@@ -165,33 +166,33 @@ class Store:
         self._database.close()
 
     def interrupt(self) -> None:
-        """Abort the statement that another thread runs, which then changes nothing."""
+        """Abort the running statement, which then changes nothing; call from another thread."""
         self._database.interrupt()
 
     def interrupt_when_stopping(self) -> None:
-        """Abort this connection's statements once the daemon is stopping, later ones too."""
+        """Make current and later statements of this connection fail once `stopping` is set."""
         self._database.set_progress_handler(self._stopping.is_set, _STEPS)
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Turn errors of SQLite into StoreError."""
+        """Translate errors of SQLite and of the system into StoreError."""
         return database.guarded(self.path)
 
     def require_running(self) -> None:
-        """Raise StoreError if the daemon is stopping."""
+        """Raise StoreError if the daemon is stopping, else report progress."""
         if self._stopping.is_set():
             raise StoreError("op-dbus is stopping: nothing of this was kept")
         self._on_progress()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit everything inside; roll it back after an error."""
+        """Run the body in a write transaction: commit at its end, roll back on an error."""
         with self.guarded(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             yield
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """See the database inside as it is at the first look."""
+        """Run the body in a read transaction, on the state of the database at its first read."""
         self._database.execute("BEGIN")
         try:
             yield
@@ -199,15 +200,15 @@ class Store:
             self._database.execute("COMMIT")
 
     def sync(self) -> None:
-        """Make sure that all that was committed is on the disk."""
+        """Sync commits to the disk with a passive checkpoint."""
         self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def keep_log(self, pages: int) -> None:
-        """Copy the log to the database after so many pages."""
+        """Set the number of WAL pages after which SQLite checkpoints."""
         self._database.execute(f"PRAGMA wal_autocheckpoint = {pages:d}")
 
     def clean_words(self) -> None:
-        """Erase deleted words from the tables for full text search, all in one go."""
+        """Erase deleted words from all FTS5 tables; raises StoreError if the daemon is stopping."""
         for table in WORD_TABLES:
             is_begun = False
             while self.clean_more(table, is_begun=is_begun):
@@ -217,10 +218,11 @@ class Store:
             self.renew_words(table, 0, -1)
 
     def clean_more(self, table: str, *, is_begun: bool) -> bool:
-        """Erase some deleted words from a table; return whether there may be more.
+        """Run one step of erasing deleted words from a table; return whether to call it again.
 
-        FTS5 keeps what was deleted until its segments are merged: a negative number of pages begins
-        to merge all of them into one, a positive one goes on.
+        FTS5 keeps deleted words until segments are merged. Its command `merge` with a negative
+        number of pages begins to merge all segments into one; a positive number continues
+        (`is_begun`).
         """
         pages = _MERGED if is_begun else -_MERGED
         with self.transaction():
@@ -229,11 +231,11 @@ class Store:
                 f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)",  # noqa: S608 -- our own names
                 (pages,),
             )
-            # FTS5's documentation: less than 2, and nothing was merged
+            # FTS5's documentation: a difference of less than 2 means that nothing was merged
             return self._database.total_changes - before > 1
 
     def renew_terms(self, table: str) -> None:
-        """Write the index of a table for full text search to new pages: it is small."""
+        """Rewrite the small %_idx table of an FTS5 table, as `renew_words` does %_data."""
         with self.transaction():
             found = self._database.execute(f"SELECT {_TERMS} FROM {table}_idx").fetchall()  # noqa: S608 -- our own names
             self._database.execute(f"DELETE FROM {table}_idx")  # noqa: S608 -- our own names
@@ -241,10 +243,11 @@ class Store:
             self._database.executemany(into, found)
 
     def renew_words(self, table: str, after: int, most: int = RENEWED) -> int:
-        """Write records after an id to new pages, 10 ms for each MiB; return the last id, or 0.
+        """Rewrite `most` FTS5 records after an id (-1: all); return the last id, 0 at the end.
 
-        In pages that go on to be used, SQLite leaves copies of what was moved to others; pages that
-        become free are overwritten. Those at both ends of a range stay, until they are inside one.
+        Pages in use may hold remains of moved records; secure_delete overwrites pages only when
+        they become free. The pages at both ends of a range stay in use: a second pass with other
+        ranges cleans them. Takes 10 ms for each MiB.
         """
         with self.transaction():
             found = self._database.execute(
@@ -261,9 +264,9 @@ class Store:
             return last
 
     def empty_log(self, seconds: float = _BUSY_SECONDS) -> bool:
-        """Give back the room that the log takes; returns whether nobody kept us from it.
+        """Checkpoint and truncate the WAL; return False if other connections prevented it.
 
-        It waits at most so long for others that read.
+        Waits at most `seconds` for them.
         """
         self._database.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
         try:
@@ -274,7 +277,7 @@ class Store:
     # objects
 
     def entries(self, *, transient: bool | None = None) -> list[Entry]:
-        """Return the entry of every object, in the order of their changes, or of some of them."""
+        """Return all entries, only transient or only permanent ones, by ascending `updated_at`."""
         which = "TRUE" if transient is None else f"passing = {transient:d}"
         rows = self._database.execute(
             f"SELECT {_COLUMNS} FROM objects WHERE {which} ORDER BY updated_at"  # noqa: S608 -- our own constants
@@ -287,10 +290,10 @@ class Store:
     def entry_rows(
         self, after: int = 0, again: Collection[int] = (), unrendered: range = range(0)
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """Yield the fields of entries that stay, an identity as four of them, in parts.
+        """Yield rows of permanent objects in batches; columns as in Entry, the identity as four.
 
-        Of all, or of those after an id, and of some `again`. Values of the vocabulary of another
-        version, which ids that are `unrendered` have, are left out.
+        Yield first the objects with ids above `after`, then those in `again`. Objects with
+        `unrendered` ids have traits of another vocabulary, which are replaced with zeros.
         """
         traits = (
             f"CASE WHEN id BETWEEN {unrendered.start} AND {unrendered.stop - 1}"
@@ -309,19 +312,19 @@ class Store:
                 yield part
 
     def last_id(self) -> int:
-        """Return the highest id that an object ever had."""
+        """Return the highest object id ever used."""
         return int(self._database.execute(_LAST_ID).fetchone()[0])
 
     def latest(self, source: str) -> int:
-        """Return when an object of a source was changed last, in seconds since 1970; 0 if never."""
+        """Return the latest `updated_at` of a source in seconds since 1970, 0 without objects."""
         query = "SELECT max(updated_at) FROM objects WHERE source = ?"
         return int(self._database.execute(query, (source,)).fetchone()[0] or 0)
 
     def put(self, records: Collection[Record], known: Mapping[Identity, Entry] = {}) -> list[Entry]:
         """Insert objects, or replace the `known` ones, and return their entries.
 
-        Call inside a transaction. New ones get the next ids: to ask SQLite for the id of each
-        takes as long as to store it.
+        Call inside a transaction. Ids of new objects are assigned here, since asking SQLite for
+        each would double the time. Raises StoreError if the daemon is stopping.
         """
         new = count(self.last_id() + 1)
         there = (known.get(record.identity) for record in records)
@@ -333,7 +336,7 @@ class Store:
         ]
 
     def stored(self, after: int, last: int, limit: int) -> list[Stored]:
-        """Return the next objects after an id, up to the `last` one, as they are stored."""
+        """Return at most `limit` objects with ids above `after` and up to `last`, by id."""
         rows = self._database.execute(
             "SELECT id, source, plugin, kind, name, owner, properties, text, words, fingerprint,"
             " text_digest, updated_at, passing, traits"
@@ -351,11 +354,11 @@ class Store:
         return int(self._database.execute(query, (ids.start, ids.stop - 1)).fetchone()[0])
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Delete objects, not their vectors; call inside a transaction."""
+        """Delete objects by id, but not their vectors; call inside a transaction."""
         self._database.executemany("DELETE FROM objects WHERE id = ?", ((i,) for i in ids))
 
     def content(self, ids: Sequence[int]) -> dict[int, Content]:
-        """Return the content of objects by id."""
+        """Return the content of the existing objects among `ids`, by id."""
         return {
             row[0]: Content(*row[1:])
             for row in self._database.execute(
@@ -366,7 +369,7 @@ class Store:
         }
 
     def texts(self, digests: Sequence[bytes]) -> dict[bytes, str]:
-        """Return those of these texts that objects have, by digest."""
+        """Return the texts that objects have among `digests`, by digest."""
         places = ",".join("?" * len(digests))
         return dict(
             self._database.execute(
@@ -381,31 +384,31 @@ class Store:
     def put_vectors(
         self, keys: Sequence[bytes], digests: Sequence[bytes], vectors: NDArray[np.float32]
     ) -> None:
-        """Store vectors (keys, dimension) of the texts with these digests, in one commit."""
+        """Store vectors (keys, dimension) of texts in one transaction."""
         columns = keys, digests, vectors.astype("<f4", copy=False)
         rows = zip(*(map(bytearray, column) for column in columns), strict=True)
         with self.transaction():
             insert(self._database, _VECTORS, rows)
 
     def vectors_of(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return (key, little-endian float32) of those of these vectors that there are."""
+        """Return (key, little-endian float32) of the stored vectors among `keys`."""
         places = ",".join("?" * len(keys))
         query = f"SELECT key, data FROM vectors WHERE key IN ({places})"  # noqa: S608 -- only places
         return self._database.execute(query, keys).fetchall()
 
     def vectors(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (key, digest of the text, little-endian float32) of every vector."""
+        """Yield (key, text digest, little-endian float32) of every vector."""
         yield from self._database.execute("SELECT key, text_digest, data FROM vectors")
 
     def probe(self) -> None:
-        """Write and delete some bytes; raises StoreError if the database cannot be written."""
+        """Write and delete 64 KiB; raises StoreError if the database cannot be written."""
         with self.transaction():
             self.set_fact("probe", "." * _PROBE_CHARACTERS)
         with self.transaction():
             self._database.execute("DELETE FROM facts WHERE name = 'probe'")
 
     def prune_vectors(self, first: int) -> None:
-        """Delete the vectors of texts that no object has, and whose digests begin with a byte."""
+        """Delete vectors of unused texts whose digests begin with the byte `first`."""
         with self.transaction():
             self._database.execute(
                 "DELETE FROM vectors WHERE text_digest >= ? AND text_digest < ?"
@@ -415,7 +418,7 @@ class Store:
             )
 
     def forget_vectors(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Delete the vectors of those of these texts that no object has; return the texts."""
+        """Delete vectors of the unused texts among `digests`; return the texts that had any."""
         query = (
             "DELETE FROM vectors WHERE text_digest = ?1 AND NOT EXISTS"
             " (SELECT 1 FROM objects WHERE text_digest = ?1) RETURNING 1"
@@ -424,26 +427,26 @@ class Store:
             return {one for one in digests if self._database.execute(query, (one,)).fetchall()}
 
     def prune_history(self, last: int) -> int:
-        """Delete some of the oldest rows of history up to this one, and count them."""
+        """Delete some of the oldest rows of history up to `last`, and return their number."""
         with self.transaction():
             return prune(self.ledger, last)
 
     def put_sentence_vectors(
         self, engine: bytes, numbers: Sequence[int], vectors: NDArray[np.float32]
     ) -> None:
-        """Store vectors (numbers, dimension) of sentences of history, in one commit."""
+        """Store vectors (numbers, dimension) of sentences of history in one transaction."""
         with self.transaction():
             self.sentences.put(engine, numbers, vectors)
 
     def put_moved(self, rows: Sequence[tuple[float, int]]) -> None:
-        """Set the distances between the texts before and after, of rows of history."""
+        """Store (distance between the texts before and after, number) for rows of history."""
         with self.transaction():
             self.ledger.set_moved(rows)
 
     # drift
 
     def drifts(self) -> Iterator[tuple[ObjectId, str, float, str]]:
-        """Yield (thing, class, since, fields as JSON, without values) of what is counted."""
+        """Yield the stored drift: (object, class, since, field names as JSON)."""
         query = "SELECT plugin, kind, name, what, since, fields FROM drifts"
         for row in self._database.execute(query):
             yield ObjectId(*row[:3]), *row[3:]
@@ -451,7 +454,7 @@ class Store:
     def put_drifts(
         self, rows: Iterable[tuple[ObjectId, str, float, str]], gone: Iterable[ObjectId]
     ) -> None:
-        """Insert or replace what is counted, and delete what is not any more; in a transaction."""
+        """Insert or replace drift rows, and delete those of `gone`; call inside a transaction."""
         self._database.executemany(
             "DELETE FROM drifts WHERE plugin = ? AND kind = ? AND name = ?", gone
         )
@@ -460,21 +463,21 @@ class Store:
             ((*object_id, *rest) for object_id, *rest in rows),
         )
 
-    # named values
+    # facts
 
     def fact(self, name: str) -> str | None:
-        """Return a stored value."""
+        """Return the value of a fact, None if it is not stored."""
         row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
 
     def set_fact(self, name: str, value: str) -> None:
-        """Store a value; call inside a transaction."""
+        """Set a fact; call inside a transaction."""
         self._database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )
 
     def drop_fact(self, name: str) -> None:
-        """Forget a stored value; call inside a transaction."""
+        """Delete a fact; call inside a transaction."""
         self._database.execute("DELETE FROM facts WHERE name = ?", (name,))
 
     def _rows(self, ids: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
@@ -485,5 +488,5 @@ class Store:
 
 
 def _after(first: int) -> bytes:
-    """Return what comes after all digests that begin with a byte."""
+    """Return the exclusive upper bound of digests that begin with a byte."""
     return bytes([first + 1]) if first < _BYTES - 1 else b"\xff" * 32

@@ -1,4 +1,4 @@
-"""Fields of all objects in columns: conditions are met by rows, not by objects.
+"""Columnar index of the fields of all objects, for conditions on many objects at once.
 
 Owns the column index. Imports the catalogue and storage.
 """

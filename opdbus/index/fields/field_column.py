@@ -1,4 +1,4 @@
-"""One field of all objects: which rows have which values, and which of these meet a condition."""
+"""Column of one field of all objects, and evaluation of conditions on it with array operations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -13,18 +13,18 @@ from opdbus.index.catalogue.value_array import BOOLEAN, NUMBER, TEXT, ValueArray
 from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, mean_one, number
 from opdbus.state.object import Json
 
-# From here on float64 leaves out integers.
+# From here on, float64 cannot represent every integer.
 _LARGE: Final = float(1 << 53)
-# To look for so few numbers one by one takes a tenth of the time.
+# Up to this many codes are compared one by one, which is then faster than a table look-up.
 _FEW: Final = 8
-# Different values that are kept once; of a field with more, the others are kept as they come.
+# Maximal number of distinct values that are dictionary-encoded; further values are stored per row.
 _KNOWN: Final = 2048
-# What numbers begin with, or white space, also in other scripts.
+# First bytes of numbers and white space in UTF-8, also in other scripts.
 _BEFORE_NUMBERS: Final = frozenset((*b"+-0123456789 ", *range(32), *range(128, 256)))
 
 
 class Ramp:
-    """Numbers that only grow, of which the first ones are often 0, 1, 2: these take no memory."""
+    """Append-only ascending row numbers; an initial run 0, 1, 2, ... takes no memory."""
 
     def __init__(self) -> None:
         self._plain = 0
@@ -33,23 +33,23 @@ class Ramp:
 
     @classmethod
     def of(cls, plain: int, rest: NDArray[np.int32]) -> Self:
-        """Return so many plain numbers, and the rest after them."""
+        """Return a Ramp of the run 0 to `plain` - 1 followed by `rest`."""
         found = cls()
         found._plain, found._rest, found._end = plain, rest, len(rest)
         return found
 
     @property
     def plain(self) -> int:
-        """How many of the first numbers are 0, 1, 2."""
+        """The length of the initial run."""
         return self._plain
 
     @property
     def rest(self) -> NDArray[np.int32]:
-        """The numbers after these."""
+        """The numbers after the initial run."""
         return self._rest[: self._end]
 
     def add(self, numbers: Sequence[int]) -> None:
-        """Add numbers."""
+        """Append numbers, none below the last one."""
         rest = np.asarray(numbers, np.int32)
         if not self._end:
             is_plain = rest == np.arange(self._plain, self._plain + len(rest))
@@ -60,11 +60,11 @@ class Ramp:
         self._end += len(rest)
 
     def count(self, most: int) -> int:
-        """Count the numbers below one."""
+        """Return how many numbers are less than `most`."""
         return min(self._plain, most) + int(np.searchsorted(self._rest[: self._end], most))
 
     def mark(self, found: NDArray[np.bool_], is_marked: NDArray[np.bool_]) -> None:
-        """Set in `found` those of the first numbers that are marked."""
+        """Set `found` (rows,) at the first numbers for which `is_marked` is set."""
         plain = min(self._plain, len(found))
         found[:plain] |= is_marked[:plain]
         rest = is_marked[plain:]
@@ -72,30 +72,33 @@ class Ramp:
 
 
 class FieldColumn:
-    """The values of one field by row, a row may have several; for one writer and many readers."""
+    """Column of the values of one field; a row may have several.
 
-    # of its arrays
+    One thread appends; others may read meanwhile.
+    """
+
+    # names of its arrays
     NAMES: Final = ("rows", "codes", "numeric", "floats", "bytes", "starts")
 
     def __init__(self) -> None:
         self._rows = Ramp()
         self._values = ValueArray()
-        # the numbers of the first values, while there are few different ones; then each is kept by
-        # itself, the next from number `_base` on
+        # codes (numbers in `_values`) of the first values, while there are at most _KNOWN distinct
+        # ones; later values are stored one by one in `_values`, from number `_base` on
         self._codes = np.empty(0, np.uint16)
         self._coded = 0
         self._base = 0
         self._known: dict[bytes, int] | None = {}
-        # the values that compare as numbers
+        # numbers of the values that compare as numbers, and these as float64
         self._numeric = np.empty(0, np.int32)
         self._floats = np.empty(0, np.float64)
         self._numeric_end = 0
-        # which of these are so large that float64 leaves out integers
+        # indexes in `_floats` of values from _LARGE on, which are compared exactly
         self._inexact: list[int] = []
 
     @classmethod
     def of(cls, about: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the one that gave this `about` and these arrays, of which it changes none."""
+        """Return the column with the results of `about` and `arrays`; the arrays stay unchanged."""
         found = cls()
         plain, found._base, is_known, *inexact = about
         found._inexact = inexact
@@ -112,11 +115,11 @@ class FieldColumn:
 
     @property
     def about(self) -> list[int]:
-        """What there is besides arrays."""
+        """The values to store besides arrays."""
         return [self._rows.plain, self._base, self._known is not None, *self._inexact]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays by name, while nothing is added."""
+        """Return the arrays to store, by name; nothing may be added meanwhile."""
         return {
             "rows": self._rows.rest,
             "codes": self._codes[: self._coded],
@@ -126,7 +129,7 @@ class FieldColumn:
         }
 
     def add(self, rows: Sequence[int], values: Sequence[bytes]) -> None:
-        """Add values, as `encoded` writes them, each with its row; rows only grow."""
+        """Append encoded values with their rows, which must ascend."""
         new, count = values, len(self._values)
         if self._known is not None:
             new = [value for value in dict.fromkeys(values) if value not in self._known]
@@ -138,7 +141,7 @@ class FieldColumn:
         self._values.add(new)
         if self._known is not None:
             self._code([self._known[value] for value in values])
-        # last: nobody sees the others before
+        # last, since readers see only the values of current rows
         self._rows.add(rows)
 
     def _code(self, numbers: Sequence[int]) -> None:
@@ -156,11 +159,14 @@ class FieldColumn:
         self._numeric_end += len(found)
 
     def mark_all(self, found: NDArray[np.bool_]) -> None:
-        """Set in `found` (rows,) the rows that have the field."""
+        """Set `found` (rows,) for the rows that have the field."""
         self._rows.mark(found, np.ones(self._rows.count(len(found)), np.bool_))
 
     def mark(self, found: NDArray[np.bool_], condition: Condition) -> None:
-        """Set in `found` the rows of which a value meets a condition; for `!=`, is equal."""
+        """Set `found` (rows,) for the rows with a value that meets a condition.
+
+        For `!=`, set the rows with an equal value, which the caller excludes.
+        """
         count = self._rows.count(len(found))
         numbers = _TESTS.get(condition.operator, FieldColumn._ordered)(self, condition)
         coded = min(self._coded, count)
@@ -168,7 +174,7 @@ class FieldColumn:
         if coded < count:
             is_met = np.append(is_met, np.zeros(count - coded, np.bool_))
             others = numbers - self._base
-            # what was added meanwhile is of later rows
+            # values added concurrently belong to later rows
             is_met[coded:][others[(others >= 0) & (others < count - coded)]] = True
         self._rows.mark(found, is_met)
 
@@ -192,7 +198,7 @@ class FieldColumn:
             is_number = self._values.marked(numeric, NUMBER)
             found.append(numeric[is_number])
             texts = numeric[~is_number]
-            # only of two numbers with a point each digit counts
+            # two texts with a decimal point are equal only as texts, since 1.10 may be a version
             if "." in text:
                 is_one = (mean_one(str(self._values.take(int(at))).lower(), text) for at in texts)
                 texts = texts[np.fromiter(is_one, np.bool_, len(texts))]
@@ -200,7 +206,7 @@ class FieldColumn:
         return np.concatenate(found)
 
     def _numbers_of(self, value: bytes) -> NDArray[np.intp]:
-        """Return the values that are just this one."""
+        """Return the numbers of an encoded value, none if it does not occur."""
         known = self._known
         if known is None:
             return self._values.equal(value)
@@ -222,7 +228,10 @@ class FieldColumn:
     def _compared(
         self, condition: Condition, order: Callable[[Any, Any], Any], limit: float
     ) -> NDArray[np.intp]:
-        """Return the numeric values that compare so; very large ones are compared one by one."""
+        """Return the numbers of the numeric values that compare so with `limit`.
+
+        Values from _LARGE on are compared one by one, without float64.
+        """
         end = self._numeric_end
         numeric, floats = self._numeric[:end], self._floats[:end]
         is_met = order(floats, limit)
@@ -233,7 +242,7 @@ class FieldColumn:
 
 
 def _are_one(codes: NDArray[np.uint16], numbers: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return which codes are one of some numbers."""
+    """Return a mask of the codes that are among `numbers`."""
     if len(numbers) > _FEW:
         is_one = np.zeros(_KNOWN, np.bool_)
         is_one[numbers] = True
@@ -243,7 +252,7 @@ def _are_one(codes: NDArray[np.uint16], numbers: NDArray[np.intp]) -> NDArray[np
 
 
 def _float(value: bytes) -> float | None:
-    """Return the number that a value compares as, if it does."""
+    """Return the number as which an encoded value compares, None if it compares as text."""
     mark = value[:1]
     if mark == BOOLEAN or len(value) == 1 or (mark == TEXT and value[1] not in _BEFORE_NUMBERS):
         return None

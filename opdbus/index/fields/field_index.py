@@ -1,6 +1,6 @@
-"""All fields of objects in arrays, so that a condition is met by rows and not by objects.
+"""Columnar index of the fields of all objects, by which conditions are evaluated for all rows.
 
-A row is an object as it was read once; what is read again gets a new row.
+A row holds an object as read at one time; an object that is read again gets a new row.
 """
 
 import itertools
@@ -22,50 +22,53 @@ from opdbus.state import fields
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Identity, Json
 
-# A field by its dotted path, and the lists of objects that it is in.
+# (dotted path of a field, paths of the lists of objects that contain it).
 Key: TypeAlias = tuple[str, tuple[str, ...]]
-# An object by its id, its identity, and what it has.
+# (id, identity, properties) of an object.
 Item: TypeAlias = tuple[int, Identity, Mapping[str, Json]]
 
-# An object with more values, or longer ones, or further fields where there are many, is in no row.
+# Limits of one object and of the columns; an object that exceeds one gets no row.
 MAX_VALUES: Final = 256
 _MAX_CHARACTERS: Final = 4096
 _MAX_COLUMNS: Final = 2048
-# Of all objects: some 30 bytes each.
+# Limit of values in all rows, at about 30 bytes each.
 _MAX_ALL: Final = 1 << 24
 
 
 class WrittenRows(NamedTuple):
-    """What was written: the objects of the next rows, and those that were not taken."""
+    """Result of `write`: ids of the objects in the next rows, and of those that got no row."""
 
     ids: list[int]
     outside: list[int]
 
 
 class Snapshot(NamedTuple):
-    """The rows that there were: so many, and which of them are of objects as they were then."""
+    """Number of rows at one time, and a mask of those that held their object's current state."""
 
     end: int
     is_current: NDArray[np.bool_]
 
 
 class FieldIndex:
-    """The rows of objects: `write` may run on any one thread, `publish` on that of the view."""
+    """Columnar index of objects by row.
+
+    `write` may run on any thread, one call at a time; `publish` runs on the thread of the view.
+    """
 
     def __init__(self, view: EntryView) -> None:
         self.end = 0
-        # objects that are in no row
+        # ids of objects that exceed a limit and have no row
         self.outside: set[int] = set()
         self._view = view
         self._columns: dict[Key, FieldColumn] = {}
-        # the same by the last words of the names that they have
+        # the columns by the last word of each name that they match
         self._by_word: dict[str, dict[Key, FieldColumn]] = {}
         self._identity = {name: FieldColumn() for name in fields.IDENTITY}
         self._values = 0
         self._ids = np.empty(0, np.int64)
         self._places = np.empty(0, np.int32)
         self._is_current = np.empty(0, np.bool_)
-        # by place
+        # rows by place, NO_ROW where there is none
         self._row_of = np.empty(0, np.int32)
 
     @classmethod
@@ -76,9 +79,9 @@ class FieldIndex:
         arrays: Mapping[str, NDArray[Any]],
         changed: Collection[int],
     ) -> Self:
-        """Return the index that gave this, for the entries of a view.
+        """Return the index with the results of `about` and `arrays`, for the entries of a view.
 
-        It changes no array. Rows of those whose ids have `changed` or are gone since are old.
+        The arrays stay unchanged. Rows of ids in `changed`, or no longer in the view, are outdated.
         """
         found = cls(view)
         found.end, found._values, keys, columns = about
@@ -97,11 +100,14 @@ class FieldIndex:
 
     @property
     def about(self) -> list[Any]:
-        """What there is besides arrays."""
+        """The JSON values to store besides arrays."""
         return [self.end, self._values, [*self._columns], [each.about for each in self._all()]]
 
     def arrays(self, unread: Collection[int]) -> dict[str, NDArray[Any]]:
-        """Return all rows as arrays by name, while none are written; those of `unread` are old."""
+        """Return the arrays to store, by name; nothing may be written meanwhile.
+
+        Rows of ids in `unread` are marked as outdated.
+        """
         ids = self._ids[: self.end]
         is_current = self._is_current[: self.end] & ~np.isin(ids, [*unread])
         columns = (
@@ -115,14 +121,14 @@ class FieldIndex:
         return itertools.chain(self._identity.values(), self._columns.values())
 
     def has_row(self, places: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return which of the entries at some places have a row."""
+        """Return a mask of the places whose entries have a row."""
         found = np.zeros(len(places), np.bool_)
         is_there = places < len(self._row_of)
         found[is_there] = self._row_of[places[is_there]] != NO_ROW
         return found
 
     def write(self, items: Iterable[Item]) -> WrittenRows:
-        """Write the values of objects, which nobody sees yet."""
+        """Append the values of objects, which readers see only after `publish`."""
         written, identities = WrittenRows([], []), list[Identity]()
         staged: dict[Key, tuple[list[int], list[bytes]]] = {}
         for number, identity, properties in items:
@@ -149,7 +155,7 @@ class FieldIndex:
         return written
 
     def _keep(self, key: Key, column: FieldColumn) -> None:
-        """Have a column be found by its key, and by words."""
+        """Register a column by its key and by the last words of its names."""
         self._columns[key] = column
         for word in fields.last_words(*key):
             self._by_word.setdefault(word, {})[key] = column
@@ -165,12 +171,12 @@ class FieldIndex:
         return len(keys | staged | self._columns.keys()) <= _MAX_COLUMNS
 
     def publish(self, written: WrittenRows) -> None:
-        """Have what was written be seen, in place of the rows that the objects had."""
+        """Make written rows visible, in place of the earlier rows of their objects."""
         ids, end = written.ids, self.end + len(written.ids)
         self.outside.difference_update(ids)
         self.outside.update(number for number in written.outside if number in self._view.places)
         places = self._view.places.find_each(np.array(ids, np.int64))
-        # some may have gone meanwhile
+        # objects may have been removed meanwhile
         is_there = places >= 0
         self._ids = extended(self._ids, self.end, ids)
         self._places = extended(self._places, self.end, np.maximum(places, 0))
@@ -179,7 +185,7 @@ class FieldIndex:
         self.end = end
 
     def _give(self, places: NDArray[np.int32], rows: NDArray[np.intp]) -> None:
-        """Give the objects at some places new rows."""
+        """Assign new rows to the objects at places, and mark their earlier rows as outdated."""
         known, size = len(self._row_of), len(self._view.entries)
         if known < size:
             self._row_of = np.append(
@@ -190,16 +196,16 @@ class FieldIndex:
         self._row_of[places] = rows
 
     def snapshot(self) -> Snapshot:
-        """Return which rows there are now: for `found`, on another thread."""
+        """Return the current rows, for evaluation on another thread."""
         return Snapshot(self.end, self._is_current[: self.end].copy())
 
     def found(self, rows: NDArray[np.bool_]) -> EntryRefs:
-        """Return the objects of some rows."""
+        """Return references to the objects of the rows in a mask (rows,)."""
         at = np.flatnonzero(rows)
         return EntryRefs(self._places[at].astype(np.intp), self._ids[at])
 
     def rows_of(self, found: EntryRefs) -> NDArray[np.intp]:
-        """Return the rows of objects, -1 for those that have none."""
+        """Return the rows of objects, -1 for those without one."""
         rows = np.full(len(found.ids), -1, np.intp)
         is_there = found.places < len(self._row_of)
         rows[is_there] = self._row_of[found.places[is_there]]
@@ -208,13 +214,17 @@ class FieldIndex:
         return rows
 
     def knows(self, name: str) -> bool:
-        """Return whether a row may have a field of a name."""
+        """Return whether a field name may match a column."""
         return fields.split(name)[-1] in self._by_word
 
     def meeting(
         self, condition: Condition, end: int
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which of the first rows meet a condition, and by which their thing may meet it."""
+        """Return two masks of the first `end` rows for a condition.
+
+        The first has the rows that meet it. The second has the rows whose object may meet it if
+        other sources report the object, too.
+        """
         exact, ending = self._having(condition, end)
         met, is_unequal = exact.met(), condition.operator == "!="
         if not ending.columns:
@@ -224,7 +234,7 @@ class FieldIndex:
         return np.where(exact.present, met, others), perhaps
 
     def _having(self, condition: Condition, end: int) -> tuple["_Fields", "_Fields"]:
-        """Return the fields that have the name of a condition, and those that end in it."""
+        """Return the fields whose names equal that of a condition, and those that end in it."""
         if always := self._identity.get(condition.field.lower()):
             return _Fields(condition, [always], end), _Fields(condition, [], end)
         wanted = fields.split(condition.field)
@@ -236,12 +246,12 @@ class FieldIndex:
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], number: int) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the column with a number."""
+    """Return the arrays of the column with a number in `about`."""
     return {name: arrays[f"{number} {name}"] for name in FieldColumn.NAMES}
 
 
 class _Fields:
-    """Fields that a condition is about, and which of the first rows have them and meet it."""
+    """Columns that the name of a condition matches, evaluated for the first `end` rows."""
 
     def __init__(self, condition: Condition, columns: Sequence[FieldColumn], end: int) -> None:
         self.columns = columns
@@ -250,14 +260,14 @@ class _Fields:
 
     @cached_property
     def present(self) -> NDArray[np.bool_]:
-        """Return which rows have such a field."""
+        """A mask (rows,) of the rows that have a value in one of the columns."""
         found = np.zeros(self._end, np.bool_)
         for column in self.columns:
             column.mark_all(found)
         return found
 
     def met(self) -> NDArray[np.bool_]:
-        """Return which rows meet the condition by these fields."""
+        """Return a mask (rows,) of the rows that meet the condition in these columns."""
         is_met = np.zeros(self._end, np.bool_)
         for column in self.columns:
             column.mark(is_met, self._condition)

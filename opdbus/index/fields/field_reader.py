@@ -1,4 +1,4 @@
-"""Keeps the fields of all objects in arrays: reads from the database what is not there yet."""
+"""Background reader that keeps the column index of fields in agreement with the database."""
 
 import asyncio
 import itertools
@@ -17,23 +17,23 @@ from opdbus.index.storage.archive import Archive
 from opdbus.platform.slices import slices
 from opdbus.state.object import Identity, Json
 
-# Objects as they are stored, by id.
+# (id, properties) of stored objects.
 Rows: TypeAlias = Sequence[tuple[int, dict[str, Json]]]
 
-# Objects read at a time: some milliseconds' work.
+# Objects read at a time: some milliseconds.
 _AT_A_TIME: Final = 512
-# So many changed objects are read again together; until then conditions look at each of them.
+# More changed objects than this are read again; until then conditions check each one.
 _FEW: Final = 32
-# All are read anew where more than so many have changed, and an eighth of all.
+# All objects are read anew if more than _MANY and more than 1 / _SHARE of all have changed.
 _MANY: Final = 50_000
 _SHARE: Final = 8
-# Rows of what has changed or is gone that are left where there are few objects.
+# Outdated rows allowed besides one for each object, before all are read anew.
 _LEFT: Final = 8192
 _RETRY_SECONDS: Final = 20.0
 
 
 class Unread(NamedTuple):
-    """What is in no row, or in an old one: objects whose ids are in a range, and others."""
+    """Objects without an up-to-date row: ids from `after` + 1 to `last`, and `ids`."""
 
     after: int
     last: int
@@ -41,14 +41,17 @@ class Unread(NamedTuple):
 
 
 class FieldReader:
-    """An index of all fields, and which objects are to be looked at one by one meanwhile."""
+    """Column index of all fields, and the objects that it does not yet reflect.
+
+    Use it on the event loop.
+    """
 
     def __init__(self, archive: Archive, catalogue: Catalogue) -> None:
         self._archive = archive
         self._catalogue = catalogue
         self.index = FieldIndex(catalogue.view)
-        # which change of each object is to be read; ids up to `_after` were read at least once, and
-        # of those up to `_begun` what is read may be of before a change
+        # number of the last unread change by id; ids up to `_after` were read at least once, and a
+        # running read of ids up to `_begun` may return values from before a change
         self._changed: dict[int, int] = {}
         self._changes = itertools.count()
         self._after = self._begun = self._last = 0
@@ -58,7 +61,7 @@ class FieldReader:
         self.is_read = asyncio.Event()
 
     def begin(self) -> None:
-        """Have all objects of the catalogue be read anew."""
+        """Reset the index, and schedule all objects of the catalogue for reading."""
         self.index = FieldIndex(self._catalogue.view)
         self._changed.clear()
         self._after = self._begun = 0
@@ -66,9 +69,9 @@ class FieldReader:
         self._news.set()
 
     def recall(self, sealed: SnapshotFile, changed: Collection[int]) -> None:
-        """Take the fields of a moment, and have what is not in it, or has changed since, be read.
+        """Load the index from a snapshot, and schedule objects that it lacks or that have changed.
 
-        Before anything else changes.
+        Call it after `begin`, before any other change.
         """
         view = self._catalogue.view
         self.index = FieldIndex.of(view, sealed.about, sealed.arrays, changed)
@@ -78,17 +81,17 @@ class FieldReader:
             self._changed[number] = next(self._changes)
 
     async def seal(self, path: Path, token: str) -> None:
-        """Write the fields as they are now into a file; raises OSError."""
+        """Write the current index to a snapshot file; raises OSError."""
         async with self._one_writer:
             index, unread = self.index, self._unread_ids()
             about, arrays = index.about, index.arrays(unread)
             await asyncio.to_thread(snapshot_file.write, path, token, about, arrays)
 
     def touch(self, entries: Iterable[Entry]) -> None:
-        """Have entries be read that are new or have changed."""
+        """Schedule new or changed entries for reading."""
         for entry in entries:
             if entry.id > self._last:
-                # new ones have higher ids than all before them
+                # new entries have ids above all earlier ones
                 self._last = entry.id
             elif entry.id <= self._begun:
                 self._changed[entry.id] = next(self._changes)
@@ -98,20 +101,20 @@ class FieldReader:
             self._news.set()
 
     def drop(self, entries: Iterable[Entry]) -> None:
-        """Forget entries that are gone."""
+        """Forget removed entries."""
         for entry in entries:
             self._changed.pop(entry.id, None)
             self.index.outside.discard(entry.id)
 
     def unread(self) -> Unread:
-        """Return what conditions are to look at one by one."""
+        """Return the objects on which conditions must be checked one by one."""
         return Unread(self._after, self._last, self._unread_ids())
 
     def _unread_ids(self) -> frozenset[int]:
         return frozenset((*self._changed, *self.index.outside))
 
     async def run(self) -> None:
-        """Read what is new or has changed, until cancelled."""
+        """Read scheduled objects whenever there are enough, until cancelled."""
         while True:
             await self._news.wait()
             await self._archive.calm.wait()
@@ -123,7 +126,7 @@ class FieldReader:
                 asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
 
     async def catch_up(self) -> None:
-        """Read all that is new or has changed; raises StoreError."""
+        """Read all scheduled objects; raises StoreError."""
         if self.index.end > 2 * len(self._catalogue.view.places) + _LEFT:
             self.begin()
         while self._after < self._last or self._changed:
@@ -133,30 +136,30 @@ class FieldReader:
         index, last = self.index, self._last
         self._begun = last
         rows = await self._take(index, self._after, "id <= ?", last)
-        # else all is to be read anew
+        # else `begin` has replaced the index meanwhile
         if self.index is index:
             self._after = rows[-1][0] if len(rows) == _AT_A_TIME else last
 
     async def _read_changed(self) -> None:
         index, listed = self.index, "id IN (SELECT value FROM json_each(?))"
-        # the first ones of a dictionary that lost many are far behind its beginning
+        # copy once: iterating from the start of a dict with many deleted keys is slow
         for part in slices([*self._changed], _AT_A_TIME):
             changed = {number: self._changed.get(number) for number in part}
             await self._take(index, 0, listed, json.dumps(part))
             if self.index is not index:
                 return
-            # what has changed again meanwhile is read again
+            # keep objects that have changed again meanwhile
             for number, change in changed.items():
                 if self._changed.get(number) == change:
                     self._changed.pop(number, None)
 
     async def _take(self, index: FieldIndex, after: int, clause: str, value: str | int) -> Rows:
-        """Read objects into rows of an index, and return them."""
+        """Read objects into rows of an index, and return those read."""
         rows = await self._archive.read(
             lambda store: store.words.sift(after, clause, [value], _AT_A_TIME)
         )
         async with self._one_writer:
-            # the thread that reads is left to searches
+            # not on the reading thread, which searches use
             index.publish(await asyncio.to_thread(self._write, index, rows))
         return rows
 

@@ -1,4 +1,4 @@
-"""Which rows of the index of fields meet conditions, and what that says of things."""
+"""Evaluation of conditions on the column index, for objects of one or several sources."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,10 @@ from opdbus.state.object import ObjectId
 
 
 class Rows:
-    """The rows that there are now; to be made on the thread of the catalogue, used once on any.
+    """Current rows of the column index, for one evaluation of conditions.
 
-    Of entries that are `left` they say nothing.
+    Create it on the thread of the catalogue; `look` may run on any thread, but only once. Entries
+    in `left` are excluded, since their rows are missing or outdated.
     """
 
     def __init__(self, index: FieldIndex, shared: SharedRows, left: EntryRefs) -> None:
@@ -24,11 +25,14 @@ class Rows:
         for entries in (left, shared.entries):
             rows = index.rows_of(entries)
             self._is_told[rows[rows >= 0]] = False
-        # of the entries of shared things, -1 where these are to be looked at
+        # rows of the entries of shared objects, -1 where the entry itself must be checked
         self._of_shared = np.where(np.isin(shared.entries.ids, left.ids), -1, rows)
 
     def look(self, conditions: Sequence[Condition]) -> tuple[EntryRefs, Sequence[ObjectId]]:
-        """Return the entries that meet all conditions, and the shared things that perhaps do."""
+        """Return the entries that meet all conditions, and the shared objects that may meet them.
+
+        Shared objects are those that several sources report; none of their entries is returned.
+        """
         object_ids, starts, _ = self._shared
         is_met, is_wanted = self._is_told, np.ones(len(object_ids), np.bool_)
         is_known = self._of_shared >= 0

@@ -1,7 +1,7 @@
-"""What is known of all objects in files, so that a start reads only those that changed since.
+"""Snapshot files of entries, words and fields, so that startup reads only later changes.
 
-The files belong to one moment of the database, which notes from then on what changes. Those that
-are missing, damaged, or of another moment are made anew.
+All files of a snapshot share one token, and the database logs changes made after it. A file that is
+missing, damaged or of another snapshot is not used; its contents are then read from the database.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from opdbus.index.snapshot.postings import Postings
 from opdbus.index.snapshot.snapshot_file import Arrays, SnapshotFile
 from opdbus.state.object import ObjectId
 
-# The fact by which the database notes what changes: the token of the files that it belongs to.
+# Fact: the token of the current snapshot. Any value makes the database log changes.
 SEALED: Final = "sealed"
-# The columns of the file; what things hash to differs from process to process.
+# The columns in the file; hashes are left out, since they differ between processes.
 _WRITTEN: Final = (
     "ids",
     "sorts",
@@ -41,13 +41,13 @@ _WRITTEN: Final = (
     "sizes",
     "traits",
 )
-# Of so many entries, one may have changed before reading all of them takes less time.
+# The snapshot is not used if more than one in this many entries has changed.
 _SHARE: Final = 8
 _TOKEN_BYTES: Final = 16
 
 
 class SnapshotId(NamedTuple):
-    """The files of a moment: the last id that there was, and how many changes were noted."""
+    """Identification of a snapshot: token, last object id, and number of changes logged before."""
 
     token: str
     last: int
@@ -55,9 +55,11 @@ class SnapshotId(NamedTuple):
 
 
 class LoadedEntries(NamedTuple):
-    """Entries of a moment, which of them have changed or gone since, and those that came.
+    """Entries loaded at startup, and the differences of the database from their snapshot.
 
-    So many are in no file. Without a moment, all were read from the database.
+    `changed` are ids of objects changed or removed since the snapshot; `since` are the current
+    entries of changed and new objects. `unsealed` counts the changes that no snapshot contains.
+    Without a `moment`, all entries were read from the database.
     """
 
     entries: Columns
@@ -68,21 +70,21 @@ class LoadedEntries(NamedTuple):
 
 
 class WordSnapshot(NamedTuple):
-    """The words of a moment, and the ids of the entries (places,) that had them then."""
+    """Postings of a snapshot, and the ids (places,) of the entries at their places."""
 
     then: Postings
     ids: NDArray[np.int64]
 
 
 def path_of(store: Store, name: str = "entries") -> Path:
-    """Return where a file of a database is."""
+    """Return the path of a snapshot file, beside the database."""
     return store.path.with_name(f"{name}.sealed")
 
 
 def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
-    """Return all entries but those that lived as long as a connection; raises StoreError.
+    """Load all permanent entries, from the snapshot if there is one; raises Damaged.
 
-    There are no files while objects are `unrendered`.
+    No snapshot exists while there are `unrendered` ids, whose traits are left empty.
     """
     token = store.fact(SEALED)
     if token and (sealed := snapshot_file.read(path_of(store), token)):
@@ -99,7 +101,10 @@ def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
 
 
 def words(store: Store, moment: SnapshotId) -> WordSnapshot | None:
-    """Return the words of a moment, if its file is there, and texts are as long as then."""
+    """Return the postings of a snapshot, None without a valid file.
+
+    Also None if the mean length of objects has changed, since the impacts depend on it.
+    """
     sealed = snapshot_file.read(path_of(store, "words"), moment.token)
     if sealed is None:
         return None
@@ -109,19 +114,19 @@ def words(store: Store, moment: SnapshotId) -> WordSnapshot | None:
 
 
 def fields(store: Store, moment: SnapshotId) -> SnapshotFile | None:
-    """Return the fields of a moment as FieldIndex gave them, if their file is there."""
+    """Return the FieldIndex arrays of a snapshot, None without a valid file."""
     return snapshot_file.read(path_of(store, "fields"), moment.token)
 
 
 def write(store: Store, changes: int) -> SnapshotId:
-    """Write the files of entries and words; raises OSError.
+    """Write the files of entries and words from one state of the database; raises OSError.
 
-    The database is to note changes already; so many were noted.
+    The database must log changes already; `changes` is the number logged before this call.
     """
     with store.snapshot():
         moment = SnapshotId(os.urandom(_TOKEN_BYTES).hex(), store.last_id(), changes)
         ids = _write_entries(store, moment)
-        # by now the entries take no memory
+        # the columns of entries are freed by now
         then = postings.read(store, ids)
     arrays = {**then.arrays(), "ids": ids}
     snapshot_file.write(path_of(store, "words"), moment.token, then.about, arrays)
@@ -129,7 +134,7 @@ def write(store: Store, changes: int) -> SnapshotId:
 
 
 def remove(store: Store) -> None:
-    """Remove the files, and have no changes be noted; raises StoreError."""
+    """Remove the snapshot and stop logging changes; raises StoreError."""
     if store.fact(SEALED):
         with store.transaction():
             store.drop_fact(SEALED)
@@ -148,7 +153,7 @@ def remove_values(store: Store) -> None:
 
 
 def _write_entries(store: Store, moment: SnapshotId) -> NDArray[np.int64]:
-    """Write the file of entries, and return their ids in the order of the places they get."""
+    """Write the file of entries, and return their ids in the order of `_by_place`."""
     found = entry_columns.read(store)
     arrays = {name: _array(getattr(found, name)) for name in _WRITTEN}
     about = [moment.last, moment.changes, [*found.numbers_of_sorts]]
@@ -157,7 +162,7 @@ def _write_entries(store: Store, moment: SnapshotId) -> NDArray[np.int64]:
 
 
 def _by_place(found: Columns) -> NDArray[np.int64]:
-    """Return the ids of entries in the order in which a start gives them places."""
+    """Return the ids of entries in the order in which `Catalogue.load` assigns places."""
     is_alone = found.is_alone()
     others = np.flatnonzero(~is_alone)
     times = np.frombuffer(found.times, np.int64)[others]
@@ -187,7 +192,7 @@ def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
 
 
 def _object_ids(found: Columns) -> Iterator[ObjectId]:
-    """Yield what the entries are about."""
+    """Yield the object ids of the entries."""
     sorts, end = [sort[1:] for sort in found.numbers_of_sorts], 0
     names = bytes(found.names)
     for sort, size in zip(found.sorts, found.sizes_of_names, strict=True):

@@ -1,7 +1,6 @@
-"""Which objects have each word, as numbers in arrays: what the database has at one moment.
+"""Inverted index of all objects in numpy arrays, read from FTS5 at one state of the database.
 
-A search by these scores all objects that have a word of a question, however many those are: the
-database takes a thousand times as long for each of them.
+It scores every object with a word of the query, which FTS5 does a thousand times slower.
 """
 
 from bisect import bisect_left
@@ -14,48 +13,48 @@ from numpy.typing import NDArray
 
 from opdbus.index.database.store import Store
 
-# Of BM25, as FTS5 has them.
+# Constants of BM25, as in FTS5.
 _K1: Final = 1.2
 _B: Final = 0.75
-# Occurrences of words that are read at a time: some milliseconds' work.
+# Occurrences of words processed at a time: some milliseconds.
 _AT_A_TIME: Final = 1 << 16
-# The fact by which the database keeps a mean length of objects, and the share by which today's may
-# differ from it: scores change by less than a hundredth then.
+# Fact: the mean length of objects used for impacts, and the relative difference up to which it is
+# kept: scores then differ by less than 1%.
 MEAN_LENGTH: Final = "mean length of objects in words"
 _NEAR: Final = 0.02
 
 
 class Having(NamedTuple):
-    """The places of entries that have a word, and what it adds to their scores, but for its idf."""
+    """Postings of one word: places of entries, and its BM25 term scores without the idf."""
 
     places: NDArray[np.int32]
     impacts: NDArray[np.float16]
 
 
 class Vocabulary:
-    """The different words that there are, in order, in one text."""
+    """Sorted stems of all words, concatenated as UTF-8."""
 
     def __init__(self, words: bytes, starts: NDArray[np.uint32]) -> None:
         self.words = words
-        # where each begins, and the last one ends
+        # starts of the stems, and the end of the last one
         self.starts = starts
 
     def __len__(self) -> int:
-        """Count the words."""
+        """Return the number of stems."""
         return len(self.starts) - 1
 
     def __getitem__(self, number: int) -> bytes:
-        """Return a word."""
+        """Return a stem by number."""
         return self.words[self.starts[number] : self.starts[number + 1]]
 
     def begins(self, beginning: bytes) -> bool:
-        """Return whether a word begins so, and goes on."""
-        # no letter or digit is less than 0
+        """Return whether `beginning` is a proper prefix of a stem."""
+        # "0" is the least letter or digit
         number = self._place(beginning + b"0")
         return number < len(self) and self[number].startswith(beginning)
 
     def find(self, word: bytes) -> int | None:
-        """Return the number of a word; None if there is no such word."""
+        """Return the number of a stem, None if there is no such stem."""
         number = self._place(word)
         return number if number < len(self) and self[number] == word else None
 
@@ -65,21 +64,21 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Postings:
-    """The places of entries that have each word, and how much each has of it."""
+    """Inverted index: for each stem, the places of entries and the impacts there."""
 
     vocabulary: Vocabulary
-    # where those of each word begin, and the end of all
+    # starts of the postings by stem, and the end of the last ones
     starts: NDArray[np.uint32]
     places: NDArray[np.int32]
     impacts: NDArray[np.float16]
-    # the mean length of objects, in words, that impacts were computed with
+    # mean length of objects in words, with which the impacts were computed
     mean_length: float
-    # places, and one for objects that have none
+    # number of places, plus one for objects without a place
     size: int
 
     @classmethod
     def of(cls, about: Sequence[Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return those that gave this `about` and these arrays."""
+        """Return Postings over the results of `about` and `arrays`, without copying postings."""
         mean_length, size = about
         vocabulary = Vocabulary(arrays["stems"].tobytes(), arrays["ends"])
         starts, places, impacts = (arrays[name] for name in ("starts", "places", "impacts"))
@@ -87,11 +86,11 @@ class Postings:
 
     @property
     def about(self) -> tuple[float, int]:
-        """What there is besides arrays."""
+        """The values to store besides arrays: mean length and size."""
         return self.mean_length, self.size
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays by name."""
+        """Return the arrays to store, by name."""
         return {
             "stems": np.frombuffer(self.vocabulary.words, np.uint8),
             "ends": self.vocabulary.starts,
@@ -101,7 +100,7 @@ class Postings:
         }
 
     def find(self, word: bytes) -> Having:
-        """Return what has a word."""
+        """Return the postings of a stem, empty if there is no such stem."""
         number = self.vocabulary.find(word)
         at = slice(0, 0) if number is None else slice(*self.starts[number : number + 2])
         return Having(self.places[at], self.impacts[at])
@@ -110,19 +109,20 @@ class Postings:
 def impacts(
     times: NDArray[np.float32], lengths: NDArray[np.float32], mean_length: float
 ) -> NDArray[np.float32]:
-    """Return what words that entries have so many times add to their scores, but for the idf.
+    """Return the BM25 term scores of words in entries, without the idf.
 
-    `times` are weighted, `lengths` those of entries in words. Source of the formula: SQLite's FTS5
-    documentation.
+    `times` are weighted term frequencies, `lengths` the lengths of the entries in words. Source of
+    the formula: SQLite's FTS5 documentation, bm25().
     """
     limits = _K1 * (1 - _B + _B * lengths / mean_length)
     return (times * (_K1 + 1) / (times + limits)).astype(np.float32)
 
 
 def read(store: Store, ids: NDArray[np.int64]) -> Postings:
-    """Read the words of all entries, whose `ids` (places,) these are; 0 is at a free place.
+    """Read the postings of all entries; `ids` (places,) are their ids, 0 at a free place.
 
-    Call in a snapshot. Takes seven seconds for a million objects, most of it without the GIL.
+    Call inside `store.snapshot()`, on a worker thread: takes 7 s for a million objects, mostly
+    without the GIL. Raises StoreError if the daemon is stopping.
     """
     words = store.words
     stems, octets, having, counts = words.vocabulary()
@@ -146,23 +146,23 @@ def read(store: Store, ids: NDArray[np.int64]) -> Postings:
 
 
 def mean_length(store: Store) -> float:
-    """Return the mean length of objects in words: the kept one, if today's is near it.
+    """Return the mean length of objects in words: the stored one while it is within _NEAR.
 
-    So words that were read at different times have the same scores.
+    A stable value keeps the impacts of postings comparable that were read at different times.
     """
     today, kept = store.words.mean_length(), float(store.fact(MEAN_LENGTH) or 0)
     return kept if abs(kept - today) <= _NEAR * today else today
 
 
 def sums(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return where each of parts begins that are one after the other, and where the last ends."""
+    """Return the offsets of concatenated parts, and the end of the last, (parts + 1,)."""
     found = np.zeros(len(lengths) + 1, np.uint32)
     np.cumsum(lengths, out=found[1:])
     return found
 
 
 def _parts(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of words that are together said so many times, or of one word."""
+    """Yield ranges of stems with together at most _AT_A_TIME occurrences, or of one stem."""
     ends = np.cumsum(counts)
     first = 0
     while first < len(counts):
@@ -175,9 +175,9 @@ def _parts(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 def _pieces(
     said: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield occurrences, and how many are of each word: those of one word in parts.
+    """Yield (occurrences, number of them by stem); split those of a single stem into parts.
 
-    Those in one object are not parted.
+    A part does not end within an object.
     """
     if len(counts) > 1:
         yield said, counts
@@ -193,20 +193,23 @@ def _pieces(
 def once(
     occurrences: NDArray[np.int64], counts: NDArray[np.int64], weights: Sequence[float]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-    """Return (id, times that it has the word, weighted, and not) of each word and object."""
+    """Return (ids, weighted frequencies, unweighted ones) for each pair of stem and object.
+
+    `occurrences` are those of FulltextTable.occurrences, `counts` their number by stem.
+    """
     ids, columns = occurrences >> 2, occurrences & 3
     words = np.repeat(np.arange(len(counts)), counts)
     is_first = np.append(True, (ids[1:] != ids[:-1]) | (words[1:] != words[:-1]))
     starts = np.flatnonzero(is_first[: len(ids)])
     times = np.add.reduceat(np.array([*weights, 0], np.float32)[columns], starts)
-    # more are exact no longer, and add hardly anything
+    # float16 is exact up to 2048, and higher frequencies hardly change the score
     return ids[starts], np.minimum(times, 2048), np.diff(np.append(starts, len(ids)))
 
 
 def _places(
     found: NDArray[np.int64], ids: NDArray[np.int64], order: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Return the places of ids: that after all others for those which have none."""
+    """Return the places of ids, len(ids) for an id without a place; `order` sorts `ids`."""
     at = np.searchsorted(ids, found, sorter=order)
     places = order[np.minimum(at, len(order) - 1)] if len(order) else at
     there = ids[places] == found if len(order) else np.zeros(len(found), np.bool_)

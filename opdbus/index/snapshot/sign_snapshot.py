@@ -1,7 +1,7 @@
-"""The signs of full blocks of vectors in a file, so that a start need not make them again.
+"""File of the quantized rows of full blocks of vectors, so that startup need not compute them.
 
-The vectors of a block are on the disk before it is written. Each block has a sum, and the first one
-that is not whole ends the file. It may be removed at any time.
+A block is written after its vectors are on the disk. Each block has a CRC-32, and the first invalid
+block ends the file. The file may be removed at any time.
 """
 
 import mmap
@@ -17,14 +17,18 @@ from numpy.typing import NDArray
 from opdbus.platform.regular_files import open_regular, set_aside
 from opdbus.state.object import DIGEST_BYTES
 
-# Rows in a block: as many are compared at a time, half a megabyte of the processor's cache.
+# Rows in a block, which search compares at a time so that they stay in the CPU cache.
 BLOCK: Final = 1 << 15
-# A page, so that what follows it is aligned.
+# Header size: a page, so that the data are aligned.
 _HEAD: Final = mmap.PAGESIZE
 
 
 class SignSnapshot:
-    """Blocks of digests and signs; `made_by` says how signs are made. Raises OSError."""
+    """Append-only file of blocks of digests and signs.
+
+    `made_by` identifies the quantization; a block with another value is invalid. The constructor
+    raises OSError.
+    """
 
     def __init__(self, path: Path, words: int, made_by: bytes) -> None:
         set_aside(path)
@@ -42,7 +46,7 @@ class SignSnapshot:
         )
 
     def read(self, most: int) -> Iterator[tuple[NDArray[np.void], NDArray[np.uint64]]]:
-        """Yield the digests (rows,) and the mapped signs (words, rows) of at most so many blocks.
+        """Yield digests (rows,) and memory-mapped signs (words, rows) of at most `most` blocks.
 
         Raises OSError.
         """
@@ -62,7 +66,7 @@ class SignSnapshot:
             os.close(file)
 
     def append(self, digests: NDArray[np.void], signs: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Write the next block, and return its signs, mapped; raises OSError."""
+        """Write the next block, and return its signs, memory-mapped; raises OSError."""
         made = np.zeros((), self._kind)
         made["made_by"] = np.void(self._made_by)
         made["digests"], made["signs"] = digests, signs
@@ -81,7 +85,7 @@ class SignSnapshot:
         return found
 
     def remove(self) -> None:
-        """Remove the file; what is mapped stays. Raises OSError."""
+        """Remove the file; mapped arrays remain valid. Raises OSError."""
         self._path.unlink(missing_ok=True)
         self.count = 0
 

@@ -1,6 +1,6 @@
-"""Arrays in a file that is written as a whole, and read only if every byte of it is right.
+"""File of named numpy arrays, written atomically and memory-mapped after its CRC-32 is verified.
 
-All of it is derived from the database: it may be removed at any time, and is then made anew.
+The contents are derived from the database, so the file may be removed at any time.
 """
 
 import json
@@ -24,32 +24,32 @@ from opdbus.state.object import Json
 # Arrays by name.
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-# The sum of all that follows it, and the length of the header.
+# CRC-32 of all bytes after it, and length of the JSON header.
 _HEAD: Final = np.dtype([("sum", "<u4"), ("length", "<u4")])
-# To be raised when files come to hold something else: older ones are not read then.
+# Version of the contents: increment it when they change, so that older files are not read.
 _FORM: Final = 3
-# Arrays begin at multiples of so many bytes.
+# Alignment of the arrays in bytes.
 _ALIGNED: Final = 64
 
 
 class SnapshotFile(NamedTuple):
-    """What a file holds: something about the arrays, and the arrays themselves, read only."""
+    """Contents of a file: metadata, and read-only memory-mapped arrays."""
 
     about: Json
     arrays: Arrays
 
 
 def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a file that the token tells from others; raises OSError."""
+    """Write a file atomically; `read` accepts it only with the same token. Raises OSError."""
     shapes = [(name, part.dtype.str, part.shape) for name, part in arrays.items()]
     header = json.dumps([_made_by(), token, about, shapes]).encode()
     parts = [memoryview(header), *map(_bytes, arrays.values())]
-    # what is before the header counts for where the first array begins
+    # offsets count from the start of the file, before the header
     filled = [*_filled(parts, _HEAD.itemsize)]
     length = np.array(len(header), "<u4").tobytes()
     new = path.with_suffix(".new")
     try:
-        # who may read it is decided when it is made
+        # O_EXCL and the mode make sure that nobody else can read the file
         set_aside(new)
         set_aside(path)
         new.unlink(missing_ok=True)
@@ -68,12 +68,12 @@ def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]
 
 
 def read(path: Path, token: str) -> SnapshotFile | None:
-    """Map a file; None if there is none, or it is another one or damaged."""
+    """Map a file; return None if it is missing, damaged, or has another token or version."""
     with (
         suppress(OSError, ValueError, TypeError, IndexError),
         os.fdopen(open_regular(path), "rb") as file,
     ):
-        # empty files cannot be mapped: that is a ValueError
+        # raises ValueError for an empty file
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         right, length = np.frombuffer(data, _HEAD, 1)[0].tolist()
         if _sum([data[_HEAD["length"].itemsize :]]) != right:
@@ -92,7 +92,7 @@ def read(path: Path, token: str) -> SnapshotFile | None:
 
 
 def _filled(parts: Sequence[memoryview], at: int) -> Iterator[memoryview]:
-    """Yield parts, and zeros before each but the first so that it is aligned."""
+    """Yield parts, with zeros before each but the first to align it; `at` is the first offset."""
     for number, part in enumerate(parts):
         fill = -at % _ALIGNED if number else 0
         yield memoryview(bytes(fill))
@@ -105,7 +105,7 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 
 def _made_by() -> str:
-    """Return what arrays are made by besides what the objects in the database are."""
+    """Return the versions of the code and tables that the arrays depend on."""
     return f"{__version__}, form {_FORM}, kinds {tables.version('kinds')}"
 
 

@@ -1,4 +1,4 @@
-"""The database used from the event loop: one writing thread, readers, recovery and migration.
+"""Access to the database from the event loop: writing and reading threads, recovery, migration.
 
 Owns the connections. Imports the database and snapshots.
 """

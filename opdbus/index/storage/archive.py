@@ -1,4 +1,4 @@
-"""The database used from the event loop: a thread writes, others read meanwhile."""
+"""Database access from the event loop, with one writing thread and two reading ones."""
 
 import asyncio
 import fcntl
@@ -24,23 +24,22 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
-# Delays before the next attempts to write a database that could not be written.
+# Delays before attempts to write after a failed write; the last one repeats.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
-# A write that runs when we close may take this long to end by itself.
+# Time for a running write to end before closing interrupts it.
 _CLOSE_SECONDS: Final = 1.0
-# At most so often long work is reported to go on.
+# Minimal interval between progress reports.
 _PROGRESS_SECONDS: Final = 1.0
-# Pages of the log after which they are copied to the database, and while very much is written:
-# to copy those of 2,000 objects at a time takes a sixth of the time in which they are stored.
+# WAL pages between checkpoints, normally and during bulk loads, which fewer checkpoints speed up.
 _PAGES: Final = 1000
 _BUSY_PAGES: Final = 16_000
 
 
 class Archive:
-    """Two connections to one database: a read sees everything that was written before it began.
+    """Asynchronous access to one database: a read sees every write that ended before it began.
 
-    `on_change` is called on the event loop when `fault` changes, `on_progress` there now and then
-    while long work goes on.
+    On the event loop, `on_change` is called when `fault` changes, and `on_progress` repeatedly
+    during long work. Enter the archive as an async context manager.
     """
 
     def __init__(
@@ -51,22 +50,22 @@ class Archive:
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
     ) -> None:
         self._path = path
-        # of derived files, which may be removed at any time; None where none may be written
+        # directory of vector files, which are derived data; None if the database is read-only
         self.folder: Path | None = None
         self._retry_seconds = retry_seconds
-        # why nothing can be written now; empty while all is well
+        # why the database cannot be written, "" if it can
         self.fault = ""
-        # what was recovered of a damaged database at this start
+        # report of the recovery at this start, "" if there was none
         self.notice = ""
         self.on_change = on_change
         self._on_progress = on_progress
         self._next_progress = 0.0
-        # set unless very much is being written: what is derived of it waits until all is there
+        # set except during bulk loads, whose derived data are computed once at the end
         self.calm = asyncio.Event()
         self.calm.set()
         self._busy = 0
         self._tasks: set[asyncio.Task[Any]] = set()
-        # work that waits until the database can be written
+        # work for when the database can be written again
         self._waiting: set[Callable[[], Awaitable[Any]]] = set()
         self._damage: asyncio.Future[Damaged] = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
@@ -74,9 +73,9 @@ class Archive:
         self._reader: Store
 
     async def __aenter__(self) -> Self:
-        """Open the database, or replace a damaged one with a new one.
+        """Open the database; recover a damaged one.
 
-        Raises StoreError, also if another op-dbus has it open.
+        Raises StoreError, also if another daemon has locked the database.
         """
         loop = self._loop = asyncio.get_running_loop()
         self._stopping = Event()
@@ -107,9 +106,9 @@ class Archive:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Cancel unfinished work, which changes nothing, and close."""
+        """Cancel unfinished work, whose transactions roll back, and close."""
         if self._stopping.is_set():
-            return  # closed already, since it could not be opened again
+            return  # already closed by a failed `reopen`
         self._stopping.set()
         self._waiting.clear()
         for task in self._tasks:
@@ -122,25 +121,25 @@ class Archive:
         self._close()
 
     async def reopen(self) -> None:
-        """Close and open again, which replaces a damaged database; raises StoreError."""
+        """Close and open again, which recovers a damaged database; raises StoreError."""
         await self.__aexit__()
         self._damage = asyncio.get_running_loop().create_future()
         await self.__aenter__()
 
     async def damaged(self) -> None:
-        """Wait until the database is found damaged; raises Damaged, which must end the daemon.
+        """Wait until the database is found damaged, then raise Damaged, which must end the daemon.
 
-        Its next start replaces the database: then nothing that was read before is still in use.
+        The next start recovers the database, so that no data read from the damaged one stay in use.
         """
         raise await asyncio.shield(self._damage)
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work that goes on if its caller is cancelled; only closing cancels it."""
+        """Run work that continues if the caller is cancelled; only closing cancels it."""
         return await _shielded(self.start(work))
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
-        """Have what can wait do so."""
+        """Mark the body as a bulk load: clear `calm` and checkpoint less often. Reentrant."""
         self.calm.clear()
         self._busy += 1
         try:
@@ -156,9 +155,10 @@ class Archive:
         await self._run(self._writing, lambda store: store.keep_log(pages), self._writer)
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
-        """Run work as soon as the database can be written; work that waits already is not added.
+        """Run work once when the database can be written, unless this work is already waiting.
 
-        Where it can be, what failed was a read: there is a pause before it is tried again.
+        If the database can be written now, a read failed: pause before running the work. Its
+        StoreError is dropped.
         """
 
         async def wait() -> None:
@@ -174,24 +174,31 @@ class Archive:
             self.start(wait())
 
     async def prepare(self, work: Callable[[], T]) -> T:
-        """Run work that makes ready what is to be written, or to be known of it in memory.
+        """Run CPU-bound preparation of a write on its own thread, without a connection.
 
-        One at a time: two would take turns with each other, and with the event loop.
+        One at a time, since several would only contend for the GIL with each other and the event
+        loop.
         """
         return await asyncio.get_running_loop().run_in_executor(self._preparing, work)
 
     async def write(self, work: Callable[[Store], T]) -> T:
-        """Run work that changes the database, to its end even if the caller is cancelled."""
+        """Run work that changes the database, to its end even if the caller is cancelled.
+
+        A failure sets `fault` and raises StoreError; probes then follow until a write succeeds.
+        """
         if self.is_read_only:
             raise StoreError(self.fault)
         return await _shielded(asyncio.ensure_future(self._written(work)))
 
     async def read(self, work: Callable[[Store], T]) -> T:
-        """Run work that only reads."""
+        """Run work that only reads; raises StoreError."""
         return await self._run(self._reading, work, self._reader)
 
     async def read_apart(self, work: Callable[[Store], T]) -> T:
-        """Run work that reads for seconds; it is to ask store.require_running() now and then."""
+        """Run work that reads for seconds, on its own thread and connection; raises StoreError.
+
+        The work must call store.require_running() repeatedly.
+        """
 
         def opened(_: Store) -> T:
             read_only = self.is_read_only
@@ -230,7 +237,7 @@ class Archive:
             self.start(self._retry())
 
     async def _retry(self) -> None:
-        """Write a probe again and again until that, or another write, succeeds."""
+        """Write a probe after each delay until it or another write succeeds."""
         for delay in pauses(self._retry_seconds):
             await asyncio.sleep(delay)
             if self.fault:
@@ -255,18 +262,18 @@ class Archive:
             if not self.is_read_only:
                 recovery.mark_damaged(self._path)
         except OSError as fault:
-            # ending now would not help: the next start would not know of the damage
+            # do not end the daemon: without the mark, its next start would not recover
             log.error("store damaged", reason=str(error), mark=str(fault))  # noqa: TRY400 -- a sentence, no traceback
             return
         if not self._damage.done() and not self.is_read_only:
             self._damage.set_result(error)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run work until it ends, or until closing cancels it."""
+        """Start work as a task, which closing cancels."""
         return start(work, self._tasks)
 
     def _progress(self) -> None:
-        """Report on the event loop that work goes on, at most once a second; on any thread."""
+        """Call `on_progress` on the event loop, at most once a second; may run on any thread."""
         now = time.monotonic()
         if now > self._next_progress:
             self._next_progress = now + _PROGRESS_SECONDS
@@ -294,13 +301,16 @@ class Archive:
 
 
 async def _shielded(future: asyncio.Future[T]) -> T:
-    """Wait for work that goes on if the caller is cancelled; its failure is then dropped."""
+    """Wait for work that continues if the caller is cancelled; its error is then dropped."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(future)
 
 
 def _lock(database: Path) -> int:
-    """Lock the database for this daemon; raises StoreError if another one has the lock."""
+    """Lock the database and return the descriptor that holds the lock.
+
+    Raises StoreError if another daemon has the lock.
+    """
     path = database.with_suffix(".lock")
     with guarded(database):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,8 +1,8 @@
-"""What is left to migrate of a database that an older op-dbus wrote, and the steps of that.
+"""Migration of objects and history in a database that another version of op-dbus wrote.
 
-Secrets come first: objects are redacted by today's rules before anything is loaded, and rows of
-history are hidden until they were. All else is rendered anew in batches while questions are
-answered. Each step is a transaction that also notes how far it came.
+Secrets come first: objects are redacted by the current rules before they are loaded, and history
+rows are hidden until they are checked. Objects are then rendered anew in batches while queries are
+answered. Each step is a transaction that also stores the progress.
 """
 
 import json
@@ -19,21 +19,21 @@ from opdbus.index.snapshot import entry_snapshot
 from opdbus.state import redact
 from opdbus.state.object import Identity, Json, StateObject, canonical
 
-# Objects of one step: another write waits for it, some tenths of a second.
+# Objects of one step, for which other writes wait some tenths of a second.
 AT_A_TIME: Final = 500
 WRITTEN: Final = "written by"
 _NAME: Final = "migration"
 
-# What the name of the version ends with while a database is migrated.
+# Suffix of the WRITTEN fact during a migration.
 _HALFWAY: Final = "in migration"
 
 
 class Migration(NamedTuple):
-    """How far a migration `to` a version has come.
+    """Progress of a migration `to` a version.
 
-    Objects with ids up to `redacted` follow today's rules, and up to `rendered` today's texts;
-    those after `last` were written by this version. Rows of history up to `unchecked` may have
-    values that are secret now.
+    Objects with ids up to `redacted` are redacted and those up to `rendered` are rendered by this
+    version. Ids after `last` were written by it. History rows up to `unchecked` may hold values
+    that are secret by the current rules.
     """
 
     to: str
@@ -44,30 +44,33 @@ class Migration(NamedTuple):
 
     @classmethod
     def find(cls, store: Store) -> Self | None:
-        """Return the one that was begun to today's version, None if there is none."""
+        """Return the stored migration to this version, None if there is none."""
         kept = store.fact(_NAME)
         found = cls(*json.loads(kept)) if kept else None
         return found if found and found.to == WRITTEN_BY else None
 
     def keep(self, store: Store) -> Self:
-        """Note it; call inside a transaction."""
+        """Store the progress and return it; call inside a transaction."""
         store.set_fact(_NAME, json.dumps(self))
         store.set_fact(UNCHECKED, str(self.unchecked))
         return self
 
     @property
     def unrendered(self) -> range:
-        """The ids of objects that are still as the older version wrote them."""
+        """The ids of objects that are not yet rendered by this version."""
         return range(self.rendered + 1, self.last + 1)
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left to render or check."""
         return not (self.unrendered or self.unchecked)
 
 
 def begin(store: Store) -> Migration | None:
-    """Return what is left, None if nothing is; raises StoreError where it cannot be written."""
+    """Begin or resume the migration; return None if there is nothing to migrate.
+
+    Raises StoreError if the database needs a migration and is read-only.
+    """
     written = store.fact(WRITTEN) or ""
     if written == WRITTEN_BY:
         return None
@@ -76,9 +79,9 @@ def begin(store: Store) -> Migration | None:
             f"the database {store.path} is read-only and of an older op-dbus, which may have"
             " hidden less of what is secret: let the user that op-dbus runs as write it"
         )
-    # they may have names that are redacted now
+    # snapshots may contain names that are redacted now
     entry_snapshot.remove(store)
-    # another version that ran meanwhile has written its own name, and objects by its own rules
+    # resume only if no other version has written objects since, which would change the fact
     if written.endswith(_HALFWAY) and (left := Migration.find(store)):
         return left
     last, is_redacted = store.last_id(), written.startswith(REDACTED_BY)
@@ -92,13 +95,13 @@ def begin(store: Store) -> Migration | None:
 
 
 def begin_history(store: Store) -> None:
-    """Have all rows of history be looked through, and nothing else; call inside a transaction."""
+    """Begin a migration that only checks history; call inside a transaction."""
     last = store.last_id()
     _keep(store, Migration(WRITTEN_BY, last, last, last, store.ledger.state().head.seq), "")
 
 
 def _keep(store: Store, left: Migration, redacted_by: str) -> Migration:
-    # any other version takes up a database that was left halfway as one that it did not write
+    # with the suffix, no other version takes the database for its own
     store.set_fact(WRITTEN, redacted_by + _HALFWAY)
     if not redacted_by:
         store.set_fact(UNCLEAN, "yes")
@@ -106,9 +109,10 @@ def _keep(store: Store, left: Migration, redacted_by: str) -> Migration:
 
 
 def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migration:
-    """Rewrite the objects that have secrets by today's rules, before anybody reads them.
+    """Rewrite the objects that hold secrets by the current rules, before any object is loaded.
 
-    What history has of these is erased: fields that did not change may tell what is secret.
+    Erase their values from history, where also unchanged fields may reveal the secret. Raises
+    StoreError if the daemon is stopping, and Damaged.
     """
     is_altered = False
     while left.redacted < left.last:
@@ -117,14 +121,14 @@ def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migrati
         altered = _altered(store, rows)
         with store.transaction():
             erase_objects(store.ledger, [old.record.identity for old, _ in altered], at, boot)
-            # a name may be redacted, too: then it is another object, perhaps one that there is
+            # remove first: a redacted name makes another object, which may exist already
             store.remove(old.id for old, _ in altered)
             store.put([record for _, record in altered])
             end = rows[-1].id if len(rows) == AT_A_TIME else left.last
             left = left._replace(redacted=end).keep(store)
         is_altered = is_altered or bool(altered)
     if is_altered:
-        # words of a secret are not to be found
+        # erase the words of secrets from the full-text index
         store.clean_words()
     return left
 
@@ -135,14 +139,14 @@ def _altered(store: Store, rows: Sequence[Stored]) -> list[tuple[Stored, Record]
 
 
 def _is_other(row: Stored, item: StateObject) -> bool:
-    """Return whether a redacted object says something else, however it was written as JSON."""
+    """Return whether redaction changed the identity or the properties, ignoring JSON format."""
     before, after = row.record.properties, item.json()
     is_same = before == after or canonical(json.loads(before)) == after
     return item.identity != row.record.identity or not is_same
 
 
 def _redacted(store: Store, row: Stored) -> StateObject:
-    """Return a stored object by today's rules; raises Damaged."""
+    """Return a stored object redacted by the current rules; raises Damaged."""
     try:
         content: dict[str, Json] = json.loads(row.record.properties)
     except ValueError as error:
@@ -156,14 +160,14 @@ def _record(recorder: Recorder, row: Stored, item: StateObject) -> Record:
 
 
 def read(store: Store, left: Migration) -> list[tuple[Stored, StateObject]]:
-    """Return the next objects that are to be rendered anew; raises StoreError."""
+    """Return the next AT_A_TIME objects to render, as stored and redacted; raises Damaged."""
     rows = store.stored(left.rendered, left.last, AT_A_TIME)
-    # redacted already: to do so again changes nothing
+    # redaction is idempotent; here it builds the StateObject
     return [(row, _redacted(store, row)) for row in rows]
 
 
 def render(rows: Sequence[tuple[Stored, StateObject]]) -> list[Record]:
-    """Render objects by today's rules; return the records of those that change."""
+    """Render objects, and return the records that differ from the stored ones."""
     recorder = Recorder()
     made = [(row.record, _record(recorder, row, item)) for row, item in rows]
     return [record for before, record in made if record != before]
@@ -172,7 +176,7 @@ def render(rows: Sequence[tuple[Stored, StateObject]]) -> list[Record]:
 def put_rendered(
     store: Store, records: Sequence[Record], known: Mapping[Identity, Entry], left: Migration
 ) -> list[Entry]:
-    """Store rendered objects in place of the `known` ones, and how far that came."""
+    """Store rendered objects in place of the `known` ones, with the progress `left`."""
     with store.transaction():
         entries = store.put(records, known)
         left.keep(store)
@@ -180,14 +184,14 @@ def put_rendered(
 
 
 def look_through_more(store: Store, left: Migration, at: int, boot: str) -> Migration:
-    """Erase what is secret in the next rows of history, the newest ones first."""
+    """Erase secrets from the next batch of history rows, newest first; return the progress."""
     with store.transaction():
         unchecked = look_through(store.ledger, left.unchecked, at, boot)
         return left._replace(unchecked=unchecked).keep(store)
 
 
 def finish(store: Store) -> None:
-    """Note that the database is as if this version had written all of it."""
+    """Store that the migration to this version is complete."""
     with store.transaction():
         store.set_fact(WRITTEN, WRITTEN_BY)
         store.drop_fact(_NAME)

@@ -1,4 +1,4 @@
-"""Recovery of a damaged database: it is set aside, and a new one gets what can still be read."""
+"""Recovery of a damaged database: set it aside, and copy its readable rows to a new one."""
 
 import json
 import sqlite3
@@ -20,10 +20,10 @@ from opdbus.state.redact import redact_object
 
 log = structlog.get_logger()
 
-# So many damaged databases are kept for an inspection.
+# Number of damaged databases kept for inspection.
 KEPT: Final = 3
 _SUFFIXES: Final = ("-wal", "-shm", "")
-# Ids past a damage that are looked up, which takes some seconds.
+# Maximal number of ids looked up one by one after a damaged page: some seconds.
 _MAX_LOOKED_UP: Final = 1_000_000
 _OBJECT: Final = (
     "id, source, plugin, kind, name, owner, properties, updated_at, fingerprint, passing"
@@ -37,9 +37,9 @@ _ROW: Final = (
 def open_or_recover(
     path: Path, stopping: Event, on_progress: Callable[[], None]
 ) -> tuple[Store, str]:
-    """Open the database, and say what was recovered if it was damaged.
+    """Open the database, and return it with a report of the recovery, "" if it was not damaged.
 
-    `on_progress` is called now and then meanwhile. Raises StoreError.
+    `on_progress` is called repeatedly meanwhile. Raises StoreError.
     """
     with guarded(path):
         if _mark(path).is_symlink():
@@ -56,8 +56,8 @@ def open_or_recover(
 def mark_damaged(path: Path) -> None:
     """Make the next start recover the database; raises OSError.
 
-    The mark is a link: it is made completely or not at all, even on a full disk. It names the
-    future damaged database, so that a recovery that was interrupted starts again from that one.
+    The mark is a symlink, which is created atomically, even on a full disk. Its target is the name
+    under which the damaged database is set aside, so that an interrupted recovery can resume.
     """
     with suppress(FileExistsError):
         _mark(path).symlink_to(
@@ -87,7 +87,7 @@ def _recover(
 
 
 def _salvage(aside: Path, store: Store) -> int:
-    """Store all objects that can be read in a damaged database, and count them."""
+    """Copy the readable objects, history and facts to `store`; return the number of objects."""
     with store.transaction():
         found = {record.identity: record for record in _readable(aside, store)}
         store.put(found.values())
@@ -97,15 +97,15 @@ def _salvage(aside: Path, store: Store) -> int:
         _salvage_history(aside, store, facts)
         store.set_fact(WRITTEN, WRITTEN_BY)
         if not facts.get(WRITTEN, "").startswith(REDACTED_BY):
-            # secrets that only a newer redaction knows may be in history still
+            # history may hold values that only the current rules redact
             begin_history(store)
-    # it is as large as all that was copied
+    # the WAL has grown to the size of all copied rows
     store.empty_log()
     return len(found)
 
 
 def _salvage_history(aside: Path, store: Store, facts: Mapping[str, str]) -> None:
-    """Copy the rows of history that can be read, as they are: verification finds what is not."""
+    """Copy the readable history rows unchanged; verification of the chain reports the gaps."""
     for table, columns in (("sentences", "id, digest, text"), ("history", _ROW)):
         for row in _rows(aside, table, columns):
             store.require_running()
@@ -117,7 +117,7 @@ def _salvage_history(aside: Path, store: Store, facts: Mapping[str, str]) -> Non
 
 
 def _readable(aside: Path, store: Store) -> Iterator[Record]:
-    """Yield the intact objects."""
+    """Yield records of the intact objects; raises StoreError if the daemon is stopping."""
     recorder = Recorder()
     for row in _rows(aside, "objects", _OBJECT):
         store.require_running()
@@ -126,9 +126,9 @@ def _readable(aside: Path, store: Store) -> Iterator[Record]:
 
 
 def _rows(aside: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-    """Yield all rows of a table that can be read: by a scan, then by a look-up of each number.
+    """Yield the readable rows of a table: by a scan and, after an error, by each further key.
 
-    A generator: what fails in its caller, such as writing to a full disk, is not passed over.
+    As a generator, it suppresses only read errors, not errors of its caller such as a full disk.
     """
     with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
         yield from _scanned(old, table, columns)
@@ -149,7 +149,7 @@ def _scanned(old: sqlite3.Connection, table: str, columns: str) -> Iterator[tupl
 
 
 def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
-    """Make the record of an object if it is not transient and its fingerprint is right."""
+    """Return the record of a row, None if it is transient or its fingerprint does not match."""
     _, *identity, owner, properties, updated_at, fingerprint, transient = row
     try:
         item = StateObject(Identity(*identity), json.loads(properties))
@@ -162,7 +162,7 @@ def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
 
 
 def _facts(aside: Path) -> dict[str, str]:
-    """Return the named values that can be read, such as the number of the last change."""
+    """Return the readable facts."""
     found: dict[str, str] = {}
     with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
         found |= ((str(name), str(value)) for name, value in old.execute("SELECT * FROM facts"))
@@ -170,7 +170,7 @@ def _facts(aside: Path) -> dict[str, str]:
 
 
 def _move(path: Path, aside: Path) -> None:
-    """Rename a database and its logs, the database last: while it is there, this is not done."""
+    """Rename a database and its WAL files, the database last, so that this can be resumed."""
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
             _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
