@@ -64,7 +64,7 @@ class Journal:
             self._lost += 1
 
     def close(self) -> None:
-        """Send the queued entries and end the thread; waits about two seconds for each at most.
+        """Send the queued entries and end the thread; waits a few seconds at most.
 
         The process must not exit before the journal has read them: the journal finds the unit of an
         entry by /proc, and `journalctl -u op-dbus` would not show the last entries.

@@ -138,7 +138,7 @@ def _check_depth(value: Json) -> None:
 
 
 def _may_be_unsendable(text: str) -> bool:
-    """Return whether a text may hold unsendable strings; searches in parts to let threads switch."""
+    """Return whether a text may hold unsendable strings; other threads run between its parts."""
     parts = range(0, len(text), _PART)
     return any(_UNSENDABLE.search(text, at, at + _PART + _LONGEST_ESCAPE) for at in parts)
 

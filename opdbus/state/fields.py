@@ -172,7 +172,7 @@ def last_words(path: str, lists: Iterable[str]) -> set[str]:
 
 
 def fit(wanted: tuple[str, ...], path: str, lists: Iterable[str]) -> Literal[0, 1, 2]:
-    """Return how well a name fits a field or a list around it: 0 not, 1 by last words, 2 exactly."""
+    """Return how well a name fits a field or a list around it: 0 not, 1 last words, 2 exactly."""
     if not wanted:
         return 0
     if any(fit(wanted, listed, ()) == 2 for listed in lists):

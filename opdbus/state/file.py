@@ -124,7 +124,7 @@ def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
 
 def _problem_of_version(version: Json) -> str:
     if isinstance(version, str | list | dict):
-        # not shown: it may be a secret, and more people read this sentence than the file
+        # not shown: it may be a secret, and messages have more readers than the file
         return f'"version" must be the number {VERSION}'
     if version != VERSION or isinstance(version, bool):
         shown = json.dumps(version)[:MAX_SHOWN]

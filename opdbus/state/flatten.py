@@ -137,7 +137,7 @@ class Reader:
     """Converts declared objects to StateObjects; skips those unchanged since the last call.
 
     The memory of the last call holds 8 bytes per object: a hash under a random key that is never
-    stored on disk by itself, so that it reveals no secret.
+    written to disk, so that it reveals no secret.
     """
 
     def __init__(self) -> None:

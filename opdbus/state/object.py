@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 # The value of a property: str, int, float, bool, None, and lists and dicts of them.
 Json: TypeAlias = Any
 
-# In bytes. Each byte may take three in an object path; any reply has room for one object.
+# In bytes. A byte may take three in an object path; with these limits any reply has room for one
+# object.
 MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
 DIGEST_BYTES: Final = 16
 _HASH_NAME: Final = re.compile(r"~[0-9a-f]{12}(?:#\d+)?")

@@ -22,7 +22,7 @@ _MAX_CHARACTERS: Final = 1 << 18
 async def objects_of(
     service: Service, top: str, leave_out: Callable[[str], None]
 ) -> AsyncGenerator[dict[str, dict[str, Plain]]]:
-    """Yield {path: {interface: properties}} for each object below a path, breadth first."""
+    """Yield {path: {interface: properties}} for each object at or below a path, breadth first."""
     waiting, known = deque([(top, 0)]), {top}
     while waiting:
         path, depth = waiting.popleft()

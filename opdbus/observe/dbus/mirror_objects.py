@@ -131,7 +131,7 @@ class MirroredObjects:
                 yield from self._rendered(other)
 
     def listed(self) -> Iterator[tuple[Key, Mapping[str, Json]]]:
-        """Yield all objects."""
+        """Yield all objects; they count as reported."""
         # in this order, the same of two objects with one name always gets the plain name
         paths = sorted(self._object_ids, key=lambda path: (len(path), path))
         for path in paths:

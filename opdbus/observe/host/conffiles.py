@@ -107,7 +107,7 @@ class Conffiles:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        # what names the files of packages
+        # dpkg's status file, which lists the conffiles of packages
         self.status = str(sources.places.dpkg / "status")
         self._documents = Documents(sources.places)
         self._status = StatusFile(sources.places.dpkg / "status")

@@ -45,7 +45,7 @@ class Examiner:
         self._left = _MAX_ALL_BYTES
 
     def examine(self, origins: Mapping[str, Origin]) -> dict[str, dict[str, Json]]:
-        """Return the properties of each file."""
+        """Return the properties of files by path; reads changed content, up to a total limit."""
         self._left = _MAX_ALL_BYTES
         self.origins |= origins
         is_open = _Folders()

@@ -78,7 +78,10 @@ def _same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iter
 
 
 def _may_be(root: Path, setting: str, content: bytes) -> bool:
-    """Return whether content may be an older copy of a zone: both end with the same rule."""
+    """Return whether content may be an older copy of a zone, by the rule at its end.
+
+    True also on a host without zone files.
+    """
     try:
         zone, _ = read_at_most(root / _ZONES / setting, _MAX_BYTES)
     except OSError:

@@ -166,7 +166,7 @@ def _link_type(link: _Link) -> str:
 
 def _link_state(link: _Link) -> str:
     state = number(link.attributes.get(16))
-    # drivers that do not tell, such as that of `lo`
+    # drivers that report no state, such as that of `lo`
     if state == 0 and link.flags & _UP and link.flags & _LOWER_UP:
         return "up"
     return _STATES.get(state, f"state {state}")
@@ -179,7 +179,7 @@ def _vlan(values: Mapping[int, bytes]) -> int:
 
 
 def _forwarded(values: Mapping[int, bytes]) -> list[Json]:
-    """Return the families whose packets an interface passes on: of each, its first setting."""
+    """Return the families whose packets an interface forwards, by their first setting."""
     families = attributes(values.get(26, b""))
     settings = {2: 1, 10: 2}
     return [
@@ -190,13 +190,13 @@ def _forwarded(values: Mapping[int, bytes]) -> list[Json]:
 
 
 def _flags(family: int) -> dict[str, int]:
-    """Return the flags that are worth telling; the first means something else for IPv4."""
+    """Return the reported flags by name; the first has another meaning for IPv4."""
     first = "secondary" if family == 2 else "temporary"
     return {first: _TEMPORARY, "duplicate": _DUPLICATE, "deprecated": _DEPRECATED}
 
 
 def address_text(value: bytes | None, family: int) -> str:
-    """Return an address as text; empty where there is none, or none of that family."""
+    """Return an address as text; empty if missing or not of the family."""
     if value is None or len(value) != _ADDRESS_BYTES.get(family):
         return ""
     return str(ipaddress.ip_address(value))
