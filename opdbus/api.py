@@ -101,8 +101,7 @@ class Embedder:
             # the loop is closed already if opening failed
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._life.cancel)
-            # the program may end after this call and unload the runtime, which no thread may use
-            # then
+            # the program may end now and unload the runtime: no thread may use it then
             thread.join()
 
     def __enter__(self) -> Self:

@@ -252,7 +252,7 @@ def load(
     source: str = FLAG,
     service: Mapping[str, Given] | None = None,
 ) -> Config:
-    """Return the settings; `given` overrides variables, variables the file, it the defaults.
+    """Return the settings: given values, else variables, else the file, else the defaults.
 
     `source` is the source of `given`: FLAG or ARGUMENT. The default folder of models depends on the
     user (`euid`; None: the current one). Variables of `environ` override those of the `service`.

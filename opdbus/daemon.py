@@ -367,6 +367,6 @@ def _origin() -> str:
 
 
 class BusLost(BusError):
-    """The connection to the bus was lost while serving: systemd restarts the service."""
+    """Loss of the connection to the bus while serving: systemd restarts the service."""
 
     exit_code = 1

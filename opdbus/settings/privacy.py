@@ -14,7 +14,7 @@ from opdbus.platform.accounts import group_name, user_name
 
 FOLDER: Final = Path("/etc/op-dbus")
 GROUP: Final = "op-dbus-config"
-# Permissions that nobody but the owner may have, except that the group may read.
+# Permissions that must be off: all those of others, and writing by the group.
 _OPEN: Final = stat.S_IRWXO | stat.S_IWGRP
 _GET_GROUP: Final = "systemd-sysusers op-dbus.conf"
 _MEND: Final = "systemd-tmpfiles --create op-dbus.conf"

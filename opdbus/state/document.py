@@ -44,7 +44,7 @@ _UNSENDABLE_PROBLEM: Final = "the string holds a NUL character or half a surroga
 
 
 class _Broken(ValueError):
-    """The text breaks a rule; a slower second pass finds the place."""
+    """A rule that the text breaks; a slower second pass finds the place."""
 
 
 def parse(text: str, path: Path) -> dict[str, Json]:

@@ -134,7 +134,7 @@ def _named(element: Mapping[str, Json]) -> tuple[str | None, Json]:
 
 
 class Reader:
-    """Converts declared objects to StateObjects; skips those unchanged since the last call.
+    """Converter of declared objects to StateObjects; skips those unchanged since the last call.
 
     The memory of the last call holds 8 bytes per object: a hash under a random key that is never
     written to disk, so that it reveals no secret.

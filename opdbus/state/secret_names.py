@@ -53,7 +53,7 @@ _RANDOM_WORDS: Final = frozenset(
 _RANDOM_ENDS: Final = frozenset("id ids".split())
 _SESSION_ENDS: Final = ("sessionid", "sessid")
 _ALWAYS: Final = frozenset({"secret id", "rediscli auth"})
-# ... unless it contains one of these pairs,
+# A name is not secret if it contains one of these pairs,
 _HARMLESS_PAIRS: Final = frozenset(
     "proxy pass,fastcgi pass,uwsgi pass,scgi pass,grpc pass,pass through,high pass,low pass,"
     "band pass,key mgmt,key management,single pass,multi pass,first pass,public key,"
@@ -63,7 +63,7 @@ _HARMLESS_PAIRS: Final = frozenset(
 _HARMLESS_WORDS: Final = frozenset(
     "bypass compass encompass trespass surpass underpass overpass multipass".split()
 )
-# ... or its last word shows that the value describes the secret,
+# ... if its last word shows that the value describes the secret,
 _ABOUT: Final = frozenset(
     "file files path paths dir directory folder type kind policy age length size expiry expire"
     " expires expired expiration ttl count algorithm authentication auth domain enabled disabled"
@@ -76,7 +76,7 @@ _ABOUT: Final = frozenset(
     " warn change changed change date day days time at by in second minute hour present exists"
     " configured t".split()
 )
-# ... or its first word asks a question or counts.
+# ... or if its first word asks a question or counts.
 _ASKING: Final = frozenset(
     "max min num total used require requires permit allow is has no can must need needs enforce"
     " supports".split()

@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 
 class Reloader:
-    """Reloads settings and state file, one reload at a time; a fault changes nothing."""
+    """Reloader of settings and state file: one reload at a time; a fault changes nothing."""
 
     def __init__(
         self,

@@ -132,7 +132,7 @@ class MirroredObjects:
 
     def listed(self) -> Iterator[tuple[Key, Mapping[str, Json]]]:
         """Yield all objects; they count as reported."""
-        # in this order, the same of two objects with one name always gets the plain name
+        # in this order, the lower-numbered of two objects with one name always gets the plain name
         paths = sorted(self._object_ids, key=lambda path: (len(path), path))
         for path in paths:
             self._named(path)

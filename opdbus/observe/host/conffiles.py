@@ -76,7 +76,7 @@ class Sources:
 
     places: Places = field(default_factory=Places)
     ucf: Path = Path("/var/lib/ucf")
-    # without units of packages, which change only with these, and units that programs write to /run
+    # without packages' units, which change only with these, and generated or transient units
     units: tuple[Path, ...] = (
         Path("/etc/systemd/system"),
         Path("/run/systemd/system"),
@@ -103,7 +103,7 @@ class Listing:
 
 
 class Conffiles:
-    """Lists configuration files. Blocking; for one thread at a time."""
+    """Reader of the lists of configuration files; blocking, for one thread at a time."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

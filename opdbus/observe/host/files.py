@@ -36,7 +36,7 @@ class _Digests(NamedTuple):
 
 
 class Examiner:
-    """Reads properties of files. Blocking; for one thread at a time. Skips unchanged content."""
+    """Reader of file properties; blocking, for one thread at a time. Skips unchanged content."""
 
     def __init__(self) -> None:
         # origins of the files examined so far

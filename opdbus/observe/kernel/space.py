@@ -38,7 +38,7 @@ class Space(NamedTuple):
 
 
 class UnreachableMount(Exception):
-    """The mount at a path is not the host's: a sandbox hides that."""
+    """A mount whose path shows another mount to this process, since a sandbox hides it."""
 
 
 # Measures a mount. The mapping has the mounts that this process sees, by mount id.
@@ -76,7 +76,7 @@ def _percent(part: int, whole: int) -> float:
 
 
 class Gauge:
-    """Measures mounts; `told` has the facts last reported by path, whose rounding is kept."""
+    """Usage meter of mounts; `told` has the facts last reported by path, whose rounding is kept."""
 
     def __init__(
         self,

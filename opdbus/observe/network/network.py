@@ -28,7 +28,7 @@ from opdbus.observe.network.rtnetlink import Properties
 from opdbus.platform.lines import split_lines
 
 _UNIT: Final = "op-dbus-route.socket"
-# The full table of a router would crowd out other objects.
+# Nobody queries the full table of a router.
 _MAX_ROUTES: Final = 2_000
 _MOST_REST_SECONDS: Final = 60.0
 _LEFT_OUT: Final = f"there are more than {_MAX_ROUTES:,} routes: the rest is left out"
