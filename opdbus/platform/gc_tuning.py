@@ -129,7 +129,7 @@ def trim() -> None:
 
 
 class Heap:
-    """Tuner of glibc by the number of state objects: keeps arrays if many, trims after a decrease."""
+    """Tuner of glibc by the number of state objects: keeps arrays if many, trims after a fall."""
 
     def __init__(self, trim: Callable[[], None] = trim) -> None:
         self._trim = trim

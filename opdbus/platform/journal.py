@@ -43,7 +43,7 @@ MESSAGE_IDS: Final = {
 
 
 class Journal:
-    """Sender of entries by the journal's native protocol: in order, and without blocking the caller.
+    """Sender of entries by the journal's native protocol: in order, without blocking the caller.
 
     sd_journal_send(3) of systemd-python holds Python's lock while the journal does not read, and so
     blocks the whole daemon.
