@@ -12,7 +12,7 @@ __all__ = ["Embedder", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the engine when it is first asked for: the command line must start without it."""
+    """Import the engine at first use, since the command line must start without it."""
     if name != "Embedder":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from opdbus.api import Embedder

@@ -1,4 +1,4 @@
-"""`python -m opdbus` is `op-dbus`."""
+"""Entry point of `python -m opdbus`, the same as `op-dbus`."""
 
 from opdbus.cli import main
 

@@ -39,15 +39,14 @@ _NOT_OPEN: Final = "the Embedder is not open: use it in a `with` block"
 
 
 class Embedder:
-    """A model on the first provider of a chain on which it can be proven.
+    """A model on the first execution provider of a chain that passes its proof.
 
-    Use it as a context, `with` or `async with`; its methods may be called from any thread, but not
-    from a process that was forked after it was opened. Every argument is as the setting
-    OP_DBUS_<NAME> of the same name, and those that are not given have that setting's default; the
-    environment is not read. Raises ConfigError for bad values.
+    Use it in `with` or `async with`. Its methods may be called from any thread, but not from a
+    process that was forked after it was opened. Each argument is the setting OP_DBUS_<NAME> of the
+    same name and has its default; the environment is not read. Raises ConfigError for bad values.
 
-    A text longer than `max_tokens` is cut there. With `truncate=False` such a text raises
-    Truncated instead; `count_tokens` returns how long each one is.
+    A text longer than `max_tokens` is cut there. With `truncate=False` such a text raises Truncated
+    instead; `count_tokens` returns the lengths.
     """
 
     def __init__(self, level: str = "medium", provider: str = "cpu", **settings: object) -> None:
@@ -63,7 +62,7 @@ class Embedder:
 
     @staticmethod
     def is_available(provider: str = "cpu", device: str = "0") -> bool:
-        """Return whether a provider of this name or chain could be used here; opens no model."""
+        """Return whether a provider or chain could be used here; opens no model."""
         wanted = read_settings({"execution_provider": provider, "gpu_device": device}, os.environ)
         try:
             require_provider(wanted)
@@ -71,15 +70,13 @@ class Embedder:
             return False
         return True
 
-    # opening and closing
-
     def open(self) -> Self:
         """Load the model and prove it; raises ModelError and ProviderError."""
         self._require_same_process()
         if self._thread is not None:
             return self
         if not structlog.is_configured():
-            # standard output belongs to the program that uses us
+            # standard output belongs to the calling program
             structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
         self._pid, self._has_begun, is_open = os.getpid(), threading.Event(), Future[None]()
         self._thread = threading.Thread(
@@ -94,17 +91,17 @@ class Embedder:
         return self
 
     def close(self) -> None:
-        """Let running batches finish, fail what still waits with ShuttingDown, free the model."""
+        """Finish running batches, fail queued ones with ShuttingDown, and free the model."""
         if self._is_forked:
             return
         with self._handing:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._has_begun.wait()
-            # closed already where opening failed
+            # the loop is closed already if opening failed
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._life.cancel)
-            # the program may end now, and take the runtime away from under a thread that is left
+            # the program may end now and unload the runtime: no thread may use it then
             thread.join()
 
     def __enter__(self) -> Self:
@@ -123,8 +120,6 @@ class Embedder:
         """Free the model, without blocking the caller's event loop."""
         await asyncio.to_thread(self.close)
 
-    # embedding
-
     def embed(self, texts: Iterable[str], *, truncate: bool = True) -> NDArray[np.float32]:
         """Return the vectors of texts: (texts, dimension), float32 of length 1."""
         return _result(self._submit(self._embed(listed(texts), truncate=truncate)))
@@ -141,13 +136,13 @@ class Embedder:
     ) -> Generator[NDArray[np.float32], None, None]:
         """Yield the vectors of any number of texts in order, some thousand at a time.
 
-        Memory does not grow with their number; single texts of other threads go before them. The
-        texts are taken from their iterator in the thread that reads the stream.
+        Memory use does not grow with their number; single texts from other threads are served
+        first. The iterator of texts runs in the thread that reads the stream.
         """
         return self._stream(iterator(texts), truncate=truncate)
 
     def count_tokens(self, texts: Iterable[str]) -> list[int]:
-        """Count the tokens of whole texts; those with more than `max_tokens` would be cut."""
+        """Return the number of tokens of each text; those above `max_tokens` would be cut."""
         return _result(self._submit(self._opened.count_tokens(listed(texts))))
 
     def _stream(
@@ -168,53 +163,49 @@ class Embedder:
             for future in running:
                 future.cancel()
 
-    # what it is
-
     @property
     def device(self) -> str:
-        """The hardware that was proven to run the model."""
+        """Return the hardware that passed the proof."""
         return self._proven.hardware
 
     @property
     def provider(self) -> str:
-        """The provider that was proven to run the model."""
+        """Return the execution provider that passed the proof."""
         return self._proven.provider.name
 
     @property
     def precision(self) -> str:
-        """The precision of the matrix products: fp32, fp16, bf16 or int8."""
+        """Return the precision of the matrix products: fp32, fp16, bf16 or int8."""
         return self.proof.precision
 
     @property
     def proof(self) -> Proof:
-        """What was measured when the model was proven: nodes, precision, deviation."""
+        """Return the measurements of the proof: nodes, precision, deviation."""
         return self._proven.proof
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """The providers that were asked for and passed over, each with the reason."""
+        """Return the providers of the chain that were passed over, each with the reason."""
         return self._proven.fallbacks
 
     @property
     def dimension(self) -> int:
-        """The length of every vector."""
+        """Return the length of every vector."""
         return self._opened.dimension
 
     @property
     def max_tokens(self) -> int:
-        """The tokens past which texts are cut."""
+        """Return the number of tokens to which texts are cut."""
         return self._opened.model.shape.max_tokens
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, which lives on an event loop of its own."""
+        """Return the engine, which lives on an event loop of its own."""
         return self._opened
 
     @property
     def _proven(self) -> Proven:
         return self._opened.proven
-
-    # on its event loop
 
     async def _embed(self, texts: Sequence[str], *, truncate: bool) -> NDArray[np.float32]:
         window = self._opened.window
@@ -247,7 +238,7 @@ class Embedder:
         return await engine.run(rows)
 
     def _live(self, is_open: Future[None]) -> None:
-        """Hold the engine open until `close`; the body of its thread."""
+        """Hold the engine open until `close`; runs in the Embedder's thread."""
         try:
             asyncio.run(self._serve(is_open))
         except BaseException as error:
@@ -269,7 +260,7 @@ class Embedder:
                 await self._loop.create_future()
         finally:
             engine, self._engine = self._engine, None
-            # those that waited learn that they were not served
+            # waiting calls end with ShuttingDown
             await asyncio.gather(*asyncio.all_tasks() - {self._life}, return_exceptions=True)
             if engine:
                 # a runtime that computes while the program ends may crash it
@@ -295,7 +286,7 @@ class Embedder:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether it was opened in the process that this one was forked from."""
+        """Return whether this process was forked from the one that opened the Embedder."""
         return self._thread is not None and self._pid != os.getpid()
 
     @property
@@ -306,7 +297,7 @@ class Embedder:
 
 
 def _result(future: Future[T]) -> T:
-    """Wait for a result; cancel the work where the wait is interrupted, as by Ctrl-C."""
+    """Wait for a result; cancel the work if the wait is interrupted, as by Ctrl-C."""
     try:
         return future.result()
     finally:

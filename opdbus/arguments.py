@@ -1,4 +1,4 @@
-"""What programs hand to the library, checked: settings and texts."""
+"""Validation of arguments of the library: settings and texts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,14 +8,14 @@ from opdbus import config
 from opdbus.config import Config
 from opdbus.errors import ConfigError, InvalidArgs
 
-# Where data lies by default depends on these, as for every other program of the user.
+# Default folders of data depend on these variables.
 _HOMES: Final = ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
 def read_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> Config:
-    """Read arguments as settings; raises ConfigError with every bad value in one message.
+    """Return settings from arguments; raises ConfigError with all bad values in one message.
 
-    Of the environment, only the homes of the user are read.
+    Of the environment, only the variables of home folders are read.
     """
     texts = {key: str(value) for key, value in given.items() if value is not None}
     if unknown := ", ".join(texts.keys() - config.BY_KEY.keys()):
@@ -25,16 +25,16 @@ def read_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> Co
 
 
 def listed(texts: Iterable[str]) -> list[str]:
-    """Return all texts of an iterable; raises InvalidArgs for what is no text."""
+    """Return all texts of an iterable; raises InvalidArgs if one is not a valid text."""
     found = list(iterator(texts))
     check(found)
     return found
 
 
 def iterator(texts: Iterable[str]) -> Iterator[str]:
-    """Begin to iterate over texts; raises InvalidArgs for what is no iterable of them."""
+    """Return an iterator over texts; raises InvalidArgs if they are not an iterable."""
     if not isinstance(texts, str | bytes):
-        # not around the caller's own generator, whose errors are the caller's
+        # the caller's own generator runs outside this block: its errors are the caller's
         with suppress(TypeError):
             return iter(texts)
     raise InvalidArgs(
@@ -44,7 +44,7 @@ def iterator(texts: Iterable[str]) -> Iterator[str]:
 
 
 def check(texts: Sequence[str], first: int = 0) -> None:
-    """Raise InvalidArgs for what is no text; the first one has the number `first` in errors."""
+    """Raise InvalidArgs if a text is not valid; errors count from the number `first`."""
     for number, text in enumerate(texts, first):
         if not isinstance(text, str):
             kind = type(text).__name__

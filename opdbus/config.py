@@ -21,23 +21,23 @@ from opdbus.settings.parsing import AUTO
 PREFIX: Final = "OP_DBUS_"
 # The variable that names the TOML file; it is not a setting itself.
 CONFIG_FILE_VARIABLE: Final = PREFIX + "CONFIG"
-# Where a value comes from, besides the TOML file.
+# Sources of values, besides the TOML file.
 DEFAULT: Final = "default"
 ENVIRONMENT: Final = "environment"
 FLAG: Final = "flag"
 ARGUMENT: Final = "argument"
-# What arguments of calls are named, where not as the setting.
+# Names of call arguments that differ from the settings' names.
 _ARGUMENTS: Final = {"execution_provider": "provider", "vector_level": "level"}
-# Named by the service's unit; root's models lie there too, where the service finds them.
+# Also in the service's unit; used for root, so that the service finds models loaded by root.
 _SERVICE: Final = Path("/var/lib/op-dbus")
 LEVELS: Final = ("none", "static", "low", "medium", "high")
 PRECISIONS: Final = ("int8", "int8-blocks", "bf16", "fp16", "fp32")
-# How bad it is that something is other than declared.
+# Severities of drift, in rising order.
 SEVERITIES: Final = ("info", "notice", "warning", "error")
 
 
 class Given(NamedTuple):
-    """The text of a setting or a variable, and where it is from: a line of a file, a flag."""
+    """The text of a setting or a variable, and its source: a line of a file, a flag."""
 
     value: str
     where: str
@@ -56,16 +56,16 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
+        """Return the name of the environment variable."""
         return PREFIX + self.key.upper()
 
     @property
     def flag(self) -> str:
-        """The command line's flag."""
+        """Return the flag of the command line."""
         return "--" + self.key.replace("_", "-")
 
     def written(self, given: Given) -> str:
-        """Give a value as it was written at its source."""
+        """Return a value as written at its source, for error messages."""
         text, source = given
         if source == FLAG:
             return f"{self.flag} {shlex.quote(text)}"
@@ -85,10 +85,10 @@ _engine: Final = partial(_row, is_of_engine=True)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The effective settings. Each field is a row of the table; `sources` says where each is from.
+    """The effective settings. Each field is a row of the table; `sources` has the sources by key.
 
-    The row of a field: its default, what reads its text, and what it is for. Rows of `_engine` can
-    change while serving, by opening another engine.
+    A row has the default, the parser and the description of a setting. Settings made by `_engine`
+    can change while serving, by opening another engine.
     """
 
     execution_provider: parsing.ProviderRequest = _engine(
@@ -211,7 +211,7 @@ class Config:
     sources: Mapping[str, str] = field(repr=False, kw_only=True)
 
     def on(self, provider: str, device: str = "") -> Config:
-        """Return these settings with another provider and, if given, device; raises InvalidArgs."""
+        """Return the settings with another provider and, if given, device; raises InvalidArgs."""
         given = {"execution_provider": provider, **({"gpu_device": device} if device else {})}
         problems: list[str] = []
         values = _parsed({key: Given(text, ARGUMENT) for key, text in given.items()}, problems)
@@ -224,11 +224,11 @@ class Config:
         return {key for key in BY_KEY if getattr(self, key) != getattr(other, key)}
 
     def is_default(self, key: str) -> bool:
-        """Return whether nobody has set a setting."""
+        """Return whether a setting has its default because no source sets it."""
         return self.sources[key] == DEFAULT
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """List (variable, effective value, source) of each setting, in the table's order."""
+        """Return (variable, effective value, source) of each setting, in the table's order."""
         return [(s.variable, self._shown(s.key), self.sources[s.key]) for s in SETTINGS]
 
     def _shown(self, key: str) -> str:
@@ -252,14 +252,14 @@ def load(
     source: str = FLAG,
     service: Mapping[str, Given] | None = None,
 ) -> Config:
-    """Read the settings: given values win over variables, variables over the file, over defaults.
+    """Return the settings: given values, else variables, else the file, else the defaults.
 
-    `source` says what the given values are: FLAG or ARGUMENT. Where models lie by default depends
-    on the user (`euid`; None: the one that runs the program). Variables of a `service` lose against
-    those of `environ`. Raises ConfigError with every bad value in one message.
+    `source` is the source of `given`: FLAG or ARGUMENT. The default folder of models depends on the
+    user (`euid`; None: the current one). Variables of `environ` override those of the `service`.
+    Raises ConfigError with every bad value in one message.
     """
     variables = dict(service or {})
-    # an empty variable is how a shell unsets one, which leaves that of the service
+    # a shell cannot unset a variable but empty it: then the service's value stays
     ours = {name: Given(text, ENVIRONMENT) for name, text in environ.items()}
     variables |= {name: each for name, each in ours.items() if each.value or name not in variables}
     environ = {name: text for name, (text, _) in variables.items()}
@@ -286,7 +286,7 @@ def _from_variables(variables: Mapping[str, Given], problems: list[str]) -> dict
         if name.startswith(PREFIX) and name not in accepted:
             at = "the environment" if where == ENVIRONMENT else where
             problems.append(_unknown(name, accepted, at))
-    # an empty variable is how a unit unsets one
+    # an empty variable counts as unset, since units can unset variables only so
     return {keys[name]: each for name, each in variables.items() if name in keys and each.value}
 
 
@@ -308,7 +308,7 @@ def _as_text(value: object) -> str:
 
 
 def _parsed(texts: Mapping[str, Given], problems: list[str]) -> dict[str, Any]:
-    """Read the texts; what is not accepted becomes a problem."""
+    """Return the parsed values; add a sentence to `problems` for each that is not accepted."""
     values: dict[str, Any] = {}
     for key, given in texts.items():
         try:
@@ -319,7 +319,7 @@ def _parsed(texts: Mapping[str, Given], problems: list[str]) -> dict[str, Any]:
 
 
 def _unknown(name: str, accepted: Iterable[str], where: str) -> str:
-    # compared without the prefix and in one case, since every name has those
+    # compared without the prefix and in one case, which all names share
     plain = {_plain(known): known for known in accepted}
     close = difflib.get_close_matches(_plain(name), plain, n=2, cutoff=0.55)
     hint = " or ".join(plain[match] for match in close)
@@ -332,9 +332,9 @@ def _plain(name: str) -> str:
 
 
 def _own_folder(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
-    """Return the user's folder of this kind, as the XDG specification has it."""
+    """Return the user's folder of a kind by the XDG specification."""
     folder = Path(environ.get(variable, ""))
-    if not folder.is_absolute():  # then it is to be ignored
+    if not folder.is_absolute():  # the specification requires it to be ignored
         try:
             folder = Path(environ.get("HOME") or "~").expanduser() / fallback
         except RuntimeError:  # a user without a home, as in many containers

@@ -1,4 +1,4 @@
-"""The composition root: names every part once, in order, and decides how the daemon ends."""
+"""Composition root: creates all parts in order, and determines how the daemon ends."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-# How long a thread that prepares what is stored may keep the others waiting. The event loop gives
-# its turn away dozens of times while it takes in what was stored, and each time waits so long for
-# the others: with 0.5 ms it stopped for more than 20 ms three times as often.
+# The interval after which Python's threads switch. The event loop gives up the lock dozens of times
+# while it takes in stored records, and waits this long each time. With 0.5 ms it was delayed by
+# more than 20 ms three times as often.
 _TURN_SECONDS: Final = 0.0001
 _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
 
 
 def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
-    """Run the daemon until it is told to stop, and give its exit code.
+    """Run the daemon until a signal stops it, and return its exit code.
 
-    Threads may still run then, which parse or compute for nobody: end the process at once.
+    Threads may still run then without a purpose: the caller must end the process at once.
     """
     load = partial(config.load, environ, flags)
     try:
@@ -94,16 +94,16 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     sys.setswitchinterval(_TURN_SECONDS)
     with closing(log.configure(settings, environ)) as lines:
         try:
-            # a service that cannot work is not to start: `systemctl start` fails, and says why
+            # fail early, so that `systemctl start` fails with the reason
             wanted = table.chosen(settings.observe, passed)
             observers = table.with_volatile(wanted, settings.volatile)
             service = notify.connect(environ, os.getpid())
             daemon = Daemon(settings, load, lines, service, observers)
-            # never closed: that would wait for those threads
+            # never closed: closing would wait for threads that still run
             asyncio.Runner().run(daemon.run())
         except OpDbusError as error:
             to_journal = lines.target == log.JOURNAL
-            if to_journal:  # where it is found by its fields
+            if to_journal:  # the journal's fields identify it there
                 logger.error("failed", reason=str(error), exit_code=error.exit_code)  # noqa: TRY400 -- a sentence, no traceback
             is_told = to_journal and log.is_journal(environ, sys.stderr)
             return _failed(error, environ, is_told=is_told)
@@ -111,7 +111,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
 
 
 def _failed(error: OpDbusError, environ: Mapping[str, str], *, is_told: bool = False) -> int:
-    """Say to the operator what ended the daemon, unless that is done, and give the exit code."""
+    """Report the fault to systemd and, unless logged, to standard error; return the exit code."""
     notify.leave(environ, os.getpid(), error)
     if not is_told:
         print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
@@ -119,7 +119,7 @@ def _failed(error: OpDbusError, environ: Mapping[str, str], *, is_told: bool = F
 
 
 class Daemon:
-    """All parts of op-dbus, wired; `run` is its whole life."""
+    """All parts of op-dbus and their connections; `run` is the daemon's life."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Daemon:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
 
-        Raises what makes serving impossible: StoreError, BusError, ModelError, ProviderError.
+        Raises StoreError, BusError, ModelError or ProviderError if serving is impossible.
         """
         logger.info("starting", version=__version__, pid=os.getpid())
         self._hung_up = asyncio.Event()
@@ -149,7 +149,7 @@ class Daemon:
         logger.info("stopped")
 
     async def _live(self) -> None:
-        # a service that cannot work is not to start
+        # fail before the service counts as started
         await asyncio.to_thread(opening.require, self._config)
         path = self._config.state_dir / "memory.db"
         of_each = Quota(self._config.publish_objects, self._config.publish_bytes)
@@ -165,9 +165,9 @@ class Daemon:
             await self._serve()
 
     def _compose(self) -> None:
-        """Make what knows the host: what it is, was and is to be, and what serves."""
+        """Create the parts that hold the host's state and history, observe it, and serve."""
         memory, serving, given = self._memory, self._serving, self._config
-        # only now: what it refreshes is about to be made
+        # set only now: the objects that it refreshes are created below
         memory.archive.on_change = self._refresh_soon
         self._vectors = ObjectVectors(memory, serving)
         self._cascade = (
@@ -188,7 +188,7 @@ class Daemon:
         memory.declarations = self._drifts.declarations
 
     def _expose(self) -> None:
-        """Make what is on the bus, and what answers there."""
+        """Create the D-Bus interfaces and the parts that answer calls."""
         memory, connection, serving = self._memory, self._connection, self._serving
         finder = Finder(self._vectors, Reranker(serving), self._cascade)
         self._announcer = Announcer(connection)
@@ -260,10 +260,10 @@ class Daemon:
         await until_first_ends(indexer.run(), self._derive())
 
     async def _derive(self) -> None:
-        """Keep words and fields in memory: until they are read, searches take longer.
+        """Load terms and fields into memory; until then searches take longer.
 
-        The vectors are read before, for which a start waits, and what spares the next start work is
-        written after.
+        Vectors are loaded before, since the start waits for them. Snapshots for the next start are
+        written afterwards.
         """
         with suppress(OpDbusError):
             await self._vectors.served()
@@ -276,7 +276,7 @@ class Daemon:
         await self._memory.snapshot_writer.run()
 
     async def _follow_serving(self) -> None:
-        """Log and announce each change of what serves."""
+        """Log and announce each change of the serving engine."""
         async with aclosing(self._serving.changes()) as changes:
             async for phase in changes:
                 provider = phase.embedder.provider if phase.embedder else ""
@@ -303,7 +303,7 @@ class Daemon:
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
 
     def _take_event(self, event: Event) -> None:
-        """Announce an event on the bus, and renew the service's status."""
+        """Pass an event to drift, observers and the bus, and renew the service's status."""
         size = len(self._memory.catalogue)
         self._heap.hold(size)
         if isinstance(event, Vectorized):
@@ -316,7 +316,7 @@ class Daemon:
         self._systemd.renew()
 
     async def _refresh(self) -> None:
-        """Tell about properties that have changed."""
+        """Announce changed properties on the bus, and renew the service's status."""
         self._systemd.renew()
         await self._announcer.refresh(paths.ROOT, self._vectorizer)
         await self._announcer.refresh(paths.STATE, self._state)
@@ -325,7 +325,7 @@ class Daemon:
         start(self._refresh(), self._tasks)
 
     def _progress(self) -> None:
-        """Tell systemd that long work goes on, and clients once it has ended."""
+        """Report progress of long work to systemd, and its end to clients."""
         self._systemd.progress()
         if hasattr(self, "_state") and self._memory.migrator.done.is_set():
             self._refresh_soon()
@@ -336,7 +336,7 @@ class Daemon:
             self._refresh_soon()
 
     def _take_signal(self, message: Message) -> None:
-        """Stop working for a caller that left, and forget what was to live as long as it."""
+        """Stop the work for a caller that left the bus; withdraw objects tied to its connection."""
         self._authorizer.on_signal(message)
         if message.member != "NameOwnerChanged" or message.sender != "org.freedesktop.DBus":
             return
@@ -352,14 +352,14 @@ class Daemon:
 
 
 def _boot() -> str:
-    """Return which run of the host this is, "" where the kernel does not say."""
+    """Return the id of this boot; "" if the kernel does not provide it."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip().replace("-", "")
     return ""
 
 
 def _origin() -> str:
-    """Return what the history of this machine is called in checkpoints."""
+    """Return the name of this machine's history in checkpoints."""
     try:
         return checkpoint.origin(machine_id())
     except (OpDbusError, ValueError):
@@ -367,6 +367,6 @@ def _origin() -> str:
 
 
 class BusLost(BusError):
-    """The bus went away while serving: systemd restarts us."""
+    """Loss of the connection to the bus while serving: systemd restarts the service."""
 
     exit_code = 1

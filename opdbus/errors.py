@@ -1,4 +1,4 @@
-"""Every error raised on purpose, by whose fault it is, with its D-Bus name and exit code."""
+"""All errors raised on purpose, grouped by cause, with their D-Bus names and exit codes."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ class OpDbusError(Exception):
 
 
 class CallerError(OpDbusError):
-    """The caller asked for something that cannot be."""
+    """A fault of the caller: the request is invalid or cannot be met."""
 
 
 class InvalidArgs(CallerError, prefix=_FREEDESKTOP):
@@ -142,11 +142,11 @@ class Internal(OpDbusError, prefix=_OPDBUS):
 
 
 def blame(name: str, reason: str) -> str:
-    """Say who failed and why; most reasons begin with the name already."""
+    """Return a reason with the name of the failing part in front, unless it begins with it."""
     return reason if reason.startswith(f"{name} ") else f"{name}: {reason}"
 
 
 def tree(root: type[OpDbusError] = OpDbusError) -> list[type[OpDbusError]]:
-    """List the root and everything below it, the general before the special."""
+    """Return an error class and all below it, parents before children."""
     below = [kind for child in root.__subclasses__() for kind in tree(child)]
     return [root, *below]

@@ -17,9 +17,9 @@ from opdbus.platform.journal import Journal
 
 JOURNAL: Final = "journal"
 CONSOLE: Final = "console"
-# syslog's priorities, as sd-daemon(3) reads them at the start of a line
+# syslog's priorities, as in the `<N>` prefix of sd-daemon(3)
 _PRIORITY: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-# syslog's names of levels, and Python's levels
+# Python's levels by syslog's names
 _LEVELS: Final = {
     "emerg": logging.CRITICAL,
     "alert": logging.CRITICAL,
@@ -35,7 +35,7 @@ _MAX_NAME: Final = 64
 
 
 class Log:
-    """Where log lines go and the least important level; a change counts from the next line on."""
+    """Target and lowest level of log lines; a change takes effect with the next line."""
 
     def __init__(self, level: str, form: str, stream: TextIO, journal: Journal | None) -> None:
         self._level = level
@@ -47,23 +47,23 @@ class Log:
 
     @property
     def level(self) -> str:
-        """The least important level that is written, by syslog's name."""
+        """Return the lowest level that is written, by syslog's name."""
         return self._level
 
     @property
     def target(self) -> str:
-        """Where lines go: `journal` or `console`, which is the standard error stream."""
+        """Return the target of lines: `journal`, or `console` for the standard error stream."""
         return self._target
 
     def set_level(self, level: str) -> None:
-        """Set the least important level; raises InvalidArgs for what syslog does not name."""
+        """Set the lowest level; raises InvalidArgs if syslog has no such name."""
         if level not in _LEVELS:
             raise InvalidArgs(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
         self._level = level
         self._apply()
 
     def set_target(self, target: str) -> None:
-        """Set where lines go; raises InvalidArgs for what cannot be reached here."""
+        """Set the target; raises InvalidArgs if it is not available here."""
         if target not in (targets := [CONSOLE, JOURNAL] if self._journal else [CONSOLE]):
             only = " and ".join(targets)
             raise InvalidArgs(f"op-dbus cannot log to {target!r} here, only to {only}")
@@ -71,7 +71,7 @@ class Log:
         self._apply()
 
     def to_journal(self) -> structlog.typing.FilteringBoundLogger | None:
-        """Make a logger whose lines reach the journal at any level and target; None without one."""
+        """Return a logger to the journal that ignores level and target; None without a journal."""
         if not self._journal:
             return None
         everything = structlog.make_filtering_bound_logger(logging.NOTSET)
@@ -85,7 +85,7 @@ class Log:
         return logger
 
     def close(self) -> None:
-        """Write the lines that wait for the journal."""
+        """Send the entries queued for the journal, and end its thread."""
         if self._journal:
             self._journal.close()
 
@@ -99,11 +99,11 @@ class Log:
         structlog.configure(
             processors=shared + self._ending(),
             wrapper_class=structlog.make_filtering_bound_logger(level),
-            # the same for all: each line that is left out would make one
+            # one printer for all: a new one would be made even for each dropped line
             logger_factory=lambda *_names: printer,
             cache_logger_on_first_use=False,
         )
-        # of libraries that use logging (dbus-fast, asyncio), only what an operator must know
+        # of libraries that use logging (dbus-fast, asyncio), only warnings and errors
         root = logging.getLogger()
         root.setLevel(max(level, logging.WARNING))
         if not any(isinstance(handler, _Library) for handler in root.handlers):
@@ -128,7 +128,7 @@ def configure(
     stream: TextIO = sys.stderr,
     socket: Path = journal.SOCKET,
 ) -> Log:
-    """Send every log line to `stream` in the configured format, or to the journal at `socket`."""
+    """Configure structlog to write to `stream`, or to the journal; return the Log, to be closed."""
     chosen = config.log_format
     if chosen == "auto":
         chosen = JOURNAL if is_journal(environ, stream) else CONSOLE
@@ -137,7 +137,7 @@ def configure(
 
 
 class _Library(logging.Handler):
-    """Writes the lines of libraries that use logging as ours are written."""
+    """Handler that writes the records of libraries that use logging in the daemon's own format."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, with the name of its logger."""
@@ -151,7 +151,7 @@ class _Library(logging.Handler):
 
 
 class _Entries:
-    """The last processor on the way to the journal: sends an entry with a field for each fact."""
+    """The last structlog processor for the journal: sends an entry with one field per fact."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -196,7 +196,7 @@ def _journal_line(_logger: Any, level: str, event: MutableMapping[str, Any]) -> 
 
 
 def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
-    """Return whether systemd connected `stream` to the journal, see systemd.exec(5)."""
+    """Return whether systemd connected `stream` to the journal; see systemd.exec(5)."""
     try:
         stat = os.fstat(stream.fileno())
     except (OSError, ValueError):

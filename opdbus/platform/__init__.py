@@ -1,4 +1,4 @@
-"""Parts of the operating system that every room uses: threads of work, files, lines, the journal.
+"""Helpers for the operating system that all rooms use: tasks, files, lines, memory, the journal.
 
-Owns no state of its own but the journal's thread. Imports nothing of op-dbus but errors.
+Owns no state but the journal's thread. Imports only `errors` of op-dbus.
 """

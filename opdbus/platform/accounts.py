@@ -1,11 +1,11 @@
-"""The names of users and groups."""
+"""Names of users and groups by their ids."""
 
 import grp
 import pwd
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name; the number where there is none."""
+    """Return a user's name, or the number if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -13,7 +13,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """Return a group's name; the number where there is none."""
+    """Return a group's name, or the number if there is none."""
     try:
         return grp.getgrgid(gid).gr_name
     except (KeyError, OverflowError):

@@ -1,4 +1,4 @@
-"""Memory of a long-lived process: freed blocks go back, and garbage collection stays short."""
+"""Settings of glibc and Python's garbage collector for a long-lived process with many objects."""
 
 import ctypes
 import gc
@@ -11,45 +11,46 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Final
 
-# The parameters of mallopt that malloc.h names so.
+# Parameters of mallopt, as numbered in malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-# Vectors of a batch and large replies are above it, most objects far below.
+# Vectors of a batch and large replies are larger than this, most objects much smaller.
 _LARGE_BYTES: Final = 128 << 10
-# A search of so many objects or more makes arrays that are worth keeping, of at most these bytes.
+# From this number of state objects on, search arrays of up to _LARGEST_BYTES are kept.
 _VERY_MANY: Final = 50_000
 _LARGEST_BYTES: Final = 8 << 20
 _KEPT_BYTES: Final = 64 << 20
-# Python lets one thread at a time allocate most of what there is.
+# Under Python's lock one thread at a time allocates, so that two arenas are enough.
 _ARENAS: Final = 2
-# How much the number of objects shrinks before what they took is given back; few take little.
+# Memory is trimmed when the number of objects falls by this factor; fewer than _FEW count as _FEW.
 _SHRUNK: Final = 1.25
 _FEW: Final = 1000
-# What takes longer to search, of the processor's time, is not searched again.
+# CPU time of a collection after which the surviving objects are frozen.
 _LONG_SECONDS: Final = 0.001
-# So many new objects come before a search of these, so many searches before one of what they left,
-# and so many of those before one of all that is not frozen: 35,000, since 75,000 take 20 ms. Much
-# that is made for a state object is gone after some thousands more: 700, as usual, are too few.
+# Thresholds of the generations: new objects before a collection of the youngest, then collections
+# before one of the next. At most 35,000 objects that are not frozen are examined at a time; 75,000
+# take 20 ms. Python's default of 700 is too low, since most objects that are made for a state
+# object are freed some thousand objects later.
 _SEARCHES: Final = (5000, 1, 1)
-# The oldest generation that Python searches by itself; 3.14 searches parts of the old one as 1.
+# The oldest generation that is collected automatically; 3.14 counts parts of the old one as 1.
 _OLDEST: Final = 1 if sys.version_info >= (3, 14) else 2
 
 
 def limit_fragmentation() -> None:
-    """Have glibc map each large block by itself; other C libraries are left as they are.
+    """Have glibc allocate each large block with mmap; other C libraries are left as they are.
 
-    Otherwise it cuts large blocks out of its heaps once the first one was freed, and small blocks
-    that come to lie behind them keep those heaps from shrinking: 15% more memory within minutes.
+    By default glibc raises its mmap threshold once a large block is freed. Small blocks behind
+    large ones then keep its heaps from shrinking.
     """
     _tune({_M_MMAP_THRESHOLD: _LARGE_BYTES, _M_ARENA_MAX: _ARENAS})
 
 
 def keep_arrays() -> None:
-    """Have glibc keep the room of large arrays for the next ones, as limit_fragmentation does not.
+    """Have glibc keep the memory of large arrays for reuse, unlike limit_fragmentation.
 
-    A search among a million objects makes many of 4 MB: where the kernel maps and clears each anew,
-    it takes 52 ms instead of 37. That they are kept costs 75 MB there, and 10 among 100,000.
+    Each search among a million objects allocates many arrays of 4 MB; mapping and clearing them
+    anew takes longer than reuse. The price is idle memory, about 75 MB.
     """
     _tune({_M_MMAP_THRESHOLD: _LARGEST_BYTES, _M_TRIM_THRESHOLD: _KEPT_BYTES})
 
@@ -62,7 +63,7 @@ def _tune(parameters: Mapping[int, int]) -> None:
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process has in use; 0 where there is no /proc to ask."""
+    """Return the resident memory of this process in bytes; 0 if there is no /proc."""
     try:
         return int(os.pread(_statm(), 256, 0).split()[1]) * mmap.PAGESIZE
     except OSError:
@@ -71,20 +72,19 @@ def resident_bytes() -> int:
 
 @cache
 def _statm() -> int:
-    """Open what the kernel says of this process's memory, once: it is read often."""
+    """Return a descriptor of /proc/self/statm, opened once: it is read often."""
     return os.open("/proc/self/statm", os.O_RDONLY)
 
 
 def keep_searches_short() -> None:
-    """Have each search for garbage look at new objects only: nothing else runs meanwhile.
+    """Have each garbage collection examine new objects only, since it stops all threads.
 
-    Python would look through all objects whenever there are a quarter more: half a second with
-    100,000 state objects. What was searched and is many is frozen: it is still freed when nothing
-    refers to it, but not when it is part of a cycle: what is large and can be replaced must have
-    none.
+    By default Python examines all objects whenever their number has grown by a quarter. Objects
+    that survive a long collection are frozen: they are freed when nothing refers to them, but not
+    as part of a cycle. Large objects that can be replaced must therefore not be part of a cycle.
     """
     gc.freeze()
-    # so that Python compares with nothing what has come since
+    # resets the total by which Python defers collections of the oldest generation
     gc.collect()
     gc.set_threshold(*_SEARCHES)
     gc.callbacks.append(_freeze_many(time.thread_time))
@@ -92,7 +92,7 @@ def keep_searches_short() -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Search for no garbage while much is made that stays."""
+    """Disable garbage collection while many lasting objects are made."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -103,9 +103,9 @@ def paused() -> Iterator[None]:
 
 
 def _freeze_many(clock: Callable[[], float]) -> Callable[[str, Mapping[str, int]], None]:
-    """Return what freezes all that took long to be searched.
+    """Return a callback for gc.callbacks that freezes all objects after a long collection.
 
-    To count the objects would take longer than to search them.
+    It measures time, since counting the objects takes longer than a collection.
     """
     began = 0.0
 
@@ -120,29 +120,29 @@ def _freeze_many(clock: Callable[[], float]) -> Callable[[str, Mapping[str, int]
 
 
 def trim() -> None:
-    """Have glibc give back the free pages of its heaps, which takes some milliseconds.
+    """Have glibc return the free pages of its heaps, which takes some milliseconds.
 
-    By itself it gives back the end of a heap only: 20 MiB of 20,000 objects stay before it.
+    By itself glibc returns only free memory at the end of a heap.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Heap:
-    """Keeps room for searches among very many state objects; gives back what most of them took."""
+    """Tuner of glibc by the number of state objects: keeps arrays if many, trims after a fall."""
 
     def __init__(self, trim: Callable[[], None] = trim) -> None:
         self._trim = trim
         self._most = 0
 
     def hold(self, size: int) -> None:
-        """Note how many state objects there are."""
+        """Record the number of state objects."""
         if self._most < _VERY_MANY <= size:
             keep_arrays()
         self._most = max(self._most, size)
 
     def trim_if_shrunk(self, size: int) -> None:
-        """Trim if far fewer are left than there were since the last time."""
+        """Trim if the number has fallen far below the maximum since the last trim."""
         if max(size, _FEW) * _SHRUNK < self._most:
             self._most = size
             self._trim()

@@ -1,4 +1,4 @@
-"""Entries for systemd's journal, sent from a thread: a journal that does not read blocks nobody."""
+"""Client of systemd's journal; sends from a thread, so that a stalled journal blocks no caller."""
 
 import fcntl
 import queue
@@ -13,14 +13,14 @@ from typing import Final
 
 IDENTIFIER: Final = "op-dbus"
 SOCKET: Final = Path("/run/systemd/journal/socket")
-# Entries that wait for a journal that does not read; more than these are lost, and counted.
+# Entries queued for a stalled journal; further ones are dropped and counted.
 MAX_WAITING: Final = 1000
 # The longest field: an entry with several of these still fits into a datagram.
 MAX_FIELD_BYTES: Final = 16 << 10
 _FLUSH_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.005
 
-# The main events, each explained in systemd/op-dbus.catalog.
+# Ids of the main events, each explained in systemd/op-dbus.catalog.
 MESSAGE_IDS: Final = {
     "serving": "e3825c6713004b6a89d0770d1e342618",
     "model proven": "97eb370f9b7543d3874391b49b12fe2f",
@@ -43,10 +43,10 @@ MESSAGE_IDS: Final = {
 
 
 class Journal:
-    """Sends entries by the journal's native protocol, in order, without blocking the caller.
+    """Sender of entries by the journal's native protocol: in order, without blocking the caller.
 
-    sd_journal_send(3) of systemd-python holds Python's lock, and so blocks the whole daemon, for
-    as long as the journal does not read.
+    sd_journal_send(3) of systemd-python holds Python's lock while the journal does not read, and so
+    blocks the whole daemon.
     """
 
     def __init__(self, path: Path = SOCKET) -> None:
@@ -57,17 +57,17 @@ class Journal:
         self._sender.start()
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Queue an entry: its fields by name, in capitals."""
+        """Queue an entry; the names of its fields are in capitals."""
         try:
             self._waiting.put_nowait(encode(fields))
         except queue.Full:
             self._lost += 1
 
     def close(self) -> None:
-        """Send the waiting entries, as far as the journal reads them within two seconds.
+        """Send the queued entries and end the thread; waits a few seconds at most.
 
-        The journal learns from /proc which unit has sent an entry, and cannot learn it of a process
-        that has ended: `journalctl -u op-dbus` would not show why.
+        The process must not exit before the journal has read them: the journal finds the unit of an
+        entry by /proc, and `journalctl -u op-dbus` would not show the last entries.
         """
         try:
             self._waiting.put(None, timeout=_FLUSH_SECONDS)
@@ -90,12 +90,12 @@ class Journal:
                 sender.sendto(encode(_loss(lost)), str(self._path))
             sender.sendto(entry, str(self._path))
         except OSError:
-            # the journal itself is told of it when it is back
+            # reported to the journal with the next entry that it accepts
             self._lost += lost + 1
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """Encode an entry so that no value can end its field or begin another."""
+    """Encode an entry of the native protocol; a value cannot end its field or begin another."""
     parts = []
     for name, text in fields.items():
         value = text.encode(errors="backslashreplace").replace(b"\0", b"\\0")[:MAX_FIELD_BYTES]
@@ -107,7 +107,7 @@ def encode(fields: Mapping[str, str]) -> bytes:
 
 
 def _is_unread(sender: socket.socket) -> bool:
-    """Return whether the other end has still to read some of what was sent: SIOCOUTQ of unix(7)."""
+    """Return whether the receiver has unread datagrams: SIOCOUTQ of unix(7)."""
     unread = fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4))
     return struct.unpack("i", unread) != (0,)
 

@@ -1,6 +1,7 @@
 """Lines and words as the kernel, the C library, cron and systemd delimit them.
 
-`str.splitlines`, `str.split` and `str.strip` know a dozen more characters, which names may have.
+`str.splitlines`, `str.split` and `str.strip` have a dozen more delimiters, which may be part of
+names.
 """
 
 import re
@@ -13,12 +14,12 @@ _GAP: Final = re.compile("[ \t\n]+")
 
 
 def split_lines(text: str) -> list[str]:
-    """Split a text at newlines alone; a newline at the end begins no line."""
+    """Split text at newlines only; a trailing newline begins no further line."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def split_words(text: str, most: int = 0) -> list[str]:
-    """Split a text at blanks, tabs and newlines alone, after `most` words no more (0: at all)."""
+    """Split text at blanks, tabs and newlines only, at most `most` times (0: no limit)."""
     plain = text.strip(" \t\n")
     if not plain:
         return []
@@ -28,10 +29,10 @@ def split_words(text: str, most: int = 0) -> list[str]:
 
 
 def strip_blanks(text: str) -> str:
-    """Return a text without the blanks, tabs and newlines around it."""
+    """Return text without surrounding blanks, tabs and newlines."""
     return text.strip(" \t\n")
 
 
 def join_words(text: str) -> str:
-    """Return a text on one line, with one blank for each gap between its words."""
+    """Return text on one line, with single blanks between its words."""
     return " ".join(split_words(text))

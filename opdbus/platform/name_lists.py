@@ -1,4 +1,4 @@
-"""The first of many names, and of long ones, as messages give them; values that differ little."""
+"""Lists of names for messages, shortened; pairs of values cut to the place where they differ."""
 
 import json
 import unicodedata
@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-# So much of what two long texts have in common is shown before they differ.
+# Characters shown before the first difference of two long texts.
 _BEFORE: Final = 12
 _MAX_COMPARED: Final = 2000
-# Letters and signs that look like one of ASCII, and these: of confusables.txt of UTS #39, which has
-# far more, those of scripts that people write beside Latin.
+# Characters that look like those of ASCII: from confusables.txt of UTS #39, limited to scripts that
+# are used beside Latin.
 _LOOKS: Final = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0501\u04bb"
     "\u051b\u051d\u04cf\u0475\u0433\u0410\u0412\u0415\u041a\u041c\u041d\u041e"
@@ -23,21 +23,21 @@ _LOOKS: Final = str.maketrans(
 
 
 def first(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Join names; of more than `most` the first, and how many more there are."""
+    """Join the first `most` names, with the number of the rest."""
     more = len(names) - most
     return between.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text of more than `most` characters to so many, the last of which say that."""
+    """Cut a text to `most` characters; a cut text ends in `...`."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def distinct(one: str, other: str, most: int) -> tuple[str, str]:
-    """Write two texts of at most `most` characters so that a reader sees where they differ.
+    """Return two texts, of at most `most` characters each, in which their difference is visible.
 
-    Those that look alike are quoted, and their characters beyond ASCII escaped; of long ones the
-    parts that differ are given.
+    Texts that look alike are quoted, with characters beyond ASCII escaped. Long texts are cut to
+    the part that differs.
     """
     if one != other and _look_alike(one, other):
         sides = json.dumps(one), json.dumps(other)
@@ -47,10 +47,10 @@ def distinct(one: str, other: str, most: int) -> tuple[str, str]:
 
 
 def cut_to_difference(one: str, other: str, most: int) -> tuple[str, str]:
-    """Cut two texts to `most` characters each, from a little before where they differ."""
+    """Cut two texts to `most` characters each, beginning shortly before the first difference."""
     near = most - 2 * _BEFORE
     if one != other and max(len(one), len(other)) > most and one[:near] == other[:near]:
-        # halves are compared faster than characters
+        # comparing prefixes by bisection is faster than comparing characters
         lengths = range(near, min(len(one), len(other)) + 1)
         shared = near + bisect_left(lengths, 1, key=lambda n: one[:n] != other[:n]) - 1
         start = max(0, shared - _BEFORE)
@@ -59,15 +59,15 @@ def cut_to_difference(one: str, other: str, most: int) -> tuple[str, str]:
 
 
 def _look_alike(one: str, other: str) -> bool:
-    """Return whether two texts differ in blanks, in what is invisible, or in letters that look so.
+    """Return whether texts differ only in blanks, invisible characters or look-alike letters.
 
-    A letter of another script does; `Müller` and `Möller` are seen to differ.
+    Look-alikes are letters of another script; `Müller` and `Möller` are visibly different.
     """
     return _seen(one) == _seen(other)
 
 
 def _seen(text: str) -> str:
-    # of longer ones the parts that differ are shown in any case
+    # the differing parts of longer texts are shown in any case
     plain = unicodedata.normalize("NFKC", text[:_MAX_COMPARED]).translate(_LOOKS)
     invisible = {"Cf", "Cc"}
     kept = (c for c in plain if c in "\t\n" or unicodedata.category(c) not in invisible)

@@ -1,4 +1,4 @@
-"""What advice says of pip: the command for the Python that runs op-dbus, not for another one."""
+"""Advice on pip: commands for the Python that runs op-dbus."""
 
 import importlib.util
 import shlex
@@ -6,9 +6,9 @@ import sys
 
 
 def install(words: str, *, instead_of: str = "") -> str:
-    """Give the commands, to be pasted in this order, that install packages instead of others.
+    """Return commands, in order, that install packages and uninstall `instead_of`.
 
-    An environment that `make install` made has no pip; Python brings one.
+    An environment made by `make install` has no pip: then ensurepip comes first.
     """
     commands = [] if importlib.util.find_spec("pip") else ["ensurepip"]
     commands += [f"pip uninstall {instead_of}"] if instead_of else []

@@ -1,4 +1,4 @@
-"""Regular files, opened so that a FIFO, a device or a link in their place does no harm."""
+"""Access to regular files that is safe if a FIFO, a device or a link is in their place."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-# Opening a FIFO waits for its other end without it. Windows has neither.
+# Without O_NONBLOCK, opening a FIFO waits for its other end. Windows lacks the first two flags.
 _SAFE: Final = (
     getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 )
@@ -18,9 +18,9 @@ _MOST_ASIDE: Final = 100
 def open_regular(
     path: Path, flags: int = os.O_RDONLY, mode: int = 0o600, *, follow: bool = False
 ) -> int:
-    """Open a regular file, at once, and return its descriptor; links are followed if `follow`.
+    """Open a regular file without waiting and return its descriptor; `follow` permits links.
 
-    Raises OSError, also for anything that is not a regular file.
+    Raises OSError, also if the path is not a regular file. The caller closes the descriptor.
     """
     file = os.open(path, flags | _SAFE | (0 if follow else _NOFOLLOW), mode)
     if not stat.S_ISREG(kind := os.fstat(file).st_mode):
@@ -32,16 +32,16 @@ def open_regular(
 
 
 def read_regular(path: Path, *, follow: bool = False) -> bytes:
-    """Read a whole regular file; raises OSError as `open_regular` does."""
+    """Return the content of a regular file; raises OSError as `open_regular` does."""
     with os.fdopen(open_regular(path, follow=follow), "rb") as file:
         return file.read()
 
 
 def set_aside(path: Path) -> None:
-    """Rename what lies at `path` unless it is a regular file, so that one can be made there.
+    """Rename what is at `path` unless it is a regular file, so that one can be created there.
 
-    Its new name is the first of a few that is free; else an earlier one is replaced where it can
-    be. Raises OSError.
+    The new name is the first free one of a hundred; if none is free, the first is replaced. Raises
+    OSError.
     """
     try:
         is_regular = stat.S_ISREG(path.lstat().st_mode)

@@ -1,4 +1,4 @@
-"""Much is worked on in parts, of which each takes a moment."""
+"""Division of work into short parts, so that other tasks and threads run in between."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,32 +15,32 @@ S = TypeVar("S", bound=_Sliceable)
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Items that are worked on in one turn of the event loop: a millisecond's work.
+# Items handled in one turn of the event loop: about a millisecond of work.
 _A_TURN: Final = 100
-# Numbers of an array that are worked on at a time: what is between stays in the processor's cache.
-# With a quarter of them, a search among a million took 1.3 ms more, to begin each part.
+# Elements of an array per part: intermediate results stay in the processor's cache, and the
+# overhead of each part is small.
 _TOGETHER: Final = 1 << 15
 
 
 def slices(items: S, size: int) -> Iterator[S]:
-    """Yield a sequence in parts of so many items, of the sequence's own type."""
+    """Yield slices of a sequence, of `size` items each; the last may be shorter."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def parts(size: int) -> Iterator[slice]:
-    """Yield arrays of so many numbers in parts that are small enough to be worked on quickly."""
+    """Yield slices of an array of `size` elements, each short enough for the processor's cache."""
     starts = range(0, size, _TOGETHER)
     return (slice(start, min(start + _TOGETHER, size)) for start in starts)
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield what comes in lists of so many items, each when it is asked for; none is empty."""
+    """Yield lists of `size` items, read on demand; the last may be shorter, none is empty."""
     rest = iter(items)
     return iter(lambda: [*islice(rest, size)], [])
 
 
 async def each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return what a function makes of each item; others run meanwhile where there are many."""
+    """Return the results of a function for all items; yields to the event loop after each 100."""
     found: list[R] = []
     for start in range(0, len(items), _A_TURN):
         if start:

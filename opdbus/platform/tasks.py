@@ -1,4 +1,4 @@
-"""Works that run side by side, the signals that end them, and the pauses between attempts."""
+"""Helpers for asyncio tasks: groups of coroutines, signals, timeouts and retry delays."""
 
 import asyncio
 import math
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 def pauses(seconds: Sequence[float]) -> Iterator[float]:
-    """Yield the pauses between attempts, the last one again and again."""
+    """Yield the delays between attempts; the last one repeats for ever."""
     return chain(seconds, repeat(seconds[-1]))
 
 
 @asynccontextmanager
 async def at_most(seconds: float | None) -> AsyncIterator[None]:
-    """Do what is inside, or what of it takes so many seconds; None, or infinity: all of it."""
+    """Run the body for at most `seconds`, then go on without an error; None, infinity: no limit."""
     with suppress(TimeoutError):
         async with asyncio.timeout(None if seconds == math.inf else seconds):
             yield
@@ -26,7 +26,7 @@ async def at_most(seconds: float | None) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def signals(hung_up: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """Turn SIGHUP into `hung_up`, and SIGTERM and SIGINT into the event that is given."""
+    """Set `hung_up` on SIGHUP, and the yielded event on SIGTERM and SIGINT."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     handlers = {signal.SIGTERM: stopped, signal.SIGINT: stopped, signal.SIGHUP: hung_up}
     for number, event in handlers.items():
@@ -39,7 +39,7 @@ async def signals(hung_up: asyncio.Event) -> AsyncIterator[asyncio.Event]:
 
 
 def start(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[T]]) -> asyncio.Task[T]:
-    """Run work in the background; it is one of `tasks` until it ends, or it might be collected."""
+    """Start a background task; `tasks` keeps a reference to it until it ends."""
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
@@ -47,7 +47,7 @@ def start(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[T]]) -> asyncio.
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; what they then raise is no news."""
+    """Cancel tasks and wait until they have ended; their exceptions are dropped."""
     waited = list(tasks)
     for task in waited:
         task.cancel()
@@ -55,7 +55,7 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def until_first_ends(*works: Coroutine[Any, Any, Any]) -> None:
-    """Run works side by side until one of them ends or fails; the others are cancelled."""
+    """Run coroutines concurrently until one ends or fails; the others are cancelled."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

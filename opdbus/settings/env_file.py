@@ -1,4 +1,4 @@
-"""The variables of a file that systemd reads under EnvironmentFile=, systemd.exec(5)."""
+"""Parser of files for EnvironmentFile= of systemd; see systemd.exec(5)."""
 
 import re
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 from opdbus.platform.lines import split_lines, strip_blanks
 
 _COMMENTS: Final = ("#", ";")
-# a line goes on after a backslash
+# A backslash at its end continues a line.
 _CONTINUED: Final = "\\"
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Assignment(NamedTuple):
-    """What a line gives; the name is empty where systemd makes nothing of it and goes on."""
+    """One line's assignment; the name is empty if systemd would ignore the line."""
 
     name: str
     value: str
@@ -23,8 +23,8 @@ class Assignment(NamedTuple):
 
 
 def read(file: Path) -> Iterator[Assignment]:
-    """Yield what the lines give, in their order; raises OSError and ValueError."""
-    # also a return ends a line
+    """Yield the assignments in order; raises OSError, and ValueError if the file is not UTF-8."""
+    # a carriage return ends a line, too
     text = file.read_bytes().decode().replace("\r\n", "\n").replace("\r", "\n")
     lines = enumerate(split_lines(text), 1)
     for number, line in lines:

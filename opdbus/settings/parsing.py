@@ -1,4 +1,4 @@
-"""The text of one setting as a value; each parser's ValueError says what is accepted."""
+"""Parsers for the text of one setting; a parser's ValueError states the accepted values."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ PROVIDERS: Final = (
     "migraphx",
 )
 PROVIDER_ALIASES: Final = {"gpu": "cuda", "trt": "tensorrt", "dml": "directml", "rocm": "migraphx"}
-# `auto` is an ordinary chain: whatever accelerator can be proven, else the CPU. TensorRT is not in
-# it: nobody who did not ask for it wants to wait for minutes.
+# The chain for `auto`: any accelerator that passes its proof, else the CPU. TensorRT is left out,
+# since building its engine takes minutes.
 AUTO_CHAIN: Final = ("cuda", "migraphx", "openvino", "directml", "coreml", "webgpu", "cpu")
 ALL_DEVICES: Final = "all"
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -33,17 +33,17 @@ _MAX_DIGITS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """Which providers may run the model, best first; one alone has no fallback."""
+    """Execution providers that may run the model, best first; a single one has no fallback."""
 
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Give the request as it is written in a setting."""
+        """Return the request as written in a setting."""
         return ",".join(self.names)
 
 
 def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """Accept one of several words, in any case, or an alias of one."""
+    """Return a parser for one of several words, in any case, or for an alias of one."""
 
     def parse(text: str) -> str:
         value = (aliases or {}).get(text.lower(), text.lower())
@@ -55,17 +55,17 @@ def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable
 
 
 def decimal(text: str) -> int | None:
-    """Read a number that is nothing but up to 18 ASCII digits; None for another text.
+    """Return the number that up to 18 ASCII digits form; None for another text.
 
-    int() takes underscores, blanks and digits of any script, and raises ValueError for more than
-    4,300 digits.
+    int() also accepts underscores, blanks and digits of any script, and raises ValueError for more
+    than 4,300 digits.
     """
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if is_number else None
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """Accept a whole number in a range."""
+    """Return a parser for a whole number in a range."""
 
     def parse(text: str) -> int:
         number = decimal(text.strip().removeprefix("-"))
@@ -78,13 +78,13 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def integer(low: int, high: int) -> Callable[[str], int | None]:
-    """Accept a whole number in a range, or `auto`, which is None."""
+    """Return a parser for a whole number in a range, or `auto` as None."""
     parse = whole(low, high)
     return lambda text: _or_auto(parse, text, "auto or")
 
 
 def path(text: str) -> Path:
-    """Accept a path, made absolute; `~` and `~NAME` are home folders."""
+    """Parse a path into an absolute one; `~` and `~NAME` are home folders."""
     if not text or "\0" in text:
         raise ValueError("a path")
     try:
@@ -96,17 +96,17 @@ def path(text: str) -> Path:
 
 
 def optional_path(text: str) -> Path | None:
-    """Accept a path or nothing."""
+    """Parse a path; None if empty."""
     return path(text) if text else None
 
 
 def size(text: str) -> int | None:
-    """Accept a number of bytes with a binary unit, or `auto`, which is None."""
+    """Parse a number of bytes with a binary unit, or `auto` as None."""
     return _or_auto(amount, text, "auto, or")
 
 
 def amount(text: str) -> int:
-    """Accept a number of bytes with a binary unit."""
+    """Parse a number of bytes with a binary unit."""
     digits = text.lower().removesuffix("b").removesuffix("i")
     unit = digits[-1:] if digits[-1:] in _UNITS else ""
     number = digits.removesuffix(unit).strip()
@@ -126,7 +126,7 @@ def _or_auto(parse: Callable[[str], int], text: str, before: str) -> int | None:
 
 
 def bus(text: str) -> str:
-    """Accept a message bus: its usual name, or a D-Bus address."""
+    """Parse a message bus: `system`, `session` or a D-Bus address."""
     is_address = ":" in text and "=" in text and "\0" not in text
     if text in {"system", "session"} or is_address:
         return text
@@ -134,7 +134,7 @@ def bus(text: str) -> str:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Accept words separated by commas, such as names of observers; `none` is none of them."""
+    """Parse words separated by commas, such as names of observers; `none` is an empty tuple."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(re.fullmatch(r"[A-Za-z0-9_][\w.:/-]*", name) for name in found):
         raise ValueError("auto, none, or names separated by commas")
@@ -144,7 +144,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def fields(text: str) -> tuple[str, ...]:
-    """Accept fields of kinds of objects, as plugin/kind:field, separated by commas."""
+    """Parse fields in the form plugin/kind:field, separated by commas."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not all(re.fullmatch(r"[^/:\s]+/[^/:\s]+:\S+", name) for name in found):
         raise ValueError("fields such as net/interface:mtu, separated by commas")
@@ -152,7 +152,7 @@ def fields(text: str) -> tuple[str, ...]:
 
 
 def providers(text: str) -> ProviderRequest:
-    """Accept a chain of providers, or `auto`."""
+    """Parse a chain of execution providers, or `auto`."""
     if text.lower() == AUTO:
         return ProviderRequest(AUTO_CHAIN)
     asked = [part.strip().lower() for part in text.split(",")]
@@ -164,7 +164,7 @@ def providers(text: str) -> ProviderRequest:
 
 
 def devices(text: str) -> tuple[str, ...]:
-    """Accept devices by their indexes or their UUIDs, or `all` of them."""
+    """Parse indexes or UUIDs of devices, or `all`."""
     if text.lower() == ALL_DEVICES:
         return (ALL_DEVICES,)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))

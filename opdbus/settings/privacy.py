@@ -1,4 +1,4 @@
-"""Whether others may read /etc/op-dbus: its files may hold secrets, for root and the service."""
+"""Check of the permissions of /etc/op-dbus, whose files may hold secrets."""
 
 import grp
 import os
@@ -14,7 +14,7 @@ from opdbus.platform.accounts import group_name, user_name
 
 FOLDER: Final = Path("/etc/op-dbus")
 GROUP: Final = "op-dbus-config"
-# what others may do, and what the group may but to read
+# Permissions that must be off: all those of others, and writing by the group.
 _OPEN: Final = stat.S_IRWXO | stat.S_IWGRP
 _GET_GROUP: Final = "systemd-sysusers op-dbus.conf"
 _MEND: Final = "systemd-tmpfiles --create op-dbus.conf"
@@ -29,16 +29,16 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a folder and all below it should be."""
+    """The required owner, group and group member for a folder and all files below it."""
 
     folder: Path = FOLDER
     owner: str = "root"
     group: str = GROUP
-    # the only one in the group
+    # the only permitted member of the group
     member: str = "op-dbus"
 
     def faults(self) -> list[Fault]:
-        """List what is wrong, as far as this user may look."""
+        """Return all faults that this user's permissions allow to be found."""
         if not self.folder.is_dir():
             return []
         try:
@@ -55,16 +55,16 @@ class Rule:
         return [Fault(finding.format(wrong[0]), f"as root, `{_MEND}`")] if wrong else []
 
     def _paths(self) -> Iterator[Path]:
-        """Yield the folder and what lies below it; a link's own mode means nothing."""
+        """Yield the folder and all paths below it but links, whose own mode has no effect."""
         yield self.folder
         below = (Path(at, name) for at, *kinds in os.walk(self.folder) for k in kinds for name in k)
         yield from (path for path in below if not path.is_symlink())
 
     def _otherwise(self, path: Path) -> str:
-        """Return mode, owner and group where they are wrong, else an empty string."""
+        """Return mode, owner and group if they are wrong, else an empty string."""
         found = path.lstat()
         names = user_name(found.st_uid), group_name(found.st_gid)
-        # what the group may not read, the service cannot
+        # the service can read only what its group may read
         is_read = found.st_mode & stat.S_IRGRP
         if names == (self.owner, self.group) and is_read and not found.st_mode & _OPEN:
             return ""

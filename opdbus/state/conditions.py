@@ -1,4 +1,4 @@
-"""Conditions on fields, such as `active_state=failed`: their grammar, and what meets them. Pure."""
+"""Conditions on fields, such as `active_state=failed`: grammar and evaluation. Pure."""
 
 import math
 import operator
@@ -15,9 +15,9 @@ from opdbus.state.object import Identity, Json
 
 Number: TypeAlias = int | float
 
-# What a field is compared with: text ignores case, and a list counts by any of its members.
+# Comparisons of text ignore case; a list meets a condition if any of its members does.
 OPERATORS: Final = ("=", "!=", ">", ">=", "<", "<=", "~")
-# Of questions, such as `state:failed`: equal, or one of the words of a text.
+# The operator of questions, such as `state:failed`: equal, or contained in a text with words.
 IS: Final = ":"
 MAX_CONDITIONS: Final = 16
 MAX_CHARACTERS: Final = 1000
@@ -47,7 +47,7 @@ _NUMBER = re.compile(
 )
 _BEFORE_NUMBERS: Final = frozenset("+-0123456789 \t\n")
 _UNITS: Final = ("", "k", "m", "g", "t", "p")
-# Of a field whose name ends in one of these the value is a span, a number alone in this unit.
+# Fields whose names end in one of these hold time spans; a bare number has this unit.
 _SPAN_UNITS: Final = frozenset("sec secs seconds ms msec usec".split())
 _MAX_SPAN: Final = 256
 _FOREVER: Final = ("infinity", f"{2**64 - 1}usec")
@@ -66,7 +66,7 @@ class Condition:
     value: str
 
     def is_met_by(self, found: Sequence[Json]) -> bool:
-        """Return whether the values that an object has of the field meet this."""
+        """Return whether an object's values of the field meet the condition."""
         if self.operator == "!=":
             return bool(found) and not any(map(self._equals, found))
         test = _TESTS.get(self.operator, Condition._compares)
@@ -77,7 +77,7 @@ class Condition:
 
     @property
     def part(self) -> str:
-        """What the JSON of every such object has in some case, "" if nothing is known of it."""
+        """Return a string that the JSON of every match has in some case; "" if there is none."""
         is_plain = self.value.isascii() and self.value.isprintable()
         if self._is_text and is_plain and self.operator in {"=", "~", IS}:
             return max(re.split(r'["\\]', self.value), key=len)
@@ -85,14 +85,14 @@ class Condition:
 
     @property
     def patterns(self) -> list[str]:
-        """What the JSON of every such object is like, for SQL's LIKE with a backslash to escape."""
-        # SQLite ignores the case of ASCII only
+        """Return SQL LIKE patterns that every match's JSON meets; backslash is the escape."""
+        # SQLite ignores case for ASCII only
         words = [word for word in fields.split(self.field) if word.isascii()]
         return [*map(pattern, words), pattern(self.part)]
 
     @property
     def text(self) -> str:
-        """The text that meets this, in some case; "" if anything else may meet it."""
+        """Return the only text, apart from case, that meets the condition; "" if others may."""
         return self.value if self.operator == "=" and self._is_text else ""
 
     @property
@@ -102,7 +102,7 @@ class Condition:
 
     @property
     def is_span(self) -> bool:
-        """Whether the value is a span of time, which may be written in many ways."""
+        """Return whether the value is a time span, which can be written in many ways."""
         return _span(self.value, _span_unit(self.field)) is not None
 
     def _equals(self, value: Json) -> bool:
@@ -139,7 +139,7 @@ _TESTS: Final[Mapping[str, Callable[[Condition, Json], bool]]] = {
 
 
 def parse(text: str) -> tuple[Condition, ...]:
-    """Read conditions, joined with commas or `and`; raises InvalidArgs."""
+    """Parse conditions that are joined with commas or `and`; raises InvalidArgs."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidArgs(f"conditions may have at most {MAX_CHARACTERS} characters in all")
     found = []
@@ -156,13 +156,13 @@ def parse(text: str) -> tuple[Condition, ...]:
 
 
 def pattern(text: str) -> str:
-    """Return the pattern of LIKE for whatever contains a text."""
+    """Return the LIKE pattern for texts that contain a text."""
     escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"
 
 
 def condition(name: str, compared: str, given: str) -> Condition:
-    """Make a condition of its three parts, the value perhaps in quotes; raises InvalidArgs."""
+    """Return the condition of three parts, the value perhaps in quotes; raises InvalidArgs."""
     written = f"{name}{compared}{given}"
     if not fields.split(name):
         raise InvalidArgs(f"{written!r} names no field: {ACCEPTED}")
@@ -177,30 +177,30 @@ def condition(name: str, compared: str, given: str) -> Condition:
 
 
 class AllOf:
-    """Conditions that are to be met together, by one object after the other."""
+    """Conditions that an object must meet together."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self.conditions = conditions
         self.names = fields.Names(condition.field for condition in conditions)
 
     def hold(self, identity: Identity, properties: Mapping[str, Json]) -> bool:
-        """Return whether an object meets them all."""
+        """Return whether an object meets all conditions."""
         found = self.names.values(identity, properties)
         return all(c.is_met_by(found.get(c.field, ())) for c in self.conditions)
 
 
 def mean_one(one: str, other: str) -> bool:
-    """Return whether two texts are one value: the same word, truth, number or span of time.
+    """Return whether two texts are the same value: the same word, boolean, number or time span.
 
-    Drift and conditions have this rule. 0644 is 644, 4g is 4294967296, 0x10 is 16, yes is true and
-    90s is 1min 30s; of two numbers with a point, 1.10 may be a version, and is not 1.1.
+    Drift uses the same rule. 0644 is 644, 4g is 4294967296, 0x10 is 16, yes is true, and 90s is
+    1min 30s. Two numbers with a decimal point may be versions: 1.10 is not 1.1.
     """
     first, second = one.lower(), other.lower()
     if first == second:
         return True
     if first in BOOLEANS or second in BOOLEANS:
         return BOOLEANS.get(first) is BOOLEANS.get(second)
-    # most are no numbers
+    # most texts are not numbers
     found = number(one) if one[:1] in _BEFORE_NUMBERS else None
     if found is not None and found == number(other):
         return not ("." in one and "." in other)
@@ -211,10 +211,9 @@ def mean_one(one: str, other: str) -> bool:
 
 
 def same_span(field: str, one: Json, other: Json) -> bool | None:
-    """Return whether two values of a field for spans of time are one; None if they are not spans.
+    """Return whether two values of a time span field are equal; None if they are not spans.
 
-    Such fields are called like `TimeoutSec` and `RestartUSec`, and have a number alone in that
-    unit.
+    Such fields have names like `TimeoutSec` and `RestartUSec`; a bare number has that unit.
     """
     if not (unit := _span_unit(field)):
         return None
@@ -224,13 +223,13 @@ def same_span(field: str, one: Json, other: Json) -> bool | None:
 
 @lru_cache(maxsize=4096)
 def _span_unit(field: str) -> str:
-    """Return the unit of a field for spans of time, "" for any other, such as `reads_per_sec`."""
+    """Return the unit of a time span field; "" for any other, such as `reads_per_sec`."""
     words = ("", *fields.split(field))
     return words[-1] if words[-1] in _SPAN_UNITS and words[-2] != "per" else ""
 
 
 def _span(value: Json, unit: str) -> float | None:
-    """Return a span of time in microseconds, a number at its end in `unit`; None if it is none."""
+    """Return a time span in microseconds, a bare number in `unit`; None if it is not a span."""
     is_read = isinstance(value, int | float | str) and not isinstance(value, bool)
     text = str(value).strip(" \t\n") if is_read else ""
     if len(text) > _MAX_SPAN:
@@ -246,7 +245,7 @@ def _span(value: Json, unit: str) -> float | None:
 
 
 def number(text: str) -> Number | None:
-    """Read a number, a percentage or a size with a binary unit, such as 0.5, 0x1f, 95% and 4G."""
+    """Return a number, percentage or size with a binary unit, such as 0.5, 0x1f, 95% and 4G."""
     match = _NUMBER.fullmatch(text.strip(" \t\n"))
     if not match:
         return None

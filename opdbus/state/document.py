@@ -17,14 +17,14 @@ _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels"
 _MAX_SHOWN: Final = 64
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The closing quote may be missing: broken text is searched for its error, too.
+# The closing quote is optional, since invalid text is tokenized, too.
 _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*"?|[{}\[\],:]|NaN|-?Infinity'
     r'|-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|[^\s{}\[\],:"]++',
     re.DOTALL,
 )
 _LAST_COMMA: Final = re.compile(r",\s*[]}]")
-# What Python says, by its beginning, in words for whoever wrote the file.
+# Python's error messages, by their beginnings, in words for the author of the file.
 _SAID: Final = {
     "Expecting value": "a value must begin here, such as a string in double quotes",
     "Expecting property name": "a name in double quotes must begin here",
@@ -38,20 +38,20 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # Escapes of NUL and of surrogates. A pair of surrogates is valid, so a match needs a closer look.
 _UNSENDABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _LONGEST_ESCAPE: Final = 6
-# Characters that are searched at a time: a millisecond's work.
+# Characters searched at a time: about a millisecond of work.
 _PART: Final = 1 << 20
 _UNSENDABLE_PROBLEM: Final = "the string holds a NUL character or half a surrogate pair"
 
 
 class _Broken(ValueError):
-    """The text breaks a rule; where, is found by a slower second pass."""
+    """A rule that the text breaks; a slower second pass finds the place."""
 
 
 def parse(text: str, path: Path) -> dict[str, Json]:
     """Parse the text of the state file `path`.
 
-    Raises StateFileError: not JSON, a key given twice, NaN, deeper than 64 levels, strings that
-    D-Bus cannot send, or not an object.
+    Raises StateFileError for text that is not JSON or not an object, duplicate keys, NaN, nesting
+    deeper than 64 levels, and strings that D-Bus cannot send.
     """
     try:
         value = json.loads(
@@ -66,7 +66,7 @@ def parse(text: str, path: Path) -> dict[str, Json]:
             _check_strings(text)
     except json.JSONDecodeError as error:
         raise _at(text, path, *_why_not(error, text)) from None
-    # Python raises ValueError for an integer of more digits than it reads.
+    # Python raises ValueError for an integer with more digits than it converts.
     except (ValueError, RecursionError):
         raise _find_fault(text, path) from None
     if not isinstance(value, dict):
@@ -75,7 +75,7 @@ def parse(text: str, path: Path) -> dict[str, Json]:
 
 
 def locate(text: str, path: Path, where: tuple[str | int, ...], problem: str) -> StateFileError:
-    """Make the error for a problem with the value at JSON path `where`."""
+    """Return the error for a problem with the value at the JSON path `where`."""
     position = next((pos for keys, pos, token in walk(text) if keys == where and token != ":"), 0)
     return _error(text, path, position, where, problem)
 
@@ -97,13 +97,13 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _why_not(error: json.JSONDecodeError, text: str) -> tuple[int, str]:
-    """Return where a text is no JSON, and why, in words for whoever wrote it."""
+    """Return the offset and a description of a syntax error."""
     at = error.pos
     if not text.strip():
         return at, "the file is empty"
     if at >= len(text.rstrip()):
         return at, "the file ends in the middle of a value"
-    # Python stops at this comma from 3.13 on, before that at what follows
+    # Python reports the comma from 3.13 on, before that the token after it
     comma = at if text[at] == "," else text.rfind(",", 0, at)
     if comma >= 0 and (last := _LAST_COMMA.match(text, comma)) and last.end() > at:
         return comma, "nothing follows this comma: remove it"
@@ -116,7 +116,7 @@ def _refuse_constant(_name: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """Refuse 1e999: JSON's grammar allows it, but infinity cannot be written as JSON."""
+    """Reject 1e999: JSON's grammar allows it, but infinity cannot be written as JSON."""
     value = float(text)
     if math.isinf(value):
         raise _Broken
@@ -138,7 +138,7 @@ def _check_depth(value: Json) -> None:
 
 
 def _may_be_unsendable(text: str) -> bool:
-    """Look through a text in parts: nothing else runs meanwhile."""
+    """Return whether a text may hold unsendable strings; other threads run between its parts."""
     parts = range(0, len(text), _PART)
     return any(_UNSENDABLE.search(text, at, at + _PART + _LONGEST_ESCAPE) for at in parts)
 
@@ -150,12 +150,12 @@ def _check_strings(text: str) -> None:
 
 
 def _is_unsendable(value: str) -> bool:
-    """Return whether no D-Bus message can hold a string."""
+    """Return whether D-Bus cannot send a string."""
     return "\0" in value or bool(_SURROGATE.search(value))
 
 
 def _find_fault(text: str, path: Path) -> StateFileError:
-    """Go through the text again, slowly, to find the first place where it breaks a rule."""
+    """Return the error for the first place where the text breaks a rule, found by a slow pass."""
     seen: set[tuple[str | int, ...]] = set()
     for keys, position, token in walk(text):
         if token != ":":
@@ -186,7 +186,7 @@ def _is_too_large(number: str) -> bool:
     try:
         int(number)
     except ValueError:
-        # not an integer, or one of more digits than Python reads
+        # not an integer, or one with more digits than Python converts
         return math.isinf(float(number))
     return False
 
@@ -194,8 +194,8 @@ def _is_too_large(number: str) -> bool:
 def walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
     """Yield (JSON path, offset, first token) of each value in syntactically valid JSON.
 
-    The key of a member comes before its value, with ":" for a token. Raises ValueError,
-    IndexError or TypeError somewhere in broken JSON.
+    The key of a member comes before its value, with ":" as its token. Raises ValueError, IndexError
+    or TypeError at some point in invalid JSON.
     """
     keys: list[str | int] = []
     expect_key = False
@@ -224,7 +224,7 @@ def walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
 
 
 def _at(text: str, path: Path, position: int, problem: str) -> StateFileError:
-    """Make the error for an offset, with the JSON path of the last value before it."""
+    """Return the error for an offset, with the JSON path of the last value before it."""
     keys: tuple[str | int, ...] = ()
     try:
         for found, start, token in walk(text):
@@ -235,7 +235,7 @@ def _at(text: str, path: Path, position: int, problem: str) -> StateFileError:
             if token in "{[" and len(found) >= MAX_DEPTH:
                 return _error(text, path, start, found, _TOO_DEEP)
     except (IndexError, ValueError, TypeError):
-        pass  # the text is broken, so this may end early: the path so far is what is known
+        pass  # the text is invalid: the path so far is the best there is
     return _error(text, path, position, keys, problem)
 
 
@@ -248,7 +248,7 @@ def _error(
 
 
 def json_path(keys: tuple[str | int, ...]) -> str:
-    """Write keys and indexes as a JSON path: $.plugins.net["eth0.1"][2]."""
+    """Return keys and indexes as a JSON path: $.plugins.net["eth0.1"][2]."""
     shown = [_shown(key) for key in keys]
     return "$" + "".join(
         f".{key[1:-1]}" if _PLAIN_KEY.fullmatch(key[1:-1]) and key[0] == '"' else f"[{key}]"
@@ -257,7 +257,7 @@ def json_path(keys: tuple[str | int, ...]) -> str:
 
 
 def _shown(key: str | int) -> str:
-    """Write a key for a message: short, and without secrets."""
+    """Return a key for a message: shortened and without secrets."""
     if isinstance(key, int):
         return str(key)
     key = redact_text(key)

@@ -1,4 +1,4 @@
-"""The fields of an object, found by name: `ActiveState` and `active_state` are one field."""
+"""Lookup of an object's fields by name: `ActiveState` and `active_state` are one field."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,18 +7,18 @@ from typing import Final, Literal, TypeAlias
 
 from opdbus.state.object import Identity, Json
 
-# How well a field has a name: by the words that it ends in, or exactly.
+# The quality of a match of name and field: 1 by the last words of its path, 2 exactly.
 Fit: TypeAlias = Literal[1, 2]
-# The values of each name, by the words that their paths end in, and exactly.
+# Values by name, for matches by the last words and for exact matches.
 _Found: TypeAlias = tuple[dict[str, list[Json]], dict[str, list[Json]]]
-# The dotted path of a value, those of the lists of objects that it is in, and the value itself.
+# The dotted path of a value, the paths of the lists of objects that contain it, and the value.
 Leaf: TypeAlias = tuple[str, tuple[str, ...], Json]
 
-# What an object's identity says counts as fields of it; a field of its own that is called so is
-# named with a dot before it: `source` is who tells of a mount, `.source` its device.
+# The parts of an identity count as fields. A property with such a name is written with a dot in
+# front: `source` is the reporter of a mount, `.source` its device.
 IDENTITY: Final = ("source", "plugin", "kind", "name")
 
-# Of more places the names are found out again: an object may have any number of keys.
+# Beyond this number the cache of places is rebuilt: an object may have any number of keys.
 _MAX_PLACES: Final = 8192
 
 _WORD = re.compile(r"[^\W_]+")
@@ -28,7 +28,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
 def split(name: str) -> tuple[str, ...]:
     """Split an identifier into words: rx_bytes, rxBytes and rx-bytes are all `rx bytes`."""
     if name.islower() and name.isascii():
-        # most keys, and all the rest takes ten times as long
+        # fast path for most keys
         return (name,) if name.isalnum() else tuple(_WORD.findall(name))
     return tuple(word.lower() for word in _WORD.findall(_CAMEL.sub(" ", name)))
 
@@ -39,37 +39,37 @@ class Members(list[Json]):
 
 @dataclass(slots=True)
 class _Place:
-    """A place in objects: its path, the lists of objects that it is in, and the names it has."""
+    """A place in objects: its path, the lists around it, the names that match it, and its keys."""
 
     path: str
     lists: tuple[str, ...]
     fits: Sequence[tuple[str, Fit]] = ()
     below: dict[str, "_Place"] = field(default_factory=dict)
-    # of the objects in the list that is here
+    # the place of the objects in the list that is here
     members: "_Place | None" = None
 
 
 class Names:
     """Names of fields: each is a full dotted path, or its last key.
 
-    Where an object has no field of exactly that name, the fields whose path ends in its words
-    count: `state` finds `active_state`. Of a list that has the name, all that is in it counts.
-    A name of IDENTITY means that alone.
+    If an object has no field of exactly that name, fields whose path ends in its words count:
+    `state` finds `active_state`. For a list of that name, all values in it count. A name in
+    IDENTITY means only that part of the identity.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         wanted = {name: split(name) for name in names}
-        # with the place of each in an identity
+        # with the index in an identity
         self._of_identity = [
             (name, IDENTITY.index(name.lower())) for name in wanted if name.lower() in IDENTITY
         ]
         self._wanted = {name: wanted[name] for name in wanted if name.lower() not in IDENTITY}
-        # kept as long as the names only: the keys of objects that are gone are not remembered
+        # lives as long as the names: keys of removed objects are not kept for ever
         self._top = _Place("", ())
         self._places = 0
 
     def values(self, identity: Identity, properties: Mapping[str, Json]) -> dict[str, list[Json]]:
-        """Return the values that an object has under each name, members of lists as Members."""
+        """Return an object's values by name, those of lists as Members."""
         exact: dict[str, list[Json]] = {name: [identity[at]] for name, at in self._of_identity}
         ending: dict[str, list[Json]] = {}
         if self._places > _MAX_PLACES:
@@ -78,18 +78,18 @@ class Names:
         return ending | exact
 
     def are_in(self, paths: Iterable[str]) -> bool:
-        """Return whether one of the fields at some paths has one of the names."""
+        """Return whether a field at one of the paths, or the identity, has one of the names."""
         return bool(self._of_identity) or self.are_at(paths)
 
     def are_at(self, paths: Iterable[str]) -> bool:
-        """Return the same without what an identity says."""
+        """Return whether a field at one of the paths has one of the names."""
         return any(self._fits(path, ()) for path in paths)
 
     def _take(self, values: Mapping[str, Json], at: _Place, found: _Found) -> None:
-        """Add all values in a dict that have a name."""
+        """Add all values in a dict that match a name."""
         for key, value in values.items():
             place = at.below.get(key) or self._below(at, key)
-            # the type itself, since this runs for every field of 100,000 objects
+            # the exact type, since this runs for every field of 100,000 objects
             kind = type(value)
             if kind is dict:
                 self._take(value, place, found)
@@ -110,7 +110,7 @@ class Names:
                 _add(member, place, found, Members)
 
     def _below(self, at: _Place, key: str) -> _Place:
-        """Return the place of a key; its names are found out once, unless there are too many."""
+        """Return the place of a key; its matches are cached, unless there are too many places."""
         path = f"{at.path}.{key}" if at.path else key
         place = _Place(path, at.lists, self._fits(path, at.lists))
         self._places += 1
@@ -119,7 +119,7 @@ class Names:
         return place
 
     def _fits(self, path: str, lists: tuple[str, ...]) -> Sequence[tuple[str, Fit]]:
-        """Return which names the field at a path has, and how well."""
+        """Return the names that match the field at a path, with the quality of each match."""
         fits = ((name, fit(wanted, path, lists)) for name, wanted in self._wanted.items())
         return tuple((name, fit) for name, fit in fits if fit)
 
@@ -130,7 +130,7 @@ def _add(value: Json, place: _Place, found: _Found, new: type[list[Json]]) -> No
 
 
 def leaves(properties: Mapping[str, Json], path: str = "") -> Iterator[Leaf]:
-    """Yield every value; positions in lists are no part of paths, and an empty list is None."""
+    """Yield every value; paths have no list positions, and an empty list counts as None."""
     return _leaves(properties, path, ())
 
 
@@ -167,12 +167,12 @@ def _members(members: Sequence[Json], path: str, lists: tuple[str, ...]) -> Iter
 
 
 def last_words(path: str, lists: Iterable[str]) -> set[str]:
-    """Return the last words of all names that a field has, as `fit` tells."""
+    """Return the last words of all names that match a field, as in `fit`."""
     return {words[-1] for words in map(split, (path, *lists)) if words}
 
 
 def fit(wanted: tuple[str, ...], path: str, lists: Iterable[str]) -> Literal[0, 1, 2]:
-    """Return how well a field has a name; what is in a list of that name has it, too."""
+    """Return how well a name fits a field or a list around it: 0 not, 1 last words, 2 exactly."""
     if not wanted:
         return 0
     if any(fit(wanted, listed, ()) == 2 for listed in lists):

@@ -1,4 +1,4 @@
-"""The state file: its bytes, its version and plugins, and the state objects in it."""
+"""The state file: reading, validation, and the state objects in it."""
 
 import json
 import os
@@ -16,7 +16,7 @@ VERSION: Final = 1
 MAX_BYTES: Final = 64 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 MAX_SHOWN: Final = 40
-# What the reader has seen, what is claimed, and the signature; see `StateFile.known`.
+# The reader's key and hashes, the claims, and the signature; see `StateFile.known`.
 Known: TypeAlias = tuple[bytes, bytes, list[tuple[str, str]], str]
 
 
@@ -26,23 +26,23 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = Reader()
-        # the kinds, (plugin, kind) each, of which it declares all that there may be
+        # the (plugin, kind) pairs of which the file declares all objects
         self.claims: frozenset[tuple[str, str]] = frozenset()
-        # of the file that was read last; see `signature`
+        # of the file as last read; see `signature`
         self.signature = ""
 
     def read(self) -> tuple[set[Identity], list[StateObject]]:
-        """Read the file: all identities in it, and the objects changed since the last read.
+        """Return all identities in the file, and the objects changed since the last read.
 
-        Raises StateFileError: the next read then compares with the same earlier one.
+        Raises StateFileError; the next read then compares with the same earlier one.
         """
         present, changed = self.stream()
         return present, list(changed)
 
     def stream(self, same: str = "") -> tuple[set[Identity], Iterator[StateObject]]:
-        """Read the file, and give the objects one by one; see `read` and `Reader.stream`.
+        """Return the same, but the objects one by one; see `Reader.stream`.
 
-        A file whose signature is the `same` is known: it is read only to compare the next one with.
+        If the file's signature equals `same`, all objects count as known and none is returned.
         """
         before = signature(self.path)
         plugins = parse(read_bytes(self.path), self.path)["plugins"]
@@ -51,22 +51,22 @@ class StateFile:
         return self._reader.stream(plugins, are_known=bool(same) and same == self.signature)
 
     def forget(self) -> None:
-        """Take every object as changed at the next read."""
+        """Treat every object as changed at the next read."""
         self._reader.forget()
 
     def known(self) -> Known:
-        """Return what is known of the file that was read, in plain values."""
+        """Return the memory of the last read as plain values, for `recall`."""
         return (*self._reader.seen(), sorted(self.claims), self.signature)
 
     def recall(self, known: Known) -> None:
-        """Know of a file what another process has read."""
+        """Restore the memory of a read in another process."""
         key, seen, claims, self.signature = known
         self._reader.recall(key, seen)
         self.claims = frozenset(claims)
 
 
 def signature(path: Path) -> str:
-    """Return what is other once a file was written or replaced; "" if that cannot be told."""
+    """Return a string that changes when a file is written or replaced; "" if it has no status."""
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def parse(data: bytes, path: Path) -> dict[str, Json]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a state file; raises StateFileError: unreadable, or too large."""
+    """Return the bytes of a state file; raises StateFileError if unreadable or too large."""
     try:
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -99,7 +99,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def require_size(size: int, path: Path) -> None:
-    """Raise StateFileError for a file of too many bytes."""
+    """Raise StateFileError if a file has more than MAX_BYTES."""
     if size > MAX_BYTES:
         raise StateFileError(
             f"{path} is {size / (1 << 20):.1f} MiB, past the limit of 64 MiB at byte {MAX_BYTES}"
@@ -108,7 +108,7 @@ def require_size(size: int, path: Path) -> None:
 
 
 def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
-    """Return the JSON path and a description of what is not allowed in a state file."""
+    """Return the keys and a description of the first rule that a state file breaks, else None."""
     if "version" not in content:
         return (), f'there is no "version": add "version": {VERSION}'
     if problem := _problem_of_version(content["version"]):
@@ -124,7 +124,7 @@ def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
 
 def _problem_of_version(version: Json) -> str:
     if isinstance(version, str | list | dict):
-        # not shown: it may be a secret, and more people read this sentence than the file
+        # not shown: it may be a secret, and messages have more readers than the file
         return f'"version" must be the number {VERSION}'
     if version != VERSION or isinstance(version, bool):
         shown = json.dumps(version)[:MAX_SHOWN]
@@ -144,9 +144,9 @@ def _problem_of_plugin(name: str, plugin: Json) -> tuple[tuple[str, ...], str] |
 
 
 def _is_claim(plugin: dict[str, Json]) -> bool:
-    """Return whether what a plugin claims whole is true or false, or names of lists in it.
+    """Return whether the value of `exclusive` is valid: a boolean, or names of keys beside it.
 
-    A table under this key declares objects as any other does.
+    A table under this key is valid, too: it declares objects as any other table does.
     """
     claims = plugin.get(EXCLUSIVE, False)
     if isinstance(claims, list) and not is_table(claims):

@@ -1,4 +1,4 @@
-"""One rule turns any plugin's part of the state file into state objects."""
+"""Conversion of the state file's plugins into state objects, by one rule for all plugins."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
     from opdbus.state.object import Json
 
-    # plugin, kind, the name if there is one, and properties
+    # plugin, kind, name (None if there is none), and properties
     Raw: TypeAlias = tuple[str, str, str | None, Json]
 
-# An element of a list is named by the first of these that it has. Without any, its name is a hash
-# of its content: another place in the list does not rename it, another content does.
+# An element of a list is named by the first of these keys that it has. Without any, its name is a
+# hash of its content, which does not change with its place in the list.
 NAMING_KEYS: Final = tuple("name id unit path address key label host url mountpoint".split())
 
-# What says that all things of a kind are declared; see `claimed`.
+# The key that declares a kind complete; see `claimed`.
 EXCLUSIVE: Final = "exclusive"
 _MARK: Final = struct.Struct("q")
-# Marks are told apart by their first byte, and by a list of those of each.
+# Marks are sorted by their first byte into lists.
 _FIRST: Final = 56
 _LISTS: Final = 256
-# Names that are looked at together.
+# Names that are searched for secrets together.
 _TOGETHER: Final = 250
-# Bytes of a character.
+# The most bytes of a character in UTF-8.
 _WIDEST: Final = 4
 _IRREGULAR: Final = {
     "aliases": "alias",
@@ -63,7 +63,7 @@ _IRREGULAR: Final = {
 
 
 def singular(word: str) -> str:
-    """Return the kind of the things listed under a key: interfaces -> interface."""
+    """Return the kind of the objects listed under a key: interfaces -> interface."""
     lower = word.lower()
     if lower in _IRREGULAR:
         return _IRREGULAR[lower]
@@ -79,8 +79,8 @@ def singular(word: str) -> str:
 def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
     """Yield every object that the plugins declare.
 
-    A list of dicts gives an object per element, a dict of dicts one per key, and the rest of a
-    plugin becomes its one object of kind `settings`. Names may repeat, or be missing.
+    A list of dicts gives one object per element, a dict of dicts one per key, and the rest of a
+    plugin becomes its one object of kind `settings`. Names may repeat or be missing.
     """
     for plugin, content in plugins.items():
         rest = {}
@@ -98,9 +98,9 @@ def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
 
 
 def claimed(plugins: Mapping[str, Mapping[str, Json]]) -> frozenset[tuple[str, str]]:
-    """Return the kinds, (plugin, kind) each, of which the plugins declare all that there may be.
+    """Return the (plugin, kind) pairs of which the plugins declare all objects.
 
-    `"exclusive": true` says so of all lists beside it, and a list of their keys of these.
+    `"exclusive": true` claims all tables beside it; a list of keys claims the tables of these keys.
     """
     return frozenset(
         (plugin, singular(key)) for plugin, content in plugins.items() for key in _claims(content)
@@ -117,7 +117,7 @@ def _claims(content: Mapping[str, Json]) -> list[str]:
 
 
 def is_table(value: Json) -> bool:
-    """Return whether a value is a list of dicts or a dict of dicts, so not a mere setting."""
+    """Return whether a value is a non-empty list of dicts or dict of dicts, and not a setting."""
     if not isinstance(value, dict | list) or not value:
         return False
     members = value.values() if isinstance(value, dict) else value
@@ -125,7 +125,7 @@ def is_table(value: Json) -> bool:
 
 
 def _named(element: Mapping[str, Json]) -> tuple[str | None, Json]:
-    """Return an element of a list with its name, if it has one."""
+    """Return the name of a list's element, None if it has no naming key, and the element."""
     for key in NAMING_KEYS:
         value = element.get(key)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
@@ -134,31 +134,31 @@ def _named(element: Mapping[str, Json]) -> tuple[str | None, Json]:
 
 
 class Reader:
-    """Makes StateObjects of raw ones, skipping those that have not changed since the last call.
+    """Converter of declared objects to StateObjects; skips those unchanged since the last call.
 
-    What was read is remembered as a hash under a random key that is never written down, so the
-    memory holds no secret, and 8 bytes of each object; 10,000 unchanged objects take a fifth of the
-    time of new ones.
+    The memory of the last call holds 8 bytes per object: a hash under a random key that is never
+    written to disk, so that it reveals no secret.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(16)
-        # in order
+        # sorted
         self._seen = array("q")
 
     def read(
         self, plugins: Mapping[str, Mapping[str, Json]]
     ) -> tuple[set[Identity], list[StateObject]]:
-        """Return the identities of all objects, and those objects that are new or changed."""
+        """Return the identities of all objects, and the objects that are new or changed."""
         present, changed = self.stream(plugins)
         return present, list(changed)
 
     def stream(
         self, plugins: Mapping[str, Mapping[str, Json]], *, are_known: bool = False
     ) -> tuple[set[Identity], Iterator[StateObject]]:
-        """Return the same, with the objects one by one: they count as read after the last.
+        """Return the same, but the objects one by one; they count as read after the last one.
 
-        To redact 100,000 takes seconds. Where all `are_known`, they are read and none is returned.
+        Redaction of 100,000 objects takes seconds. With `are_known`, all objects count as read at
+        once.
         """
         groups: dict[Identity, list[Json]] = {}
         for some in batches(flatten(plugins), _TOGETHER):
@@ -183,8 +183,7 @@ class Reader:
         seen: array[int],
     ) -> Iterator[StateObject]:
         while found:
-            # what is not needed any more makes room for what is made of it; one by one, since
-            # nothing else runs while 100,000 are freed
+            # entries are freed one by one: freeing 100,000 at once would stop all other threads
             identity, mark, properties = found.popleft()
             if groups:
                 groups.popitem()
@@ -193,30 +192,30 @@ class Reader:
         self._seen = seen
 
     def _mark(self, identity: Identity, properties: Json) -> int:
-        """Return 64 bits that another object, or the same with another content, does not have."""
+        """Return a 64-bit keyed hash of an object's identity and properties."""
         (mark,) = _MARK.unpack_from(digest(_plain((*identity, properties)), self._key))
         return int(mark)
 
     def forget(self) -> None:
-        """Take every object as changed at the next call."""
+        """Treat every object as changed at the next call."""
         self._seen = array("q")
 
     def seen(self) -> tuple[bytes, bytes]:
-        """Return what is remembered, for a reader in another process."""
+        """Return the key and the hashes, for `recall` in another process."""
         return self._key, self._seen.tobytes()
 
     def recall(self, key: bytes, seen: bytes) -> None:
-        """Remember what another reader has seen."""
+        """Restore the key and hashes of another reader."""
         self._key, self._seen = key, array("q", seen)
 
 
 def _plain(value: Json) -> bytes:
-    # newer formats depend on what else refers to a value
+    # version 2: the output of newer versions depends on reference counts
     return marshal.dumps(value, 2)
 
 
 def _identity(plugin: str, kind: str, name: str | None, properties: Json) -> Identity:
-    """Return the identity of an object whose name, if it has one, has no secrets."""
+    """Return the identity of an object; its name, if any, must be free of secrets."""
     identity = Identity(*_sort(plugin, kind), _cut(name or "", MAX_NAME["name"]))
     if name is not None:
         return identity
@@ -228,7 +227,7 @@ def _content(identity: Identity, properties: Json) -> str:
 
 
 def _distinct(groups: Mapping[Identity, list[Json]]) -> Iterator[tuple[Identity, Json]]:
-    """Tell objects of one name apart by ordinals, in the order of their content."""
+    """Yield objects with distinct names: repeated ones get ordinals in order of their content."""
     for identity, group in groups.items():
         free: Iterator[Identity] = iter([identity])
         if len(group) > 1:
@@ -240,10 +239,10 @@ def _distinct(groups: Mapping[Identity, list[Json]]) -> Iterator[tuple[Identity,
 
 
 def _in_order(marks: Iterable[int]) -> array[int]:
-    """Sort marks, some at a time: nothing else runs while Python sorts a list."""
+    """Return sorted marks; sorts in small lists, since sorting stops all other threads."""
     lists = [array("q") for _ in range(_LISTS)]
     for mark in marks:
-        # they have a sign
+        # marks are signed
         lists[(mark >> _FIRST) + _LISTS // 2].append(mark)
     found = array("q")
     for some in lists:
@@ -252,19 +251,19 @@ def _in_order(marks: Iterable[int]) -> array[int]:
 
 
 def _has(marks: array[int], mark: int) -> bool:
-    """Return whether a mark is one of those in order."""
+    """Return whether a mark is in a sorted array."""
     at = bisect_left(marks, mark)
     return at < len(marks) and marks[at] == mark
 
 
 @lru_cache(maxsize=64)
 def _sort(plugin: str, kind: str) -> tuple[str, str, str]:
-    """Return what the identities of declared objects begin with."""
+    """Return the source, plugin and kind of declared objects, redacted and bounded."""
     return bounded(redact_identity(Identity(FILE, plugin, kind, "")))[:3]
 
 
 def bounded(identity: Identity) -> Identity:
-    """Cut names that are too long for a path; a hash keeps cut names distinct."""
+    """Cut names that are too long for an object path; a hash keeps cut names distinct."""
     named = zip(identity[1:], MAX_NAME.values(), strict=True)
     return Identity(identity.source, *(_cut(part, most) for part, most in named))
 

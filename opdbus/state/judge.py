@@ -1,4 +1,4 @@
-"""What the daemon would make of a state file: objects, names, hidden secrets, what looks wrong."""
+"""Check of a state file without storing it: objects, names, redacted fields and warnings."""
 
 import re
 from collections import Counter
@@ -21,14 +21,15 @@ _MAX_SHOWN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was found in a state file that can be read; it holds no secret.
+    """The findings on a valid state file; they hold no secret.
 
-    `objects` counts by (plugin, kind), `hidden` by (plugin, kind, field).
+    `objects` has counts by (plugin, kind), `hidden` counts of redacted fields by (plugin, kind,
+    field).
     """
 
     objects: Mapping[tuple[str, str], int]
     hidden: Mapping[tuple[str, str, str], int]
-    # names of which the file has none, or others
+    # objects whose names were generated, cut or redacted
     made: Sequence[ObjectId]
     cut: Sequence[ObjectId]
     redacted: Sequence[ObjectId]
@@ -38,7 +39,7 @@ class Judgement:
 def judge(
     content: Content, warn: Callable[[Sequence[StateObject]], Iterable[str]] = lambda _: ()
 ) -> Judgement:
-    """Judge the content of a valid state file; `warn` says what else is probably not meant."""
+    """Return the findings on a valid state file; `warn` returns further warnings."""
     plugins = content["plugins"]
     _, objects = Reader().read(plugins)
     object_ids = [ObjectId(*item.identity[1:]) for item in objects]
@@ -66,7 +67,7 @@ def judge(
 
 
 def _first(object_id: ObjectId) -> ObjectId:
-    """Return the first thing of a name: others have an ordinal such as #2."""
+    """Return the id of the first object of a name: others have an ordinal such as #2."""
     return object_id._replace(name=_ORDINAL.sub("", object_id.name))
 
 
@@ -81,7 +82,7 @@ def _hidden_fields(item: StateObject) -> set[tuple[str, str, str]]:
 
 
 def _fields(value: Json, at: str) -> Iterator[str]:
-    """Yield where a secret was replaced, without indexes."""
+    """Yield the paths of redacted values and keys, without list indexes."""
     if isinstance(value, str) and REDACTED in value:
         yield at
     elif isinstance(value, dict):
@@ -96,7 +97,7 @@ def _fields(value: Json, at: str) -> Iterator[str]:
 
 
 def _warnings(content: Content, objects: Sequence[StateObject]) -> Iterator[str]:
-    """Yield what is allowed, but probably not meant."""
+    """Yield warnings on what is valid but probably a mistake."""
     for key in sorted(content.keys() - {"version", "plugins"}):
         yield f'the key {_named(key)} beside "plugins" is not read'
     if not objects:

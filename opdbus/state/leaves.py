@@ -1,4 +1,4 @@
-"""The values inside an object, each with its way from the top."""
+"""Flat list of an object's values with their dotted names."""
 
 from opdbus.state.object import Json
 
@@ -11,8 +11,8 @@ def leaves(value: Json) -> list[tuple[str, Json]]:
 
 
 def _collect(value: Json, path: str, found: list[tuple[str, Json]]) -> None:
-    """Add what is inside a value; a `path` that is not empty ends in the dot before a key."""
-    # the types themselves, since this runs for every field of 100,000 objects
+    """Add the values inside a value; a non-empty `path` ends in the dot before the next key."""
+    # the exact types, since this runs for every field of 100,000 objects
     kind = type(value)
     if kind is dict:
         for key, child in value.items():

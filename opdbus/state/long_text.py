@@ -1,17 +1,17 @@
-"""Patterns that look through long texts in steps: no other thread runs during a step."""
+"""Regular expressions over long texts in steps, so that other threads run in between."""
 
 import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-# Characters among which a match begins in one step, and as many in which it usually ends.
+# The range in which a match may begin in one step; the text of a step is twice as long.
 STEP: Final = 1 << 14
-# A match that ends so near to the end of its step may be another one in the whole text.
+# A match that ends this close to the end of its step may be longer in the whole text.
 _NEAR: Final = 256
 
 
 def search(pattern: re.Pattern[str], text: str, at: int = 0) -> re.Match[str] | None:
-    """Find what `pattern.search` finds, unless only text beyond a step makes it match."""
+    """Return the result of `pattern.search`, unless only text beyond a step makes it match."""
     while (end := at + 2 * STEP) < len(text):
         found = pattern.search(text, at, end)
         if found is None or found.start() >= at + STEP:
@@ -26,7 +26,7 @@ def search(pattern: re.Pattern[str], text: str, at: int = 0) -> re.Match[str] | 
 
 
 def finditer(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern that does not match nothing."""
+    """Yield the matches of a pattern; the pattern must not match the empty string."""
     at = 0
     while found := search(pattern, text, at):
         yield found
@@ -34,7 +34,7 @@ def finditer(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def sub(pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str) -> str:
-    """Replace all matches of a pattern that does not match nothing."""
+    """Replace all matches of a pattern; the pattern must not match the empty string."""
     if len(text) <= 2 * STEP:
         return pattern.sub(by, text)
     parts, done = [], 0
@@ -48,7 +48,7 @@ def sub(pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text
 
 
 def end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Return where a value ends of which each part matches the pattern, too."""
+    """Return the end of a value from `start`; each part of it must match the pattern, too."""
     end = start
     while found := pattern.match(text, end, end + STEP):
         is_last = found.end() < end + STEP - _NEAR

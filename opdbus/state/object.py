@@ -1,4 +1,4 @@
-"""The state object: one named thing of a host, with its properties, source and fingerprint."""
+"""The state object: identity, properties and fingerprint."""
 
 import hashlib
 import json
@@ -11,18 +11,19 @@ from typing import Any, Final, NamedTuple, TypeAlias
 # The value of a property: str, int, float, bool, None, and lists and dicts of them.
 Json: TypeAlias = Any
 
-# In bytes; each takes up to three in a path, so that any reply has room for one object.
+# In bytes. A byte may take three in an object path; with these limits any reply has room for one
+# object.
 MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
 DIGEST_BYTES: Final = 16
 _HASH_NAME: Final = re.compile(r"~[0-9a-f]{12}(?:#\d+)?")
-# What begins a source, unless it is the state file.
+# The source of the state file, and the prefixes of other sources.
 FILE = "file"
 PUBLISHED = "publish:"
 LIVE = "live:"
 # The kind of the one object that holds the rest of a plugin.
 SETTINGS = "settings"
 
-# JSON has no circles, so none is looked for.
+# JSON has no cycles, so that the check is off.
 _CANONICAL: Final = json.JSONEncoder(
     sort_keys=True,
     separators=(",", ":"),
@@ -42,7 +43,7 @@ class Identity(NamedTuple):
 
 
 class ObjectId(NamedTuple):
-    """What an object path names: a file may declare it, and programs may observe it."""
+    """Plugin, kind and name: an object that the state file may declare and programs may observe."""
 
     plugin: str
     kind: str
@@ -50,30 +51,30 @@ class ObjectId(NamedTuple):
 
 
 def matches(named: Identity | ObjectId, wanted: Mapping[str, str]) -> bool:
-    """Return whether an identity or a thing has all wanted values, such as of plugin and kind."""
+    """Return whether an identity or object id has all wanted values, by field name."""
     return all(getattr(named, key) == value for key, value in wanted.items())
 
 
 @dataclass(frozen=True, slots=True)
 class StateObject:
-    """One state object. Its properties hold no secrets: `redact_object` makes it."""
+    """A state object. Its properties hold no secrets: make it with `redact_object`."""
 
     identity: Identity
     properties: Mapping[str, Json]
 
     @property
     def plugin(self) -> str:
-        """The plugin that the object belongs to."""
+        """Return the plugin that the object belongs to."""
         return self.identity.plugin
 
     @property
     def kind(self) -> str:
-        """Its kind within the plugin."""
+        """Return its kind within the plugin."""
         return self.identity.kind
 
     @property
     def name(self) -> str:
-        """Its name, unique for its source, plugin and kind."""
+        """Return its name, unique for its source, plugin and kind."""
         return self.identity.name
 
     def json(self) -> str:
@@ -81,30 +82,30 @@ class StateObject:
         return canonical(self.properties)
 
     def fingerprint(self) -> str:
-        """Return the hash (hex, 128 bits) of identity and properties."""
+        """Return the hash of identity and properties: 128 bits in hexadecimal."""
         return self.fingerprint_of(self.json())
 
     def fingerprint_of(self, content: str) -> str:
-        """Return the same of its properties as canonical JSON, which takes half of the time."""
+        """Return the fingerprint, given `json()`: this saves half of the time."""
         identity = ",".join(map(encode_basestring, self.identity))
         return digest(f"[{identity},{content}]".encode()).hex()
 
 
 def canonical(value: Json) -> str:
-    """Write a JSON value in one canonical form: sorted keys, no spaces."""
+    """Return a JSON value in canonical form: sorted keys, no spaces."""
     return _CANONICAL.encode(value)
 
 
 def hash_name(content: str) -> str:
-    """Make a name for an object that has none, from its content."""
+    """Return a name for an object without one, from its content."""
     return f"~{digest(content.encode()).hex()[:12]}"
 
 
 def is_hash_name(name: str) -> bool:
-    """Return whether `hash_name` made a name, which then has no meaning for people."""
+    """Return whether a name was made by `hash_name`."""
     return bool(_HASH_NAME.fullmatch(name))
 
 
 def digest(data: bytes, key: bytes = b"") -> bytes:
-    """Hash to 16 bytes, at which no two objects of one host collide in practice."""
+    """Return a hash of 16 bytes; collisions within one host do not occur in practice."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES, key=key).digest()

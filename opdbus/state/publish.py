@@ -1,4 +1,4 @@
-"""Objects that programs publish: checked, and made into state objects."""
+"""Validation of objects that programs publish, and their conversion to state objects."""
 
 import marshal
 import math
@@ -12,18 +12,18 @@ from opdbus.state.redact import redact_object, redact_text
 
 MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
-# What JSON takes at most for a byte of marshal's: it writes a control character as `\u0001`.
+# The most bytes of JSON for a byte of marshal's format: a control character is `\u0001`.
 _MOST_BYTES: Final = 6
-# ... and the share of them that it takes at least, for lists of small numbers.
+# The quotient that bounds the JSON size from below, for lists of small numbers.
 _LEAST_SHARE: Final = 3
-# Far deeper than hosts are described, and half of what D-Bus can carry.
+# Half of the nesting that D-Bus allows.
 MAX_DEPTH: Final = 32
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def source(name: str) -> str:
-    """Return the source of objects published under a name; raises InvalidArgs."""
+    """Return the source of objects that are published under a name; raises InvalidArgs."""
     if not _SOURCE.fullmatch(name):
         raise InvalidArgs(
             f"{name!r} cannot name a source: use 1 to 64 letters, digits, dots, dashes and"
@@ -35,7 +35,7 @@ def source(name: str) -> str:
 def observed(
     publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
 ) -> StateObject:
-    """Make a state object of a published one; raises InvalidArgs."""
+    """Return the state object of a published object; raises InvalidArgs."""
     object_id = ObjectId(plugin, kind, name)
     for (what, most), value in zip(MAX_NAME.items(), object_id, strict=True):
         if not value:
@@ -43,7 +43,7 @@ def observed(
         if len(value.encode()) > most:
             raise InvalidArgs(f"the {what} of {_shown(object_id)} must have at most {most} bytes")
     item = redact_object(Identity(publisher, *object_id), _json(dict(properties), object_id, 1))
-    # most are so small or large that it need not be told exactly, which takes longer
+    # a bound on the size suffices for most objects; the exact size takes longer
     about = len(marshal.dumps(dict(item.properties), 2))
     if _MOST_BYTES * about > MAX_BYTES:
         size = about // _LEAST_SHARE
@@ -57,18 +57,18 @@ def observed(
 
 
 def _shown(object_id: ObjectId) -> str:
-    """Name a thing in a refusal, which is logged and sent: short, and without secrets."""
+    """Return an object's name for an error message: shortened and without secrets."""
     return "/".join(redact_text(part)[:MAX_SHOWN] for part in object_id)
 
 
 def _json(value: Json, object_id: ObjectId, depth: int) -> Json:
-    """Turn what D-Bus can carry into what JSON can.
+    """Convert a D-Bus value to JSON.
 
-    Bytes become hexadecimal digits, and numbers that are not finite the strings that protobuf's
-    mapping to JSON has for them.
+    Bytes become hexadecimal digits; numbers that are not finite become strings as in protobuf's
+    JSON mapping.
     """
     if isinstance(value, str):
-        # what Python makes of a file name that is not UTF-8 cannot be stored or sent
+        # surrogates, from file names that are not UTF-8, cannot be stored or sent
         return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
         raise InvalidArgs(

@@ -1,4 +1,4 @@
-"""Secrets in new objects are replaced before anything is hashed, stored or sent."""
+"""Redaction of secrets in new objects, before anything is hashed, stored or sent."""
 
 import contextlib
 import hmac
@@ -37,15 +37,15 @@ _VALUE_KEYS: Final = frozenset("value values val default data content current ar
 
 _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
-# More words are no command line.
+# A list with more words is not treated as a command line.
 _MAX_WORDS: Final = 200
 _SEVERAL: Final = "\x01"
 _NAME = re.compile(r"[\w .-]{1,100}")
-# Under these keys there may be what another key declares secret.
+# Another key may declare the values of these keys secret.
 _DECLARED: Final = _VALUE_KEYS | {"stringdata"}
-# An element of a command line or of a list of variables that is an assignment as a whole.
+# A list element that is an assignment as a whole: a flag or a variable with its value.
 _ASSIGNMENT = re.compile(r"\A(-[\w.-]+|[^\W\da-z]\w*)=(.*)", re.DOTALL)
-# What a key may say of its value: that it is, or declares, a secret; that random words are normal.
+# Properties of a key: its value may be or declare a secret; random words are normal in it.
 _CONTAINERS: Final = frozenset({dict, list})
 _TELLS: Final = 1
 _OF_RANDOM: Final = 2
@@ -60,14 +60,14 @@ _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
 
 
 def redact_text(text: str, *, normal: bool = False) -> str:
-    """Replace every part of a string that looks like a secret; JSON is redacted as JSON.
+    """Return a string with every secret replaced; JSON is redacted by its structure.
 
-    Words that look random stay where they are `normal`: digests, serial numbers, public keys.
+    With `normal`, words that look random stay: digests, serial numbers, public keys.
     """
     if is_short_word(text) or hash(text) in CLEAN.hashes:
         return text
     if "~" in text and REDACTED in text:
-        # what keeps names apart stays where nothing else is secret
+        # a redacted name keeps its digest if nothing else in it is secret
         bare = _APART.sub("", text)
         if bare != text and hide_in_text(_redact_json(bare), redact_text, normal=normal) == bare:
             return text
@@ -82,13 +82,13 @@ def redact_text(text: str, *, normal: bool = False) -> str:
     return text
 
 
-# What keys say, which are the same for most objects: _look_at fills it.
+# Results of _look_at: most objects have the same keys.
 _KEYS: Final[dict[str, tuple[str, int]]] = {}
 _MAX_KEYS: Final = 4096
 
 
 def _look_at(key: str) -> tuple[str, int]:
-    """Return a key without secrets, and what it says of its value or another one's."""
+    """Return a key without secrets, and 0, _TELLS or _OF_RANDOM."""
     if key in _KEYS:
         return _KEYS[key]
     clean = redact_text(key)
@@ -104,16 +104,16 @@ def _look_at(key: str) -> tuple[str, int]:
 
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
-    """Copy properties with every secret in them replaced."""
+    """Return a copy of properties with every secret replaced."""
     return _redact(properties, _suspects(properties.values()))
 
 
-# Texts that need a closer look, and which of them are a line of a private key.
+# Texts that need a closer look; True for lines of a private key.
 _Suspects: TypeAlias = Mapping[str, bool]
 
 
 def _suspects(values: Iterable[Json]) -> _Suspects:
-    """Return the texts inside values that need a closer look: most objects have none."""
+    """Return the texts inside values that need a closer look; most objects have none."""
     texts: list[str] = []
     _collect(values, texts)
     found = suspects(texts)
@@ -124,7 +124,7 @@ def _suspects(values: Iterable[Json]) -> _Suspects:
 
 
 def _key_lines(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a private key that stand in texts of their own."""
+    """Yield the lines of a private key that are texts of their own."""
     is_inside = False
     for text in texts:
         if "PRIVATE KEY" in text and ("BEGIN" in text or "END" in text):
@@ -134,9 +134,9 @@ def _key_lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _collect(values: Iterable[Json], texts: list[str]) -> None:
-    """Add all texts inside values that are no keys."""
+    """Add all texts inside values to `texts`; keys of dicts are left out."""
     for value in values:
-        # the type itself, since this runs for every value of 100,000 objects
+        # the exact type, since this runs for every value of 100,000 objects
         if type(value) is str:
             texts.append(value)
         elif type(value) is dict:
@@ -148,9 +148,9 @@ def _collect(values: Iterable[Json], texts: list[str]) -> None:
 def _redact(
     properties: Mapping[str, Json], suspected: _Suspects, *, normal: bool = False
 ) -> dict[str, Json]:
-    """Copy properties without secrets, of whose texts only those that are suspected hold any.
+    """Return a copy of properties without secrets; only `suspected` texts are searched for them.
 
-    Another text may still be one, by its name or its place.
+    Other texts may still be secret because of their key or place.
     """
     hidden: Collection[str] | None = None
     clean: dict[str, Json] = {}
@@ -171,7 +171,7 @@ def _redact(
 
 
 def _redact_named(name: str, value: Json, suspected: _Suspects, *, normal: bool) -> Json:
-    """Redact the value of a name that may say that it is secret."""
+    """Return the redacted value of a key that may show that its value is secret."""
     if is_secret_name(name):
         return _hide(name, value, naming=not is_plural(name))
     if isinstance(value, str) and is_key_material(name, value):
@@ -180,20 +180,20 @@ def _redact_named(name: str, value: Json, suspected: _Suspects, *, normal: bool)
 
 
 def redact_identity(identity: Identity) -> Identity:
-    """Replace every secret in plugin, kind and name."""
+    """Return an identity with every secret in plugin, kind and name replaced."""
     source, *parts = identity
     return Identity(source, *map(redact_name, parts))
 
 
 def redact_name(name: str) -> str:
-    """Replace every secret in a name, so that names that differ only in these still differ."""
+    """Return a name with its secrets replaced; names that differ only in secrets stay different."""
     return _keep_apart(name, redact_text(name))
 
 
 def _keep_apart(name: str, clean: str) -> str:
-    """Return a name without secrets, and if it had any, a short digest of it behind.
+    """Return the redacted name; if it had secrets, with 32 bits of a keyed digest appended.
 
-    32 bits under the key of the machine: no secret can be guessed from them elsewhere.
+    The key is the machine's, so that the digest does not help to guess the secret elsewhere.
     """
     if clean == name:
         return name
@@ -203,9 +203,9 @@ def _keep_apart(name: str, clean: str) -> str:
 
 @lru_cache(maxsize=1)
 def machine_key(paths: tuple[str, ...] = _MACHINES) -> bytes:
-    """Return a key that no other machine has, but not its id: see machine-id(5).
+    """Return a key derived from the machine's id; the id cannot be derived from it: machine-id(5).
 
-    One without an id has the boot's, so that its names are others after the next.
+    Without a machine id the boot's id is used: names with digests then change at each boot.
     """
     for path in paths:
         with contextlib.suppress(OSError):
@@ -215,7 +215,7 @@ def machine_key(paths: tuple[str, ...] = _MACHINES) -> bytes:
 
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
-    """Make the state object of what has secrets in its identity, too."""
+    """Return a state object without secrets in identity and properties."""
     suspected = _suspects([*identity[1:], *properties.values()])
     is_suspect = not suspected.keys().isdisjoint(identity)
     clean = redact_identity(identity) if is_suspect else identity
@@ -225,7 +225,7 @@ def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateOb
 def redact_properties(
     identity: Identity, properties: Mapping[str, Json], suspected: _Suspects | None = None
 ) -> dict[str, Json]:
-    """Copy an object's properties without secrets: all in a list or table of a secret name is."""
+    """Return an object's properties without secrets; all values of a secret kind are hidden."""
     single = identity.kind == SETTINGS
     if is_secret_name(identity.plugin if single else identity.kind):
         return _hide_leaves(properties, naming=not single)
@@ -245,7 +245,7 @@ def _redact_suspect(text: str, suspected: _Suspects, *, normal: bool) -> str:
 
 
 def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> list[Json]:
-    """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
+    """Redact secrets across elements: ["--password", "x"], or a private key line by line."""
     words = [value for value in values if isinstance(value, str)]
     if len(words) < 2 and suspected.keys().isdisjoint(words):
         return [_redact_value(value, suspected, normal=normal) for value in values]
@@ -279,14 +279,14 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
 
 
 def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
-    """Return what becomes of words that others show to be secret, as in a command line."""
+    """Return replacements by index for words that their neighbours show to be secret."""
     if len(words) == 2 and is_pair(*words):
         return {1: REDACTED}
     if not 1 < len(words) <= _MAX_WORDS:
         return {}
     line, whole = words, " ".join(words)
     if whole.split() != words:
-        # what has several words is looked at by itself
+        # elements with several words are redacted by themselves
         line = [word if word.split() == [word] else _SEVERAL for word in words]
         whole = " ".join(line)
     clean = redact_text(whole, normal=normal).split(" ")
@@ -298,7 +298,7 @@ def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
             for place, word in enumerate(clean)
             if REDACTED in word and word != line[place]
         }
-    # several words were replaced by one: all that differ are hidden
+    # several words were replaced by one: hide all words that differ
     same = sum(1 for _ in itertools.takewhile(bool, map(str.__eq__, clean, line)))
     after = map(str.__eq__, reversed(clean[same:]), reversed(line[same:]))
     end = len(line) - sum(1 for _ in itertools.takewhile(bool, after))
@@ -308,7 +308,7 @@ def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
 def _redact_element(
     value: str, flags: tuple[str, ...], suspected: _Suspects, *, normal: bool
 ) -> str:
-    """Redact one word of a command line, or one VARIABLE=value whose value may have spaces."""
+    """Redact one word of a command line, or a VARIABLE=value whose value may have spaces."""
     for flag in flags:
         if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
             return flag + REDACTED
@@ -323,7 +323,7 @@ def _is_secret_flag(value: str) -> bool:
 
 
 def _hide(name: str, value: Json, *, naming: bool = True) -> Json:
-    """Replace the value of a secret name; true, false and null are not secret."""
+    """Return the redacted value of a secret name; true, false and null are not secret."""
     if isinstance(value, dict):
         return _hide_leaves(value, naming=naming)
     if isinstance(value, list):
@@ -334,7 +334,7 @@ def _hide(name: str, value: Json, *, naming: bool = True) -> Json:
 
 
 def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, Json]:
-    """Hide everything below a secret name; if `naming`, keep what only names the secret."""
+    """Redact all values below a secret name; with `naming`, keep what only names the secret."""
     clean: dict[str, Json] = {}
     for raw_key, value in properties.items():
         key, _ = _look_at(raw_key)
@@ -360,13 +360,13 @@ def _is_named_secret(name: str) -> bool:
 
 
 def _redact_json(text: str) -> str:
-    """Redact a string that is JSON, by its structure."""
+    """Return a string of JSON redacted by its structure; other strings unchanged."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
         value = json.loads(text)
         clean = _redact_value(value, _suspects([value]))
-        # an escape may be half a surrogate pair, which can only be written as an escape
+        # half a surrogate pair can only be written as an escape
         return text if clean == value else json.dumps(clean, ensure_ascii="\\u" in text)
     except (ValueError, RecursionError):
         return text

@@ -1,4 +1,4 @@
-"""Formats of tokens as their issuers publish them: a fixed beginning, and characters after it."""
+"""Published formats of tokens: a fixed prefix and the characters that follow it."""
 
 import re
 from typing import Final
@@ -7,13 +7,13 @@ _CHARACTERS: Final = {
     "hex": "[0-9a-fA-F]",
     "alnum": "[A-Za-z0-9]",
     "word": r"[\w-]",
-    # names of hosts have no capitals: both are looked for in few characters, so that it is linear
+    # host names have no capitals; both lookaheads are bounded, so that matching is linear
     "mixed": r"(?=[\w-]{0,39}?\d)(?=[\w-]{0,39}?[A-Z])[\w-]",
     "dots": r"[\w.-]",
     "base64": r"[\w+/=.-]",
     "any": r"""[^\s"'<>,;]""",
 }
-# The characters that follow, the fewest of them, and the beginnings to which that applies.
+# Each row: the class of the following characters, their minimum number, and the prefixes.
 _ROWS: Final = """
 hex 20 dapi dop_v1_ doo_v1_ dor_v1_ sbp_ sntryu_ lin_oauth_ glptt- rubygems_ pul- squ_ sqp_ sqa_
 hex 20 bkua_ shpat_ shpca_ shppa_ shpss_ shippo_live_ shippo_test_ FLWSECK- FLWSECK_TEST-
@@ -40,14 +40,14 @@ dots 12 shppa_ shpss_ dckr_pat_ tskey- xoxe. hvs. hvb. hvr.
 word 30 AIza
 any 12 pbkdf2_sha256$ pbkdf2_sha1$ bcrypt_sha256$ grub.pbkdf2. access_token$ ENC[AES
 """
-# Formats that are more than a beginning, by what is in each text that they match.
+# Formats that are more than a prefix, by a string that each match contains.
 _SHAPED: Final = {
     "$P$": r"\$P\$[./\w]{20,}+",
     "$S$": r"\$S\$[./\w]{20,}+",
     "$A$": r"\$A\$\d{3}\$[^\s:\"']++",
     "AGE-": r"AGE-(?:PLUGIN-[\w-]++|SECRET-KEY-1\w++)",
     "eyJ": r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]++\.?[\w-]*+",
-    # a PEM key in base64 once more, but no certificate and no public key
+    # a PEM key encoded in base64 again, but no certificate and no public key
     "LS0tLS1CRUdJTiB": r"LS0tLS1CRUdJTiB(?!DRVJU|QVUJM)[\w+/=-]{8,}+",
     "*": r"(?<![\w*])\*[0-9A-F]{40}(?![0-9A-Fa-f])",
     "nsec1": r"(?<![A-Za-z0-9])nsec1[a-z0-9]{40,}+",
@@ -55,7 +55,7 @@ _SHAPED: Final = {
     ":APA91b": r"(?<![\w-])[\w-]{8,}+:APA91b[\w-]{20,}+",
     "00D": r"(?<![A-Za-z0-9])00D[A-Za-z0-9]{12,15}![\w.]{20,}+",
     "p-": r"(?<![\w.-])p-[a-z0-9]{12}:[\w+/=-]{40,}+",
-    # beginnings that are words of host names, too
+    # prefixes that are also parts of host names
     **{
         begin: rf"(?<![\w-]){begin}(?=[a-z0-9]{{0,19}}[A-Z]|[0-9a-f_]{{40}})(?=[A-Za-z]{{0,19}}\d)"
         r"[A-Za-z0-9_]{20,}+"
@@ -71,15 +71,15 @@ _SHAPED: Final = {
 }
 
 
-# What is in a text of such a format, and the format.
+# The string that each match contains, and the format's pattern.
 SHAPED: Final = tuple((mark, re.compile(pattern)) for mark, pattern in _SHAPED.items())
 _START: Final = 2
-# All places at which a format may begin: their first characters.
+# Every position at which a format may begin, with its first two characters.
 STARTS: Final = re.compile(rf"(?<![A-Za-z0-9])(?=(\S{{{_START}}}))")
 
 
 def _formats() -> dict[str, re.Pattern[str]]:
-    """Return the formats by their first two characters."""
+    """Return the patterns by the first two characters of their prefixes."""
     found: dict[str, list[str]] = {}
     for row in _ROWS.strip().split("\n"):
         characters, fewest, *beginnings = row.split()
@@ -92,5 +92,5 @@ def _formats() -> dict[str, re.Pattern[str]]:
     }
 
 
-# A match without any digit is none.
+# A match without a digit does not count.
 FORMATS: Final = _formats()

@@ -1,4 +1,4 @@
-"""Names of secrets, recognized by whole words: `db_password`, but not `keyboard`."""
+"""Detection of names of secrets by whole words: `db_password`, but not `keyboard`."""
 
 import itertools
 import re
@@ -6,13 +6,13 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
-# A name is split into words. One of these words, or a pair of neighbours, makes it secret ...
+# A name is secret if one of its words is in _WORDS, or two neighbouring words are in _PAIRS ...
 _WORDS: Final = frozenset(
     "password passwd passphrase passcode passwort pwd pw pass token secret psk credential creds"
     " apikey privatekey secretkey accesskey authkey cookie authorization otp totp jwt mnemonic puk"
     " pincode rocommunity rwcommunity rootpw bindpw userpw dbpw adminpw masterauth userpwd"
     " linkkey longtermkey connectionstring"
-    # in other languages, without their accents
+    # in other languages, without accents
     " kennwort geheimnis zugangscode losungswort contrasena contrasenya senha motdepasse haslo"
     " heslo sifre parola passord losenord salasana tunnussana wachtwoord adgangskode kodeord jelszo"
     " geslo lozinka zaporka parool slaptazodis lykilord pasahitza katasandi matkhau".split()
@@ -35,25 +35,25 @@ _ENDINGS: Final = (
     *("password", "passwd", "passphrase", "passwort", "secret", "apikey", "kennwort", "wachtwoord"),
     *("psk", "passord", "losenord", "salasana", "adgangskode", "contrasena", "motdepasse"),
 )
-# In other scripts a part of the name is enough.
+# In other scripts, part of the name suffices.
 _PARTS: Final = tuple(
     "парол гасло секрет токен 密码 密碼 口令 密钥 密鑰 令牌"
     " パスワード パスフレーズ 暗証 秘密鍵 トークン"
     " 비밀번호 암호 패스워드 토큰 비밀키 κωδικ συνθηματικ סיסמ ססמ كلمةالسر كلمةالمرور رمزعبور"
     " पासवर्ड कूटशब्द รหัสผ่าน პაროლ գաղտնաբառ".split()
 )
-# A value of random characters is normal under a name with one of these words ...
+# Random values are normal under a name with one of these words ...
 _RANDOM_WORDS: Final = frozenset(
     "digest digests sha md5 checksum checksums hash hashes integrity fingerprint fingerprints"
     " thumbprint pubkey revision rev commit etag serial uuid guid wwn wwid invocation modalias"
     " crc csum build edid cid eui blob layer layers keygrip keyid cert certificate"
     " certificates peer peers dnskey dkim".split()
 )
-# ... or ends so.
+# ... or one that ends in one of these.
 _RANDOM_ENDS: Final = frozenset("id ids".split())
 _SESSION_ENDS: Final = ("sessionid", "sessid")
 _ALWAYS: Final = frozenset({"secret id", "rediscli auth"})
-# ... unless a pair of words means something else,
+# A name is not secret if it contains one of these pairs,
 _HARMLESS_PAIRS: Final = frozenset(
     "proxy pass,fastcgi pass,uwsgi pass,scgi pass,grpc pass,pass through,high pass,low pass,"
     "band pass,key mgmt,key management,single pass,multi pass,first pass,public key,"
@@ -63,7 +63,7 @@ _HARMLESS_PAIRS: Final = frozenset(
 _HARMLESS_WORDS: Final = frozenset(
     "bypass compass encompass trespass surpass underpass overpass multipass".split()
 )
-# ... or the last word says that the value only describes the secret,
+# ... if its last word shows that the value describes the secret,
 _ABOUT: Final = frozenset(
     "file files path paths dir directory folder type kind policy age length size expiry expire"
     " expires expired expiration ttl count algorithm authentication auth domain enabled disabled"
@@ -76,7 +76,7 @@ _ABOUT: Final = frozenset(
     " warn change changed change date day days time at by in second minute hour present exists"
     " configured t".split()
 )
-# ... or the first word asks a question or counts.
+# ... or if its first word asks a question or counts.
 _ASKING: Final = frozenset(
     "max min num total used require requires permit allow is has no can must need needs enforce"
     " supports".split()
@@ -87,7 +87,7 @@ _NAMING: Final = frozenset(
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LETTERS_LIKE: Final = {"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ı": "i", "ß": "ss"}  # noqa: RUF001 -- it is what is replaced
-# Of a longer name only the end is looked at.
+# Only the end of a longer name is examined.
 _MAX_NAME: Final = 200
 
 
@@ -110,7 +110,7 @@ def is_plural(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_of_random(name: str) -> bool:
-    """Return whether random characters are normal under a name: digests, ids, public keys."""
+    """Return whether random values are normal under a name: digests, ids, public keys."""
     words = _words(name[-_MAX_NAME:])
     if not words or _is_secret(name[-_MAX_NAME:]):
         return False
@@ -119,7 +119,7 @@ def is_of_random(name: str) -> bool:
 
 
 class _Plain(dict[int, str]):
-    """Characters without their widths, shapes and directions, each found once."""
+    """Cached NFKC forms of characters; format characters are removed."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -130,7 +130,7 @@ class _Plain(dict[int, str]):
 
 
 class _Folded(dict[int, str]):
-    """Characters without their accents, too."""
+    """Cached forms of characters without accents."""
 
     def __missing__(self, code: int) -> str:
         folded = "".join(
@@ -147,15 +147,15 @@ _FOLDED: Final = _Folded()
 
 
 def plain(text: str) -> str:
-    """Return a text in ordinary characters: invisible ones hide no name, nor do full-width ones.
+    """Return a text in NFKC without format characters, which could disguise a name.
 
-    One character after the other: to normalize all together takes the square of its length.
+    Characters are normalized one by one: normalization of the whole text can take quadratic time.
     """
     return text if text.isascii() else text.translate(_PLAIN)
 
 
 def fold(name: str) -> str:
-    """Return a name without accents, widths and invisible characters."""
+    """Return a name without accents, width variants and invisible characters."""
     return name if name.isascii() else name.translate(_FOLDED)
 
 
@@ -163,7 +163,7 @@ _FOLDED_PARTS: Final = tuple(map(fold, _PARTS))
 
 
 def _has_part(name: str) -> bool:
-    """Return whether a name in another script has a word for a secret."""
+    """Return whether a name in another script contains a word for a secret."""
     if name.isascii():
         return False
     folded = re.sub(r"[\s_-]", "", fold(name).lower())

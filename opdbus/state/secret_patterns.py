@@ -1,10 +1,10 @@
-"""Patterns of secrets inside a string, and of values that look like secrets and are not."""
+"""Patterns of secrets inside a string, and of values that resemble secrets but are not."""
 
 import re
 from typing import Final, TypeAlias
 
 # Values under a secret name that are not secret: a policy, a file, a public key, a version.
-# Anchored, since each start of an unanchored one would read on.
+# Anchored, since an unanchored pattern would be tried at every position.
 HARMLESS = re.compile(
     r"\A(?:(?i:yes|no|true|false|on|off|none|null|nil|enabled|disabled|required|optional|prompt|ask"
     r"|prohibit-password|without-password|publickey|keyboard-interactive|hostbased|password)"
@@ -13,7 +13,7 @@ HARMLESS = re.compile(
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
     r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|\*{3,})\Z"
 )
-# ... and values that are not secret under one name only: a pass of fsck, a flow's label, the
+# Values that are harmless under one name only: the pass number of fsck, the cookie of a flow, the
 # sources of a name service, a working directory.
 HARMLESS_UNDER: Final = {
     "pass": re.compile(r"\d"),
@@ -22,7 +22,7 @@ HARMLESS_UNDER: Final = {
     "pwd": re.compile(r"/.*"),
     "oldpwd": re.compile(r"/.*"),
 }
-# Numbers of sessions of logind and the kernel, which log nobody in.
+# Session numbers of logind and the kernel, which grant no access.
 SESSION_NAME: Final = re.compile(r"(?i)sess(?:ion)?[\s_.-]?id\Z")
 SESSION_NUMBER: Final = re.compile(r"[A-Za-z]{0,8}-?\d{0,20}(?:\.scope)?|[a-z]+(?:[_-][a-z]+)*")
 # Values that are secret under a name that is mostly harmless.
@@ -38,7 +38,7 @@ KEY_MATERIAL: Final = {
     "key": _RANDOM,
     "Key": _RANDOM,
 }
-# Flags of programs whose values are secret, although the names of the flags do not say so.
+# Flags of programs whose values are secret although the flags' names do not show it.
 _FLAGS: Final = {
     "sshpass mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump mariadb-admin mongo"
     " mongosh mongodump mongorestore mongoexport usermod useradd 7z 7za 7zr login rdesktop cqlsh"
@@ -60,7 +60,7 @@ _FLAGS: Final = {
     "nmcli": ("password", "wifi-sec.psk", "802-11-wireless-security.psk"),
 }
 SECRET_FLAGS: Final = {program: flags for many, flags in _FLAGS.items() for program in many.split()}
-# Python before 3.11.5 fails on possessive repeats of groups (gh-106052): there are none below.
+# Python before 3.11.5 fails on possessive repeats of groups (gh-106052): none are used below.
 # An unquoted value ends at a space, a closing quote, or the next key of a;b=c.
 _BARE = (
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"'])"""
@@ -103,7 +103,7 @@ _ELEMENT = (
     r"(<(?:[\w:.-]*(?i:password|passwd|secret|token|apikey|psk))\b[^<>]*+>)"
     r"[^<]++(</)"
 )
-# user:password into chpasswd, a password into another program
+# user:password piped into chpasswd, a password piped into another program
 _TO_CHPASSWD = (
     r"""(\b(?:echo|printf)\s+(?:-\w+\s+)?["'\\]{0,9}[\w.-]++:)[^\s"'\\|]++"""
     r"""(["'\\]{0,9}\s*\|\s*(?:sudo\s+)?chpasswd)"""
@@ -113,13 +113,13 @@ _TO_PROGRAM = (
     r"""[^\s|"'\\]++(?:[^\S\n]++[^\s|"'\\]++){0,3}+(["'\\]{0,9}\s*+\|\s*+(?:sudo\s+)?"""
     r"""(?:passwd|sudo|cryptsetup|kinit|smbpasswd|su|docker|gpg|openssl)\s)"""
 )
-# what prints a password for a program that asks: --password-command "echo x"
+# a command that prints a password: --password-command "echo x"
 _FROM_COMMAND = (
     r"""((?i:pass(?:word|phrase)?[_-]?(?:command|cmd)|askpass)["'\\]{0,9}(?:\s?[=:,]|\s)\s?["'\\]{0,9}"""
     r"""(?:/(?:usr/)?bin/)?(?:echo|printf)\s+(?:-\w+\s+|["'\\]{0,9}%s\S{0,9}\s+){0,3}["'\\]{0,9})"""
     r"""(?![$`])[^\s"'\\|;&]++"""
 )
-# client server secret address, the server or the address of which is a star
+# CHAP secrets: client, server, secret and address; the server or the address is a star
 _CHAP = (
     r"""(?m)((?:^|(?<=[=']))[^\S\n]{0,8}(?:"[^"\n]{1,99}"|[\w.@\\*-]{1,99})[^\S\n]++"""
     r"""(?:\*[^\S\n]++|[\w.-]{1,99}[^\S\n]++(?=\S{4,}+[^\S\n]++"?\*"?[^\S\n]*$)))"""
@@ -131,17 +131,18 @@ Rows: TypeAlias = tuple[tuple[str, re.Pattern[str]], ...]
 
 
 def _rows(*rows: tuple[str, str]) -> Rows:
-    """Compile patterns, each with marks (between bars): every text that it matches has one.
+    """Compile patterns with their marks (separated by bars); every match contains a mark.
 
-    Marks are looked for in lower case with one space between words and one before the first.
+    Marks are compared with text in lower case that has one space between words and one before the
+    first word.
     """
     return tuple(
         (mark, re.compile(pattern)) for marks, pattern in rows for mark in marks.split("|")
     )
 
 
-# Secrets that the text around them shows; the groups of a match are kept. Each match of these has
-# a colon or an equals sign.
+# Secrets recognised by the text around them; groups of a match are kept. Each match of these
+# contains one of SIGNS.
 BESIDE_SIGNS: Final = _rows(
     ("author", r"(?i)((?<![\w-])(?:proxy-)?authorization\s?[:=]\s?)(?:[^\r\n\"'\\]|\\(?![\"']))+"),
     (
@@ -184,7 +185,7 @@ BESIDE_SIGNS: Final = _rows(
     ("private-lines", r"(?s)(?<=Private-Lines: ).*"),
     ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
 )
-# The same, but for the signs: these have their marks alone.
+# The same for matches without one of SIGNS: only their marks are searched for.
 IN_CONTEXT: Final = _rows(
     ("begin ", _PEM),
     (">", _ELEMENT),
@@ -205,7 +206,7 @@ IN_CONTEXT: Final = _rows(
     ("*", _CHAP),
     ("echo |printf ", _TO_PROGRAM),
     ("echo |printf ", _FROM_COMMAND),
-    # what expect(1) types, and ends with Enter
+    # input that expect(1) sends, followed by Enter
     ("send ", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++"""),
     (
         "send ",
@@ -220,7 +221,7 @@ IN_CONTEXT: Final = _rows(
         r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+){0,9}+[\w.]+/)[^\s@"']++""",
     ),
 )
-# Lines of fields with as many colons: .pgpass, Windows' hashes, Apache's digests, DES.
+# Lines of fields separated by a number of colons: .pgpass, Windows hashes, Apache digests, DES.
 IN_FIELDS: Final = (
     (
         4,
@@ -239,13 +240,13 @@ IN_FIELDS: Final = (
         ),
     ),
 )
-# A short text of these alone is a time or an address.
+# A short text of only these characters is a time or an address.
 NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
 
 _ARGUMENT = r"""(?:'"'"'[^"']*+|"[^"]*+"|'[^']*+'|[^\s;|&]++)"""
 _OPTIONS = r"(?:\s+-\S++)*+"
 _MORE = r"[^\n;|&]{0,200}?\s"
-# Secrets at a place after the name of a program, or another word.
+# Secrets at a fixed place after the name of a program or another word.
 _ARGUMENTS: Final = (
     ("identified ", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
      r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
@@ -288,9 +289,9 @@ ARGUMENTS: Final = _rows(
         for pattern in patterns
     )
 )
-# A secret's name and the secret as two words, where the second looks like a password.
+# A secret's name and the secret as two words; the second must look like a password.
 TWO_WORDS = re.compile(
-    # to look at the first letter alone takes less than half
+    # the lookahead at the first letter halves the time
     r"(?=[pksrbtacPKSRBTAC])(?i:((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|(?<![a-z0-9])pw|rootpw"
     r"|bindpw|pwd|token|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)"
     r"[\"']?[ \t]++(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain"
@@ -298,7 +299,7 @@ TWO_WORDS = re.compile(
     r"([^\s\"'|;&<>]{5,}+))"
 )
 SENTENCES: Final = _rows(
-    # Exim's passwords of clients: server, user and password
+    # Exim's client passwords: server, user and password
     (
         "* :|*:",
         r"""((?<![^\s"'=])\*\s?:\s?[\w.@+-]{1,64}\s?:\s?)([^\s:"']{5,}+)(?=["'\s]|$)""",
@@ -315,13 +316,13 @@ IN_TWO_WORDS: Final = (
     "pass |word |wort |passwd |phrase |passcode |secret |psk |pw |pwd |token "
     "|authkey |auth_key |-key |-value |contraseña |contrasena |contrasenya |senha |passe |\"|'"
 ).split("|")
-# What is a name of a method, a version, a unit, a time or another name rather than a password.
+# Words that name a method, version, unit, time or other object rather than a password.
 NO_PASSWORD = re.compile(
     r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
     r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
     r"|[./~]\S*+|[^\s:]++://\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
 )
-# Ends of names of files and units.
+# Suffixes of names of files and units.
 NAME_ENDS: Final = tuple(
     ".service .socket .target .timer .path .conf .so .py .sh .txt .gz .deb .pem .key .xml".split()
 )
@@ -339,7 +340,7 @@ COMMANDS: Final = _rows(
         rf"(?<![\w.-])(?:{'|'.join(map(re.escape, SECRET_FLAGS))})(?=\s)[^|;&\n]*+",
     ),
 )
-# Secrets anywhere in a text: hashes of passwords, and tokens that are short or of several parts.
+# Secrets anywhere in a text: password hashes, and tokens that are short or have several parts.
 SHAPES: Final = _rows(
     (
         "bearer ",
@@ -373,17 +374,17 @@ SHAPES_BESIDE_SIGNS: Final = _rows(
     (":aa", r"(?<![\w:])\d{8,10}:AA[\w-]{30,}+"),
     ("0/|1/|2/", r"(?<![\w/])[012]/\d{10,20}(?:/\d{10,20})?:[0-9a-f]{32}"),
 )
-# A shorter text of letters and digits alone holds no secret.
+# Shorter texts of letters and digits alone hold no secret.
 MIN_LENGTH: Final = 16
-# Signs: NAMED_VALUE matches beside them or a dash, and BESIDE_SIGNS and IN_FIELDS, too.
+# Matches of NAMED_VALUE contain a sign or a dash, those of BESIDE_SIGNS and IN_FIELDS a sign.
 SIGNS: Final = ("=", ":", "$", "}")
 
 
 def _marks() -> set[str]:
-    """Return the marks of all that needs no sign: these tables are the only list of them."""
+    """Return the marks of all patterns that need no sign, without marks that contain others."""
     tables = (IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES)
     marks = {mark for table in tables for mark, _ in table} | {*IN_TWO_WORDS}
-    # others are part of these, or beside signs and dashes
+    # a mark that contains another mark or a sign need not be searched for
     return {
         mark
         for mark in marks - {" -"}
@@ -393,7 +394,7 @@ def _marks() -> set[str]:
 
 _MARKS: Final = _marks()
 _SIZE: Final = 3
-# Most end a word: those, by their last characters, which are looked for first.
+# Most marks end a word: those by their last three letters, which are searched first.
 ENDS: Final[dict[str, list[str]]] = {}
 ALONE: Final[list[str]] = []
 for _mark in sorted(_MARKS):

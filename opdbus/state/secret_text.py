@@ -1,4 +1,4 @@
-"""Secrets inside a string are replaced, by the name before them, their context, or their shape."""
+"""Redaction of secrets inside a string, found by name, context or format."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,16 +11,16 @@ from opdbus.state.long_text import end_of, search, sub
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
-# ... and what keeps names apart behind it
+# The marker, with the digest that keeps redacted names different.
 _HIDDEN: Final = re.compile(r"\[redacted\](?:~[0-9a-f]{8})?")
-# Names of secrets that are programs, too.
+# Names of secrets that are also programs.
 _PROGRAMS: Final = frozenset({"passwd", "pass", "pwd"})
 
 
 def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = False) -> str:
-    """Replace every part of a string that looks like a secret.
+    """Return a string with every part that looks like a secret replaced.
 
-    What a word is base64 of is judged by `redact`; random words stay where they are `normal`.
+    A word in base64 is replaced if `redact` changes its text; with `normal`, random words stay.
     """
     plain = secret_names.plain(text)
     clean = _hide(plain, redact, normal=normal)
@@ -39,12 +39,12 @@ def _hide(text: str, redact: Callable[[str], str], *, normal: bool) -> str:
 
 
 def is_short_word(text: str) -> bool:
-    """Return whether a text is so short and plain that it holds no secret by itself."""
+    """Return whether a text is too short and plain to hold a secret by itself."""
     return len(text) < patterns.MIN_LENGTH and text.isalnum()
 
 
 def _look_at(text: str) -> tuple[str, list[str]]:
-    """Return a text in lower case with a space before each word, and its marks but for signs."""
+    """Return a text in lower case with a space before each word, and the marks found in it."""
     words = text.lower().split()
     lower = f" {' '.join(words)}"
     found = [mark for mark in patterns.ALONE if mark in lower]
@@ -54,12 +54,12 @@ def _look_at(text: str) -> tuple[str, list[str]]:
 
 
 def _hide_by_context(text: str, lower: str, *, has_sign: bool, has_word: bool) -> str:
-    """Replace what the text around it, or a mark in it, shows to be secret."""
+    """Replace secrets that the text around them or a mark in them reveals."""
     if has_word:
         text = _hide_rows(patterns.IN_CONTEXT, text, lower, _keep_groups)
     if has_sign:
         text = _hide_fields(_hide_rows(patterns.BESIDE_SIGNS, text, lower, _keep_groups))
-    # before the name of the program may be part of another value
+    # first of all commands: the text before a program's name may be part of another value
     text = _hide_named(_hide_rows(patterns.COMMANDS, text, lower, _hide_arguments))
     if has_word:
         text = _hide_rows(patterns.ARGUMENTS, text, lower, _hide_argument)
@@ -84,17 +84,17 @@ def _hide_fields(text: str) -> str:
 def _hide_rows(
     rows: patterns.Rows, text: str, lower: str, hide: Callable[[re.Match[str]], str]
 ) -> str:
-    """Replace what those patterns match of which the text has a mark."""
+    """Replace matches of the patterns that have a mark in the text."""
     for pattern in dict.fromkeys([pattern for mark, pattern in rows if mark in lower]):
         text = sub(pattern, hide, text)
     return text
 
 
 class CleanTexts:
-    """Texts that were found to hold no secret, so that they are not looked at again.
+    """Hashes of texts without secrets, so that these are not examined again.
 
-    Most values of a host are those of other objects, too, and are read again and again. A text may
-    still be secret by its name, so only hashes are kept, of 64 bits under the key of the process.
+    Most values of a host occur in several objects and are read repeatedly. A text may still be
+    secret by its key, so that only 64-bit hashes under the process's random key are kept.
     """
 
     _MAX_TEXTS: Final = 16_384
@@ -106,7 +106,7 @@ class CleanTexts:
         return hash(text) in self.hashes
 
     def add(self, texts: Iterable[str], but: Iterable[str] = ()) -> None:
-        """Keep texts without secrets; the others are dropped where they become too many."""
+        """Add texts except those in `but`; if there are too many, earlier ones are dropped."""
         if len(self.hashes) > self._MAX_TEXTS:
             self.hashes.clear()
         self.hashes.update(map(hash, texts))
@@ -118,9 +118,9 @@ CLEAN: Final = CleanTexts()
 
 
 def suspects(texts: Sequence[str]) -> Collection[str]:
-    """Return those of some texts in which `hide_in_text` may find anything, or that may be JSON.
+    """Return the texts in which `hide_in_text` may find a secret, or that may be JSON.
 
-    Few have any: one look at all of them together takes least.
+    Texts are examined joined: since few are suspect, this is the fastest way.
     """
     known, short = CLEAN.hashes, patterns.MIN_LENGTH
     texts = [
@@ -174,7 +174,7 @@ def is_key_material(name: str, value: str) -> bool:
 
 
 def flags_of(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the flags with secret values of all programs among some words."""
+    """Return the flags with secret values of all programs among the words."""
     programs = {word.rpartition("/")[2] for word in words} & patterns.SECRET_FLAGS.keys()
     if not programs:
         return ()
@@ -182,7 +182,7 @@ def flags_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def _hide_named(text: str) -> str:
-    """Hide the values of secret names: key=x, key: x, "key": "x", --key x."""
+    """Redact the values of secret names: key=x, key: x, "key": "x", --key x."""
     parts = []
     done = at = 0
     while match := search(patterns.NAMED_VALUE, text, at):
@@ -207,7 +207,7 @@ def _name(text: str, match: re.Match[str]) -> str:
 
 
 def _value(text: str, match: re.Match[str]) -> tuple[int, int]:
-    """Return where the value of a name begins and ends."""
+    """Return the start and end of the value of a name."""
     start = match.end()
     if match["flag"] and text.startswith("-", start):
         return start, start
@@ -225,19 +225,19 @@ def _value(text: str, match: re.Match[str]) -> tuple[int, int]:
 
 
 def _takes_line(text: str, match: re.Match[str]) -> bool:
-    """Return whether a value goes to the end of its line: `key: a b`, unlike `KEY=a command`."""
+    """Return whether a value extends to the end of its line: `key: a b`, unlike `KEY=a command`."""
     first = match.start() == 0 or text[match.start() - 1] == "\n"
     return bool(match["key"]) and bool(match["gap"] or (first and match["key"].islower()))
 
 
 def _hide_arguments(match: re.Match[str]) -> str:
-    """Hide the values of the flags of one command line."""
+    """Redact the values of secret flags in one command line."""
     return sub(_values_of(flags_of(match[0].split())), rf"\1{REDACTED}", match[0])
 
 
 @lru_cache(maxsize=64)
 def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
-    """Match a flag (kept) and its value."""
+    """Return a pattern for a flag (kept as a group) and its value."""
     named = "|".join(
         re.escape(flag) + (r"\s*+" if len(flag) == 2 else r"[\s=]*+") for flag in flags
     )
@@ -245,7 +245,7 @@ def _values_of(flags: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _has(text: str, marks: Iterable[str]) -> bool:
-    """Return whether a text has one of some parts."""
+    """Return whether a text contains one of the marks."""
     for mark in marks:  # noqa: SIM110 -- `any` takes twice as long
         if mark in text:
             return True
@@ -253,10 +253,10 @@ def _has(text: str, marks: Iterable[str]) -> bool:
 
 
 def _hide_two_words(text: str) -> str:
-    """Hide a password after its name: `password X`."""
+    """Redact a password after its name: `password X`."""
     parts, done, at = [], 0, 0
     while match := search(patterns.TWO_WORDS, text, at):
-        # what is no password may be the name of one
+        # a word that is not a password may be the name of one
         at = match.start(2)
         if looks_like_password(match[2]):
             parts += [text[done:at], REDACTED]
@@ -279,7 +279,7 @@ def _hide_argument(match: re.Match[str]) -> str:
 
 
 def looks_like_password(word: str) -> bool:
-    """Return whether a word after the name of a secret is no ordinary word, number or path."""
+    """Return whether a word after a secret's name is no ordinary word, number or path."""
     has_both = any(map(str.isdigit, word)) and any(map(str.isalpha, word))
     if not has_both or word.rstrip(".,;:").endswith(patterns.NAME_ENDS):
         return False
@@ -287,7 +287,7 @@ def looks_like_password(word: str) -> bool:
 
 
 def is_pair(name: str, value: str) -> bool:
-    """Return whether of two words the first is the name of a secret, and the second a secret."""
+    """Return whether the first word names a secret and the second is one."""
     if name.startswith("-") or not is_secret_name(name) or is_secret_name(value):
         return False
     return is_secret_value(name, value) and not (name in _PROGRAMS and value.isalpha())

@@ -1,4 +1,4 @@
-"""Words that look random, as keys and tokens do, and no digest, version, path or public key."""
+"""Detection of random words, such as keys and tokens; not digests, versions, paths, public keys."""
 
 import base64
 import binascii
@@ -12,8 +12,8 @@ from opdbus.state import secret_names
 from opdbus.state.long_text import STEP, finditer, sub
 from opdbus.state.secret_formats import FORMATS, SHAPED, STARTS
 
-# How much likelier a character is after another in random text than in names and words of hosts:
-# the logarithm to base 2, plus 4. Rows and columns are the letters a to z, then all digits.
+# The log2 ratio, plus 4, of the probabilities of a character pair in random text and in words of
+# hosts. Rows (first character) and columns (second): the letters a to z, then all digits together.
 _WEIGHTS: Final = (
     "643476474852327393324466577 254525363563453564453775474 264627724932582493534788586 "
     "245514572775563584464778695 443355576773426571237364687 354533771963662694244967695 "
@@ -39,17 +39,18 @@ _CODES: Final = bytes(
     else _OTHER
     for code in range(128)
 ) + bytes([_OTHER] * 128)
-# Of 36,000 words of hosts none has as much; of 20 random letters and digits 99 in 100 have.
+# The score from which a word counts as random. None of 36,000 words of hosts reaches it; 99 in 100
+# words of 20 random letters and digits do.
 _RANDOM: Final = 12
 _JOINT: Final = 2
-# Serial numbers of hardware are random, too, but short, and have no small letters.
+# The score for words without small letters: serial numbers of hardware are random, but short.
 _RANDOM_SERIAL: Final = 40
-# A longer word is judged by its beginning.
+# Only the beginning of a longer word is scored.
 _MAX_JUDGED: Final = 2048
 MIN_LENGTH: Final = 16
 _UUID: Final = 36
 
-# Classes of characters: digits, letters of hexadecimal digits and others, and what joins words.
+# Classes of characters: digits, letters a to f, other small letters, capitals, joiners of words.
 _CLASSES: Final = bytes(
     ord(
         "0"
@@ -67,30 +68,30 @@ _CLASSES: Final = bytes(
     for code in range(128)
 ) + bytes(b" " * 128)
 _LONG: Final = re.compile(rb"[^ ]{%d,}+" % MIN_LENGTH)
-# A random word has one of these where it does not only have hexadecimal digits.
+# A random word has one of these pairs of classes unless it is purely hexadecimal.
 _CHANGES: Final = (b"0a", b"0A", b"0h", b"aA", b"hA")
 
 _WORD: Final = re.compile(r"[A-Za-z0-9+/_=.~%-]{16,}+")
-# Digests, revisions, ids: hexadecimal digits alone, a few letters before them.
+# Digests, revisions and ids: hexadecimal digits after at most a short prefix.
 _HEXADECIMAL: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:0x|g|git|v|i-|u|r)?(?:[0-9a-f]{6,}+|[0-9A-F]{6,}+)(?![A-Za-z0-9])"
 )
-# The name of a disk by bus, model and serial number, an id of LVM, public keys of SSH and age, a
-# key of DNS, a name of an onion service.
+# Names of disks by bus, model and serial number; ids of LVM; public keys of SSH and age; keys of
+# DNS; names of onion services.
 _HARMLESS: Final = re.compile(
     r"(?:ata|nvme|scsi|usb|mmc)-[A-Z][A-Za-z0-9.-]*(?:_[A-Za-z0-9.-]+)*_[A-Z0-9]{8,20}"
     r"|(?:LVM-)?[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}|(?:dm-uuid-)?LVM-[A-Za-z0-9]{64}"
     r"|AAAA[BCEGI][A-Za-z0-9+/]{16,}+=*|age1[a-z0-9]{58}|AwEAA[\w+/]{16,}+=*|[a-z2-7]{56}\.onion"
 )
-# Hexadecimal digits as issuers write them in tokens, and private keys.
+# Hexadecimal tokens with an issuer's prefix, and private keys.
 _HEX_TOKEN: Final = re.compile(r"(?:\w+=)?(?:[a-z]{2}_[0-9a-f]{32,}|0x[0-9a-f]{64})")
-# An id before a secret belongs to it.
+# An id in front of a redacted secret is part of the credential.
 _ID_BEFORE: Final = re.compile(r"(?<![\w-])(?:(?:0x)?[0-9a-f]{16,}|[0-9a-f-]{36})(?=:\[redacted\])")
 _FOLDER: Final = re.compile(
     r"[.~]{0,2}/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix|gnu|lib|lib64"
     r"|bin|sbin|snap|data|pool|store|config)/"
 )
-# A digest, a fingerprint or a public key is named before the word or at its beginning.
+# The name before a word, or an algorithm at its beginning, marks digests and public keys.
 _NAMED_BEFORE: Final = re.compile(r"([\w .-]{1,40}?)[\"']?\s?[=:/]\s{0,4}[\"']?\Z")
 _DIGEST: Final = re.compile(r"(?i)(?:sha-?\d{0,3}|sha[23]-\d{3}|md5|blake\w{0,4}|h1|crc32c?)[-=:/]")
 _DIGEST_BEFORE: Final = re.compile(r"(?i)(?<![a-z])(?:sha-?\d{1,3}|md5|blake\w{0,4}|h1)[:=/]\Z")
@@ -98,7 +99,7 @@ _PUBLIC: Final = re.compile(
     r"-----BEGIN (?:[A-Z0-9 ]{0,40}(?:CERTIFICATE|PUBLIC KEY|PARAMETERS|SIGNATURE|CRL|CMS|PKCS7)"
     r"[A-Z0-9 ]{0,40}|PGP MESSAGE)-----[^-]*+(?:-{1,4}[^-]++)*+"
 )
-# Base64 of ASCII text: which characters there may be, of each four.
+# Base64 of ASCII text, by the characters that are possible at each place of a group of four.
 _QUAD: Final = "[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589]"
 _ASCII: Final = re.compile(
     rf"(?:{_QUAD}[A-Za-z0-9+/_-])++"
@@ -109,22 +110,22 @@ _DER_SEQUENCE: Final = 0x30
 
 
 def may_hold_words(text: str) -> bool:
-    """Return whether a text has a word so long and mixed that it may be a token."""
+    """Return whether a text has a word long and mixed enough to be a token."""
     classes = text.encode(errors="replace").translate(_CLASSES)
     return any(map(_is_mixed, _LONG.findall(classes)))
 
 
 def _is_mixed(word: bytes) -> bool:
-    """Return whether the classes of a word are those of a token, not of a digest or a name."""
+    """Return whether the classes of a word's characters fit a token, not a digest or a name."""
     if not any(map(word.__contains__, _CHANGES)):
         return False
     return b"a" in word or b"A" in word or (len(word) > _UUID and b"-" in word)
 
 
 def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal: bool) -> str:
-    """Replace tokens of known formats and, unless they are `normal`, words that look random.
+    """Replace tokens of known formats and, unless `normal`, words that look random.
 
-    What is base64 of a text is judged by what `redact` makes of that text.
+    A word that is base64 of text is replaced if `redact` changes that text.
     """
     patterns = [pattern for mark, pattern in SHAPED if mark in text]
     for at in range(0, len(text), STEP):
@@ -170,7 +171,7 @@ def _is_normal_before(before: str) -> bool:
 
 
 def _hide_parts(word: str, redacted: str, redact: Callable[[str], str]) -> str:
-    """Hide a word, or those parts of a path that look random."""
+    """Return a word redacted, or a path with its random parts redacted."""
     if _FOLDER.match(word) or _DIGEST.match(word):
         return word
     if "/" not in word or not word.startswith("/"):
@@ -184,7 +185,7 @@ def _hide_parts(word: str, redacted: str, redact: Callable[[str], str]) -> str:
 
 
 def _judge(word: str, redact: Callable[[str], str]) -> bool | None:
-    """Return whether a word is secret; None where only parts of it can be."""
+    """Return whether a word is secret; None if only parts of it may be."""
     plain = word.rstrip(".")
     if _HARMLESS.fullmatch(plain):
         return False
@@ -196,7 +197,7 @@ def _judge(word: str, redact: Callable[[str], str]) -> bool | None:
 
 
 def _decode(word: str) -> str:
-    """Return the text of which a word is base64, or nothing."""
+    """Return the text that a word encodes in base64; empty if it is no printable text."""
     try:
         data = base64.b64decode(word.rstrip("=") + "=" * (-len(word.rstrip("=")) % 4), b"-_")
         text = data.decode()
@@ -206,7 +207,7 @@ def _decode(word: str) -> str:
 
 
 def _is_public_der(word: str) -> bool:
-    """Return whether a word is a certificate or a public key, which begin with two sequences."""
+    """Return whether a word is base64 of a certificate or public key: DER with two SEQUENCEs."""
     try:
         head = base64.b64decode(word[:12])
     except (ValueError, binascii.Error):
@@ -216,7 +217,7 @@ def _is_public_der(word: str) -> bool:
 
 
 def looks_random(word: str) -> bool:
-    """Return whether some part of a word would rarely be so in names and words of any language."""
+    """Return whether part of a word is improbable in names and words of any language."""
     bare = _HEXADECIMAL.sub("-", word[:_MAX_JUDGED])
     if len(bare) < MIN_LENGTH or not bare.isascii():
         return False
@@ -237,7 +238,7 @@ def looks_random(word: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _weights() -> list[int]:
-    """Return the weights of all pairs of codes; a capital after a small letter is rare in names."""
+    """Return the weights of all pairs of codes; a capital after a small letter weighs more."""
     found: list[int] = []
     rows = [[int(weight) - 4 for weight in row] for row in _WEIGHTS.split()]
     letters, digits = rows[:-1], rows[-1]

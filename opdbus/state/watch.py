@@ -1,4 +1,4 @@
-"""Watches files and folders with inotify: replaced, edited, created or removed."""
+"""inotify watches of files and folders that follow replacement, editing, creation and removal."""
 
 import asyncio
 import errno
@@ -9,15 +9,15 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from asyncinotify import Event, Inotify, Mask
 
-# An editor's events within this time count as one change.
+# Events of one save within this time count as one change.
 SETTLE_SECONDS: Final = 0.02
 # A file that is written in place is complete when it is closed. If it is not closed, or was never
 # opened (truncate), it counts as complete after this time without a change.
 SILENCE_SECONDS: Final = 0.5
-# After more events at once, all files may have changed.
+# After more pending events, all files may have changed.
 _MAX_EVENTS: Final = 1000
 _MAX_LINKS: Final = 40
-# Where a file lies, its size, time and mode.
+# Device, inode, size, mtime, mode and owner.
 _Signature: TypeAlias = tuple[int, ...]
 _IN_FOLDER: Final = (
     Mask.CLOSE_WRITE
@@ -29,31 +29,31 @@ _IN_FOLDER: Final = (
     | Mask.ATTRIB
 )
 _SELF: Final = Mask.DELETE_SELF | Mask.MOVE_SELF
-# Of a folder that is not there, or that may not be read: what is in it cannot be read either.
+# Errors for a folder that is missing or not readable: its content cannot be read either.
 _NOT_WATCHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP})
 
 
 class Change(NamedTuple):
-    """The files and folders that may have changed, and all that happened to each."""
+    """The files and folders that may have changed, with the inotify masks of each."""
 
     masks: Mapping[str, Mask]
 
     @property
     def paths(self) -> set[str]:
-        """What may have changed."""
+        """Return the paths that may have changed."""
         return set(self.masks)
 
     def was_closed(self, path: str) -> bool:
-        """Return whether a file was closed by a program that could write it."""
+        """Return whether a program that had opened a file for writing has closed it."""
         return bool(self.masks.get(path, Mask(0)) & Mask.CLOSE_WRITE)
 
 
 class Watch:
-    """A watch of files and of folders: from the moment it is made, no change of them is missed.
+    """A watch of files and folders; no change after its construction is missed.
 
-    Editors replace files, so folders are watched: each file's, that of each link on the way to it,
-    and instead of a missing folder that in which it would be. Of folders, also all files in them.
-    For other files, make another watch. Raises OSError.
+    Editors replace files, so that folders are watched: the folder of each file, that of each link
+    on the way to it, and for a missing folder its parent. In watched folders, all files count. The
+    set of paths is fixed. Close it as a context manager. Raises OSError.
     """
 
     def __init__(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
@@ -62,7 +62,7 @@ class Watch:
         for path in files:
             self._files.setdefault(way.real(path), set()).add(path)
         self._folders = {way.real(folder) for folder in folders}
-        # what leads to another file when it changes
+        # paths whose change may lead to other files
         self._on_the_way = way.links
         self._events: list[Event] = []
         self._inotify = Inotify(sync_timeout=0)
@@ -73,7 +73,7 @@ class Watch:
             raise
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the watch."""
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -83,8 +83,8 @@ class Watch:
     async def change(self, settle: float) -> Change | None:
         """Wait for a change; events within `settle` seconds count as one.
 
-        None if the way to a file has changed, or too much: then another watch has to be made.
-        What was read is kept if this is cancelled.
+        Returns None if a path on the way has changed or events were lost: make a new watch then.
+        Events already read are kept if this is cancelled.
         """
         while True:
             if not self._events:
@@ -103,7 +103,7 @@ class Watch:
         masks: dict[str, Mask] = {}
         for event in events:
             if event.watch is None or event.name is None:
-                return None  # events were lost, or a folder went away
+                return None  # events were lost, or a folder was removed
             folder = str(event.watch.path)
             path = os.path.join(folder, str(event.name))  # noqa: PTH118 -- many of them
             if path in self._on_the_way:
@@ -113,15 +113,15 @@ class Watch:
         return Change(masks)
 
     def _begin(self, folders: set[str]) -> None:
-        """Watch folders that lead to files, and what is in those that hold files or links."""
+        """Watch the folders on the way to files, and the content of those with files or links."""
         holding = {_above(path) for path in (*self._files, *self._on_the_way)} | self._folders
-        # each before those in it: one that comes meanwhile is seen by the folder above it
+        # parents first: a folder that is created meanwhile is reported by its parent's watch
         for folder in sorted(folders | holding):
             mask = _SELF | (_IN_FOLDER if folder in holding else Mask(0))
             if not self._add(folder, mask):
                 self._on_the_way.add(folder)
                 self._add(_above(folder), _SELF | _IN_FOLDER)
-                # it may have come meanwhile
+                # it may have been created meanwhile
                 self._add(folder, mask)
 
     def _add(self, folder: str, mask: Mask) -> bool:
@@ -138,7 +138,7 @@ class Watch:
 
 
 class _Way:
-    """The way to files: folders that lead to them and links on it, each by its real path."""
+    """Resolver of paths; collects the folders and links on the way, by their real paths."""
 
     def __init__(self) -> None:
         self.folders = {"/"}
@@ -146,7 +146,7 @@ class _Way:
         self._real = {"/": "/"}
 
     def real(self, path: str, links: int = 0) -> str:
-        """Return a path without links, whether or not there is a file."""
+        """Return a path with links resolved; the file need not exist."""
         if path not in self._real:
             folder, name = os.path.split(path)
             above = self.real(folder, links)
@@ -164,7 +164,7 @@ def _above(path: str) -> str:
 
 
 def _target(path: str) -> str:
-    """Return where a link leads, an empty text for what is none."""
+    """Return the target of a link; empty if the path is not a link."""
     try:
         return os.readlink(path)  # noqa: PTH115 -- thousands of them
     except OSError:
@@ -176,9 +176,9 @@ async def changes(
 ) -> AsyncGenerator[None]:
     """Yield at once, and then whenever a file at `paths` has changed since the last yield.
 
-    A folder has changed when a file in it came or went. Events within `settle` seconds count once.
-    The watch begins before the first yield, so a caller that reads the file after each yield
-    misses no change.
+    A folder has changed when a file in it was created or removed. Events within `settle` seconds
+    count once. The watch begins before the first yield, so that a caller that reads the file after
+    each yield misses no change.
     """
     files = [str(path.absolute()) for path in paths]
     known: tuple[_Signature | None, ...] | None = None
@@ -197,10 +197,10 @@ async def changes(
 async def edits(
     files: Iterable[str], folders: Iterable[str], settle: float
 ) -> AsyncGenerator[None]:
-    """Yield at once, and then when one of some files, or any file in some folders, was written.
+    """Yield at once, and then after each write to one of the files or any file in the folders.
 
-    Other than for `changes`, a file in a folder that is edited in place counts. What is missing is
-    seen when it comes.
+    Unlike `changes`, this reports files in a folder that are edited in place. Missing paths are
+    reported when they are created.
     """
     files, folders = list(files), list(folders)
     while True:

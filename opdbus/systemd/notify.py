@@ -1,4 +1,4 @@
-"""Notifications to systemd: that the service is ready, its status, and the watchdog's pings."""
+"""Notifications to systemd: readiness, status text, watchdog pings and passed sockets."""
 
 import asyncio
 import os
@@ -13,22 +13,22 @@ from opdbus.errors import ConfigError, OpDbusError
 from opdbus.settings.parsing import decimal
 from opdbus.systemd import unit
 
-# `systemctl status` is read by people: often enough to see that it goes on.
+# `systemctl status` is for people, so that two updates a second are enough.
 STATUS_SECONDS: Final = 0.5
 _MAX_STATUS: Final = 500
-# Three pings to a deadline: two may come late.
+# Three pings in each watchdog interval: two of them may be late.
 _PINGS: Final = 3
 _FIRST_PASSED: Final = 3
-# So long a start may take after each report that it goes on; see sd_notify(3).
+# The extension of the start timeout with each progress report; see sd_notify(3).
 _LONGER_USEC: Final = 120_000_000
 _STARTING: Final = "Making the database ready"
 
 
 class Systemd:
-    """The service's side of sd_notify(3): `send` gets every message.
+    """The service's side of sd_notify(3); `send` gets every message.
 
-    `renew` says that the status may have changed; `describe` then gives it, at most once in
-    `status_seconds`.
+    `renew` reports that the status may have changed. `describe` returns the status; it is called at
+    most once in `status_seconds`.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Systemd:
         self._is_ready = False
 
     async def watched(self) -> None:
-        """Ping the watchdog for as long as the event loop runs; never ends by itself."""
+        """Ping the watchdog while the event loop runs; never returns."""
         while self._watchdog_seconds:
             self._send("WATCHDOG=1")
             await asyncio.sleep(self._watchdog_seconds / _PINGS)
         await asyncio.Event().wait()
 
     def progress(self) -> None:
-        """Notify that long work goes on: a start takes longer, or the status may have changed."""
+        """Report progress of long work: extends the start timeout, later renews the status."""
         if self._is_ready:
             self.renew()
         else:
@@ -68,7 +68,7 @@ class Systemd:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Notify that settings are read again, and when that is over, however it ends."""
+        """Notify that settings are read again, and at the end that the service is ready."""
         now = time.monotonic_ns() // 1000
         self._notify(
             "RELOADING=1", f"MONOTONIC_USEC={now}", "Reading settings and state file again"
@@ -79,16 +79,16 @@ class Systemd:
             self.ready()
 
     def stopping(self, fault: BaseException | None = None) -> None:
-        """Notify that the service ends, by a fault if one is given, and say nothing more."""
+        """Notify that the service stops, with a fault if given; sends nothing afterwards."""
         self._notify("STOPPING=1", _ended(fault) if isinstance(fault, OpDbusError) else "Stopping")
         self._is_stopping = True
 
     def failed(self, error: OpDbusError) -> None:
-        """Make the fault the status, which systemd keeps when the service has ended."""
+        """Send a fault as the status, which systemd keeps after the service has ended."""
         self._notify(_ended(error))
 
     def renew(self) -> None:
-        """Send the status if it has changed, now or as soon as the last one is old enough."""
+        """Send the status if it has changed, at once or when `status_seconds` have passed."""
         self._is_stale = True
         if self._next is None:
             self._renewed()
@@ -104,36 +104,36 @@ class Systemd:
         self._next = loop.call_later(self._status_seconds, self._renewed)
 
     def _notify(self, *assignments: str) -> None:
-        """Send assignments, the last of which is the status; nothing once it is stopping."""
+        """Send assignments, the last of which is the status; nothing once the service stops."""
         if self._is_stopping:
             return
         *rest, self._status = assignments
-        # a line break would begin another assignment
+        # a newline would begin another assignment
         line = " ".join(self._status.split())[:_MAX_STATUS]
         self._send("\n".join([*rest, f"STATUS={line}"]))
 
 
 def connect(environ: Mapping[str, str], pid: int) -> Systemd:
-    """Connect to the systemd that started the process `pid`; elsewhere nothing is sent.
+    """Return the connection to the systemd that started process `pid`, or one that sends nothing.
 
-    Raises ConfigError where the watchdog's time is no number.
+    Raises ConfigError if the watchdog's interval is not a number.
     """
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
         return Systemd(lambda _message: None)
     try:
-        from systemd.daemon import notify  # of the extra `systemd`, which needs a compiler
+        from systemd.daemon import notify  # from the extra `systemd`, which needs a compiler
     except ImportError:
         notify = partial(_notify, path)
     return Systemd(notify, _watchdog_seconds(environ, pid))
 
 
 def _notify(path: str, message: str) -> None:
-    """Send one message to systemd, as sd_notify(3) says under "Standalone implementations".
+    """Send one message by the protocol in sd_notify(3), "Standalone implementations".
 
-    What cannot be sent is dropped: systemd then waits until its own time is over, and says so.
+    Errors are ignored: systemd reports a timeout itself.
     """
-    # a name that begins with `@` is of the abstract namespace
+    # a name that begins with `@` is in the abstract namespace
     address = f"\0{path[1:]}" if path.startswith("@") else path
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(address)
@@ -141,10 +141,10 @@ def _notify(path: str, message: str) -> None:
 
 
 def passed(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.socket]:
-    """Take the sockets that systemd opened for the process `pid`, by name; see sd_listen_fds(3).
+    """Return the sockets that systemd passed to process `pid`, by name; see sd_listen_fds(3).
 
-    What says so is removed from the environment, since it is not meant for children. Raises
-    ConfigError where a descriptor is no socket.
+    The variables are removed from `environ`, since children must not inherit them. Raises
+    ConfigError if a descriptor is not a socket. The caller closes the sockets.
     """
     owner, count, names = (environ.pop(f"LISTEN_{key}", "") for key in ("PID", "FDS", "FDNAMES"))
     if owner != str(pid):
@@ -161,7 +161,7 @@ def passed(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.sock
 
 
 def leave(environ: Mapping[str, str], pid: int, error: OpDbusError) -> None:
-    """Leave a fault as the status of the service, where it ends before it could be connected."""
+    """Send a fault as the status if the service ends before a `Systemd` exists."""
     with suppress(ConfigError):
         connect(environ, pid).failed(error)
 
@@ -176,7 +176,7 @@ def _ended(fault: OpDbusError) -> str:
 
 
 def _watchdog_seconds(environ: Mapping[str, str], pid: int) -> float:
-    """Return the time within which systemd expects a ping; 0.0: none, see sd_watchdog(3)."""
+    """Return the watchdog's interval in seconds; 0.0 if it is off; see sd_watchdog(3)."""
     if environ.get("WATCHDOG_PID", str(pid)) != str(pid):
         return 0.0
     given = environ.get("WATCHDOG_USEC", "0")

@@ -1,4 +1,4 @@
-"""Settings and state file, read again while serving: by SIGHUP, and when asked over the bus."""
+"""Reload of settings and state file while serving, on SIGHUP or a call over D-Bus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 
 class Reloader:
-    """Reads settings and state file again, one reload at a time; on a fault nothing changes."""
+    """Reloader of settings and state file: one reload at a time; a fault changes nothing."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Reloader:
         systemd: Systemd,
     ) -> None:
         self._load = load
-        # as read last: SetProvider may have changed what serves since
+        # the settings of the last read: SetProvider may have changed those in use
         self._read = serving.config
         self._serving = serving
         self._declared = declared
@@ -36,7 +36,7 @@ class Reloader:
         self._one_reload = asyncio.Lock()
 
     async def reload(self) -> None:
-        """Read settings and state file; raises ConfigError and what either may raise."""
+        """Reload settings and state file; raises ConfigError and the errors of loading either."""
         async with self._one_reload:
             logger.info("reloading", reason="Reload")
             with self._systemd.reloading():
@@ -44,7 +44,7 @@ class Reloader:
                 await self._declared.load()
 
     async def follow(self, hung_up: asyncio.Event) -> None:
-        """Read settings and state file after each SIGHUP; the log says what could not be."""
+        """Reload settings and state file after each SIGHUP; errors are logged."""
         while True:
             await hung_up.wait()
             hung_up.clear()
@@ -61,7 +61,7 @@ class Reloader:
             logger.error("settings not reloaded", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
 
     async def _read_settings(self) -> None:
-        """Read the settings, and serve with another engine where they ask for one."""
+        """Read the settings; switch the engine if a setting of it has changed."""
         settings = self._load()
         changed = settings.differing(self._read)
         logger.debug("settings read", changed=sorted(changed))

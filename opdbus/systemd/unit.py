@@ -1,4 +1,4 @@
-"""The unit op-dbus.service as systemd shows it: whether it runs, why it ended, its settings."""
+"""The unit op-dbus.service as systemd reports it: state, reason of its end, and settings."""
 
 import re
 import shlex
@@ -18,70 +18,70 @@ from opdbus.settings.env_file import Assignment
 
 NAME: Final = "op-dbus.service"
 SETTINGS: Final = "/etc/op-dbus/op-dbus.env"
-# begins the status of a service that ends by a fault, which systemd keeps
+# The prefix of the status of a service that ended by a fault; systemd keeps the status.
 FAILED: Final = "Failed: "
 _PROPERTIES: Final = (
     "LoadState ActiveState SubState Result ExecMainStatus StatusText Environment EnvironmentFiles"
     " NRestarts ExecMainStartTimestampMonotonic"
 ).split()
 _SECONDS: Final = 5.0
-# Results of systemd.exec(5) that are no words of its own.
+# Results of systemd.exec(5) in plain words.
 _ENDS: Final = {
     "oom-kill": "the kernel ended it, since memory ran out",
     "start-limit-hit": "it ended too often, and systemd gave up",
     "timeout": "it took too long to start or to stop",
     "watchdog": "it hung, and systemd ended it",
 }
-# An end by SIGKILL that nobody asked for is mostly one for want of memory.
+# SIGKILL without a request is mostly the kernel's out-of-memory killer.
 _SIGNALS: Final = {str(int(each)): each.name for each in signal.Signals} | {
     "9": "SIGKILL, which the kernel also sends where memory runs out,"
 }
-# said of a line of its settings
+# Used in messages on a line of its settings.
 IGNORED: Final = "is not NAME=VALUE, and systemd leaves it out"
 _OPTIONAL: Final = " (ignore_errors=yes)"
-# what the program says before there is a log, and in its log
+# A fault as printed before logging begins, or as logged.
 _FAULT: Final = re.compile(r'op-dbus: (?P<early>.+)|failed reason="(?P<late>.+)" exit_code=\d+')
 _KEPT_LINES: Final = "50"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The properties of the unit that `systemctl show` prints, by its names for them."""
+    """The properties of the unit, named as `systemctl show` prints them."""
 
     shown: Mapping[str, str]
 
     @property
     def has_failed(self) -> bool:
-        """Whether it does not run, or is about to start again, because it ended by a fault."""
+        """Return whether the service is down, or about to restart, because of a fault."""
         state = self.shown["ActiveState"]
-        # systemd forgets the result, and the status, as soon as it starts it again
+        # systemd resets result and status text as soon as it restarts the service
         is_again = state == "activating" and self.restarts()[0] > 0
         is_fault = self.shown["Result"] != "success" or self.shown["StatusText"].startswith(FAILED)
         return state != "active" and (is_again or is_fault)
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it ended by a fault, and systemd does not start it again by itself."""
+        """Return whether the service ended by a fault and systemd does not restart it."""
         return self.shown["ActiveState"] == "failed"
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs, or is about to."""
+        """Return whether the service runs or is about to."""
         return self.shown["ActiveState"] in {"active", "activating", "reloading"}
 
     def restarts(self) -> tuple[int, float]:
-        """Return how often systemd started it again after a fault, and the seconds since then."""
+        """Return the number of restarts after faults, and the seconds since the last start."""
         count, began = self.shown["NRestarts"], self.shown["ExecMainStartTimestampMonotonic"]
         return int(count or 0), time.monotonic() - int(began or 0) / 1e6
 
     def fault(self) -> str:
-        """Say why it ended: in its own last words where there are any, else in systemd's."""
+        """Return a sentence on why it ended: by its own last message, else by systemd's result."""
         status = self.shown["StatusText"]
         own = status.removeprefix(FAILED) if status.startswith(FAILED) else _last_words()
         return f"{NAME} ended by a fault: {own or f'{self._end()}; see `journalctl --unit {NAME}`'}"
 
     def cure(self) -> str:
-        """Say what to do after a fault."""
+        """Return advice on how to recover from the fault."""
         is_setting = self.shown["ExecMainStatus"] == str(ConfigError.exit_code)
         where = f" in {SETTINGS} or the unit" if is_setting else ""
         return f"correct that{where}, then `systemctl restart op-dbus`"
@@ -95,9 +95,10 @@ class Unit:
         return _ENDS.get(result, f"systemd says {result}")
 
     def environ(self) -> dict[str, Given]:
-        """Return the variables that the unit and its files give.
+        """Return the variables that the unit and its files set.
 
-        Raises PermissionError where this user may not read them, ConfigError where nobody can.
+        Raises PermissionError if this user may not read a file, ConfigError if it cannot be read at
+        all.
         """
         own = _assignments(shlex.split(self.shown["Environment"]))
         found = {name: Given(value, NAME) for name, value in own}
@@ -106,7 +107,7 @@ class Unit:
         }
 
     def ignored(self) -> list[str]:
-        """Return the lines, as FILE:LINE, of which systemd makes nothing; raises as `environ`."""
+        """Return the lines, as FILE:LINE, that systemd ignores; raises as `environ`."""
         return [each.where for each in self._lines() if not each.name]
 
     def _lines(self) -> list[Assignment]:
@@ -126,7 +127,7 @@ class Unit:
 
 
 def find() -> Unit | None:
-    """Ask systemd for the service; None where there is no systemd or no such service."""
+    """Return the unit from systemctl; None if there is no systemd or no such service."""
     printed = _printed("systemctl", "show", NAME, f"--property={','.join(_PROPERTIES)}")
     shown = dict.fromkeys(_PROPERTIES, "")
     for key, value in _assignments(split_lines(printed)):
@@ -136,7 +137,7 @@ def find() -> Unit | None:
 
 
 def _last_words() -> str:
-    """Return the last sentence about a fault in the journal, as far as this user may read it."""
+    """Return the last fault in the journal, if this user may read it; else empty."""
     lines = _printed(
         "journalctl", "--quiet", "--output=cat", f"--lines={_KEPT_LINES}", "--unit", NAME
     )
@@ -145,7 +146,7 @@ def _last_words() -> str:
 
 
 def _printed(*command: str) -> str:
-    """Run a program, and return what it prints; nothing where it is missing or fails."""
+    """Return what a command prints; empty if it is missing or fails."""
     try:
         done = subprocess.run(  # noqa: S603 -- our own arguments
             command,

@@ -1,4 +1,4 @@
-"""The objects of a service that has no ObjectManager, found by asking each for those below it."""
+"""Objects of a service without an ObjectManager, found by introspection from a path down."""
 
 import re
 from collections import deque
@@ -14,7 +14,7 @@ _STANDARD: Final = "org.freedesktop.DBus."
 _INTROSPECT: Final = f"{_STANDARD}Introspectable.Introspect"
 _MAX_DEPTH: Final = 12
 _MAX_OBJECTS: Final = 2_000
-# The children and interfaces that a description names; it needs no more of XML than this.
+# Names of children and interfaces are all that is needed of the XML.
 _TAG: Final = re.compile(r"""<(node|interface|property)\s[^<>]*?\bname\s*=\s*["']([\w.]+)["']""")
 _MAX_CHARACTERS: Final = 1 << 18
 
@@ -22,7 +22,7 @@ _MAX_CHARACTERS: Final = 1 << 18
 async def objects_of(
     service: Service, top: str, leave_out: Callable[[str], None]
 ) -> AsyncGenerator[dict[str, dict[str, Plain]]]:
-    """Yield each object below a path: its path, and of its interfaces the properties, typed."""
+    """Yield {path: {interface: properties}} for each object at or below a path, breadth first."""
     waiting, known = deque([(top, 0)]), {top}
     while waiting:
         path, depth = waiting.popleft()
@@ -51,7 +51,7 @@ async def _properties(service: Service, path: str, interface: str) -> dict[str, 
 
 
 def _described(text: str) -> tuple[list[str], list[str]]:
-    """Return the children that a description names, and the interfaces with properties."""
+    """Return the names of child nodes, and the interfaces that have properties."""
     children: list[str] = []
     interfaces: dict[str, None] = {}
     interface = ""

@@ -1,4 +1,4 @@
-"""Who is logged in: sessions, users, seats and inhibitors, from logind."""
+"""Observer of sessions, users, seats and inhibitors, from logind."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,11 +11,11 @@ from opdbus.observe.core.system_bus import Service
 
 _NAME: Final = "org.freedesktop.login1"
 _PATH: Final = "/org/freedesktop/login1"
-# Of each kind: the method that lists it, and where its name and its path are in a row.
+# For each kind: the method that lists it, and the columns of its name and path.
 _LISTED: Final = {
     "session": ("ListSessions", 0, 4), "user": ("ListUsers", 1, 2), "seat": ("ListSeats", 0, 1),
 }  # fmt: skip
-# What is read, by the names that people know.
+# The properties that are reported, and their field names.
 _FIELDS: Final = {
     "Name": "user", "User": "uid", "UID": "uid", "Seat": "seat", "TTY": "tty", "Type": "type",
     "Class": "class", "State": "state", "Remote": "remote", "RemoteHost": "remote_host",
@@ -26,7 +26,7 @@ _INHIBITOR: Final = ("what", "user", "why", "mode", "uid", "pid")
 
 
 async def observe(report: Report) -> None:
-    """List everything, and again after each burst of signals: there are few sessions."""
+    """Follow logind; everything is listed again after each burst of signals."""
     async with Service(_NAME) as login:
         await login.follow(f"path_namespace='{_PATH}'")
         await _list(login, report)
@@ -49,7 +49,7 @@ async def _list(login: Service, report: Report) -> None:
 
 
 def _read(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Return what is read; of (uid, path) the first is enough."""
+    """Return the reported fields; of a structure (uid, path) only the first member."""
     found = {name: values[key] for key, name in _FIELDS.items() if key in values}
     plain = {name: v[0] if isinstance(v, list) else v for name, v in found.items()}
     return {name: value for name, value in plain.items() if value != ""}

@@ -1,4 +1,4 @@
-"""Containers and virtual machines that are registered with systemd-machined."""
+"""Observer of containers and virtual machines that are registered with systemd-machined."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,9 +11,9 @@ from opdbus.observe.core.system_bus import Service, until_owned
 
 _NAME: Final = "org.freedesktop.machine1"
 _PATH: Final = "/org/freedesktop/machine1"
-# This host itself is a machine, too.
+# machined lists the host itself as a machine.
 _SELF: Final = ".host"
-# What is read, by the names that people know.
+# The properties that are reported, and their field names.
 _FIELDS: Final = {
     "Class": "type", "Service": "service", "Unit": "unit", "RootDirectory": "root",
     "State": "state", "Timestamp": "since",
@@ -22,7 +22,7 @@ _TYPES: Final = {"vm": "virtual machine"}
 
 
 async def observe(report: Report) -> None:
-    """Follow machined; raises Absent also when it has ended, as it does without machines."""
+    """Follow machined; raises Absent also when it exits, as it does without machines."""
     try:
         await _follow(report)
     except LostSource:
@@ -32,7 +32,7 @@ async def observe(report: Report) -> None:
 
 async def _follow(report: Report) -> None:
     """List all machines, and again after each burst of signals."""
-    # of machines by their paths: what asking machined costs a process
+    # by the machine's path; kept because each query starts a process in machined
     systems: dict[str, str] = {}
     async with Service(_NAME) as machined:
         await machined.follow(f"path_namespace='{_PATH}'")
@@ -58,7 +58,7 @@ async def _list(machined: Service, report: Report, systems: dict[str, str]) -> N
 
 
 async def _system(machined: Service, name: str) -> str:
-    """Return what the machine runs; empty where machined does not tell."""
+    """Return the name of the machine's operating system; empty if machined reports none."""
     with suppress(RemoteError):
         (release,) = await machined.call(_PATH, f"{_NAME}.Manager.GetMachineOSRelease", "s", name)
         return str(release.get("PRETTY_NAME", ""))

@@ -1,6 +1,6 @@
-"""The objects of any service on the system bus that has an ObjectManager, as objects of ours.
+"""Observer of the objects of any D-Bus service, by its ObjectManager or by introspection.
 
-A service that an administrator names is read and followed; it is neither started nor changed.
+Services named by the administrator are read and followed, but neither started nor changed.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ INTROSPECT: Final = "introspect:"
 _ASKED: Final = re.compile(
     rf"({INTROSPECT})?([A-Za-z_-][\w-]*(?:\.[A-Za-z_-][\w-]*)+)(?::(/|(?:/\w+)+))?", re.ASCII
 )
-# What begins the cause of what a service says.
+# The prefix of the cause of changes that a service reports.
 CAUSE: Final = "bus"
 _DBUS: Final = "org.freedesktop.DBus"
 _LIST: Final = f"{_DBUS}.ObjectManager.GetManagedObjects"
 _LISTED: Final = "a{oa{sa{sv}}}"
 _FOLLOWED: Final = (f"{_DBUS}.ObjectManager", f"{_DBUS}.Properties")
-# How a service says that something is not there, of which an old one knows only the last.
+# Errors for an object or interface that does not exist; old services send only Failed.
 _UNKNOWN: Final = ("UnknownObject", "UnknownInterface", "UnknownMethod", "AccessDenied", "Failed")
-# Read together; of more the whole listing is read again.
+# Interfaces read one by one after a burst; if more have changed, all objects are listed again.
 _MOST_READ: Final = 100
-# Between two turns of the event loop.
+# Objects or signals handled before other tasks of the event loop run.
 _AT_ONCE: Final = 50
 
 
@@ -52,12 +52,12 @@ class Mirror:
 
     @property
     def observer(self) -> Observer:
-        """The observer, which has the service's name."""
+        """Return the observer; it has the service's name."""
         plugin = self._plugin
         return Observer(self._service, plugin, self.observe, volatile(plugin), self._appears)
 
     async def observe(self, report: Report) -> None:
-        """List all objects, and follow the signals."""
+        """List all objects, then follow the signals."""
         async with Service(self._service, typed=True) as service:
             objects = await self._first(service)
             await self._show_all(objects, report)
@@ -73,7 +73,7 @@ class Mirror:
         await until_owned(self._service)
 
     async def _first(self, service: Service) -> MirroredObjects:
-        """Follow and list the service at the first path that has an ObjectManager."""
+        """Follow and list the service at the first path with an ObjectManager that has objects."""
         found: list[MirroredObjects] = []
         for top in self._tops:
             for interface in _FOLLOWED:
@@ -83,7 +83,7 @@ class Mirror:
             except RemoteError as error:
                 if error.name.rpartition(".")[2] not in _UNKNOWN:
                     raise
-            # one without objects may be there for others' sake
+            # an ObjectManager without objects may be one that another library adds
             if found and len(found[-1]):
                 return found[-1]
         if not found:
@@ -105,7 +105,7 @@ class Mirror:
                 objects.add(path, interfaces)
             if objects.is_full:
                 break
-        # what they say may be older than the listing, up to the last one of an object
+        # these signals may be older than the listing; the last one of an object agrees with it
         for signal in service.take():
             objects.apply(signal)
         return objects
@@ -122,20 +122,20 @@ class Mirror:
     async def _reread(
         self, service: Service, objects: MirroredObjects, report: Report
     ) -> MirroredObjects:
-        """Read what has changed without saying how; of much of it, list all again."""
+        """Read properties that changed without their values; list all objects if there are many."""
         stale, objects.stale = objects.stale, {}
         if len(stale) > _MOST_READ:
             objects = await self._list(service, objects.top)
             await self._show_all(objects, report, self._cause)
             return objects
         for path, interface in stale:
-            with suppress(RemoteError):  # it is gone, and a signal says so
+            with suppress(RemoteError):  # it is gone: a signal follows
                 values = await service.properties(path, interface)
                 self._show(objects, objects.put(path, interface, values), report)
         return objects
 
     def _show(self, objects: MirroredObjects, path: str, report: Report) -> None:
-        """Report what has changed since an object was shown."""
+        """Report the changes of an object since it was last reported."""
         for key, properties in objects.news(path) if path else ():
             if properties is None:
                 report.gone(*key, self._cause)
@@ -144,5 +144,5 @@ class Mirror:
 
 
 def is_service(asked: str) -> bool:
-    """Return whether a word of OP_DBUS_OBSERVE is the name of a service on the bus."""
+    """Return whether an item of OP_DBUS_OBSERVE names a service on the bus."""
     return bool(_ASKED.fullmatch(asked))

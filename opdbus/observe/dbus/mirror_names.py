@@ -1,4 +1,4 @@
-"""What the objects of a service on D-Bus are called as objects of ours."""
+"""Kinds and unique names of mirrored D-Bus objects."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,12 +10,12 @@ from opdbus.observe.dbus.mirror_table import MAIN, NAMED_BY_PATH, NAMING, NOT_MI
 from opdbus.observe.dbus.mirror_values import Value, field_name
 
 _MAX_NAME: Final = 512
-# Device1 of BlueZ is a device.
+# The version of an interface: the kind of BlueZ's Device1 is `device`.
 _VERSION: Final = re.compile("(?:_|(?<![0-9_]))[0-9]+$")
 
 
 class MirrorNames:
-    """The names of the objects of one service: no two have the same."""
+    """Unique names for the objects of one service."""
 
     def __init__(self, service: str, plugin: str) -> None:
         self._service = service
@@ -24,16 +24,16 @@ class MirrorNames:
         self._holders: dict[Key, str] = {}
 
     def key_at(self, path: str) -> Key | None:
-        """Return what the object at a path is called; None for one that is not mirrored."""
+        """Return the kind and name of the object at a path; None if it is not mirrored."""
         return self._keys.get(path)
 
     def at(self, path: str) -> str:
-        """Return the name of the object at a path; of one that has none, the path."""
+        """Return the name of the object at a path; the path if it has no name."""
         key = self._keys.get(path)
         return key.name if key else path
 
     def give(self, path: str, interfaces: Mapping[str, Mapping[str, Value]]) -> Key | None:
-        """Give an object its name, and return it; free that of one without interfaces."""
+        """Name an object and return its key; without interfaces, free the name and return None."""
         if before := self._keys.pop(path, None):
             self._holders.pop(before, None)
         if not interfaces:
@@ -50,7 +50,7 @@ class MirrorNames:
         return key
 
     def main(self, interfaces: Iterable[str]) -> str:
-        """Return the interface that says what an object is."""
+        """Return the interface that determines an object's kind."""
 
         def rank(interface: str) -> tuple[int, bool, int, str]:
             short = self._short(interface)
@@ -61,7 +61,7 @@ class MirrorNames:
         return min(interfaces, key=rank)
 
     def own(self, interface: str, main: str) -> str:
-        """Return what an interface is called beside the main one."""
+        """Return the prefix for fields of an interface that is not the main one."""
         return self._short(interface).removeprefix(f"{self._short(main)}.")
 
     def _name(self, kind: str, values: Mapping[str, Value]) -> str:

@@ -1,4 +1,4 @@
-"""What a service on D-Bus has: its objects, with the names and properties that ours get."""
+"""The objects of a mirrored D-Bus service, kept current by its signals."""
 
 import marshal
 from collections import Counter
@@ -20,15 +20,15 @@ _STANDARD: Final = "org.freedesktop.DBus."
 _ADDED: Final = f"{_STANDARD}ObjectManager", "InterfacesAdded", "oa{sa{sv}}"
 _REMOVED: Final = f"{_STANDARD}ObjectManager", "InterfacesRemoved", "oas"
 _CHANGED: Final = f"{_STANDARD}Properties", "PropertiesChanged", "sa{sv}as"
-# Of one interface, far more than there are.
+# The most properties of one interface.
 _MAX_PROPERTIES: Final = 500
-# Of all objects, whose properties are held: a service sends only what changes.
+# The most bytes of all objects: signals carry only changes, so that all values are held.
 _MAX_ALL_BYTES: Final = 32 << 20
 _EMPTY: Final[tuple[Json, ...]] = ("", [], {}, None)
 
 
 class _Thing:
-    """One object of the service, and what of it was shown last."""
+    """One object: its values by interface, its references, and the properties last reported."""
 
     __slots__ = ("interfaces", "referred", "shown", "size")
 
@@ -40,42 +40,42 @@ class _Thing:
 
 
 class MirroredObjects:
-    """The objects of one service below a path, and what they are called as objects of ours.
+    """The objects of one service below a path, as state objects with names and properties.
 
-    `apply` and the like return the path of the object that they concern, and `news` yields what is
-    to be reported of it.
+    `apply`, `add` and `put` return the path of the object that they change, or "". `news` yields
+    the changes to report for a path.
     """
 
     def __init__(self, service: str, plugin: str, top: str) -> None:
         self._names = MirrorNames(service, plugin)
         self.top = top
         self._object_ids: dict[str, _Thing] = {}
-        # by the path that is referred to
+        # paths of the objects that refer to a path
         self._referring: dict[str, set[str]] = {}
         self._size = 0
-        # whether there may be more objects than are held
+        # there may be more objects than are held
         self.is_full = False
         self._left_out: Counter[str] = Counter()
-        # interfaces of objects that have changed without saying how
+        # (path, interface) pairs whose properties changed without their values
         self.stale: dict[tuple[str, str], None] = {}
 
     def __len__(self) -> int:
-        """Count the objects."""
+        """Return the number of objects."""
         return len(self._object_ids)
 
     @property
     def left_out(self) -> str:
-        """What is not taken, in a sentence; empty if all is."""
+        """Return a sentence on objects and signals that were left out; empty if there are none."""
         found = [f"{what} ({count:,})" for what, count in self._left_out.items()]
         found += [f"objects beyond {MAX_OBJECTS:,}"] if self.is_full else []
         return f"left out: {', '.join(found)}" if found else ""
 
     def leave_out(self, what: str) -> None:
-        """Count what is not taken."""
+        """Count an object or signal that is left out; `what` is its kind, in the plural."""
         self._left_out[what] += 1
 
     def apply(self, signal: Signal) -> str:
-        """Take what a signal says."""
+        """Apply a signal to the objects."""
         sort = signal.interface, signal.member, signal.signature
         if sort == _ADDED:
             return self.add(*signal.body)
@@ -91,7 +91,7 @@ class MirroredObjects:
         return ""
 
     def add(self, path: str, interfaces: Mapping[str, Mapping[str, Variant]]) -> str:
-        """Take an object, or interfaces that it has got."""
+        """Add an object, or interfaces of an object."""
         names = [name for name in interfaces if not name.startswith(_STANDARD)]
         if not names or not self._is_taken(path):
             return ""
@@ -103,7 +103,7 @@ class MirroredObjects:
     def put(
         self, path: str, interface: str, values: Mapping[str, Variant], *, is_all: bool = True
     ) -> str:
-        """Take properties of an interface of an object."""
+        """Replace (`is_all`) or update the properties of an interface of a held object."""
         object_id = self._object_ids.get(path)
         if object_id is None:
             return ""
@@ -121,7 +121,7 @@ class MirroredObjects:
         return path
 
     def news(self, path: str) -> Iterator[tuple[Key, Mapping[str, Json] | None]]:
-        """Yield the objects that are gone (None) or differ from what was shown last."""
+        """Yield the changes since the last report; None as properties if the object is gone."""
         before, key = self._names.key_at(path), self._named(path)
         if before and before != key:
             yield before, None
@@ -131,8 +131,8 @@ class MirroredObjects:
                 yield from self._rendered(other)
 
     def listed(self) -> Iterator[tuple[Key, Mapping[str, Json]]]:
-        """Yield all objects."""
-        # that of two objects with one name always the same has it: the one with the lower number
+        """Yield all objects; they count as reported."""
+        # in this order, the lower-numbered of two objects with one name always gets the plain name
         paths = sorted(self._object_ids, key=lambda path: (len(path), path))
         for path in paths:
             self._named(path)
@@ -180,7 +180,7 @@ class MirroredObjects:
         return self.put(path, interface, values, is_all=False) if values and is_known else ""
 
     def _refer(self, path: str, object_id: _Thing) -> None:
-        """Remember what an object refers to, to show it anew when that gets another name."""
+        """Update the references of an object: it changes when an object it refers to is renamed."""
         held = (values.values() for values in object_id.interfaces.values())
         found = frozenset(references(chain.from_iterable(held)))
         for gone in object_id.referred - found:
@@ -198,7 +198,7 @@ class MirroredObjects:
     def _rendered(
         self, path: str, *, is_new: bool = False
     ) -> Iterator[tuple[Key, Mapping[str, Json]]]:
-        """Yield an object if its properties differ from what was shown."""
+        """Yield the object if it is new or its properties differ from the last report."""
         key = self._names.key_at(path)
         if key is None:
             return
@@ -209,7 +209,7 @@ class MirroredObjects:
             yield key, properties
 
     def _properties(self, path: str, object_id: _Thing) -> dict[str, Json]:
-        """Return all properties: those of the main interface first, and nothing that is empty."""
+        """Return all properties but empty ones; those of the main interface come first."""
         main = self._names.main(object_id.interfaces)
         found: dict[str, Json] = {"object_path": path}
         for interface in (main, *sorted(object_id.interfaces.keys() - {main})):
@@ -228,6 +228,6 @@ def _read(values: Mapping[str, Variant]) -> Iterator[tuple[str, Value]]:
 
 
 def _size(value: Value) -> int:
-    """Return about how many bytes a value takes."""
-    # marshal takes no str of another class
+    """Return the approximate size of a value in bytes."""
+    # marshal rejects subclasses of str, such as Reference
     return sum(map(len, found)) if (found := references([value])) else len(marshal.dumps(value))

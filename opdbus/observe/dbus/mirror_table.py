@@ -1,9 +1,9 @@
-"""What is known of services that are often mirrored; others are mirrored as well without it."""
+"""Paths, names and volatile fields of common D-Bus services; others are mirrored without these."""
 
 from collections.abc import Mapping
 from typing import Final
 
-# Where the ObjectManager is, unless at "/" or at the path that is like the service's name.
+# Paths of an ObjectManager other than "/" and the path that resembles the service's name.
 MANAGERS: Final = {
     "org.freedesktop.NetworkManager": "/org/freedesktop",
     "org.freedesktop.UDisks2": "/org/freedesktop/UDisks2",
@@ -11,14 +11,14 @@ MANAGERS: Final = {
     "org.bluez": "/",
     "net.connman.iwd": "/",
 }
-# The interfaces that say what an object is, before those that it has besides.
+# Interfaces that determine an object's kind if it has several, in order of precedence.
 MAIN: Final = ("Block", "Drive", "Device", "Device1", "Adapter1", "Modem", "Network")
-# Properties that name an object, best first, and the objects that nobody calls by these.
+# Properties that name an object, in order of precedence; objects named by their path.
 NAMING: Final = ("Id", "Name", "Interface", "Address", "Ssid", "UserName", "Filename")
 NAMED_BY_PATH: Final = frozenset({("udisks2", "block")})
-# What comes and goes with each piece of work.
+# Short-lived objects, one for each operation.
 NOT_MIRRORED: Final = frozenset({("udisks2", "job")})
-# By plugin and kind: fields that move by themselves. What says that a disk fails is none of them.
+# Volatile fields by plugin and kind. Fields that signal a failing disk are not among them.
 VOLATILE: Final[Mapping[str, Mapping[str, str]]] = {
     "networkmanager": {
         "access_point": "strength last_seen",
@@ -39,10 +39,10 @@ VOLATILE: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def plugin_of(service: str) -> str:
-    """Return the short name of a service: udisks2 of org.freedesktop.UDisks2."""
+    """Return the plugin name of a service: udisks2 for org.freedesktop.UDisks2."""
     return service.rpartition(".")[2].lower()
 
 
 def volatile(plugin: str) -> dict[str, frozenset[str]]:
-    """Return the fields of each kind of a service's objects that move by themselves."""
+    """Return the volatile fields by kind."""
     return {kind: frozenset(names.split()) for kind, names in VOLATILE.get(plugin, {}).items()}

@@ -1,4 +1,4 @@
-"""Values of D-Bus as properties of mirrored objects: bytes as text, paths as references."""
+"""D-Bus values as properties of mirrored objects: bytes as text, object paths as references."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ from opdbus.state.fields import split
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 
-# Of bytes that are no path: more are shown as a digest.
+# Byte strings longer than this that are not a path are shown as a digest.
 _MAX_HEX: Final = 64
-# As long as a path can be (PATH_MAX of Linux).
+# PATH_MAX of Linux.
 _MAX_TEXT: Final = 4096
 _MAX_NAME: Final = 255
-# IDs and UUIDs: an abbreviation, and more of them.
+# Acronyms in the plural, such as IDs and UUIDs, are one word.
 _PLURAL: Final = re.compile("[A-Z]+s")
 
 
@@ -26,12 +26,12 @@ class Reference(str):
     __slots__ = ()
 
 
-# What a property may be: a value, or what it refers to.
+# The value of a property, or the path or paths that it refers to.
 Value: TypeAlias = Json | Reference | list[Reference]
 
 
 def value_of(variant: Variant) -> Value:
-    """Return the value of a property; raises ValueError for one that means nothing elsewhere."""
+    """Return the value of a property; raises ValueError for file descriptors."""
     signature, value = variant.signature, variant.value
     if signature == "o":
         return Reference(value)
@@ -54,7 +54,7 @@ def references(values: Iterable[Value]) -> set[str]:
 
 
 def resolved(value: Value, name_at: Callable[[str], str]) -> Json:
-    """Return a value in which references are the names of what they refer to; "/" is nothing."""
+    """Return a value with references replaced by names; a reference to "/" is empty."""
     if type(value) is Reference:
         return name_at(str(value)) if value != "/" else ""
     if type(value) is list and value and type(value[0]) is Reference:
@@ -64,9 +64,9 @@ def resolved(value: Value, name_at: Callable[[str], str]) -> Json:
 
 @lru_cache(maxsize=4096)
 def field_name(name: str) -> str:
-    """Return a name of a service as our fields are named: IdLabel is id_label.
+    """Return a D-Bus property name in snake case: IdLabel becomes id_label.
 
-    A secret in it is replaced before: in other letters nobody would know it.
+    Secrets are redacted first, since they would not be recognised in lower case.
     """
     clean = redact_text(name[:_MAX_NAME])
     if clean != name or not name.replace(".", "_").isidentifier():
@@ -87,7 +87,7 @@ def _plain(value: Any) -> Json:  # noqa: ANN401 -- whatever D-Bus carries
 
 
 def _text(data: bytes) -> str:
-    """Return bytes as text where they are a path or a short text, long ones as a digest."""
+    """Return bytes as text if they are a path or short text; else in hexadecimal or as a digest."""
     text = data.removesuffix(b"\0")
     most = _MAX_TEXT if text != data else _MAX_HEX
     if len(text) <= most and b"\0" not in text:

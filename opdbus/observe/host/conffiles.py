@@ -1,4 +1,4 @@
-"""Which configuration files there are: of packages, of units, of the manual, and beside these."""
+"""List of configuration files: of packages, units, manual pages, and in the same folders."""
 
 import os
 import re
@@ -17,24 +17,24 @@ from opdbus.observe.packages.dpkg import Package, StatusFile
 from opdbus.observe.systemd.unit_files import TYPES, is_unit
 from opdbus.platform.lines import split_lines, strip_blanks
 
-# The names of folders that hold parts of one configuration end so; in those of the second there are
-# links to the parts that count.
+# Suffixes of folders that hold parts of one configuration. Folders with the second suffix hold
+# links to the parts in use.
 _OF_PARTS: Final = (".d", "-enabled")
 _OF_LINKS: Final = "-enabled"
-# Far more than there are on a sane host: 200 to 1,000.
+# Hosts usually have 200 to 1,000.
 MAX_FILES: Final = 10_000
 _MAX_REGISTRY_BYTES: Final = 4 << 20
 _MAX_MANUALS: Final = 20_000
 _MD5 = re.compile(r"[0-9a-f]{32}")
-# What editors, packages and programs leave beside a file, and what is made of others.
+# Files that editors, package managers and programs leave, and generated files.
 _LEFT_BESIDE = re.compile(
     r"\..*|.*(?:[~-]|\.(?:swp|bak|old|orig|lock|cache|(?:dpkg|ucf|rpm)[.-]?\w+))"
 )
-# Of a configuration that may name others, the beginning is read; so many others are looked at.
+# The first bytes of a file that are searched for paths, and the most paths taken in all.
 _MAX_NAMING_BYTES: Final = 64 << 10
 _MAX_NAMED: Final = 2_000
 _NAMED_IN: Final = "named in "
-# What files in a folder are for, where no page of the manual says it.
+# Purposes of files by folder, where no manual page describes them.
 _NOUNS: Final = {
     "/etc/apparmor.d": "AppArmor profile",
     "/etc/bash_completion.d": "shell completion",
@@ -58,10 +58,9 @@ _NOUNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a configuration file comes from, and what it is.
+    """The description, package or unit of a configuration file.
 
-    `md5` is of the file as its package has it; empty where there is none, or while the package is
-    being installed.
+    `md5` is the sum that the package records; empty if it has none or is not fully installed.
     """
 
     description: str
@@ -73,29 +72,29 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where configuration files are named."""
+    """Paths of the databases and folders in which configuration files are listed."""
 
     places: Places = field(default_factory=Places)
     ucf: Path = Path("/var/lib/ucf")
-    # neither those of packages, which change only with these, nor what programs write below /run
+    # without packages' units, which change only with these, and generated or transient units
     units: tuple[Path, ...] = (
         Path("/etc/systemd/system"),
         Path("/run/systemd/system"),
         Path("/usr/local/lib/systemd/system"),
     )
-    # where files are configuration that pages of section 5 of the manual describe: fstab, hosts
+    # its files are configuration if section 5 of the manual has a page of their name: fstab, hosts
     etc: Path = Path("/etc")
 
     @property
     def files(self) -> set[str]:
-        """The files that name others."""
+        """Return the files that list others."""
         ucf = {str(self.ucf / "registry"), str(self.ucf / "hashfile")}
         return {str(self.places.dpkg / "status"), *ucf}
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Configuration files by path, the folders of units, and what was left out."""
+    """Configuration files by path, the folders to watch, and a sentence on what was left out."""
 
     origins: dict[str, Origin]
     folders: frozenset[str]
@@ -104,21 +103,21 @@ class Listing:
 
 
 class Conffiles:
-    """Lists configuration files; to be asked in a thread, and in one at a time."""
+    """Reader of the lists of configuration files; blocking, for one thread at a time."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        # what names the files of packages
+        # dpkg's status file, which lists the conffiles of packages
         self.status = str(sources.places.dpkg / "status")
         self._documents = Documents(sources.places)
         self._status = StatusFile(sources.places.dpkg / "status")
         self._manuals: dict[str, str] = {}
         self._skipped = Skipped()
-        # of files that may name others, by their signatures: the files that they name
+        # the paths in each file that was searched, with the file's signature at that time
         self._naming: dict[str, tuple[tuple[int, ...], Sequence[str]]] = {}
 
     def list(self) -> Listing:
-        """Return all that are named, whether or not they are there."""
+        """Return all listed configuration files, including those that do not exist."""
         self._skipped = Skipped()
         packages = self._packages()
         self._skipped.include(self._status.skipped)
@@ -147,7 +146,7 @@ class Conffiles:
 
     @staticmethod
     def _is_better(package: Package, note: str, found: dict[str, Origin], path: str) -> bool:
-        """Return whether a package has more to say about a file than another that names it."""
+        """Return whether a package's entry replaces that of another package for the same file."""
         return path not in found or ("obsolete" not in note and package.status == "installed")
 
     def _origin(self, path: str, package: Package, note: str) -> Origin:
@@ -167,16 +166,16 @@ class Conffiles:
         return f"{what} of {package.name}{summary}{gone}"
 
     def _manual(self, path: str) -> str:
-        """Return what a file is for, by its folder or by a page of section 5 of its name."""
+        """Return a file's purpose, by its folder or by the section 5 manual page of its name."""
         folder, _, name = path.rpartition("/")
         if folder in _NOUNS:
             return _NOUNS[folder]
         if folder != "/etc" and not {".", "_"}.intersection(name):
-            return ""  # a page called `login` or `common` means another file
+            return ""  # a page called `login` or `common` describes another file
         return self._page(name)
 
     def _page(self, name: str) -> str:
-        """Return what a page of section 5 says about a file of its name."""
+        """Return the title of the section 5 manual page of this name; empty if there is none."""
         if name not in self._manuals:
             if len(self._manuals) >= _MAX_MANUALS:
                 self._manuals.clear()
@@ -184,13 +183,13 @@ class Conffiles:
         return self._manuals[name]
 
     def _of_manual(self) -> Iterator[tuple[str, Origin]]:
-        """List what belongs to no package, but is described in the manual."""
+        """Yield files that belong to no package but have a manual page."""
         for entry in _entries(self._sources.etc):
             if entry.is_file(follow_symlinks=False) and (what := self._page(entry.name)):
                 yield entry.path, Origin(what)
 
     def _beside(self, found: Mapping[str, Origin], folders: set[str]) -> dict[str, Origin]:
-        """List the files of no package in folders where packages have some; adds these folders."""
+        """Return the files of no package in packages' folders; add these folders to `folders`."""
         homes = self._homes(found)
         folders.update(map(str, homes))
         return {
@@ -206,9 +205,9 @@ class Conffiles:
         return f"{what}, a link to {os.path.realpath(entry.path)}" if entry.is_symlink() else what
 
     def _named(self, found: Mapping[str, Origin]) -> dict[str, Origin]:
-        """List the files in /etc that a configuration names, such as certificates.
+        """Return the files in /etc that other configuration files name, such as certificates.
 
-        Of its text nothing but these paths is kept.
+        Of the text only these paths are kept.
         """
         before, self._naming = self._naming, {}
         named: dict[str, Origin] = {}
@@ -224,7 +223,7 @@ class Conffiles:
     def _names_in(
         self, path: str, before: Mapping[str, tuple[tuple[int, ...], Sequence[str]]]
     ) -> Sequence[str]:
-        """Return the files in /etc that a file names; one that is as it was is not read again."""
+        """Return the files in /etc that a file names; an unchanged file is not read again."""
         if path.rpartition("/")[0] in _NOUNS and not path.startswith("/etc/default/"):
             return ()
         try:
@@ -242,9 +241,9 @@ class Conffiles:
         return known[1]
 
     def _homes(self, found: Mapping[str, Origin]) -> set[Path]:
-        """Return the folders in /etc where packages have files, and those of parts beside them.
+        """Return the folders in /etc with files of packages, and the `.d` folders beside them.
 
-        A folder of parts, such as `conf.d`, may be empty as long as nobody has added one.
+        A `.d` folder may be empty.
         """
         homes = {Path(path).parent for path, origin in found.items() if _has_home(path, origin)}
         homes |= {home.parent for home in homes if home.name.endswith(_OF_PARTS)}
@@ -254,7 +253,7 @@ class Conffiles:
         return homes | {Path(e.path) for e in parts if e.is_dir(follow_symlinks=False)}
 
     def _of_ucf(self, packages: dict[str, Package]) -> Iterator[tuple[str, Origin]]:
-        """List what packages install with ucf, which dpkg does not know of."""
+        """Yield files that packages install with ucf, which dpkg does not list."""
         sums = {path: md5 for md5, path in self._registry("hashfile")}
         for name, path in self._registry("registry"):
             package = packages.get(name)
@@ -275,7 +274,7 @@ class Conffiles:
                 self._skipped.line(file, number)
 
     def _of_units(self, folders: set[str]) -> Iterator[tuple[str, Origin]]:
-        """List unit files and drop-ins, and add the folders of drop-ins."""
+        """Yield unit files and drop-ins; add the folders of drop-ins to `folders`."""
         found: dict[str, tuple[str, str]] = {}
         for top in self._sources.units:
             for entry in _entries(top):
@@ -304,27 +303,27 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_part(entry: os.DirEntry[str]) -> bool:
-    """Return whether this is a file, or a link to one in a folder of links to what counts."""
+    """Return whether an entry is a file, or in an `-enabled` folder a link to one."""
     is_of_links = os.path.dirname(entry.path).endswith(_OF_LINKS)  # noqa: PTH120 -- of thousands
     return entry.is_file(follow_symlinks=is_of_links)
 
 
 def _has_home(path: str, origin: Origin) -> bool:
-    """Return whether a file lies in a folder of its own program, in which others may be added."""
+    """Return whether a file lies in a folder of its program, whose other files are listed too."""
     is_shared = path.rpartition("/")[0] in config_mentions.SHARED
     return not origin.unit and not (origin.description.startswith(_NAMED_IN) and is_shared)
 
 
 def _is_regular(path: str) -> bool:
-    """Return whether there is a regular file, as far as it may be known."""
+    """Return whether there is a regular file; False also if access is denied."""
     return os.path.isfile(path)  # noqa: PTH113 -- of thousands of paths
 
 
 def _has_drop_ins(unit: str) -> bool:
-    """Return whether drop-ins may be for this: a unit, or all units of a type."""
+    """Return whether drop-ins may exist for a name: a unit, or all units of a type."""
     return is_unit(unit) or unit in TYPES
 
 
 def _is_own(entry: os.DirEntry[str]) -> bool:
-    """Return whether a unit file is written here; links are other names, masks or enablement."""
+    """Return whether a unit file was written here; links are aliases, masks or enablement."""
     return entry.is_file(follow_symlinks=False)

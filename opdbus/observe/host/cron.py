@@ -1,4 +1,4 @@
-"""Jobs of cron and anacron: what runs when, as whom."""
+"""Observer of the jobs of cron and anacron."""
 
 import os
 import pwd
@@ -22,7 +22,7 @@ from opdbus.platform.accounts import user_name
 from opdbus.state.object import Json
 from opdbus.state.watch import edits
 
-# How often what lies in a folder runs.
+# The schedule of the scripts in a folder.
 _FOLDERS: Final = {
     "cron.hourly": "every hour",
     "cron.daily": "every day",
@@ -30,29 +30,30 @@ _FOLDERS: Final = {
     "cron.monthly": "every month",
     "cron.yearly": "every year",
 }
-# As Debian's cron and its run-parts choose, and as those of cronie do.
+# File names that Debian's cron and run-parts accept, and those that cronie's accept.
 _DEBIAN: Final = re.compile("[A-Za-z0-9_-]+")
 _CRONIE: Final = re.compile(r"(?![.#]).*(?<!~)(?<!\.rpmsave)(?<!\.rpmorig)(?<!\.rpmnew)", re.DOTALL)
 _LEFT_BESIDE: Final = re.compile(r".*(?:[#,]|,v|\.(?:dpkg|ucf)-\w+|\.sw.|\.cfsaved)", re.DOTALL)
-# What distinguishes the programs of the two, which have one name on some systems.
+# Strings that distinguish the two programs, which have one name on some systems.
 _OF_CRONIE, _OF_DEBIAN = b"cronie", b"this crontab file will be ignored"
 _PROGRAMS: Final = ("cron", "crond", "anacron", "fcron", "bcron-start")
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _UNREAD: Final = "crontabs of users in /var/spool/cron are not read"
-# Far more than any job's file has, and than there are.
+# Far above the size of a crontab and the number of files.
 _MAX_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 2_000
 _MAX_LINES: Final = 5_000
 _SETTLE_SECONDS: Final = 0.1
 _MAX_PROGRAM_BYTES: Final = 1 << 20
-# Stands for all jobs of a file.
+# Represents all jobs of a file that only root may read.
 _CLOSED: Final = Job("", "", "", "")
 
 
 class _Dialect(NamedTuple):
-    """What the installed cron takes: names and modes of files, and whether it is surely Debian's.
+    """The rules of the installed cron: accepted names and modes of files.
 
-    Of the bits of a mode that are in `mask` a file has those of `mode`, if it is known which.
+    A file is refused if its mode bits in `mask` are not `mode`; `mask` is 0 if the rules are not
+    known.
     """
 
     names: re.Pattern[str]
@@ -61,23 +62,23 @@ class _Dialect(NamedTuple):
     mode: int = 0
 
 
-# As cron(8) of both have it: others may not write, and for cronie it is no program besides.
+# As in cron(8) of both: not writable by others; for cronie also not executable.
 _OF_DEBIANS: Final = _Dialect(_DEBIAN, is_debian=True, mask=0o022)
 _OF_CRONIES: Final = _Dialect(_CRONIE, mask=0o7533, mode=0o400)
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Observes the files of the system's cron."""
+    """Observer of the system's crontabs and cron folders."""
 
     etc: Path = Path("/etc")
     path: str = _PATH
-    # of the files
+    # the user id that must own the files
     owner: int = 0
 
     async def observe(self, report: Report) -> None:
-        """List all jobs whenever a file has changed; raises Absent."""
-        # accounts: cron refuses jobs of users that there are not
+        """List all jobs after each change of a file; raises Absent."""
+        # with passwd, since cron ignores the jobs of unknown users
         files = [str(self.etc / name) for name in ("crontab", "anacrontab", "passwd")]
         folders = [str(self.etc / name) for name in ("cron.d", *_FOLDERS)]
         async for _ in edits(files, folders, _SETTLE_SECONDS):
@@ -97,7 +98,7 @@ class Cron:
         return max((changed_at(str(path)) for path in paths if path.exists()), default=0.0)
 
     def _closed(self) -> Iterator[str]:
-        """Say which folders may not be looked into: hardened hosts close them."""
+        """Yield a sentence on folders that only root may read, as on hardened hosts."""
         folders = (self.etc / name for name in ("cron.d", *_FOLDERS))
         closed = [str(path) for path in folders if path.is_dir() and not _may_read(path)]
         if closed:
@@ -108,26 +109,26 @@ class Cron:
         return [path for path in found if path]
 
     def _dialect(self) -> _Dialect:
-        """Find out by its program which cron is installed."""
+        """Return the rules of the installed cron, recognised by strings in its program."""
         programs = self._programs()
         for program in programs:
             with suppress(OSError):
                 content, _ = read_at_most(Path(program), _MAX_PROGRAM_BYTES)
                 if _OF_CRONIE in content or _OF_DEBIAN in content:
                     return _OF_CRONIES if _OF_CRONIE in content else _OF_DEBIANS
-        # elsewhere it is called crond
+        # other distributions call it crond
         is_debian = any(Path(program).name == "cron" for program in programs)
         return _Dialect(_DEBIAN if is_debian else _CRONIE)
 
     def _list(self, skipped: Skipped) -> dict[str, dict[str, Json]]:
-        """Return jobs by their names; raises Absent where there is nothing of cron."""
+        """Return jobs by name; raises Absent if cron has no files here."""
         places = ("crontab", "anacrontab", "cron.d", *_FOLDERS)
         if not any((self.etc / name).exists() for name in places):
             raise Absent(f"there is no {self.etc}/crontab and no {self.etc}/cron.d")
         found: dict[str, dict[str, Json]] = {}
         times: Counter[str] = Counter()
         for name, file, job in self._jobs(self._dialect(), skipped):
-            # of several jobs with one program, each has a number
+            # jobs with the same program get a number
             unique = name
             while unique in found:
                 times[name] += 1
@@ -136,7 +137,7 @@ class Cron:
         return found
 
     def _jobs(self, dialect: _Dialect, skipped: Skipped) -> Iterator[tuple[str, Path, Job]]:
-        """Yield the name of each job, its file, and the job."""
+        """Yield the name, file and job of each job."""
         names = dialect.names
         tables = [path for path in _files(self.etc / "cron.d", names) if not path.is_dir()]
         for file in (self.etc / "crontab", *tables):
@@ -155,13 +156,13 @@ class Cron:
             yield f"{file} {name}", file, job
         for folder, schedule in _FOLDERS.items():
             for file in _files(self.etc / folder, names):
-                # other tools leave files beside these, which no run-parts runs
+                # run-parts ignores files that package managers and editors leave
                 is_left = _LEFT_BESIDE.fullmatch(file.name)
                 if not is_left and file.is_file() and os.access(file, os.X_OK):
                     yield str(file), file, Job("", schedule, "root", str(file))
 
     def _refused(self, file: Path, dialect: _Dialect) -> str:
-        """Say why cron takes nothing of a file, whatever is in it; empty if it takes it."""
+        """Return why cron ignores a whole file (owner, mode or links); empty if it does not."""
         try:
             link, status = file.lstat(), file.stat()
         except OSError:

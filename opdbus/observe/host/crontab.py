@@ -1,4 +1,4 @@
-"""Reads crontabs, see crontab(5) and anacrontab(5): when a command runs, in words."""
+"""Parser of crontabs and anacrontabs, with schedules in words; see crontab(5), anacrontab(5)."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from opdbus.observe.core.skipped import Skipped
 from opdbus.platform.lines import BLANKS, C_SPACES, split_lines, split_words
 
-# As cron has it, a number or the name of a month or day; its range is checked apart.
+# A number or the name of a month or day, as in cron; the range is checked separately.
 _ONE: Final = "(?:[0-9]{1,4}|[A-Za-z]{3})"
 _ITEM: Final = re.compile(
     rf"(?:\*|({_ONE})-({_ONE}))(?:/([0-9]{{1,4}}))?|({_ONE})|({_ONE})?~({_ONE})?"
@@ -30,30 +30,30 @@ _MONTHS: Final = (
     "January February March April May June July August September October November December".split()
 )
 _SHORT: Final = 3
-# The least and the greatest number of each field, and its names.
+# The lowest and highest number of each field, and its names.
 _FIELDS: Final[tuple[tuple[int, int, list[str]], ...]] = (
     (0, 59, []), (0, 23, []), (1, 31, []), (1, 12, _MONTHS), (0, 7, _DAYS),
 )  # fmt: skip
-# What comes before the program of a line of shell, with options and numbers of its own, and what
-# is none.
+# Words before the program in a shell command: wrappers, which may have options, then separators of
+# commands, and commands that are skipped.
 _BEFORE: Final = frozenset("if ! exec nice ionice chronic timeout env sudo time".split())
 _STEPS = re.compile(r"\$\([^)]{0,200}\)|&&|\|\||[;{}()|]|\bthen\b|\bdo\b")
 _SKIPPED: Final = frozenset("test [ [[ cd true command sleep fi done".split())
 _OPTION: Final = frozenset("-0123456789")
 _NO_PROGRAM: Final = frozenset("<>-$!]&")
 _ASSIGNED = re.compile(r"\w+=.*", re.DOTALL)
-# What cron hands to a command begins at a percent sign.
+# An unescaped percent sign begins the standard input of a command.
 _INPUT: Final = re.compile(r"(?<!\\)%")
-# More commands of one line than anybody writes.
+# The most commands of one line that are examined.
 _MAX_STEPS: Final = 50
-# Debian's cron counts to 10,000 behind the lines that crontab(1) once wrote at the beginning.
+# Debian's cron allows 10,000 lines after the header that crontab(1) once wrote.
 _MOST_OF_DEBIAN: Final = 10_003
 
 
 class Job(NamedTuple):
-    """A command and when it runs: as it is written, and in words.
+    """A command and its schedule, as written (`line`) and in words (`schedule`).
 
-    `zone` is the time zone that a crontab names; `ignored` says why cron does not run it.
+    `zone` is the time zone set in the crontab; `ignored` is the reason why cron ignores the job.
     """
 
     line: str
@@ -65,7 +65,7 @@ class Job(NamedTuple):
 
     @property
     def program(self) -> str:
-        """The program that it runs; what follows a percent sign is input for it."""
+        """Return the program; text after a percent sign is its input."""
         return program(_INPUT.split(self.command, maxsplit=1)[0])
 
 
@@ -77,11 +77,11 @@ def jobs(
     is_debian: bool = False,
     is_user: Callable[[str], bool] = bool,
 ) -> list[Job]:
-    """Return the jobs of a system's crontab, where each line names a user.
+    """Return the jobs of a system crontab, in which each line names a user.
 
-    `is_debian` follows Debian's cron: it ignores a whole file for a line that it does not
-    understand or that names no user, or for too many lines, and knows no empty values, no time
-    zones and no dash that keeps cron from logging.
+    With `is_debian`, the rules of Debian's cron apply: it ignores a whole file for a line that it
+    cannot parse or that names no existing user, or for too many lines. It has no empty values, time
+    zones, or dash that suppresses logging.
     """
     found: list[Job] = []
     zone = bad = ""
@@ -110,7 +110,7 @@ def jobs(
 
 
 def _variable(line: str, *, is_debian: bool) -> tuple[str, str] | None:
-    """Return the name and the value that a line sets; None for other lines."""
+    """Return the name and value that a line assigns; None for other lines."""
     name, is_set, value = line.partition("=")
     name, value = name.rstrip(C_SPACES), value.strip(C_SPACES)
     quote = name[:1] if name[:1] in {"'", '"'} else ""
@@ -128,26 +128,26 @@ def _has_space(text: str) -> bool:
 
 
 def _job(line: str, *, is_debian: bool) -> Job | None:
-    """Return the job of a line; None where cron would not understand it."""
-    # SUSE has a dash before those that are not to be logged
+    """Return the job of a line; None if cron could not parse it."""
+    # in SUSE's cron a leading dash suppresses logging
     line = line if is_debian else line.removeprefix("-")
     count = 1 if line.startswith("@") else len(_FIELDS)
     *when, rest = [*split_words(line, count), ""][: count + 1]
-    # without a user the command is taken for one
+    # if the user is missing, the command stands in its place
     user, *command = split_words(rest, 1) or [""]
     is_user = bool(user) and user[0] not in "*/"
     if len(when) < count or not is_user or not command:
         return None
     known = when[0] in _NICKNAMES if count == 1 else all(map(_is_field, when, _FIELDS))
     line = " ".join(when)
-    # a random number of Debian's begins with the least one
+    # in Debian's cron a random range needs its lower bound
     if not known or (is_debian and _OPEN.search(line)):
         return None
     return Job(line, in_words(line), user, *command)
 
 
 def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
-    """Return whether a list of numbers, ranges and names is one of a schedule."""
+    """Return whether a comma-separated list of numbers, ranges and names is valid for a field."""
     least, most, names = limits
     short = {name[:_SHORT].lower() for name in names}
 
@@ -165,8 +165,8 @@ def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
 
 
 def anacron_jobs(text: str, path: Path, skipped: Skipped) -> Iterator[tuple[str, Job]]:
-    """Yield the jobs of an anacrontab, each with its identifier."""
-    # a line goes on after a backslash; the numbers of the others stay
+    """Yield the identifiers and jobs of an anacrontab."""
+    # a backslash continues a line; line numbers count the file's own lines
     for number, row in _continued(split_lines(text)):
         line = row.strip(BLANKS)
         name, is_set, _ = line.partition("=")
@@ -204,7 +204,7 @@ def _period(period: str) -> str:
 
 
 def in_words(when: str) -> str:
-    """Say when five fields, or a nickname, let a command run; unusual fields stay as they are."""
+    """Return a schedule in words; unusual fields stay as they are."""
     if when.startswith("@"):
         return _NICKNAMES.get(when.lower(), when)
     minute, hour, day, month, weekday = when.split()
@@ -230,7 +230,7 @@ def _joined(days: str, time: str) -> str:
 
 
 def _time(minute: str, hour: str) -> str:
-    """Say at which time of a day: `at 03:10`, `every 5 minutes`, `every hour at minute 17`."""
+    """Return the time of day in words: `at 03:10`, `every 5 minutes`, `every hour at minute 17`."""
     hours = _numbers(hour)
     if minute.isdecimal() and hours and len(hours) <= 4:
         return "at " + ", ".join(f"{int(one):02}:{int(minute):02}" for one in hours)
@@ -253,7 +253,7 @@ def _step(field: str, unit: str) -> str:
 
 
 def _numbers(field: str) -> list[str]:
-    """Return the numbers of a list; nothing for other fields."""
+    """Return the numbers of a comma-separated list; empty for other fields."""
     parts = field.split(",")
     return parts if all(part.isdecimal() and len(part) <= 2 for part in parts) else []
 
@@ -263,7 +263,7 @@ def _day_of_month(field: str) -> str:
 
 
 def _named(field: str, names: list[str], first: int) -> str:
-    """Write the numbers and short names of days or months out; ranges as `Monday to Friday`."""
+    """Return a field with full names of days or months; ranges as `Monday to Friday`."""
 
     def one(part: str) -> str:
         if part.isdecimal() and first <= int(part) < len(names) + first:
@@ -275,7 +275,7 @@ def _named(field: str, names: list[str], first: int) -> str:
 
 
 def program(command: str) -> str:
-    """Return what a command line runs, without the tests and changes of folder before it."""
+    """Return the program that a command line runs, after any tests and changes of folder."""
     for step in _STEPS.split(command)[:_MAX_STEPS]:
         words = [word for word in split_words(step) if not _ASSIGNED.fullmatch(word)]
         is_wrapped = bool(words) and words[0] in _BEFORE

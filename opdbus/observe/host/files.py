@@ -1,4 +1,4 @@
-"""Configuration files: which differ from their package, and when they change; never contents."""
+"""Observer of configuration files: changes and differences from their packages; never contents."""
 
 import asyncio
 import hashlib
@@ -19,16 +19,16 @@ from opdbus.observe.host.conffiles import Conffiles, Listing, Origin, Sources
 from opdbus.state.object import Json
 from opdbus.state.watch import Watch
 
-# Larger files are not hashed; in one reading, no more than so many bytes in all.
+# Larger files are not hashed; in one pass, at most this many bytes are hashed in all.
 _MAX_BYTES: Final = 4 << 20
 _MAX_ALL_BYTES: Final = 256 << 20
 _SECONDS: Final = 60.0
-# Events within this time are read together.
+# Events within this time are handled together.
 _SETTLE_SECONDS: Final = 0.3
 
 
 class _Digests(NamedTuple):
-    """Of a file's content, when the file had this signature."""
+    """Hashes of a file's content, and the file's signature when it was read."""
 
     signature: tuple[int, ...]
     sha256: str
@@ -36,16 +36,16 @@ class _Digests(NamedTuple):
 
 
 class Examiner:
-    """Looks at files; in a thread, and in one at a time. Unchanged ones are not read again."""
+    """Reader of file properties; blocking, for one thread at a time. Skips unchanged content."""
 
     def __init__(self) -> None:
-        # where the files come from that it looked at
+        # origins of the files examined so far
         self.origins: dict[str, Origin] = {}
         self._known: dict[str, _Digests] = {}
         self._left = _MAX_ALL_BYTES
 
     def examine(self, origins: Mapping[str, Origin]) -> dict[str, dict[str, Json]]:
-        """Return the properties of each file."""
+        """Return the properties of files by path; reads changed content, up to a total limit."""
         self._left = _MAX_ALL_BYTES
         self.origins |= origins
         is_open = _Folders()
@@ -55,7 +55,7 @@ class Examiner:
         }
 
     def forget(self, others: Collection[str]) -> None:
-        """Forget all files but some."""
+        """Drop all files but `others`."""
         self.origins = {path: known for path, known in self.origins.items() if path in others}
         self._known = {path: known for path, known in self._known.items() if path in others}
 
@@ -98,20 +98,20 @@ class Examiner:
         if not known or known.signature != signature:
             content, _ = read_at_most(Path(path), _MAX_BYTES)
             self._left -= len(content)
-            md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()  # as dpkg has it
+            md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()  # dpkg's sum
             known = _Digests(signature, hashlib.sha256(content).hexdigest(), md5)
             self._known[path] = known
         return known
 
 
 class _Folders:
-    """Which folders everybody may look into: a file in another one is not for everybody."""
+    """Cached permissions of folders: files are read only if all users may reach them."""
 
     def __init__(self) -> None:
         self._are_open = {"/": True}
 
     def are_open(self, path: str) -> bool:
-        """Return whether all folders on the way to a file are open."""
+        """Return whether all users may enter each folder on the way to a file."""
         is_link = os.path.islink(path)  # noqa: PTH114 -- see above
         return self._is_open(os.path.dirname(os.path.realpath(path) if is_link else path))  # noqa: PTH120 -- see above
 
@@ -124,7 +124,7 @@ class _Folders:
 
 
 def _told(origin: Origin) -> dict[str, Json]:
-    """Return what is known of a file without looking at it."""
+    """Return the properties that come from the file's origin alone."""
     told: dict[str, Json] = {"description": origin.description}
     if origin.package:
         told["package"] = origin.package
@@ -139,17 +139,17 @@ def _time(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
-        return ""  # no year of ours
+        return ""  # not a year that datetime supports
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where configuration files are named."""
+    """Observer of configuration files."""
 
     sources: Sources = field(default_factory=Sources)
 
     async def observe(self, report: Report) -> None:
-        """List files, and look again at those that change; raises Absent and LostSource."""
+        """List files and follow their changes; raises Absent and LostSource."""
         conffiles, examiner = Conffiles(self.sources), Examiner()
         listing = await in_thread(conffiles.list, _SECONDS)
         while True:
@@ -163,9 +163,9 @@ class Files:
 async def _follow(
     report: Report, conffiles: Conffiles, examiner: Examiner, watch: Watch, watched: Listing
 ) -> Listing:
-    """Report files until others are to be watched, and return those."""
+    """Report files until others must be watched; return the new listing."""
     changed: set[str] | None = set(watched.origins)
-    # again, since files may have been named before there was a watch
+    # list again: files may have changed before they were watched
     listing = await in_thread(conffiles.list, _SECONDS)
     is_first = True
     allowance = Allowance()
@@ -175,7 +175,7 @@ async def _follow(
         new = {p: o for p, o in listing.origins.items() if p in changed or o != before[p]}
         known = examiner.origins
         gone = {p: o for p, o in known.items() if p not in new} if is_first else {}
-        # their package says something else of these, or nothing any more
+        # the package of these has changed
         others = {p for p in new if known.get(p, new[p]) != new[p]}
         others |= {p for p in gone if gone[p].package}
         told_by = {p: conffiles.status if p in others else p for p in (*new, *gone)}
@@ -191,7 +191,7 @@ async def _follow(
         report.skip("file", listing.skipped)
         await asyncio.sleep(allowance.rest(time.monotonic() - started))
         change = await watch.change(_SETTLE_SECONDS)
-        # until then a file may be new, and what dpkg says of it old
+        # during a package run a file may be new while dpkg's database is old
         await report.causes.run_over()
         changed = change and change.paths
         listing = await in_thread(conffiles.list, _SECONDS)
@@ -201,7 +201,7 @@ async def _follow(
 def _tell(
     report: Report, found: Mapping[str, Mapping[str, Json]], times: Mapping[str, float]
 ) -> None:
-    """Report files, each with the package run during which it was changed."""
+    """Report files with the package run in which they changed as the cause."""
     for path, at in times.items():
         if path in found:
             report.put("file", path, found[path], report.causes.run(at))
@@ -210,7 +210,7 @@ def _tell(
 
 
 def _changed_at(told_by: Mapping[str, str]) -> dict[str, float]:
-    """Return when what tells of files was changed: a file itself, or what names it."""
+    """Return when each file changed, by the modification time of the file that shows the change."""
     return {path: changed_at(other) for path, other in told_by.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the host itself is: its name, time, language, distribution, kernel and hardware."""
+"""Observer of facts about the host: name, time, language, distribution, kernel and hardware."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,19 +15,19 @@ from opdbus.observe.systemd.pid1 import Pid1
 from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.state.watch import changes
 
-# Services that set the clock by the network; at most one of them runs.
+# Services that synchronize the clock; at most one of them runs.
 _CLOCKS: Final = tuple(
     f"{name}.service"
     for name in "systemd-timesyncd chrony chronyd ntpsec ntpd ntp openntpd".split()
 )
-# What writes several files does it within this time.
+# Several files written within this time are one change.
 _SETTLE_SECONDS: Final = 0.2
-# Without systemd, before it is looked for again.
+# The interval of attempts to reach systemd.
 _RETRY_SECONDS: Final = 60.0
 
 
 class _Told(NamedTuple):
-    """What systemd knows: the hypervisor or container, what sets the clock; None if unknown."""
+    """Virtualization and time service as systemd reports them; None if unknown, "" for none."""
 
     virtualization: str | None = None
     clock: str | None = None
@@ -35,12 +35,12 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostItself:
-    """Observes the host through its files and through systemd; starts no other service for it."""
+    """Observer of the host through files and systemd; activates no other service."""
 
     root: Path = Path("/")
 
     async def observe(self, report: Report) -> None:
-        """Report all facts, and again when a file changes, or what sets the clock."""
+        """Report all facts after each change of a file or of the time service."""
         while True:
             try:
                 async with pid1.connected() as systemd:
@@ -85,7 +85,7 @@ class HostItself:
 
 
 async def _ask(systemd: Pid1) -> _Told:
-    """Ask systemd; units that it does not know are not loaded for it."""
+    """Query systemd; the query loads no units."""
     values = await systemd.own_properties()
     clocks = await systemd.active(_CLOCKS)
     return _Told(str(values.get("Virtualization", "")), clocks[0].name if clocks else "")

@@ -15,7 +15,7 @@ from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 
 Facts: TypeAlias = dict[str, Json]
-# A change of one of these files changes a fact.
+# The facts are read again when one of these files changes.
 FILES: Final = (
     *("etc/hostname", "etc/machine-info", "etc/os-release", "etc/locale.conf"),
     *("etc/default/locale", "etc/vconsole.conf", "etc/default/keyboard", "etc/localtime"),
@@ -49,15 +49,15 @@ _OF_LOCALE: Final = (
     "etc/locale.conf", "etc/default/locale", "etc/default/keyboard", "etc/vconsole.conf",
 )  # fmt: skip
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-# The kernel's, before it is given one.
+# The kernel's host name before one is set.
 _NO_NAME: Final = "(none)"
 
 
 def hostname(root: Path, skipped: Skipped) -> Facts:
-    """Return the host's name, and how its administrator describes it."""
+    """Return the host name, and the administrator's description in machine-info."""
     lines = map(_plain, split_lines(text_of(root / "etc/hostname", skipped=skipped)))
     name = next((line for line in lines if line and not line.startswith("#")), "")
-    # without the file: the name that the network or the hypervisor gave
+    # without the file: the name from the network or the hypervisor
     name = name or _plain(text_of(root / "proc/sys/kernel/hostname", skipped=skipped))
     info = _taken(_assignments(root / "etc/machine-info", skipped), _MACHINE_INFO)
     is_known = name not in {"", _NO_NAME}
@@ -68,7 +68,7 @@ def hostname(root: Path, skipped: Skipped) -> Facts:
 
 
 def time(root: Path, service: str | None, skipped: Skipped) -> Facts:
-    """Return the time zone and what sets the clock; `service` is "" for none, None if unknown."""
+    """Return time zone and time service; `service` is "" for none, None if unknown."""
     adjusted = map(_plain, split_lines(text_of(root / "etc/adjtime", skipped=skipped)))
     facts: Facts = {
         "timezone": time_zone.found(root, _zone_setting(root, skipped), skipped) or "unknown",
@@ -76,7 +76,7 @@ def time(root: Path, service: str | None, skipped: Skipped) -> Facts:
     }
     if service is not None:
         facts["ntp_service"] = service or "none"
-    # other services do not tell every user
+    # only timesyncd reports synchronization in a file that all may read
     if service in {"", _TIMESYNCD}:
         is_synchronized = (root / "run/systemd/timesync/synchronized").exists()
         facts["ntp_synchronized"] = bool(service) and is_synchronized
@@ -88,7 +88,7 @@ def time(root: Path, service: str | None, skipped: Skipped) -> Facts:
 
 
 def locale(root: Path, skipped: Skipped) -> Facts:
-    """Return the language and the keyboard."""
+    """Return the language and the keyboard layout."""
     files = [root / name for name in _OF_LOCALE]
     newer, older, keyboard, console = (_assignments(path, skipped) for path in files)
     language = newer or older
@@ -118,7 +118,7 @@ def system(root: Path, skipped: Skipped) -> Facts:
 
 
 def _end_of_support(root: Path, facts: Mapping[str, str]) -> str:
-    """Find the end of support in the table of the package distro-info-data."""
+    """Return the end of support from the table of the package distro-info-data; else empty."""
     name = facts.get("id", "")
     if not name.isalnum():
         return ""
@@ -128,7 +128,7 @@ def _end_of_support(root: Path, facts: Mapping[str, str]) -> str:
 
 
 def _zone_setting(root: Path, skipped: Skipped) -> str:
-    """Return the time zone that a file beside the clock's own names; empty if none does."""
+    """Return the time zone that a file other than /etc/localtime names; empty if none does."""
     lines = split_lines(text_of(root / "etc/timezone", skipped=skipped))
     old = _assignments(root / "etc/sysconfig/clock", skipped)
     names = (*map(_plain, lines[:1]), old.get("ZONE", ""), old.get("TIMEZONE", ""))
@@ -136,18 +136,18 @@ def _zone_setting(root: Path, skipped: Skipped) -> str:
 
 
 def _taken(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """Return what is set of some variables, by our names."""
+    """Return the variables that have values, by field name."""
     return {name: values[key] for key, name in names.items() if values.get(key)}
 
 
 def _assignments(path: Path, skipped: Skipped) -> dict[str, str]:
-    """Read NAME=value lines, quoted as a shell has them."""
+    """Return the variables of a file with shell-quoted NAME=value lines."""
     found: dict[str, str] = {}
     for number, row in enumerate(split_lines(text_of(path, skipped=skipped)), 1):
         line = _plain(row)
         name, _, value = line.partition("=")
         if _NAME.fullmatch(name) and "=" in line:
-            # secrets first: without its quotes one may look harmless
+            # redact first: without its quotes a secret may go unrecognised
             found[name] = _unquoted(redact_text(value))
         elif line and line[0] not in "#;":
             skipped.line(path, number)
@@ -155,12 +155,12 @@ def _assignments(path: Path, skipped: Skipped) -> dict[str, str]:
 
 
 def _plain(line: str) -> str:
-    """Return a line without the white space around it, also of a file with returns."""
+    """Return a line without surrounding white space and carriage returns."""
     return line.strip(f"{BLANKS}\r\n")
 
 
 def _unquoted(value: str) -> str:
     try:
         return " ".join(shlex.split(value))
-    except ValueError:  # a quotation mark without its partner
+    except ValueError:  # an unbalanced quotation mark
         return value

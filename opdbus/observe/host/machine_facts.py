@@ -11,7 +11,7 @@ from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.host.host_facts import Facts
 from opdbus.platform.lines import join_words, split_lines, strip_blanks
 
-# Bits of /proc/sys/kernel/tainted, as the kernel's admin guide numbers them.
+# By the bits of /proc/sys/kernel/tainted; see the kernel's admin guide.
 _TAINTS: Final = {
     0: "a proprietary module was loaded",
     1: "a module was loaded by force",
@@ -30,7 +30,7 @@ _TAINTS: Final = {
     14: "a soft lockup happened",
     15: "the kernel was patched while running",
 }
-# In /sys/class/dmi/id, all readable without privileges; serial numbers are not.
+# Files in /sys/class/dmi/id that all users may read; those of serial numbers are not.
 _DMI: Final = {
     "sys_vendor": "vendor",
     "product_name": "product",
@@ -38,22 +38,22 @@ _DMI: Final = {
     "bios_version": "firmware_version",
     "bios_date": "firmware_date",
 }
-# How the kernels of different machines begin the line of a processor: x86, Arm, RISC-V, POWER,
-# LoongArch and MIPS as `processor : 0`, s390 as `processor 0: version = ...`, ARC in brackets.
+# The first line of a processor in /proc/cpuinfo. x86, Arm, RISC-V, POWER, LoongArch and MIPS have
+# `processor : 0`, s390 `processor 0: version = ...`, ARC a number in brackets.
 _PROCESSOR: Final = re.compile("processor[ \t]*+\\[?([0-9]{0,5})\\]?[ \t]*+:[ \t]*+([0-9]{0,5}).*")
-# What names a processor, in this order: where there is none, what is left says nothing of it.
+# Keys of a processor's name in /proc/cpuinfo, in order of precedence.
 _MODELS: Final = (
     "model name", "cpu model", "Model Name", "cpu", "Processor", "uarch", "vendor_id", "Hardware",
 )  # fmt: skip
-# What those files call boards, where no table of the firmware does.
+# Keys of a board's name in /proc/cpuinfo, for machines without DMI tables.
 _BOARDS: Final = ("Model", "machine", "system type", "platform")
-# Of 64 bits.
+# A 64-bit number.
 _MAX_DIGITS: Final = 20
 _MEMORY = re.compile("^MemTotal:[ \t]*([0-9]{1,18}) kB", re.MULTILINE | re.ASCII)
 
 
 def kernel(root: Path, skipped: Skipped) -> Facts:
-    """Return the kernel's release and its warnings."""
+    """Return the kernel's release, version and taints."""
     folder = root / "proc/sys/kernel"
     release, version = (strip_blanks(text_of(folder / name)) for name in ("osrelease", "version"))
     taints = _taints(folder / "tainted", skipped)
@@ -71,7 +71,7 @@ def kernel(root: Path, skipped: Skipped) -> Facts:
 
 
 def hardware(root: Path, virtualization: str | None, skipped: Skipped) -> Facts:
-    """Return what the machine is; `virtualization` is "" for none, None if unknown."""
+    """Return hardware facts; `virtualization` is "" for none, None if unknown."""
     processors = text_of(root / "proc/cpuinfo", skipped=skipped)
     described = _described(processors)
     facts: Facts = {**_product(root, described), **_firmware(root)}
@@ -99,13 +99,13 @@ def _described(processors: str) -> dict[str, str]:
 
 
 def _count(processors: str) -> int:
-    """Count the processors of /proc/cpuinfo; 0 where none is numbered."""
+    """Return the number of processors in /proc/cpuinfo; 0 if none has a number."""
     rows = map(_PROCESSOR.fullmatch, split_lines(processors))
     return len({row[1] or row[2] for row in rows if row} - {""})
 
 
 def _online(root: Path, skipped: Skipped) -> int:
-    """Count the processors of a list such as `0-3,8`; 0 where there is none."""
+    """Return the number of processors in a list such as `0-3,8`; 0 if there is none."""
     path = root / "sys/devices/system/cpu/online"
     count = 0
     for part in strip_blanks(text := text_of(path, skipped=skipped)).split(","):
@@ -123,7 +123,7 @@ def _online(root: Path, skipped: Skipped) -> int:
 def _product(root: Path, processors: Mapping[str, str]) -> dict[str, str]:
     folder = root / "sys/class/dmi/id"
     found = {name: strip_blanks(text_of(folder / file)) for file, name in _DMI.items()}
-    # boards without such a table name themselves in the device tree
+    # boards without DMI tables have a name in the device tree
     tree = text_of(root / "proc/device-tree/model").strip("\0\n ")
     board = next((processors[key] for key in _BOARDS if processors.get(key)), "")
     found["product"] = found["product"] or tree or board
@@ -149,7 +149,7 @@ def _description(facts: Mapping[str, object]) -> str:
 
 
 def _taints(path: Path, skipped: Skipped) -> list[str] | None:
-    """Return the kernel's warnings, those without a name by their bit; None if unknown."""
+    """Return the kernel's taints, unnamed ones as `bit N`; None if unknown."""
     text = strip_blanks(text_of(path, skipped=skipped))
     if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
         if text:

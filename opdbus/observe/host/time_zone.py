@@ -1,4 +1,4 @@
-"""The host's time zone: what /etc/localtime is, by its link or by its content."""
+"""The host's time zone, from the link or the content of /etc/localtime."""
 
 import os
 import re
@@ -15,10 +15,10 @@ _CLOCK: Final = "etc/localtime"
 _ZONES: Final = "usr/share/zoneinfo"
 _IN_ZONES: Final = "zoneinfo/"
 _ZONE: Final = re.compile("[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,3}")
-# What a file of a zone begins with, see tzfile(5); the largest of 2026 has 4 KiB.
+# The beginning of a zone file, see tzfile(5); the largest of 2026 has 4 KiB.
 _SIGNATURE: Final = b"TZif"
 _MAX_BYTES: Final = 64 << 10
-# Copies of all zones, with and without leap seconds.
+# Folders with copies of all zones, with and without leap seconds.
 _COPIES: Final = frozenset({"posix", "right"})
 _MAX_LINKS: Final = 10
 _MAX_DEPTH: Final = 4
@@ -26,10 +26,9 @@ _UNIVERSAL: Final = ("UTC", "Etc/UTC")
 
 
 def found(root: Path, setting: str, skipped: Skipped) -> str:
-    """Return the zone; empty where nothing says which one it is.
+    """Return the time zone; empty if it cannot be found.
 
-    `setting` is what another file calls it. It counts where the clock's own file does not
-    contradict it.
+    `setting` is the zone that another file names. It is used unless /etc/localtime contradicts it.
     """
     setting = setting if _ZONE.fullmatch(setting) else ""
     if zone := _linked(root):
@@ -50,7 +49,7 @@ def found(root: Path, setting: str, skipped: Skipped) -> str:
 
 
 def _linked(root: Path) -> str:
-    """Return the zone that a link, or a link that it leads to, names."""
+    """Return the zone that /etc/localtime links to, also through other links; else empty."""
     path = root / _CLOCK
     with suppress(OSError):
         for _ in range(_MAX_LINKS):
@@ -79,7 +78,10 @@ def _same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iter
 
 
 def _may_be(root: Path, setting: str, content: bytes) -> bool:
-    """Return whether a file may be an older copy of a zone: it ends with the same rule."""
+    """Return whether content may be an older copy of a zone, by the rule at its end.
+
+    True also on a host without zone files.
+    """
     try:
         zone, _ = read_at_most(root / _ZONES / setting, _MAX_BYTES)
     except OSError:
@@ -88,12 +90,12 @@ def _may_be(root: Path, setting: str, content: bytes) -> bool:
 
 
 def _rule(content: bytes) -> bytes:
-    """Return the rule for the time after all that a file lists, such as CET-1CEST,M3.5.0."""
+    """Return the POSIX TZ rule at the end of a zone file, such as CET-1CEST,M3.5.0."""
     return content.rstrip(b"\n").rpartition(b"\n")[2] if content.endswith(b"\n") else b""
 
 
 def _best(root: Path, zones: set[str]) -> str:
-    """Return of names for the same zone the one that people choose from."""
+    """Return one of several names of a zone; names in zone1970.tab or zone.tab come first."""
     for table in ("zone1970.tab", "zone.tab"):
         rows = (line.split("\t") for line in split_lines(text_of(root / _ZONES / table)))
         if listed := sorted(zones & {row[2] for row in rows if len(row) > 2}):

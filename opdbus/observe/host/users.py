@@ -1,4 +1,4 @@
-"""Accounts and groups, from /etc/passwd and /etc/group; passwords are not looked at."""
+"""Observer of accounts and groups, from /etc/passwd and /etc/group; passwords are not read."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +16,17 @@ from opdbus.platform.lines import C_SPACES, split_lines, split_words, strip_blan
 from opdbus.state.object import Json
 from opdbus.state.watch import changes
 
-# Ids of people begin here, as in login.defs of all large distributions; `nobody` is not one.
+# The first id of users in login.defs of all large distributions; `nobody` is not a user.
 _FIRST_PERSON: Final = 1000
 _NOBODY: Final = 65534
-# Programs in the place of a shell that end, or do one thing, instead of taking commands.
+# Login shells that exit or run a single action instead of taking commands.
 _NO_SHELLS: Final = frozenset("nologin false true sync halt shutdown poweroff".split())
 # useradd writes several files one after another.
 _SETTLE_SECONDS: Final = 0.2
 _MAX_ENTRIES: Final = MAX_OBJECTS // 2
-# Names in one list: a group of all students need not be listed in full.
+# The most names in one list: a group may have all users of a university.
 _MAX_LISTED: Final = 500
-# Numbers of lines that are named.
+# The most line numbers in one status message.
 _MAX_NAMED: Final = 5
 _MAX_ID: Final = (1 << 32) - 1
 _ACTION: Final = re.compile(r"\[[^\[\]]*\]")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class _Account(NamedTuple):
-    """A line of passwd, without what stands for the password."""
+    """A line of passwd, without the password field."""
 
     uid: int
     gid: int
@@ -46,14 +46,14 @@ class _Account(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A line of group, without what stands for the password."""
+    """A line of group, without the password field."""
 
     gid: int
     members: list[str]
 
 
 class _Listing(NamedTuple):
-    """All accounts and groups, and what could not be listed."""
+    """All accounts and groups, and what was left out or skipped."""
 
     accounts: _Objects
     groups: _Objects
@@ -63,10 +63,10 @@ class _Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Observes the accounts of the host's own files.
+    """Observer of the accounts in the host's own files.
 
-    Accounts of a directory server are not listed: asking for all of them may take for ever, and
-    the service has no network. The status says so.
+    Accounts of a directory server are not listed: enumerating them may take for ever, and the
+    service has no network. The status mentions them.
     """
 
     passwd: Path = Path("/etc/passwd")
@@ -75,7 +75,7 @@ class Users:
     sudoers: Path = Path("/etc/sudoers")
 
     async def observe(self, report: Report) -> None:
-        """List all whenever one of the files has changed; raises Absent."""
+        """List all accounts and groups after each change of a file; raises Absent."""
         files = (self.passwd, self.group, self.switch, self.sudoers)
         async for _ in changes(*files, settle=_SETTLE_SECONDS):
             changed = max(changed_at(str(path)) for path in (self.passwd, self.group))
@@ -83,7 +83,7 @@ class Users:
             report.busy(found.limits)
             report.skip("account", found.skipped)
             cause = report.causes.run(changed) if report.has_listed("account") else ""
-            # accounts name their groups, which are there first
+            # groups first: accounts refer to them
             report.replace("group", found.groups, cause)
             report.replace("account", found.accounts, cause)
 
@@ -104,7 +104,7 @@ class Users:
         )
 
     def _elsewhere(self, skipped: Skipped) -> Iterator[str]:
-        """Say where else accounts, groups and rights come from."""
+        """Yield sentences on other sources of accounts, groups and rights."""
         switch = _switch(self.switch, skipped)
         made: list[str] = []
         for what, database, file in (
@@ -113,7 +113,7 @@ class Users:
         ):
             sources = switch.get(database, {"files", "compat"})
             if database == "group":
-                # it brings the groups of one account
+                # the source of the supplementary groups of an account
                 sources = sources | switch.get("initgroups", set())
             if names := sorted(sources - {"files", "compat", "systemd"}):
                 yield f"{what} of {', '.join(names)} are not listed, only those of {file}"
@@ -129,11 +129,11 @@ class Users:
 
 
 def _switch(path: Path, skipped: Skipped) -> dict[str, set[str]]:
-    """Return the sources of each database that nsswitch.conf(5) names."""
+    """Return the sources of each database in nsswitch.conf(5)."""
     found: dict[str, set[str]] = {}
     for number, line in enumerate(split_lines(text_of(path, skipped=skipped)), 1):
         plain = line.partition("#")[0].translate(_TO_BLANKS)
-        # in brackets: what becomes of an answer
+        # actions in brackets are not sources
         name, *sources = split_words(_ACTION.sub(" ", plain.replace(":", " ", 1))) or [""]
         if sources:
             found[name] = set(sources)
@@ -143,7 +143,7 @@ def _switch(path: Path, skipped: Skipped) -> dict[str, set[str]]:
 
 
 def _included(path: Path) -> list[int]:
-    """Return the numbers of the lines that include or exclude accounts of others."""
+    """Return the numbers of lines that include or exclude accounts of other sources."""
     rows = enumerate(split_lines(text_of(path)), 1)
     return [number for number, line in rows if line.lstrip(C_SPACES)[:1] in ("+", "-")]
 
@@ -160,13 +160,13 @@ def _group(_password: str, gid: str, members: str = "") -> _Group:
 
 
 def _joined_group(entries: Sequence[_Group]) -> _Group:
-    """Return a group that may have several lines: all members of its number belong to it."""
+    """Return a group of one or more lines; members of lines with the first line's id are merged."""
     own = (group.members for group in entries if group.gid == entries[0].gid)
     return _Group(entries[0].gid, list(dict.fromkeys(chain.from_iterable(own))))
 
 
 def _number(text: str) -> int:
-    """Return an id as strtoul(3) reads it."""
+    """Return an id as strtoul(3) parses it; raises ValueError if it is not one."""
     digits = text.lstrip(C_SPACES).removeprefix("+")
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(_MAX_ID))
     if not is_number or int(digits) > _MAX_ID:
@@ -177,21 +177,22 @@ def _number(text: str) -> int:
 def _entries(
     path: Path, read: Callable[..., T], limits: list[str], skipped: Skipped
 ) -> dict[str, list[T]]:
-    """Return the entries of a file by name, as the C library reads them: the first one counts.
+    """Return the entries of a file by name, in the order of the file; parsed as by the C library.
 
-    The last field may have colons. `limits` gets what is left out, `skipped` what is bad.
+    The first entry of a name comes first and counts. The last field may contain colons. Names
+    beyond the maximum are noted in `limits`, invalid lines in `skipped`.
     """
     found: dict[str, list[T]] = {}
     most = _FIELDS[read]
     for number, line in enumerate(split_lines(text_of(path, skipped=skipped)), 1):
         plain = line.lstrip(C_SPACES)
-        # old files include others with + and -
+        # + and - include or exclude entries of other sources
         if not plain or plain[0] in "+-#":
             continue
         name, *rest = plain.split(":", most)
         try:
             entry = read(*rest)
-        except (TypeError, ValueError):  # too few fields, or no number
+        except (TypeError, ValueError):  # too few fields, or an invalid number
             entry = None
         if entry is None or not name:
             skipped.line(path, number)
@@ -202,7 +203,7 @@ def _entries(
     return dict(list(found.items())[:_MAX_ENTRIES])
 
 
-# Of a line, how many fields follow the name.
+# The number of fields after the name.
 _FIELDS: Final[Mapping[Callable[..., object], int]] = {_account: 6, _group: 3}
 
 
@@ -223,7 +224,7 @@ def _described_accounts(accounts: Mapping[str, _Account], groups: Mapping[str, _
 def _properties(
     name: str, account: _Account, group: str, groups: Sequence[str]
 ) -> Mapping[str, Json]:
-    # what follows the name are rooms and telephones: personal, and they tell nothing of the host
+    # the rest of the field has rooms and telephone numbers: personal data, not facts of the host
     full_name = strip_blanks(account.gecos.split(",")[0])
     facts = {
         "uid": account.uid,
@@ -237,7 +238,7 @@ def _properties(
         "administrator": account.uid == 0 or not ADMINISTRATORS.isdisjoint([group, *groups]),
     }
     facts["type"] = _type(account.uid, facts)
-    # for most system accounts it only repeats the name
+    # for most system accounts the full name only repeats the name
     if full_name not in {"", name}:
         facts["full_name"] = full_name
         facts["description"] = f"{full_name}, {facts['type']}"
@@ -245,7 +246,7 @@ def _properties(
 
 
 def _type(uid: int, facts: Mapping[str, Json]) -> str:
-    """Say in words what an account may do, without what is usual for its type."""
+    """Return an account's type in words, with rights that are unusual for the type."""
     if uid == 0:
         return "superuser"
     words = ["system account" if facts["system"] else "user account"]

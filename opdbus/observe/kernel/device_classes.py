@@ -1,4 +1,4 @@
-"""What sorts of devices are called in plain words, by the numbers and names of the kernel."""
+"""Plain names for classes of PCI, USB and block devices."""
 
 from pathlib import Path
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from opdbus.observe.core.file_reading import text_of
 from opdbus.platform.lines import strip_blanks
 
-# By the first hexadecimal digits of a class, the longer ones first, see pci_ids.h.
+# By the leading hexadecimal digits of the PCI class (see pci_ids.h). The longest match wins.
 _PCI: Final = {
     "0101": "IDE storage controller", "0106": "SATA storage controller", "0108": "NVMe disk",
     "0104": "RAID controller", "01": "storage controller", "0280": "wireless network card",
@@ -17,14 +17,14 @@ _PCI: Final = {
     "0c": "serial bus controller", "0d": "wireless controller", "10": "encryption controller",
     "11": "signal processing controller", "12": "processing accelerator",
 }  # fmt: skip
-# By the class, or the class and the protocol, of a device or of one of its interfaces.
+# By the class, or the class and the protocol, of a device or one of its interfaces.
 _USB: Final = {
     "01": "audio device", "02": "communication device", "0301": "keyboard", "0302": "mouse",
     "03": "input device", "06": "camera", "07": "printer", "08": "storage device", "09": "hub",
     "0b": "smart card reader", "0d": "security device", "0e": "camera", "11": "billboard",
     "e001": "Bluetooth adapter", "e0": "wireless adapter",
 }  # fmt: skip
-# By what the names of block devices begin with.
+# By the beginning of a block device's name.
 _BLOCK: Final = {
     "loop": "loop device", "sr": "optical drive", "md": "software RAID", "zram":
     "compressed memory", "ram": "memory disk", "nbd": "network block device", "rbd":
@@ -32,7 +32,7 @@ _BLOCK: Final = {
     "mtdblock": "flash memory", "pmem": "persistent memory", "bcache": "cached disk",
     "zd": "ZFS volume",
 }  # fmt: skip
-# What made a mapped device, by the beginning of its id.
+# By the beginning of the device-mapper uuid.
 _MAPPED: Final = {
     "LVM-": "logical volume",
     "CRYPT-": "encrypted volume",
@@ -40,24 +40,24 @@ _MAPPED: Final = {
 }
 _ROTATING: Final = {"0": "solid state disk", "1": "hard disk"}
 _TELLING: Final = ("sd", "hd", "nvme")
-# Hypervisors say of all their disks that they turn.
+# Hypervisors report their disks as rotational.
 _VIRTUAL: Final = ("virtual", "qemu", "vbox", "vmware", "msft")
 _LONGEST: Final = 4
 
 
 def of_pci(number: str) -> str:
-    """Return what a PCI class such as `030000` is called; empty if it has no name."""
+    """Return the plain name of a PCI class such as `030000`; empty if it has none."""
     lengths = range(_LONGEST, 1, -2)
     return next((_PCI[number[:length]] for length in lengths if number[:length] in _PCI), "")
 
 
 def of_usb(number: str, protocol: str) -> str:
-    """Return what a class of a USB device or interface is called; empty if it has no name."""
+    """Return the plain name of a USB class, of a device or an interface; empty if it has none."""
     return _USB.get(number + protocol) or _USB.get(number, "")
 
 
 def of_block(name: str, disk: Path, *, is_partition: bool) -> str:
-    """Return what a block device is called; `disk` is the folder of the whole one."""
+    """Return the plain name of a block device; `disk` is the sysfs folder of the whole disk."""
     if is_partition:
         return "partition"
     if name.startswith("dm-"):

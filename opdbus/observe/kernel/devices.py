@@ -1,4 +1,4 @@
-"""Devices of the host: PCI, USB, and block devices such as disks and partitions."""
+"""Observer of devices: PCI, USB, and block devices such as disks and partitions."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from opdbus.observe.kernel.uevents import CAUSE, Uevents
 from opdbus.platform.lines import join_words
 from opdbus.state.object import Json
 
-# Of each kind: the folder in /sys. More of one kind than any host has are left out.
+# The sysfs folder of each kind.
 _FOLDERS: Final = {"pci": "bus/pci/devices", "usb": "bus/usb/devices", "block": "class/block"}
 _MAX_DEVICES: Final = 5_000
 _EVENT_SECONDS: Final = 60.0
@@ -35,20 +35,20 @@ Properties = dict[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Lists all devices at first, and again when the kernel says that one has changed."""
+    """Observer of devices; lists all of them again after each kernel event."""
 
     events: Uevents = field(default_factory=Uevents)
     sys: Path = Path("/sys")
     databases: tuple[Path, ...] = PLACES
-    # of devices by what they are called in the database: what it says of them
+    # By the device's name in the hardware database: its properties there.
     known: LookupCache[str, Mapping[str, str]] = field(default_factory=lambda: LookupCache({}))
-    # of the newest listing, and of the newest reading of a database
+    # From the last listing ("device") and the last read of the database ("database").
     skipped: dict[str, Skipped] = field(default_factory=dict)
 
     async def observe(self, report: Report) -> None:
         """Follow the host's devices; raises Absent and LostSource."""
         cause, named = "", frozenset[str]()
-        # one event a minute of each device is told, where nothing else tells of it
+        # Events without a change in properties are reported at most once a minute for each device.
         told = Seldom(_EVENT_SECONDS)
         with self.events.follow(*_FOLDERS) as events:
             while True:
@@ -65,7 +65,7 @@ class Devices:
                 cause = CAUSE
 
     def _list(self) -> dict[str, dict[str, Properties]]:
-        """Return the devices of each kind by name; raises Absent."""
+        """Return the properties of devices by kind and name; raises Absent."""
         if not (self.sys / "class").is_dir():
             raise Absent(f"there is no {self.sys}/class")
         paths = {k: files_in(self.sys / folder)[:_MAX_DEVICES] for k, folder in _FOLDERS.items()}
@@ -80,7 +80,7 @@ class Devices:
         }
 
     def _look_up(self, paths: Iterable[Path]) -> None:
-        """Find what the database says; it is read for new devices only."""
+        """Update the vendor and model names; the database is read only if there are new devices."""
         wanted = {name for path in paths if (name := _database_name(path))}
         if self.known.lacks(wanted):
             self.skipped["database"] = skipped = Skipped()
@@ -103,7 +103,7 @@ class Devices:
         )
 
     def _usb(self, path: Path) -> Properties:
-        if ":" in path.name:  # an interface of one
+        if ":" in path.name:  # an interface of a device
             return {}
         said = self.known.get(_database_name(path), {})
         interfaces = [
@@ -132,7 +132,7 @@ def _limits(found: Mapping[str, Mapping[str, Properties]]) -> Iterator[str]:
 
 
 def _block(path: Path, skipped: Skipped) -> Properties:
-    """Describe a block device; one that has no hardware and nothing in it is none."""
+    """Return the properties of a block device; none if it is hidden or an empty virtual device."""
     size = _attribute(path, "size")
     sectors = _number(size)
     if sectors is None and size:
@@ -146,7 +146,7 @@ def _block(path: Path, skipped: Skipped) -> Properties:
     found = {
         "type": device_classes.of_block(path.name, disk, is_partition=is_part),
         "size_gb": None if sectors is None else round(sectors * _SECTOR_BYTES / 1e9, 3),
-        # of a virtual disk it is a number
+        # virtio disks have a number here
         "vendor": "" if is_part or made_by.startswith("0x") else made_by,
         "model": "" if is_part else _attribute(path / "device", "model"),
         "label": _attribute(path / "dm", "name"),
@@ -161,7 +161,7 @@ def _block(path: Path, skipped: Skipped) -> Properties:
 
 
 def _described(found: Mapping[str, Json], size: str = "") -> Properties:
-    """Leave out what is not known, and say in one line what it is."""
+    """Return the properties that have values, with a one-line description in front."""
     names = (found.get(key) for key in ("vendor", "model", "label", "file"))
     name = " ".join(str(value) for value in names if value)
     words = [name, str(found["type"]), str(found.get("class", "")), size]
@@ -172,7 +172,7 @@ def _described(found: Mapping[str, Json], size: str = "") -> Properties:
 
 
 def _database_name(path: Path) -> str:
-    """Return by what the database knows a device; empty for what it does not know."""
+    """Return the device's key in the hardware database; empty if it is not listed there."""
     if vendor := _attribute(path, "idVendor"):
         return f"usb:v{vendor.upper()}p{_attribute(path, 'idProduct').upper()}:"
     alias = _attribute(path, "modalias")
@@ -205,7 +205,7 @@ def _link(path: Path) -> str:
 
 
 def _parent(path: Path) -> str:
-    """Return the next PCI or USB device on the way to a device, such as its controller or hub."""
+    """Return the nearest PCI or USB ancestor of a device, such as its controller or hub."""
     return next(
         (above.name for above in path.resolve().parents if _ADDRESS.fullmatch(above.name)), ""
     )
@@ -216,5 +216,5 @@ def _number(text: str) -> int | None:
 
 
 def observer(events: Uevents) -> Observer:
-    """Make the observer, with the events that it shares with others."""
+    """Return the observer; other observers share `events`."""
     return Observer("devices", "devices", Devices(events).observe)

@@ -1,4 +1,4 @@
-"""File systems: where they are mounted, how large they are, and how full."""
+"""Observer of mounted file systems: their mount points, sizes and usage."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -16,9 +16,9 @@ from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.state.object import Json
 
 _MINUTE: Final = 60.0
-# However often units fail, it is looked no more often than this.
+# The shortest interval between measurements that failing units cause.
 _FAILURES_SECONDS: Final = 5.0
-# Places that are named in the status.
+# Mount points named in one status message.
 _MAX_NAMED: Final = 3
 _NETWORK: Final = frozenset(
     "nfs nfs4 cifs smb3 ceph glusterfs 9p virtiofs afs lustre beegfs ocfs2 gfs2 fuse.sshfs"
@@ -40,7 +40,7 @@ _PURPOSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileSystems:
-    """Observes what is mounted, and at intervals how full it is."""
+    """Observer of mounts and their usage; measures at each change and every `interval` seconds."""
 
     mountinfo: Path = Path("/proc/self/mountinfo")
     interval: float = _MINUTE
@@ -48,7 +48,7 @@ class FileSystems:
     measure: space.Measure = space.measure
 
     async def observe(self, report: Report) -> None:
-        """Follow the mounts of systemd, or without it those that this process sees."""
+        """Follow the mounts that systemd lists; without systemd, those that this process sees."""
         try:
             async with pid1.connected() as systemd:
                 await self._follow(report, SystemdMounts(systemd, self.mountinfo, report).follow())
@@ -66,7 +66,7 @@ class FileSystems:
                     news.set()
 
         async def tell() -> None:
-            # a restart rounds nothing anew
+            # continue from the stored steps, so that a restart changes no rounded value
             told = await report.stored("mount")
             gauge = space.Gauge(self.mountinfo, self.patience, self.measure, told=told)
             await news.wait()
@@ -80,7 +80,7 @@ class FileSystems:
                     await news.wait()
 
         async def look_after_failures() -> None:
-            # that one is full may be why a unit has failed
+            # a full file system may be the reason why a unit has failed
             while True:
                 await report.causes.has_failed.wait()
                 report.causes.has_failed.clear()
@@ -93,12 +93,12 @@ class FileSystems:
 def _described(
     mounts: Sequence[Mount], measured: Mapping[str, Mapping[str, Json]]
 ) -> dict[str, dict[str, Json]]:
-    """Return what each mount is; how full a file system is, of one of its mounts alone.
+    """Return the facts of each mount; only one mount of a file system has the usage.
 
-    That is the one of the whole file system, or else that with the shortest path.
+    The mount of the whole file system has it, or else the mount with the shortest path.
     """
     whole: dict[str, Mount] = {}
-    # where a sandbox hides one of them, another may be measured
+    # a sandbox may hide one mount of a file system: prefer one that was measured
     for mount in sorted(mounts, key=lambda m: ("size_gb" not in measured[m.path], *_rank(m))):
         whole.setdefault(_file_system(mount), mount)
     found = {}
@@ -111,7 +111,7 @@ def _described(
 
 
 def _file_system(mount: Mount) -> str:
-    """Return what mounts of one file system have in common."""
+    """Return a key that all mounts of one file system share."""
     if mount.device:
         return mount.device
     is_of_device = mount.source.startswith("/dev/") and mount.source != "/dev/root"
@@ -123,7 +123,7 @@ def _rank(mount: Mount) -> tuple[bool, int, str]:
 
 
 def _facts(mount: Mount, first: Mount) -> dict[str, Json]:
-    """Return what a mount is; `first` is the mount that stands for its file system."""
+    """Return the facts of a mount; `first` is the mount that represents its file system."""
     description = mount.description or _PURPOSES.get(mount.path, "")
     part: dict[str, Json] = {"root": mount.root} if mount.root not in {"", "/"} else {}
     if first.path != mount.path:
@@ -143,7 +143,7 @@ def _facts(mount: Mount, first: Mount) -> dict[str, Json]:
 
 
 def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
-    """Name the mounts that could not be measured, and say why."""
+    """Return a message that names the mounts that could not be measured, with the reasons."""
     places: dict[str, list[str]] = {}
     for path, facts in measured.items():
         if reason := facts.get("not_measured") or ("answers" in facts and "it does not answer"):

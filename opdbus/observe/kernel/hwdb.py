@@ -1,4 +1,4 @@
-"""The hardware database of udev, hwdb.bin: what vendors and models are called, see hwdb(7)."""
+"""Reader of udev's hardware database, hwdb.bin: names of vendors and models; see hwdb(7)."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -9,27 +9,27 @@ from typing import Final, NamedTuple
 from opdbus.observe.core.file_reading import read_at_most
 from opdbus.observe.core.skipped import Skipped
 
-# The first that there is counts, as for systemd.
+# In order of precedence, as in systemd: only the first file that exists is read.
 PLACES: Final = tuple(
     Path(folder, "hwdb.bin")
     for folder in "/etc/systemd/hwdb /etc/udev /usr/lib/systemd/hwdb /usr/lib/udev".split()
 )
-# That of 2026 has 13 MiB.
+# The file of 2026 has 13 MiB.
 _MAX_BYTES: Final = 64 << 20
 _SIGNATURE: Final = b"KSLPHHRH"
-# Sizes of the header, of nodes, of children and of values; where the root is.
+# The header has the sizes of nodes, children and values, and the offset of the root.
 _HEADER: Final = struct.Struct("<8s16xQQQQQ")
 _NODE: Final = struct.Struct("<QB7xQ")
 _CHILD: Final = struct.Struct("<B7xQ")
 _VALUE: Final = struct.Struct("<QQ")
 _MAX_TEXT: Final = 512
-# Steps of one search: a broken database may lead in circles.
+# Nodes visited in one lookup: a corrupt database may contain cycles.
 _MAX_STEPS: Final = 50_000
 _WILD: Final = frozenset("*?[")
 
 
 class _Node(NamedTuple):
-    """Where a node of the tree continues: its own letters, its children and its values."""
+    """A node of the trie: its prefix, children (next character, offset) and values (key, value)."""
 
     prefix: str
     children: list[tuple[str, int]]
@@ -37,7 +37,7 @@ class _Node(NamedTuple):
 
 
 class Database:
-    """A hardware database in memory. What is broken in it is not found."""
+    """A hardware database in memory. Corrupt parts yield no results."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -48,7 +48,7 @@ class Database:
 
     @classmethod
     def read(cls, places: tuple[Path, ...] = PLACES, skipped: Skipped | None = None) -> "Database":
-        """Read the first file that there is; an empty database where there is none."""
+        """Read the first file that exists; return an empty database if there is none."""
         for path in places:
             try:
                 content, is_cut = read_at_most(path, _MAX_BYTES)
@@ -61,21 +61,21 @@ class Database:
         return cls(b"")
 
     def find(self, modalias: str) -> Mapping[str, str]:
-        """Return what is known of a device, such as ID_VENDOR_FROM_DATABASE."""
+        """Return the properties of a device, such as ID_VENDOR_FROM_DATABASE."""
         if not self._root:
             return {}
         self._steps = 0
         found: dict[str, str] = {}
         try:
             for key, value in self._matching(self._root, "", modalias):
-                # names begin with a blank
+                # keys begin with a space
                 found[self._text(key)[1:]] = self._text(value)
         except (struct.error, IndexError, OverflowError, RecursionError):
             return {}
         return found
 
     def _matching(self, offset: int, before: str, wanted: str) -> Iterator[tuple[int, int]]:
-        """Yield the values of all patterns that begin with `before` and match what is wanted."""
+        """Yield the values of matching patterns below a node; `before` is the pattern above it."""
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise IndexError
@@ -111,6 +111,6 @@ class Database:
 
 
 def _may_match(pattern: str, wanted: str) -> bool:
-    """Return whether what stands before the first wildcard of a pattern fits."""
+    """Return whether the part of a pattern before its first wildcard matches."""
     literal = next((at for at, char in enumerate(pattern) if char in _WILD), len(pattern))
     return wanted.startswith(pattern[:literal])

@@ -1,4 +1,4 @@
-"""The kernel: loaded modules, parameters that it was started with, settings of sysctl.d."""
+"""Observer of the kernel: loaded modules, command line parameters and sysctl settings."""
 
 import asyncio
 import re
@@ -22,17 +22,17 @@ from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import edits
 
-# No event tells of a setting that is changed.
+# The kernel reports no event when a setting changes.
 _SYSCTL_SECONDS: Final = 600.0
 _SETTLE_SECONDS: Final = 0.1
-# While a module is being loaded or removed: no event tells of the end.
+# Polling intervals while a module is being loaded or removed: no event reports the end.
 _LOADING_SECONDS: Final = (0.1, 0.2, 0.5, 2.0, 10.0)
 _MAX_MODULES: Final = 5_000
 _MAX_PARAMETERS: Final = 500
 _WORD = re.compile('(?:[^ \t\n\v\f\r"]|"[^"]*"?)+')
-# What follows is for the first program.
+# Parameters after this are passed to init.
 _END: Final = "--"
-# How a module taints the kernel, by the letters in /proc/modules.
+# By the taint letters in /proc/modules.
 _TAINTS: Final = {
     "P": "proprietary", "O": "from outside the kernel", "F": "loaded by force", "C": "from staging",
     "E": "unsigned", "K": "live patch", "N": "a test",
@@ -43,13 +43,13 @@ _COOKIE: Final = 71
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Observes the kernel through /proc."""
+    """Observer of the kernel's modules, parameters and settings in /proc."""
 
     events: Uevents = field(default_factory=Uevents)
     root: Path = Path("/")
 
     async def observe(self, report: Report) -> None:
-        """Follow modules and settings; parameters stay as long as the kernel runs."""
+        """Follow modules and settings; parameters are read once."""
         settings = Sysctls(self.root, is_apart=_is_apart(self.events.passed))
         with self.events.follow("module") as events:
             report.busy(self._limits(events))
@@ -71,7 +71,7 @@ class Kernel:
             cause = CAUSE
 
     async def _until_loaded(self, report: Report, cause: str) -> None:
-        """Report the modules, and again until none of them is on its way."""
+        """Report the modules; poll until none of them is being loaded or removed."""
         for seconds in (*_LOADING_SECONDS, 0.0):
             skipped = Skipped()
             path = self.root / "proc/modules"
@@ -92,7 +92,7 @@ class Kernel:
     ) -> dict[str, dict[str, dict[str, Json]]]:
         return {
             "parameter": parameters(text_of(self.root / "proc/cmdline", skipped=skipped)),
-            # these two are read again at once, and say then what they skip
+            # both are read again at once by their followers, which report what they skip
             "module": modules(text_of(self.root / "proc/modules")),
             "sysctl": settings.read(names),
         }
@@ -138,7 +138,7 @@ async def _read(
 
 
 def _tell(report: Report, found: Mapping[str, dict[str, Json]], names: AbstractSet[str]) -> None:
-    """Report settings that the state file names from now on, or no longer, for that reason."""
+    """Report settings that the state file has begun or ceased to name, with that as the cause."""
     known = report.names("sysctl")
     for name in sorted(names & (found.keys() ^ known)):
         if name in found:
@@ -150,7 +150,7 @@ def _tell(report: Report, found: Mapping[str, dict[str, Json]], names: AbstractS
 def modules(
     text: str, path: Path = Path("/proc/modules"), skipped: Skipped | None = None
 ) -> dict[str, dict[str, Json]]:
-    """Return the modules of /proc/modules that are loaded, without what counts their use."""
+    """Return the live modules of /proc/modules by name, without their use counts."""
     found: dict[str, dict[str, Json]] = {}
     for number, line in enumerate(split_lines(text)[:_MAX_MODULES], 1):
         row = split_words(line)
@@ -170,9 +170,9 @@ def modules(
 
 
 def parameters(line: str) -> dict[str, dict[str, Json]]:
-    """Return the parameters of a command line by name, without its secrets.
+    """Return the parameters of a kernel command line by name, with secrets redacted.
 
-    They are hidden before it is split: what makes a word a secret may be the word before.
+    The line is redacted before it is split: a word may be secret because of the word before it.
     """
     words = _WORD.findall(redact_text(line))[:_MAX_PARAMETERS]
     values: dict[str, list[str]] = {}
@@ -196,17 +196,17 @@ def _parameter(name: str, values: list[str]) -> dict[str, Json]:
 
 
 def _is_apart(passed: socket.socket | None) -> bool:
-    """Return whether a socket that systemd passed is of another network than ours."""
+    """Return whether the socket that systemd passed is of another network namespace than ours."""
     if passed is None:
         return False
     with socket.socket(socket.AF_UNIX) as ours:
         try:
             theirs = passed.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
             return theirs != ours.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
-        except OSError:  # an old kernel: only a service in a sandbox is passed a socket
+        except OSError:  # an old kernel: only a sandboxed service is passed a socket
             return True
 
 
 def observer(events: Uevents) -> Observer:
-    """Make the observer, with the events that it shares with others."""
+    """Return the observer; other observers share `events`."""
     return Observer("kernel", "kernel", Kernel(events).observe)

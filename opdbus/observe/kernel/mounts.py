@@ -1,4 +1,4 @@
-"""Which file systems are mounted: what systemd knows, or what this process sees."""
+"""Lists of mounted file systems, from systemd or from /proc/self/mountinfo."""
 
 import asyncio
 import re
@@ -19,40 +19,40 @@ from opdbus.platform.lines import split_lines
 
 _MOUNT: Final = f"{pid1.NAME}.Mount"
 _SUFFIX: Final = ".mount"
-# What systemd mounts before anything else, and has no unit for.
+# Mounted by systemd before all else; they have no units.
 _EARLY: Final = ("/run", "/dev/shm")  # noqa: S108 -- observed, not written
-# Interfaces of the kernel, and of programs, that look like file systems and hold no files.
+# File systems that are interfaces of the kernel or of programs and hold no files.
 _NO_FILES: Final = frozenset(
     "autofs bdev binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl"
     " fuse.gvfsd-fuse fuse.lxcfs fuse.portal fuse.snapfuse hugetlbfs mqueue nsfs proc pstore ramfs"
     " rpc_pipefs securityfs selinuxfs smackfs sysfs tracefs".split()
 )
-# Kinds that containers and services mount for themselves in these folders.
+# Types that containers and services mount for themselves, and the folders where they do.
 _OWN_KINDS: Final = frozenset({"overlay", "tmpfs"})
 _OWN_FOLDERS: Final = re.compile(
     r"/(run|dev|sys|proc|var/lib/(containerd|containers|docker|incus|kubelet|lxc|lxd|rancher))/"
 )
 _OWN_TEMPORARY: Final = "/systemd-private-"
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
-# Far more than people have; a host of containers may have thousands of bind mounts.
+# A host with containers may have thousands of bind mounts.
 MAX_MOUNTS: Final = 1000
 
 
 class Mount(NamedTuple):
-    """A mounted file system; its options are those of the host, not of our sandbox."""
+    """A mounted file system; the options are the host's, not those of this service's sandbox."""
 
     path: str
     source: str
     fstype: str
     options: str
     description: str = ""
-    # which folder of the file system it shows, and the number of the device that this is on
+    # the folder of the file system that is mounted, and the device's number (`major:minor`)
     root: str = ""
     device: str = ""
 
     @property
     def has_files(self) -> bool:
-        """Whether it holds files of the host, and is not a service's own."""
+        """Return whether the mount holds files of the host and is not private to a service."""
         if self.fstype in _NO_FILES or not self.path.startswith("/"):
             return False
         is_own = self.fstype in _OWN_KINDS and _OWN_FOLDERS.match(self.path)
@@ -66,9 +66,9 @@ def parsed(
     path: Path = Path("/proc/self/mountinfo"),
     skipped: Skipped | None = None,
 ) -> dict[int, Mount]:
-    """Return the mounts of /proc/PID/mountinfo by their ids, in order.
+    """Return the mounts of a mountinfo file by mount id, in order.
 
-    `of_superblock` leaves out the options of the place: in a sandbox they are the sandbox's.
+    `of_superblock` leaves out the options of the mount point, which in a sandbox are the sandbox's.
     """
     found = {}
     for line_number, line in enumerate(split_lines(mountinfo), 1):
@@ -88,11 +88,11 @@ def parsed(
 
 
 async def seen_by_us(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mount]]:
-    """Yield what is mounted as this process sees it, at once and after each change."""
+    """Yield the mounts that this process sees, at once and after each change."""
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
     with mountinfo.open("rb") as file, select.epoll() as poll:
-        # the file is always readable: a change is reported as an exceptional event
+        # the file is always readable: epoll reports a change as an exceptional event
         with suppress(PermissionError):  # a plain file, in tests
             poll.register(file, select.EPOLLPRI | select.EPOLLERR)
         loop.add_reader(poll.fileno(), changed.set)
@@ -104,7 +104,7 @@ async def seen_by_us(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mou
                 text = await in_thread(partial(text_of, mountinfo, skipped=skipped))
                 found = parsed(text, path=mountinfo, skipped=skipped)
                 report.skip("mount", skipped)
-                # where two are mounted on one place, the last one hides the other
+                # of several mounts on one path, the last hides the others
                 yield list({mount.path: mount for mount in found.values()}.values())
                 await changed.wait()
         finally:
@@ -112,7 +112,7 @@ async def seen_by_us(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mou
 
 
 class SystemdMounts:
-    """What is mounted as systemd knows it.
+    """The mounts that systemd lists.
 
     A service sees its own mounts, most of them read-only; systemd sees those of the host.
     """
@@ -121,11 +121,11 @@ class SystemdMounts:
         self._systemd = systemd
         self._report = report
         self._mountinfo = mountinfo
-        # by the path of the unit on the bus
+        # by the D-Bus path of the unit
         self._known: dict[str, Mount] = {}
 
     async def follow(self) -> AsyncGenerator[list[Mount]]:
-        """Yield what is mounted, at once and after each change."""
+        """Yield the mounts, at once and after each change."""
         listed = map(pid1.of_manager, ("UnitNew", "UnitRemoved"))
         await self._systemd.subscribe(*listed, f"member='PropertiesChanged',arg0='{_MOUNT}'")
         yield await self._list()
@@ -136,7 +136,7 @@ class SystemdMounts:
                 yield await self._list()
 
     async def _list(self) -> list[Mount]:
-        """Ask for mounted units, and read those that are new: reading others would load them."""
+        """Return the active mounts; reads new units only: reading an unloaded unit loads it."""
         units = (await self._systemd.active([f"*{_SUFFIX}"]))[:MAX_MOUNTS]
         there_are = {unit.path for unit in units}
         self._known = {path: mount for path, mount in self._known.items() if path in there_are}
@@ -154,12 +154,12 @@ class SystemdMounts:
 
 
 def with_roots(mounts: Iterable[Mount], seen: Iterable[Mount]) -> Iterator[Mount]:
-    """Add to mounts which folder of which device each shows, where this process sees the same."""
+    """Add the root folder and device to each mount that this process sees too."""
     places = {(mount.path, mount.fstype): mount for mount in seen}
     for mount in mounts:
         same = places.get((mount.path, mount.fstype))
         if same and is_same(mount, same):
-            # a service with temporary files of its own sees another folder of the file system
+            # a service with PrivateTmp sees another folder of the same file system
             root = "" if _OWN_TEMPORARY in same.root else same.root
             yield mount._replace(root=root, device=same.device)
         else:
@@ -167,8 +167,8 @@ def with_roots(mounts: Iterable[Mount], seen: Iterable[Mount]) -> Iterator[Mount
 
 
 def is_same(mount: Mount, seen: Mount) -> bool:
-    """Return whether a mount of systemd and one that we see are of one file system."""
-    # what the kernel mounts at boot is /dev/root, and systemd says which device that is
+    """Return whether a mount of systemd and one that this process sees show one file system."""
+    # the kernel lists the root file system as /dev/root; systemd names the device
     return seen.fstype == mount.fstype and seen.source in {mount.source, "/dev/root"}
 
 
@@ -180,7 +180,7 @@ def _of_unit(values: Mapping[str, object], unit: Loaded) -> Mount:
     path, source, fstype, options = (
         str(values.get(key, "")) for key in ("Where", "What", "Type", "Options")
     )
-    # systemd's own description of a mount is its place
+    # systemd describes a mount by its path unless the unit has a description
     return Mount(
         path, source, fstype, options, "" if unit.description == path else unit.description
     )

@@ -1,4 +1,4 @@
-"""How large and how full file systems are; one that does not answer delays no other."""
+"""Sizes and usage of file systems; one that does not answer does not delay the others."""
 
 import asyncio
 import errno
@@ -13,24 +13,24 @@ from opdbus.observe.kernel.mounts import MAX_MOUNTS, Mount, is_same, parsed
 from opdbus.platform.lines import split_lines, split_words
 from opdbus.state.object import Json
 
-# A file system that takes longer does not answer.
+# A file system that takes longer counts as unresponsive.
 ANSWER_SECONDS: Final = 3.0
-# How full is rounded to steps, so that not every write is a change. A step is left when the real
-# value is more than half a step and the margin away from it.
+# Usage in percent is rounded to steps, so that not every write is a change. A step is kept until
+# the value is more than half a step plus the margin away from it.
 _STEP: Final = 5
 _MARGIN: Final = 1.0
-# Less than this is not full: nothing is rounded up to 100%.
+# From this percentage on, a file system is reported as 100% used. Less is never rounded up to 100%.
 _FULL: Final = 99.5
-# Inodes are shown only where they are about to run out.
+# Inode usage in percent from which it is reported.
 _MANY_INODES: Final = 80
-# Images that are made full.
+# Read-only images are always full.
 _IMAGES: Final = frozenset("squashfs erofs iso9660 udf cramfs".split())
-# The file system itself fails, in contrast to a place that may not be looked at.
+# Errors of the file system itself, in contrast to denied access.
 _FAULTS: Final = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN})
 
 
 class Space(NamedTuple):
-    """The bytes that a file system has, and what is used of it and of its inodes in percent."""
+    """The size of a file system in bytes, and the usage of blocks and inodes in percent."""
 
     size: int
     used: float
@@ -38,16 +38,16 @@ class Space(NamedTuple):
 
 
 class UnreachableMount(Exception):
-    """What we see at a place is not what is mounted there on the host."""
+    """A mount whose path shows another mount to this process, since a sandbox hides it."""
 
 
-# Measures a mount; the other argument is what we see mounted, by the ids of the mounts.
+# Measures a mount. The mapping has the mounts that this process sees, by mount id.
 Measure: TypeAlias = Callable[[Mount, Mapping[int, Mount]], Space]
 
 
 def measure(mount: Mount, seen: Mapping[int, Mount]) -> Space:
-    """Measure a file system; raises OSError, and Hidden where a sandbox shows another one."""
-    # what is mounted at a place may change between two calls: both are of one descriptor
+    """Return the usage of a mount; raises OSError, and UnreachableMount if a sandbox hides it."""
+    # one descriptor for both calls: the path may lead to another mount in between
     descriptor = os.open(mount.path, os.O_PATH | os.O_CLOEXEC)
     try:
         shown = seen.get(_mount_id(descriptor))
@@ -59,7 +59,7 @@ def measure(mount: Mount, seen: Mapping[int, Mount]) -> Space:
     used = found.f_blocks - found.f_bfree
     return Space(
         found.f_blocks * found.f_frsize,
-        # as in `df`: what is reserved for root is neither used nor free
+        # as in `df`: blocks reserved for root are neither used nor free
         _percent(used, used + found.f_bavail),
         _percent(found.f_files - found.f_ffree, found.f_files),
     )
@@ -76,7 +76,7 @@ def _percent(part: int, whole: int) -> float:
 
 
 class Gauge:
-    """Measures mounts; `told` is what was told of each last, whose steps it keeps."""
+    """Usage meter of mounts; `told` has the facts last reported by path, whose rounding is kept."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Gauge:
         self._seconds = seconds
         self._measure = measure
         self._told = told
-        # paths that have not answered yet, perhaps never will: only one thread waits for each
+        # paths without an answer yet: each blocks at most one thread, perhaps for ever
         self._asked: set[str] = set()
 
     async def read(self, mounts: Iterable[Mount]) -> dict[str, Mapping[str, Json]]:
-        """Return what was measured of each mount, by its path."""
+        """Return the facts of each mount by path; never waits longer than `seconds` for one."""
         wanted = {mount.path: mount for mount in mounts}
         seen = parsed(await in_thread(lambda: text_of(self._mountinfo)))
         measured = await asyncio.gather(*(self._one(mount, seen) for mount in wanted.values()))
@@ -129,7 +129,7 @@ class Gauge:
 
     def _facts(self, mount: Mount, found: Space) -> Mapping[str, Json]:
         if not found.size:
-            return {}  # some servers do not tell
+            return {}  # some file servers report no size
         told = self._told.get(mount.path, {})
         facts: dict[str, Json] = {"size_gb": _gigabytes(found.size)}
         if mount.fstype not in _IMAGES:
@@ -140,7 +140,7 @@ class Gauge:
 
 
 def _step(used: float, before: Json) -> int:
-    """Return the closest step; that of before as long as it is nearly as close."""
+    """Return usage rounded to a step; the step before is kept while it is within the margin."""
     if used >= (_FULL - _MARGIN if before == 100 else _FULL):
         return 100
     if isinstance(before, int) and before != 100 and abs(used - before) <= _STEP / 2 + _MARGIN:

@@ -1,4 +1,4 @@
-"""Settings of the kernel that sysctl.d(5) or the state file names: what they are, and should be."""
+"""Kernel settings named by sysctl.d(5) or the state file, with current and configured values."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -15,16 +15,16 @@ from opdbus.state.object import Json
 from opdbus.state.redact import redact
 from opdbus.state.secret_text import REDACTED
 
-# A file of an earlier folder replaces one of the same name in a later one.
+# In order of precedence: a file hides files of the same name in later folders.
 FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 _LINKED: Final = "etc/sysctl.conf"
 _BLANKS: Final = " \t\n\r"
 _WILD = re.compile(r"[*?\[]")
-# Each namespace has its own: a service in a sandbox does not see those of the host.
+# Settings of namespaces: a sandboxed service sees its own values, not the host's.
 _OF_NAMESPACES = re.compile(
     r"(?:net|user|fs/mqueue)/.*|kernel/(?:shm\w*|msg\w*|sem|auto_msgmni|hostname|domainname)"
 )
-# Such as that of TCP Fast Open.
+# Such as the key of TCP Fast Open.
 _KEY: Final = "_key"
 _HIDDEN: Final = "the service has its own value of this in its sandbox"
 _MAX_BYTES: Final = 1 << 20
@@ -35,7 +35,7 @@ _MAX_MATCHES: Final = 500
 
 
 class _Wanted(NamedTuple):
-    """What a file wants a setting to be."""
+    """The value that a configuration file assigns to a setting, and the path of the file."""
 
     value: str
     file: str
@@ -46,37 +46,37 @@ _NO_FILE: Final = _Wanted("", "")
 
 @dataclass(frozen=True, slots=True)
 class Sysctls:
-    """Where the settings are. `is_apart` says that we are in namespaces of our own."""
+    """Reader of kernel settings. `is_apart`: this process has its own namespaces."""
 
     root: Path = Path("/")
     is_apart: bool = False
 
     @property
     def folders(self) -> list[str]:
-        """The folders whose files name settings."""
+        """Return the folders with sysctl.d files."""
         return [str(self.root / folder / "sysctl.d") for folder in FOLDERS]
 
     @property
     def file(self) -> str:
-        """The file that a link in one of the folders leads to on many hosts.
+        """Return the path of /etc/sysctl.conf, to which sysctl.d often has a symbolic link.
 
-        Without such a link nothing reads it when the host boots.
+        The file is read at boot only through such a link.
         """
         return str(self.root / _LINKED)
 
     def read(
         self, others: Collection[str] = (), skipped: Skipped | None = None
     ) -> dict[str, dict[str, Json]]:
-        """Return all settings that files or `others` name, by their names with dots."""
+        """Return all settings that files or `others` name, by dotted name."""
         paths = (path for path in map(_path, sorted(others)) if "/" in path and _is_path(path))
         named = dict.fromkeys(paths, _NO_FILE)
         wanted = dict([*{**named, **self._wanted(skipped or Skipped())}.items()][:_MAX_SETTINGS])
         return {_dotted(path): self._properties(path, each) for path, each in wanted.items()}
 
     def _wanted(self, skipped: Skipped) -> Mapping[str, _Wanted]:
-        """Return what is wanted, by path: the last line counts, and names count before patterns.
+        """Return the configured values by path: the last line counts, and names precede patterns.
 
-        That is also so for a line that wants a setting to be left alone.
+        The same holds for a line that excludes a setting from patterns.
         """
         last: dict[str, _Wanted | None] = {}
         for file in self._files():
@@ -95,7 +95,7 @@ class Sysctls:
         return {path: each for path, each in matching.items() if path not in excluded} | named
 
     def _files(self) -> Iterator[Path]:
-        """Yield the files in the order in which they are applied."""
+        """Yield the files in the order in which systemd-sysctl applies them."""
         found: dict[str, Path] = {}
         for folder in map(Path, self.folders):
             for path in files_in(folder):
@@ -104,7 +104,7 @@ class Sysctls:
         yield from files
 
     def _matches(self, pattern: str) -> list[str]:
-        """Return the settings that a pattern means; itself where they are not those of the host."""
+        """Return the settings that match a pattern, or the pattern if the sandbox hides them."""
         if self._is_hidden(pattern):
             return [pattern]
         top = self.root / "proc/sys"
@@ -146,14 +146,14 @@ class Sysctls:
 
 
 def _assignments(text: str, file: Path, skipped: Skipped) -> Iterator[tuple[str, str | None]]:
-    """Yield settings by their paths and values; None for what patterns shall not mean."""
+    """Yield paths and values of settings; None for a setting that is excluded from patterns."""
     for number, row in enumerate(split_lines(text), 1):
         line = row.strip(_BLANKS)
         if not line or line[0] in "#;":
             continue
         name, is_assigned, value = line.partition("=")
         path = _path(name.removeprefix("-").strip(_BLANKS))
-        # where there is no value, the name is left alone
+        # a name with `-` and no value is excluded from patterns
         if _is_path(path) and (is_assigned or line[0] == "-"):
             yield path, _plain(value)[:_MAX_VALUE] if is_assigned else None
         else:
@@ -161,12 +161,12 @@ def _assignments(text: str, file: Path, skipped: Skipped) -> Iterator[tuple[str,
 
 
 def _is_path(path: str) -> bool:
-    """Return whether a path is one of a setting: nothing outside of /proc/sys is read."""
+    """Return whether a path lies below /proc/sys."""
     return not {"", ".", ".."} & set(path.split("/")) and "\0" not in path
 
 
 def _path(name: str) -> str:
-    """Return where a setting is: the first of `.` and `/` in its name separates the parts."""
+    """Return the path of a setting; the first `.` or `/` in the name is its separator."""
     first = next((char for char in name if char in "./"), "")
     path = name if first == "/" else name.translate(_SWAPPED)
     return "/".join(part for part in path.split("/") if part not in {"", "."})
@@ -184,7 +184,7 @@ def _plain(value: str) -> str:
 
 
 def _hidden(name: str, value: str) -> str:
-    """Return a value, or what stands for it where its name is that of a secret."""
+    """Return a value, redacted if the name is that of a secret."""
     if name.endswith(_KEY):
         return REDACTED
     return str(next(iter(redact({name: value}).values())))

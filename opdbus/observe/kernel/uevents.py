@@ -1,4 +1,4 @@
-"""The kernel's events of devices and modules: reasons to list again what may have changed."""
+"""The kernel's uevents of devices and modules, as triggers to list them again."""
 
 import asyncio
 import socket
@@ -13,40 +13,39 @@ from opdbus.observe.core.report import Absent, LostSource
 from opdbus.platform.tasks import at_most
 
 _UNIT: Final = "op-dbus-uevent.socket"
-# The cause of what an event leads to.
+# The cause reported for changes after an event.
 CAUSE: Final = "kernel"
-# What the kernel itself sends; udevd has another group.
+# The multicast group of the kernel; udevd sends to another.
 GROUP: Final = 1
 # One device has several events, such as those of its driver.
 _SETTLE_SECONDS: Final = 0.05
-# Without events: how often to look.
+# The polling interval if events are not available.
 _POLL_SECONDS: Final = 60.0
-# Datagrams that are read before others have their turn.
+# Datagrams read before other tasks of the event loop run.
 _AT_ONCE: Final = 64
 _SUBSYSTEM, _PATH = b"\0SUBSYSTEM=", b"\0DEVPATH="
-# Names of devices that are kept until their observer looks.
+# Names of devices kept until the observer takes them.
 _MAX_NAMED: Final = 1_000
 
 
 class Follower:
-    """What one observer follows: some subsystems, such as `block` or `module`."""
+    """The events of some subsystems, such as `block` or `module`, for one observer."""
 
     def __init__(self, subsystems: frozenset[bytes]) -> None:
         self.subsystems = subsystems
         self.news = asyncio.Event()
-        # devices that had an event, by the last parts of their paths
+        # by the last parts of the devices' paths
         self.named: set[str] = set()
-        # why there are no events
+        # the reason why there are no events
         self.missing = ""
         self.fault = ""
         self._allowance = Allowance()
         self._since = time.monotonic()
 
     async def changed(self) -> set[str]:
-        """Wait until something may have changed since the last time; raises LostSource.
+        """Return the names of devices with events since the last call; wait for one.
 
-        Returns the names of devices that had an event. Where there are no events, something may
-        have changed after a minute.
+        Raises LostSource if the socket failed. Without events, returns after a minute.
         """
         await asyncio.sleep(self._allowance.rest(time.monotonic() - self._since))
         async with at_most(_POLL_SECONDS if self.missing else None):
@@ -60,7 +59,7 @@ class Follower:
         return named
 
     def take(self, event: bytes) -> None:
-        """Note an event, if it is of a subsystem that is followed."""
+        """Record an event if its subsystem is followed."""
         if _field(event, _SUBSYSTEM) in self.subsystems:
             if len(self.named) < _MAX_NAMED:
                 self.named.add(_field(event, _PATH).rpartition(b"/")[2].decode(errors="replace"))
@@ -68,10 +67,10 @@ class Follower:
 
 
 class Uevents:
-    """One socket for all observers that follow events: what systemd passed, or one of our own.
+    """One socket for all followers: the one that systemd passed, or one of our own.
 
-    Nothing of an event is believed but which device it is about: what has changed is read from /sys
-    and /proc. After events were lost, everything may have changed.
+    Events are trusted only for the device's name and subsystem; observers read the rest from /sys
+    and /proc. After lost events all followers are woken.
     """
 
     def __init__(self, passed: socket.socket | None = None) -> None:
@@ -81,7 +80,7 @@ class Uevents:
 
     @contextmanager
     def follow(self, *subsystems: str) -> Iterator[Follower]:
-        """Follow some subsystems: no event from now on is missed."""
+        """Yield a follower of some subsystems; events count from the moment it is yielded."""
         follower = Follower(frozenset(name.encode() for name in subsystems))
         try:
             if not self._followers:
@@ -104,13 +103,13 @@ class Uevents:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def _close(self) -> None:
-        assert self._socket  # noqa: S101 -- it is open while it is followed
+        assert self._socket  # noqa: S101 -- open while there are followers
         asyncio.get_running_loop().remove_reader(self._socket)
         if self._socket is not self.passed:
             self._socket.close()
 
     def _read(self) -> None:
-        """Read what waits; the event loop calls again while there is more."""
+        """Read waiting datagrams; the event loop calls again while there are more."""
         assert self._socket  # noqa: S101 -- see above
         try:
             for _ in range(_AT_ONCE):
@@ -124,7 +123,7 @@ class Uevents:
                 follower.news.set()
 
     def _tell(self, event: bytes | None) -> None:
-        """Wake those that follow the subsystem of an event, or all if events were lost."""
+        """Wake the followers of an event's subsystem; all if events were lost (None)."""
         for follower in self._followers:
             if event is None:
                 follower.news.set()

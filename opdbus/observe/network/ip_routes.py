@@ -1,4 +1,4 @@
-"""Reads the kernel's messages on routes, see rtnetlink(7)."""
+"""Decoder of the kernel's route messages; see rtnetlink(7)."""
 
 import struct
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,13 @@ from opdbus.observe.network.rtnetlink import FAMILIES, Links, Properties, addres
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _NEXT_HOP: Final = struct.Struct("=HBBi")
 _NEW_ROUTE: Final = 24
-# See rt_protos of iproute2; all others are shown as numbers.
+# See rt_protos of iproute2; other protocols are shown as numbers.
 _PROTOCOLS: Final = {
     0: "unspecified", 1: "redirect", 2: "kernel", 3: "boot", 4: "static", 9: "ra", 11: "zebra",
     12: "bird", 16: "dhcp", 18: "keepalived", 42: "babel", 186: "bgp", 187: "isis", 188: "ospf",
     189: "rip", 192: "eigrp",
 }  # fmt: skip
-# See rtm_type in rtnetlink(7); those of a host's own addresses are not listed.
+# See rtm_type in rtnetlink(7); routes of the host's own addresses are not listed.
 _ROUTE_TYPES: Final = {
     1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw", 10: "nat",
 }  # fmt: skip
@@ -26,18 +26,18 @@ _OF_ADDRESSES: Final = frozenset({0, 2, 3, 4, 5})
 _MAIN, _LOCAL = 254, 255
 _TABLES: Final = {253: "default", _MAIN: "main"}
 _CLONED: Final = 0x200
-# The route that the kernel makes for each IPv6 interface.
+# The kernel adds this route to each IPv6 interface.
 _LINK_LOCAL: Final = (2, "fe80::/64")
-# What the kernel gives IPv6 routes that were given none.
+# The kernel's default metrics, by family.
 _USUAL_METRICS: Final = {2: {0}, 10: {0, 256, 1024}}
 
 
 def read_routes(
     found: Iterable[Message], links: Links, most: int, skipped: Skipped | None = None
 ) -> dict[str, Properties]:
-    """Return routes by their names, as many as are wanted; no local and no cached ones.
+    """Return at most `most` routes by name; no local and no cached ones.
 
-    Nor those of link-local addresses: each interface has the same one, also each of a container.
+    Link-local routes are left out: each interface has the same one, also those of containers.
     """
     named: dict[str, Properties] = {}
     for message in found:
@@ -74,7 +74,7 @@ def read_routes(
 
 
 def _way(values: Mapping[int, bytes], family: int, links: Links) -> Properties:
-    """Return the gateways and interfaces of a route, several of them joined."""
+    """Return the gateways and interfaces of a route; those of a multipath route are joined."""
     hops = [(number(values.get(4)), values)]
     if 9 in values:
         hops = [(hop[-1], attributes(own)) for hop, own in records(values[9], _NEXT_HOP)]
@@ -90,12 +90,12 @@ def _way(values: Mapping[int, bytes], family: int, links: Links) -> Properties:
 
 def _gateway(values: Mapping[int, bytes], family: int) -> str:
     via = values.get(18, b"")
-    # IPv4 by way of an IPv6 address
+    # an IPv4 route whose gateway has an IPv6 address
     return address_text(values.get(5), family) or address_text(via[2:], number(via[:2]))
 
 
 def _route_name(properties: Properties, family: int) -> str:
-    """Name a route as ip(8) does, by what distinguishes it from others."""
+    """Return a route's name in the form of ip(8): the parts that distinguish it from others."""
     words = ["" if properties["type"] == "unicast" else str(properties["type"])]
     words.append(str(properties["destination"]))
     if family != 2 and properties["destination"] == "default" and "gateway" not in properties:

@@ -1,4 +1,4 @@
-"""Says in words what addresses, routes and ports are for."""
+"""Descriptions of addresses, routes and ports in plain words."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,7 +18,7 @@ _EXPOSED: Final = {
 
 
 def of_address(properties: Mapping[str, Json]) -> str:
-    """Say where an address counts."""
+    """Return a sentence on the scope of an address."""
     family = "IPv6" if properties["family"] == "ipv6" else "IPv4"
     words = _SCOPES.get(str(properties["scope"]), f"{family} address of this machine")
     given = ", given by the network for a time" if properties["dynamic"] else ""
@@ -26,7 +26,7 @@ def of_address(properties: Mapping[str, Json]) -> str:
 
 
 def of_route(properties: Mapping[str, Json]) -> str:
-    """Say where a route leads, and by whom."""
+    """Return a sentence on the destination of a route and its gateway."""
     network, gateway = properties["destination"], properties.get("gateway")
     if properties["type"] in _DROPPING:
         return f"{properties['type']}, packets to {network} are dropped"
@@ -41,5 +41,5 @@ def of_route(properties: Mapping[str, Json]) -> str:
 
 
 def of_port(purpose: str, exposed: str) -> str:
-    """Say what a port is for, and for whom."""
+    """Return a sentence on the purpose of a port and on who can reach it."""
     return ", ".join(filter(None, [purpose, _EXPOSED[exposed]]))

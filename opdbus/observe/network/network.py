@@ -1,4 +1,4 @@
-"""Interfaces, addresses and routes, from the kernel."""
+"""Observer of interfaces, addresses and routes, through rtnetlink."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ from opdbus.observe.network.rtnetlink import Properties
 from opdbus.platform.lines import split_lines
 
 _UNIT: Final = "op-dbus-route.socket"
-# Nobody asks for the whole table of a router.
+# Nobody queries the full table of a router.
 _MAX_ROUTES: Final = 2_000
 _MOST_REST_SECONDS: Final = 60.0
 _LEFT_OUT: Final = f"there are more than {_MAX_ROUTES:,} routes: the rest is left out"
@@ -37,11 +37,10 @@ _DATABASE: Final = ("E:ID_VENDOR_FROM_DATABASE", "E:ID_MODEL_FROM_DATABASE")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Lists everything at first, and again when the kernel says that something has changed.
+    """Observer of the network; lists everything again after each message of the kernel.
 
-    Its messages are not applied one by one, since it sends none for some changes, such as IPv4
-    routes that go with their interface. `udev` is the folder where udev notes what it knows of
-    devices.
+    Messages are not applied one by one: the kernel sends none for some changes, such as IPv4 routes
+    that go with their interface. `udev` is the folder of udev's device database.
     """
 
     passed: socket.socket | None = None
@@ -81,7 +80,7 @@ class Network:
         addresses: list[Message],
         routes: list[Message],
     ) -> dict[str, dict[str, Properties]]:
-        """Return objects by kind and name; of routes one more than there may be."""
+        """Return objects by kind and name, with at most one route more than the limit."""
         found = rtnetlink.Links.read(links)
         have = list(rtnetlink.addresses(addresses, found, skipped))
         interfaces = found.properties(have)
@@ -95,7 +94,7 @@ class Network:
 
 
 def hardware(folder: Path, indexes: Iterable[int]) -> dict[int, str]:
-    """Return the vendors and models that the hardware database names."""
+    """Return vendors and models by interface index, where udev's device database has them."""
     found = {}
     for index in indexes:
         lines = split_lines(text_of(folder / f"n{index}"))
@@ -107,5 +106,5 @@ def hardware(folder: Path, indexes: Iterable[int]) -> dict[int, str]:
 
 
 def observer(passed: socket.socket | None) -> Observer:
-    """Make the observer, with the socket that systemd passed."""
+    """Return the observer; `passed` is the netlink socket that systemd passed."""
     return Observer("network", "net", Network(passed).observe)

@@ -1,4 +1,4 @@
-"""Reads the kernel's messages on interfaces and addresses, see rtnetlink(7)."""
+"""Decoder of the kernel's messages on interfaces and addresses; see rtnetlink(7)."""
 
 import ipaddress
 import struct
@@ -16,7 +16,7 @@ Properties = dict[str, Json]
 _LINK: Final = struct.Struct("=BxHiII")
 _ADDRESS: Final = struct.Struct("=BBBBI")
 _NEW_LINK, _NEW_ADDRESS = 16, 20
-# What asks for interfaces (without counters of IPv6), addresses and routes, of all families.
+# Requests for interfaces (without IPv6 counters), addresses and routes of all families.
 REQUESTS: Final = (
     (18, bytes(16) + struct.pack("=HHI", 8, 29, 8)),
     (22, bytes(_ADDRESS.size)),
@@ -25,14 +25,14 @@ REQUESTS: Final = (
 FAMILIES: Final = {2: "ipv4", 10: "ipv6"}
 _ADDRESS_BYTES: Final = {2: 4, 10: 16}
 
-# Other names of an interface, which `ip link property` gives it: IFLA_PROP_LIST, IFLA_ALT_IFNAME.
+# Alternative names, set by `ip link property`: IFLA_PROP_LIST, IFLA_ALT_IFNAME.
 _PROPERTIES, _OTHER_NAME = 52, 53
 _UP, _LOOPBACK, _PROMISCUOUS, _LOWER_UP = 0x1, 0x8, 0x100, 0x10000
-# See IF_OPER in linux/if.h; that of lower numbers is told by the flags.
+# See IF_OPER in linux/if.h. For 0 (unknown) the flags are read.
 _STATES: Final = {
     0: "down", 1: "down", 2: "down", 3: "down", 4: "testing", 5: "dormant", 6: "up",
 }  # fmt: skip
-# What is made by no driver of its own is named by its hardware, see linux/if_arp.h.
+# The type of interfaces without a driver kind (IFLA_INFO_KIND); see linux/if_arp.h.
 _HARDWARE: Final = {
     1: "ethernet", 32: "infiniband", 280: "can", 512: "ppp", 768: "ipip", 769: "ip6tnl",
     772: "loopback", 776: "sit", 778: "gre", 801: "wireless", 65534: "tunnel",
@@ -42,7 +42,7 @@ _TEMPORARY, _DUPLICATE, _DEPRECATED, _PERMANENT = 0x1, 0x8, 0x20, 0x80
 
 
 class _Link(NamedTuple):
-    """An interface, unread."""
+    """The name, hardware type, flags and attributes of one interface message."""
 
     name: str
     hardware: int
@@ -51,7 +51,7 @@ class _Link(NamedTuple):
 
 
 class Address(NamedTuple):
-    """An address of an interface, by its index."""
+    """An address in CIDR notation; `interface` is the interface's index."""
 
     interface: int
     prefix: str
@@ -60,30 +60,30 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """All interfaces by their index."""
+    """All interfaces by index."""
 
     links: Mapping[int, _Link]
 
     @classmethod
     def read(cls, found: Iterable[Message]) -> "Links":
-        """Read a list of interfaces."""
+        """Decode the answer to a request for interfaces."""
         links = {}
         for message in found:
             if message.type == _NEW_LINK and len(message.body) >= _LINK.size:
                 family, hardware, index, flags, _ = _LINK.unpack_from(message.body)
                 values = attributes(message.body, _LINK.size)
-                # bridges tell about their ports in messages of their own family
+                # bridges report their ports in messages of their own family
                 if family == 0 and (name := text(values.get(3))):
                     links[index] = _Link(name, hardware, flags, values)
         return cls(links)
 
     def name(self, index: int) -> str:
-        """Return an interface's name; of one that has left meanwhile, its number."""
+        """Return an interface's name, or its index if the interface is gone."""
         return self.links[index].name if index in self.links else str(index)
 
     @property
     def hardware(self) -> frozenset[int]:
-        """The indexes of those that may be a piece of hardware."""
+        """Return the indexes of interfaces that may be hardware."""
         return frozenset(
             index
             for index, link in self.links.items()
@@ -91,7 +91,7 @@ class Links:
         )
 
     def properties(self, addresses: Iterable[Address]) -> dict[int, Properties]:
-        """Return what each interface is, with its addresses."""
+        """Return the properties of each interface by index, with its addresses."""
         own: dict[int, list[Json]] = {}
         for address in sorted(addresses, key=attrgetter("prefix")):
             own.setdefault(address.interface, []).append(address.prefix)
@@ -114,7 +114,7 @@ class Links:
             found["mac"] = values[1].hex(":")
         if 10 in values:
             found["master"] = self.name(number(values[10]))
-        # of a pair, the other end may be on another host, as the kernel sees it
+        # of a veth pair, the kernel may name a peer in another namespace
         if 5 in values and 37 not in values:
             found["parent"] = self.name(number(values[5]))
         if vlan := _vlan(values):
@@ -131,7 +131,7 @@ class Links:
 def addresses(
     found: Iterable[Message], links: Links, skipped: Skipped | None = None
 ) -> Iterator[Address]:
-    """Yield the addresses of a list."""
+    """Yield the addresses that are of a known family."""
     for message in found:
         if message.type != _NEW_ADDRESS or len(message.body) < _ADDRESS.size:
             continue
@@ -166,7 +166,7 @@ def _link_type(link: _Link) -> str:
 
 def _link_state(link: _Link) -> str:
     state = number(link.attributes.get(16))
-    # drivers that do not tell, such as that of `lo`
+    # drivers that report no state, such as that of `lo`
     if state == 0 and link.flags & _UP and link.flags & _LOWER_UP:
         return "up"
     return _STATES.get(state, f"state {state}")
@@ -179,7 +179,7 @@ def _vlan(values: Mapping[int, bytes]) -> int:
 
 
 def _forwarded(values: Mapping[int, bytes]) -> list[Json]:
-    """Return the families whose packets an interface passes on: of each, its first setting."""
+    """Return the families whose packets an interface forwards, by their first setting."""
     families = attributes(values.get(26, b""))
     settings = {2: 1, 10: 2}
     return [
@@ -190,13 +190,13 @@ def _forwarded(values: Mapping[int, bytes]) -> list[Json]:
 
 
 def _flags(family: int) -> dict[str, int]:
-    """Return the flags that are worth telling; the first means something else for IPv4."""
+    """Return the reported flags by name; the first has another meaning for IPv4."""
     first = "secondary" if family == 2 else "temporary"
     return {first: _TEMPORARY, "duplicate": _DUPLICATE, "deprecated": _DEPRECATED}
 
 
 def address_text(value: bytes | None, family: int) -> str:
-    """Return an address as text; empty where there is none, or none of that family."""
+    """Return an address as text; empty if missing or not of the family."""
     if value is None or len(value) != _ADDRESS_BYTES.get(family):
         return ""
     return str(ipaddress.ip_address(value))

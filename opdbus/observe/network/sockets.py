@@ -1,4 +1,4 @@
-"""Open ports, and the units and users that have them, from the kernel."""
+"""Observer of open ports and of the units and users that own them, through sock_diag."""
 
 import asyncio
 import ipaddress
@@ -28,8 +28,8 @@ from opdbus.state.object import Json
 
 _UNIT: Final = "op-dbus-diag.socket"
 _SOCK_DIAG_BY_FAMILY: Final = 20
-# See inet_diag_req_v2 and inet_diag_msg in linux/inet_diag.h: family, protocol, states; family,
-# state, port, address, user.
+# See inet_diag_req_v2 (family, protocol, states) and inet_diag_msg (family, port, address, user) in
+# linux/inet_diag.h.
 _REQUEST: Final = struct.Struct("=BBxxI48x")
 _ANSWER: Final = struct.Struct("=BxxxHxx16s16x4x8x12xI4x")
 _CONTROL_GROUP: Final = 21
@@ -40,7 +40,7 @@ _STATES: Final = {
     "udp": (socket.IPPROTO_UDP, _UNCONNECTED),
 }
 _ADDRESS_BYTES: Final = {int(socket.AF_INET): 4, int(socket.AF_INET6): 16}
-# There are no events for ports. Programs open theirs soon after their unit has changed.
+# The kernel reports no events for ports. Programs open theirs soon after their unit has changed.
 _SECONDS: Final = (0.5, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 _RETRY_SECONDS: Final = (1.0, 5.0, 60.0)
 
@@ -56,28 +56,28 @@ class _Listener(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its protocol, address and port, which several sockets may share."""
+        """Return protocol, address and port, which several sockets may share."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{self.protocol} {address}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Lists the ports every minute, and soon after a unit has changed."""
+    """Observer of ports; lists them every minute, and soon after a unit has changed."""
 
     passed: socket.socket | None = None
     groups: ControlGroups = field(default_factory=ControlGroups)
     services: ServiceNames = field(default_factory=ServiceNames)
     seconds: Sequence[float] = _SECONDS
-    # how long after it is heard that a unit ends its ports are open, at most
+    # the longest time that ports stay open after a unit is reported to end
     ending_seconds: float = 5.0
-    # of ports that process 1 opened: their socket units
+    # socket units of the ports that process 1 opened, by the name of the port
     opened_by_pid1: LookupCache[str, str] = field(default_factory=lambda: LookupCache(_INIT))
-    # of ports that there were: their units
+    # units by the name of the port, as of the last listing
     units: dict[str, list[str]] = field(default_factory=dict)
-    # when they were listed last
+    # the time of the last listing, by time.monotonic()
     listed_at: list[float] = field(default_factory=lambda: [0.0])
-    # of units that have ports: what they are for
+    # descriptions of the units that have ports
     purposes: LookupCache[str, str] = field(default_factory=lambda: LookupCache(""))
 
     async def observe(self, report: Report) -> None:
@@ -120,15 +120,15 @@ class Sockets:
         )
         await self._describe(named)
         if named.keys() != report.names("listener"):
-            # what PID 1 said before this list is heard by then
+            # signals that PID 1 sent before this listing have arrived after this time
             await asyncio.sleep(2 * BURST_SECONDS)
         self._explain(report, named)
         report.replace("listener", named)
 
     def _explain(self, report: Report, named: Mapping[str, dict[str, Json]]) -> None:
-        """Report ports whose units have changed lately, with the cause of that."""
+        """Report changes of ports with the changes of their units as their causes."""
         units, now = _units(named), time.monotonic()
-        # what ended before they were there the last time did not close them
+        # a unit that ended before the last listing did not close ports that were open then
         since = min(FOLLOWS_SECONDS, now - self.listed_at[0] + self.ending_seconds)
         for name in report.names("listener") - named.keys():
             why = report.causes.of_ports(self.units.get(name, ()), since, are_closed=True)
@@ -140,13 +140,13 @@ class Sockets:
         self.listed_at[0] = now
 
     async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
-        """Replace process 1 by its socket units; it is asked for new ports only.
+        """Replace process 1 by the socket units of its ports; queried only for new ports.
 
-        Where control groups filter packets, the kernel names the socket unit itself.
+        Where cgroups filter packets, the kernel reports the socket unit's cgroup itself.
         """
         if self.opened_by_pid1.lacks(opened):
             units: Mapping[str, str] = {}
-            # also where what answers is not process 1 as we know it
+            # also where the service that answers is not systemd
             with suppress(Absent, LostSource, ValueError, TypeError):
                 units = await socket_units()
             self.opened_by_pid1.learn(opened, units)
@@ -154,7 +154,7 @@ class Sockets:
             values["unit"] = self.opened_by_pid1[name]
 
     async def _describe(self, named: Mapping[str, dict[str, Json]]) -> None:
-        """Add what each port is for; process 1 is asked for new units only."""
+        """Add a description to each port; process 1 is queried only for new units."""
         units = _units(named)
         wanted = {unit for several in units.values() for unit in several if unit}
         if self.purposes.lacks(wanted):
@@ -166,7 +166,7 @@ class Sockets:
             values["description"] = net_words.of_port(purpose or usual, str(values["exposed"]))
 
     def _named(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
-        """Return the properties of listeners by their names; several may share one."""
+        """Return the properties of listeners by name; sockets that share a name are joined."""
         units = self.groups.units({one.group for one in found})
         services = self.services.find({(one.port, one.protocol) for one in found})
         users = {one.uid: user_name(one.uid) for one in found}
@@ -194,14 +194,14 @@ class Sockets:
 
 
 def observer(passed: socket.socket | None) -> Observer:
-    """Make the observer, with the socket that systemd passed."""
+    """Return the observer; `passed` is the sock_diag socket that systemd passed."""
     return Observer("sockets", "net", Sockets(passed).observe)
 
 
 async def _follow_units(changed: asyncio.Event, purposes: LookupCache[str, str]) -> None:
-    """Say when a unit has changed; where systemd cannot be asked, ports are read less often.
+    """Set `changed` after each change of a unit; retry while systemd cannot be reached.
 
-    After a reload units may be for something else.
+    `purposes` is cleared after a reload, which may change the descriptions of units.
     """
     delays = pauses(_RETRY_SECONDS)
     while True:
@@ -209,7 +209,7 @@ async def _follow_units(changed: asyncio.Event, purposes: LookupCache[str, str])
             async with pid1.connected() as manager:
                 await manager.subscribe(pid1.UNIT_CHANGED, pid1.of_manager("Reloading"))
                 delays = pauses(_RETRY_SECONDS)
-                # what changed before was told to nobody
+                # changes before the subscription were not reported
                 purposes.clear()
                 changed.set()
                 async for burst in manager.bursts():
@@ -222,7 +222,7 @@ async def _follow_units(changed: asyncio.Event, purposes: LookupCache[str, str])
 def listeners(
     protocol: str, answers: Iterable[Message], skipped: Skipped | None = None
 ) -> Iterator[_Listener]:
-    """Yield the sockets of a list that have a port."""
+    """Yield the sockets that have a port."""
     for message in answers:
         if message.type != _SOCK_DIAG_BY_FAMILY or len(message.body) < _ANSWER.size:
             if skipped:
@@ -243,7 +243,7 @@ def _units(named: Mapping[str, dict[str, Json]]) -> dict[str, list[str]]:
 
 
 def _exposed(address: str) -> str:
-    """Say who can reach a port, by its address."""
+    """Return who can reach a port, judged by its address."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
         ip = ip.ipv4_mapped
