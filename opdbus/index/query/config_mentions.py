@@ -84,7 +84,7 @@ class Mentions:
         return Mentions(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
 
     def has(self, object_id: ObjectId) -> bool:
-        """Return whether an object is mentioned, in a mentioned folder, or above a mentioned path."""
+        """Return whether an object is mentioned, below a mentioned path, or a mount above one."""
         match object_id[:2]:
             case "files", "file":
                 return self._has_file(object_id.name)

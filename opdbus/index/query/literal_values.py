@@ -26,7 +26,7 @@ _MAX_VALUES: Final = 16
 _TOKEN = re.compile(r"[^\W\d_]+|(?<![\w.:/-])\d+(?![\w:/-]|\.\d)")
 # 51820/udp
 _PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
-# 203 in "status=203/EXEC"
+# the exit status 203 of a line with "status=203/EXEC"
 _STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
 # Words allowed between the name of a field and its number.
 _BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
