@@ -52,7 +52,7 @@ PORTS: Final = frozenset({"port", "ports", "dport"})
 _BELONGING: Final = frozenset(("groups",))
 # Keys of an object's place, whose purpose is also the object's.
 _ON: Final = frozenset(("interface",))
-# Keys whose values are about others: `gitlab` in a home page's address is no GitLab on this host.
+# Keys whose values describe other objects: `gitlab` in a home page's address is no GitLab here.
 _OF_OTHERS: Final = frozenset(("homepage",))
 # Words in keys of volatile values, which do not characterize an object.
 VOLATILE: Final = frozenset(

@@ -18,7 +18,7 @@ Meaning: TypeAlias = Callable[[re.Match[str], datetime], Span]
 # No bound; a mark for the boot time, which only `timestamps` resolves.
 _FIRST, _BOOT = datetime(1970, 1, 1), datetime(1970, 1, 2)  # noqa: DTZ001 -- local time
 _LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001 -- local time
-# The first date that is after 1970 in every time zone.
+# The first time that is in 1970 or later in every time zone.
 _OLDEST: Final = _FIRST + timedelta(hours=14)
 # Tolerance on both sides of a time of the day.
 _ABOUT: Final = timedelta(minutes=30)

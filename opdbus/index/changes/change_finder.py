@@ -39,7 +39,7 @@ _ROWS_AT_A_TIME: Final = 1 << 15
 # Weights of cosine and of closeness in time for a change before an event.
 COSINE_WEIGHT: Final = 0.3
 CLOSE_WEIGHT: Final = 0.3
-# Weight of the causes of a connected unit's failure, and of how many such failures.
+# Weight of the causes of a connected unit's failure; of at most `_MOST_NEEDED` failures.
 FURTHER_WEIGHT: Final = 0.8
 # Factor on changes before the unit's last good start: it has run with them.
 OVERCOME_WEIGHT: Final = 0.5
@@ -56,7 +56,7 @@ _AS_WELL: Final = 0.15
 _MOST_ROWS: Final = 2000
 # Failures of one outage that are followed back to the first, each at most `WITHIN` before.
 _MOST_FAILURES: Final = 50
-# Candidates by text, of which those are kept that are the same event.
+# Candidates by text; those with the same event are kept.
 _CANDIDATES: Final = 256
 MOST_FOLLOWING: Final = 20
 # Events of objects that run, so not of files or accounts.
@@ -73,7 +73,7 @@ _ACTIVE: Final = frozenset(
 )
 # Causes that change many objects at once.
 _OF_MANY: Final = frozenset("apt boot dpkg kernel reload rpm source start".split())
-# Questions for what preceded an event: `What happened before the database failed?`
+# Questions for the changes before an event: `What happened before the database failed?`
 _BEFORE = re.compile(
     r"(?:what|which|anything|something|changes?|show|list|tell)\b.*?\b(?:before|prior to|led to|"
     r"leading to|leading up to|preceded|caused)\s+(\S.{2,})",

@@ -126,9 +126,10 @@ def candidates(
 def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[SentenceHit, float]]:
     """Return candidates with their scores, best first.
 
-    A question that names only an event, and perhaps a kind, leaves only changes with that event, if
-    there are any, and weighs the kind more. Unless a question asks for declarations, changes of the
-    state file are dropped where it does not name the object, and rank below those of the host.
+    If a question names only an event, and perhaps a kind, changes without that event are dropped
+    unless no change has it, and the kind weighs more. Unless a question asks for declarations,
+    changes of the state file are dropped where it does not name the object, and rank below those of
+    the host.
     """
     names = {name.lower() for name in query_terms.names(asked)}
     object_ids = store.sentences.object_ids([each.said.seq for each in found])
@@ -165,7 +166,7 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
 
 
 def _host_first(scored: Sequence[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
-    """Lower the scores of state-file changes below every host change that has words in common."""
+    """Lower the scores of state-file changes below every host change with words of the question."""
     is_declared = [event_questions.is_of_declaration(each.said.text) for each, _ in scored]
     both = list(zip(scored, is_declared, strict=True))
     least = min((score for (each, score), of in both if each.share and not of), default=math.inf)

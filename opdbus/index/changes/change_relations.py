@@ -14,8 +14,8 @@ from opdbus.language.object_text import DESCRIBING, UNIT_NOUNS
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId, canonical
 
-# Relation of two changes: of the same object; one names the other's object; of the same cause. What
-# happened to the object itself is likely known already, so it weighs less than a name.
+# Relation of two changes: of the same object; one names the other's object; of the same cause.
+# Changes of the object itself are likely known already, so they weigh less than a name.
 SAME: Final = 0.6
 NAMED: Final = 0.8
 CAUSED: Final = 0.5
@@ -92,8 +92,8 @@ def relation(row: Row, other: Row, connected: Container[ObjectId]) -> float:
 def likelihood(row: Row, event: Row, connected: Connections) -> float:
     """Return the likelihood, 0 to 1, that a change led to an event.
 
-    Depends on the relation of the two and on what changed. A unit's own run while it fails, and
-    harmless changes of others, count little.
+    Depends on the relation of the two and on the kind of change. A unit's own run while it fails,
+    and harmless changes of connected units, count little.
     """
     object_id, of = ObjectId(*row.identity[1:]), ObjectId(*event.identity[1:])
     related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))

@@ -157,7 +157,7 @@ async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Jso
 
 async def naming(memory: StateStore, field: str, object_id: ObjectId) -> list[ObjectId]:
     """Return the units that name a unit in a field, sorted; of at most `MOST` candidates."""
-    # a part, since it may be one of several
+    # "~": the field may list several names
     found = sorted(
         await condition_matching.object_ids(memory, [Condition(field, "~", object_id.name.lower())])
     )
@@ -188,7 +188,7 @@ async def _naming(memory: StateStore, object_id: ObjectId) -> AsyncIterator[set[
     """Yield, for each relation to its kind, the objects that name an object in that field."""
     fields = {relation.field for relation in RELATIONS if relation.to == object_id[:2]}
     for field in sorted(fields):
-        # a part, since it may be one of several
+        # "~": the field may list several names
         conditions = [Condition(field, "~", object_id.name.lower())]
         candidates = sorted(await condition_matching.object_ids(memory, conditions))
         sorts = {r.of for r in RELATIONS if (r.to, r.field) == (object_id[:2], field)}

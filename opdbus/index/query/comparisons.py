@@ -76,8 +76,8 @@ def _unit(match: re.Match[str]) -> str:
 def _meanings(question: str, match: re.Match[str]) -> Iterator[Condition]:
     """Yield the conditions that a comparison may mean.
 
-    The field is the one that its unit implies; without such a unit, the word after the operator,
-    the last word before it that is no stop word, or the unit itself.
+    A unit of percent or bytes implies the field. Otherwise the field is the word after the
+    operator, or the last word before it that is not a stop word, or the unit.
     """
     order, number, unit = _ORDERS[match[1].lower()], _number(match[3].lower()), _unit(match)
     if unit == "percent" and (match[5] or "").lower() in _FREE:

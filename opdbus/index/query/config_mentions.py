@@ -35,7 +35,7 @@ _ADDRESS: Final = re.compile(
 _OF_USERS: Final = re.compile(r"user|group|owner|uid|run.?as|(?<![\w-])-[ug](?!\S)", re.IGNORECASE)
 _NAME: Final = re.compile(r"(?<![\w./-])[a-z_][a-z0-9_-]{1,31}(?![\w./-])", re.ASCII)
 _NO_USERS: Final = frozenset("root user group owner yes no on off true false none".split())
-# Folders that many programs share: naming one file there says nothing about its neighbours.
+# Folders that many programs share: a mention of one file there does not connect the others.
 SHARED: Final = frozenset(
     f"/{folder}"
     for folder in (

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-# Words of questions that say nothing about an object.
+# Words of questions that describe no object.
 STOP_WORDS: Final = frozenset(
     "a about all also an and any anything are as at be been being but by can could did do "
     "does doing done for from get gets give had has have having here how i if in into is it "

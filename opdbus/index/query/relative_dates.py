@@ -63,7 +63,7 @@ _AGO: Final = re.compile(
 )
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?))?")
 _MOST: Final = 3
-# A longer question is a document.
+# Characters of a question that are read; a longer one is a document.
 _CHARACTERS: Final = 1000
 # Dates are compared of at most this many objects.
 _MANY: Final = 5000

@@ -228,7 +228,7 @@ def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) ->
             there = places[places < len(shares)]
             shares[there[shares[there] > 0]] += share / 2
     if lookup:
-        # without words in memory these would take as long as all others
+        # without words in memory this would double the time of a search
         _add_everyday(shares, store, lookup, question, found, view)
     meant = _meant(found, terms)
     shares[meant[meant < len(shares)]] = 1.0

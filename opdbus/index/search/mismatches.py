@@ -85,7 +85,7 @@ def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: 
     lacking = sum(not traits & bits for bits in asked) / len(asked) if asked else 0.0
     name = 0.0
     if form.is_whether:
-        # an object without states only refers to the named one, whatever its own name
+        # an object of a kind without states can only refer to the named one
         only_names = is_other and object_id[:2] in STATELESS
         name = 1.0 if only_names else _strayed(question_patterns.subject(question), entry, content)
     return Mismatch(kind, lacking, name)
