@@ -1,4 +1,4 @@
-"""Words that hosts have for what people say who do not know them, from everyday.tsv."""
+"""Synonyms: the words of hosts for everyday phrases, from everyday.tsv."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from opdbus.language import tables
 from opdbus.language.vocabulary import stem
 
 WORD: Final = re.compile(r"[a-z0-9]+")
-# A longer question is a document, which has words of its own.
+# Words of a question that are read; a longer one is a document with its own vocabulary.
 _MOST_WORDS: Final = 64
-# A search asks twice for the phrases of its question.
+# Cached questions: a search looks up its question twice.
 _QUESTIONS: Final = 16
 
 
 class EverydayTerms(NamedTuple):
-    """The words of a phrase in a question, and others that hosts have for it."""
+    """A phrase of a question and the words that hosts have for it."""
 
     phrase: Sequence[str]
     words: Sequence[str]
@@ -26,7 +26,7 @@ class EverydayTerms(NamedTuple):
 
 @lru_cache(maxsize=_QUESTIONS)
 def said(question: str) -> Sequence[EverydayTerms]:
-    """Return the phrases of a question for which hosts have other words."""
+    """Return the phrases of a question with synonyms that it does not have itself."""
     asked = WORD.findall(question.lower())[:_MOST_WORDS]
     found = []
     for at, length, rows in _phrases().find(asked, lambda _at: True):

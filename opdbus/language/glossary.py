@@ -11,7 +11,7 @@ from opdbus.language import tables
 _UNITS = frozenset(
     "service socket timer target mount automount path slice scope device swap".split()
 )
-# What a number at the end may follow, in a name such as linux-image-6.1.0-35-amd64.
+# Prefix after which a version begins in a name such as linux-image-6.1.0-35-amd64.
 _BEFORE_NUMBER = re.compile(r"(?:.*[^\w.+~-])?", re.DOTALL)
 _NUMBER = re.compile(r"-\d")
 
@@ -23,9 +23,10 @@ def entries() -> Mapping[str, str]:
 
 
 def gloss(name: str) -> str:
-    """Return what a whole name means, else an empty string: parts of names mislead.
+    """Return the meaning of a whole name, "" if it has none; parts of names mislead.
 
-    `python3-openssl` is no programming language, and the account `systemd-timesync` no manager.
+    `python3-openssl` is not a programming language, and the account `systemd-timesync` not a
+    manager.
     """
     names = entries()
     for form in _forms(name.lower()):
@@ -35,7 +36,7 @@ def gloss(name: str) -> str:
 
 
 def _forms(name: str) -> Iterator[str]:
-    """Yield a name as it is, and without the suffix, the instance or the number of a unit."""
+    """Yield a name, and the name without the suffix, instance or number of a unit."""
     yield name
     stem, dot, suffix = name.rpartition(".")
     bare = stem if dot and suffix in _UNITS else name
@@ -46,5 +47,5 @@ def _forms(name: str) -> Iterator[str]:
         yield bare
     before = _BEFORE_NUMBER.match(bare)
     number = _NUMBER.search(bare, before.end() if before else 0)
-    # wg0, and linux-image-6.1.0-35-amd64
+    # wg0 and linux-image-6.1.0-35-amd64
     yield bare[: number.start()] if number else bare.rstrip("0123456789")

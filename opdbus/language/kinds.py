@@ -1,4 +1,4 @@
-"""Words that name a sort of things, such as `ports` or `file systems`, from kinds.tsv."""
+"""Words that name kinds of objects, such as `ports` or `file systems`, from kinds.tsv."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from opdbus.language.glossary import gloss
 if TYPE_CHECKING:
     from opdbus.state.object import ObjectId
 
-# Which rows of the table a thing is in, or a question names: one bit each.
+# Rows of the table that an object belongs to or a question names, one bit each.
 Kinds: TypeAlias = int
 
 _WORD = re.compile(r"[a-z0-9]+")
-# `stork.service` is one word, and `on-call`
+# a compound such as `stork.service` or `on-call` is one word
 _COMPOUND = re.compile(r"[a-z0-9]+(?:[-._:/@+]+[a-z0-9]+)*")
-# A question that begins so says last what it asks for: `can alice's ports be reached`.
+# Questions that begin so name their subject last: `can alice's ports be reached`.
 _ENDING = frozenset(
     "is are was were can could does do did has have had may will where when how since why on"
     " in at to".split()
 )
 
-# So near the beginning is the noun that `which` belongs to.
+# Words after `which` in which its noun is looked for.
 _FIRST_WORDS = 5
-# What comes before these says what is asked for: `web server port of the shop`.
+# The subject comes before these: `web server port of the shop`.
 _AFTER_NOUNS = frozenset(
     "of that which who whose what with without in on for from to by at as and or but under over"
     " above below via through behind than is are was were has have had can could may must should"
     " will would do does did not more less never".split()
 )
-# After these comes a verb, unless a word that says nothing does.
+# A verb follows these, unless a filler word does.
 _BEFORE_VERBS = frozenset("what who how".split())
-# So many characters after them are read.
+# Characters read after them.
 _NEAR = 100
 _CLAUSE_END = re.compile(r"[,;:?!](?:\s|$)|\.\s*$")
-# `..., on which port`
+# A later clause: `..., on which port`
 _LATER = re.compile(
     r"(?:[,;:]\s*(?:and |on |at |in )?|\b(?:and|on|at|in|by|under|through|behind) )(?:what|which) ",
     re.IGNORECASE,
@@ -50,7 +50,10 @@ _LATER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Phrases, the things that they name, and what is taken from those if nobody asks for them."""
+    """Phrases, patterns of the objects they name, and the penalty where they are not asked for.
+
+    A pattern is `plugin/kind/part`, with wildcards: see `_telling`. The penalty is 0 to 1.
+    """
 
     phrases: str
     object_ids: tuple[str, ...]
@@ -68,9 +71,10 @@ def rows() -> tuple[Row, ...]:
 
 @lru_cache(maxsize=4096)
 def _of_sort(sort: str) -> tuple[Kinds, float]:
-    """Return the rows of a sort; of one that only declarations or publishers have, by its name.
+    """Return the rows and the penalty of a `plugin/kind/part`: see `_telling`.
 
-    A published `podman/container` is what `containers` means, and a `storage/disk` a `drive`.
+    A kind that no row has is matched by its last word: a published `podman/container` is meant by
+    `containers`, a `storage/disk` by `drive`. Its penalty is 0.
     """
     fitting = [
         (1 << number, row.less)
@@ -84,12 +88,12 @@ def _of_sort(sort: str) -> tuple[Kinds, float]:
 
 
 def of_object(object_id: ObjectId) -> tuple[Kinds, float]:
-    """Return the rows that a thing is in, and what is taken from it if nobody asks for them."""
+    """Return the rows of an object, and its penalty where none of them is asked for."""
     return _of_sort(f"{object_id.plugin}/{object_id.kind}/{_telling(object_id)}")
 
 
 def _telling(object_id: ObjectId) -> str:
-    """Return the part of a name that tells a sort: few different ones are remembered."""
+    """Return the part of a name that decides the rows, with few distinct values for the cache."""
     if object_id.kind == "unit":
         _, at, suffix = object_id.name.rpartition("@.")
         return f"{at or '.'}{suffix if at else object_id.name.rpartition('.')[2]}"
@@ -102,9 +106,9 @@ def _telling(object_id: ObjectId) -> str:
 
 
 class RequestedKinds(NamedTuple):
-    """The rows that a question names, and those of them that it asks for.
+    """The rows that a question names, and those it asks for.
 
-    `what sets the host name` names a fact, and asks for something else.
+    `what sets the host name` names a fact and asks for another object.
     """
 
     named: Kinds
@@ -112,9 +116,9 @@ class RequestedKinds(NamedTuple):
 
 
 def requested(question: str, passed: AbstractSet[str]) -> RequestedKinds:
-    """Return the rows that a question names, of several phrases at one place the longest.
+    """Return the rows that a question names; of phrases at one place the longest counts.
 
-    Words that are `passed` may stand before its subject: they say nothing.
+    Words that are `passed` carry no meaning and may stand before the subject.
     """
     words = _WORD.findall(question.lower())
     found = {at: kinds for at, _, kinds in _phrases().find(words) if kinds}
@@ -123,7 +127,7 @@ def requested(question: str, passed: AbstractSet[str]) -> RequestedKinds:
         return RequestedKinds(named, named)
     first = next((at for at, word in enumerate(words) if at in found or word not in passed), 0)
     if words[:1] == ["which"]:
-        # a noun comes after what says more of it: `which old web services`
+        # the noun follows its adjectives: `which old web services`
         noun = next((at for at in range(1, _FIRST_WORDS) if at in found), first)
         first = noun if passed.isdisjoint(words[1:noun]) else first
     return RequestedKinds(
@@ -132,7 +136,7 @@ def requested(question: str, passed: AbstractSet[str]) -> RequestedKinds:
 
 
 def _asked_later(question: str) -> Kinds:
-    """Return what a later part of a question asks for: `voice chat, on which port`."""
+    """Return the rows that a later clause asks for: `voice chat, on which port`."""
     for match in _LATER.finditer(question):
         words = _WORD.findall(question[match.end() : match.end() + _NEAR].lower())
         if kinds := _phrases().first(words):
@@ -141,12 +145,12 @@ def _asked_later(question: str) -> Kinds:
 
 
 def _head(question: str, passed: AbstractSet[str]) -> Kinds:
-    """Return the noun that a question begins with, after what says more of it: `ssh port of it`."""
+    """Return the rows of the head of the first noun phrase: `port` in `ssh port of it`."""
     words = _COMPOUND.findall(_CLAUSE_END.split(question.lower(), maxsplit=1)[0])
     first = next((at for at, word in enumerate(words) if word not in passed), len(words))
     if first == 1 and words[0] in _BEFORE_VERBS:
         return 0
-    # at the first word of these, or at one that says nothing, the noun ends
+    # the noun phrase ends before a preposition, a verb or a filler word
     ends = next(
         (at for at in range(first, len(words)) if words[at] in _AFTER_NOUNS | passed), len(words)
     )
@@ -161,7 +165,7 @@ def _head(question: str, passed: AbstractSet[str]) -> Kinds:
 
 @cache
 def published() -> Kinds:
-    """Return the rows of sorts that op-dbus does not observe: only publishers tell of them."""
+    """Return the rows that only publishers have objects of, since op-dbus does not observe them."""
     return sum(
         1 << number
         for number, row in enumerate(rows())
@@ -170,14 +174,14 @@ def published() -> Kinds:
 
 
 def words(question: str) -> set[str]:
-    """Return the words of a question that name sorts of things."""
+    """Return the words of a question that name kinds."""
     asked = _WORD.findall(question.lower())
     found = _phrases().find(asked)
     return {word for at, length, kinds in found if kinds for word in asked[at : at + length]}
 
 
 def names(question: str) -> list[str]:
-    """Return the phrases of a question that name sorts of things in several words."""
+    """Return the phrases of several words in a question that name kinds."""
     words = _WORD.findall(question.lower())
     found = _phrases().find(words)
     return [" ".join(words[at : at + length]) for at, length, _ in found if length > 1]

@@ -1,6 +1,6 @@
-"""A state object as text: the short line that is embedded, and the words for lexical search.
+"""Renderings of objects: the text that is embedded, and terms for lexical search.
 
-What a text holds was decided by measurement: see benchmarks/quality.py.
+The contents of the text were chosen by measurement: see benchmarks/quality.py.
 """
 
 import re
@@ -13,11 +13,11 @@ from opdbus.state.leaves import leaves
 from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
 from opdbus.state.secret_text import REDACTED
 
-# Part of every vector's key, so that raising it computes all vectors again: a text that changed has
-# another key by itself.
+# Part of every vector's key: raising it computes all vectors again. A text that changes has another
+# key anyway.
 VERSION: Final = 3
-# Part of what says how objects are stored: raise it when `render` or `vocabulary` make something
-# else of the same objects, which are then rendered again.
+# Version of stored renderings: raise it when `render` or `vocabulary` return something else for the
+# same objects. All objects are then rendered again.
 WORDS: Final = 4
 
 MAX_PAIRS: Final = 3
@@ -25,17 +25,17 @@ MAX_SETTINGS: Final = 8
 MAX_VALUE: Final = 48
 MAX_LINE: Final = 240
 MAX_LIST: Final = 4
-# Longer names are split each time.
+# Longer names are not cached.
 _MAX_KEPT: Final = 100
 
-# Keys whose values describe an object in words; the first one found is part of the line.
+# Keys with a description in words; the first of them is part of the line.
 DESCRIBING: Final = (
     "description summary comment purpose title label role gecos fullname realname".split()
 )
-# Keys of what the host's documents say of a thing besides.
+# Keys with descriptions from the host's documentation.
 DOCUMENTS: Final = (("manual",), ("packagesummary",))
 _SAYING: Final = frozenset((*DESCRIBING, *(key for keys in DOCUMENTS for key in keys)))
-# Keys whose values tell most about an object without a description, best first.
+# Keys most characteristic of an object without a description, best first.
 TELLING: Final = {
     key: rank
     for rank, key in enumerate(
@@ -45,22 +45,22 @@ TELLING: Final = {
         " ports dport interface gateway destination path home model vendor product provider".split()
     )
 }
-# Those of them that say which sort of thing it is: the glossary may explain these.
+# Those of them whose values are kinds, which the glossary may explain.
 SORTS: Final = frozenset("type app class role image driver fstype mode action service".split())
 PORTS: Final = frozenset({"port", "ports", "dport"})
-# Keys of what a thing is part of, which no description says.
+# Keys of memberships, which no description has.
 _BELONGING: Final = frozenset(("groups",))
-# Keys of what a thing is on: what that is for, it is for as well.
+# Keys of an object's place, whose purpose is also the object's.
 _ON: Final = frozenset(("interface",))
-# Keys whose values are about others: `gitlab` in the address of a home page is no GitLab here.
+# Keys whose values describe other objects: `gitlab` in a home page's address is no GitLab here.
 _OF_OTHERS: Final = frozenset(("homepage",))
-# Words in keys of values that change by themselves: they do not tell what an object is.
+# Words in keys of volatile values, which do not characterize an object.
 VOLATILE: Final = frozenset(
     "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec"
     " nsec monotonic nrestarts invocation handshake serial uuid guid mac machine checksum sha256"
     " hash fingerprint generation epoch age since last".split()
 )
-# What the kinds of systemd units are called in plain words.
+# Nouns for the types of systemd units.
 UNIT_NOUNS: Final = {
     "service": "service",
     "socket": "listening socket",
@@ -74,7 +74,7 @@ UNIT_NOUNS: Final = {
     "scope": "scope",
 }
 
-# What the kinds of observed things are called in plain words; also declared ones are called so.
+# Nouns for kinds, whether observed or declared.
 NOUNS: Final = {
     ("net", "interface"): "network interface",
     ("net", "address"): "network address",
@@ -102,9 +102,9 @@ NOUNS: Final = {
 
 
 class _Name(NamedTuple):
-    """A dotted name in words, its last key in words, and that in one: `fullname`.
+    """A dotted name in words, its last key in words, and that key as one word: `fullname`.
 
-    What it has is for lexical search unless that `is_of_others`.
+    Values of a name that `is_of_others` are left out of lexical search.
     """
 
     words: str
@@ -113,7 +113,7 @@ class _Name(NamedTuple):
     is_of_others: bool
 
 
-# The name of a value, its last key in one word, and the value.
+# The name, its last key as one word, and the value.
 _Pair: TypeAlias = tuple[_Name, str, str]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
@@ -121,23 +121,23 @@ _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
 
 class Rendering(NamedTuple):
-    """`text` is embedded and searched, its first line shown; `words` is for lexical search only."""
+    """`text` is embedded and searched, and its first line shown; `words` is only searched."""
 
     text: str
     words: str
 
 
 def render(item: StateObject) -> Rendering:
-    """Render an object; equal objects have equal texts.
+    """Render an object; equal objects have equal renderings.
 
-    The glossary fills gaps only: what has a description is not described by it, but found by it,
-    since people rarely ask in the words of a description.
+    The glossary describes only objects without a description. It is searched for all, since people
+    rarely ask in the words of a description.
     """
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
     described = _described(pairs)
     telling = _telling(item, pairs)
     meanings = _meanings(item, telling, pairs)
-    # an account or a group is rarely meant by what its service is for
+    # a question for the purpose of a service rarely means its account or group
     known = [] if item.plugin == "users" else meanings
     what = described or next(filter(None, known), "")
     line = f"{head(item)}: {what}" if what else head(item)
@@ -148,19 +148,19 @@ def render(item: StateObject) -> Rendering:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of an object's text; one that was cut ends with a word and dots."""
+    """Return the first line of a text; a line that was cut ends with a whole word and `...`."""
     line = text.partition("\n")[0]
     return line if len(line) < MAX_LINE else f"{line.rpartition(' ')[0] or line}..."
 
 
 def meanings(item: StateObject) -> list[str]:
-    """Return what the glossary says of an object's name and values."""
+    """Return the distinct glosses of an object's name and values."""
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
     return list(filter(None, dict.fromkeys(_meanings(item, _telling(item, pairs), pairs))))
 
 
 def digest_of(text: str) -> bytes:
-    """Return the digest of a text, by which its vector is found."""
+    """Return the digest of a text, the key of its vector."""
     return digest(f"{VERSION}\n{text}".encode())
 
 
@@ -172,14 +172,14 @@ def _meanings(item: StateObject, telling: list[tuple[str, str]], pairs: list[_Pa
 
 @lru_cache(maxsize=4096)
 def _meaning(key: str, value: str) -> str:
-    """Say what a telling value means, if it says which sort of thing the object is."""
+    """Return the gloss of a value whose key names a kind or a port, otherwise ""."""
     if key in PORTS:
         return gloss(f"port:{value}")
     return gloss(value) if key in SORTS else ""
 
 
 def head(item: StateObject) -> str:
-    """Name the object and its kind: `net interface wg0`, or `systemd service sshd`."""
+    """Return the kind and name of an object: `network interface wg0`, `systemd service sshd`."""
     unit = _UNIT.fullmatch(item.name) if item.kind == "unit" else None
     if unit:
         return f"{item.plugin} {UNIT_NOUNS[unit[2]]} {unit[1]}"
@@ -200,22 +200,22 @@ def _short(value: Json) -> str:
 
 
 def _pair(name: str, value: Json) -> _Pair:
-    """Spell `full_name`, `fullName` and `fullname` alike."""
+    """Return a pair with the same key for `full_name`, `fullName` and `fullname`."""
     found = _name(name) if len(name) <= _MAX_KEPT else _name.__wrapped__(name)
     return found, found.key, value if type(value) is str else _short(value)
 
 
 @lru_cache(maxsize=4096)
 def _name(name: str) -> _Name:
-    """Split a name once: most objects have those of others of their kind."""
+    """Split a name into words; cached, since objects of a kind share their names."""
     last = split(name.rpartition(".")[2])
     key = "".join(last)
     return _Name(" ".join(split(name)), " ".join(last), key, key in _OF_OTHERS)
 
 
 def _described(pairs: list[_Pair]) -> str:
-    """Return what a description says, and what documents say of the thing besides."""
-    # the first of each key counts
+    """Return the description of an object, and those of documentation that add to it."""
+    # the first value of each key counts
     found = {key: value for _, key, value in reversed(pairs) if key in _SAYING}
     said: list[str] = []
     before = ""
@@ -228,9 +228,9 @@ def _described(pairs: list[_Pair]) -> str:
 
 
 def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
-    """Choose the (key, value) pairs that tell most about an object without a description.
+    """Return the most characteristic (key, value) pairs of an object, best first.
 
-    The name of settings has no meaning, but their keys do, so more of them are chosen.
+    Settings have a name without meaning but telling keys, so more pairs are chosen.
     """
     settings = item.kind == SETTINGS
     ranked = []
@@ -246,10 +246,10 @@ def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
 
 
 def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
-    """Return the whole object for lexical search, identifiers also split into words.
+    """Return the whole object as text for lexical search, with identifiers also split into words.
 
-    What its name means is there twice, to count as much as words of the text. Fields are in order,
-    since whoever publishes may give them in any.
+    The gloss of its name is there twice, so that it counts as much as the words of the text. Fields
+    are sorted, since a publisher may send them in any order.
     """
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
     parts += sorted(
@@ -264,6 +264,6 @@ def _clean(text: str) -> str:
     if not text.isprintable():
         text = _CONTROL.sub(" ", text)
     elif "  " not in text and text.strip() == text:
-        # no other white space is printable
+        # no white space other than a space is printable
         return text
     return " ".join(text.split())

@@ -1,6 +1,6 @@
-"""Spans of the past as a question names them: `last night`, `since the reboot`, `at 3 yesterday`.
+"""Spans of the past in a question: `last night`, `since the reboot`, `at 3 yesterday`.
 
-They become the options `since` and `before` of `op-dbus changes`, which `when` reads.
+They become the options `since` and `before` of `op-dbus changes`, which `timestamps` reads.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from opdbus.language.timestamps import MONTH, YEAR
 Span: TypeAlias = tuple[datetime, datetime]
 Meaning: TypeAlias = Callable[[re.Match[str], datetime], Span]
 
-# No bound, and the start of the machine, which only `when` is told.
+# No bound; a mark for the boot time, which only `timestamps` resolves.
 _FIRST, _BOOT = datetime(1970, 1, 1), datetime(1970, 1, 2)  # noqa: DTZ001 -- local time
 _LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001 -- local time
-# No time is older in any zone.
+# The first time that is in 1970 or later in every time zone.
 _OLDEST: Final = _FIRST + timedelta(hours=14)
-# What a time of the day means: so much on both sides of it.
+# Tolerance on both sides of a time of the day.
 _ABOUT: Final = timedelta(minutes=30)
 _DAY: Final = timedelta(days=1)
 _HALF_DAY: Final = 12
@@ -36,7 +36,7 @@ _UNITS: Final = {
 }  # fmt: skip
 _DAYS: Final = "monday tuesday wednesday thursday friday saturday sunday".split()
 _MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec".split()
-# Parts of a day, in hours after its midnight.
+# Parts of a day, in hours after midnight.
 _PARTS: Final = {"morning": (4, 12), "afternoon": (12, 18), "evening": (17, 24), "night": (20, 32)}
 
 _COUNT: Final = rf"(?:(?P<count>\d{{1,4}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))}) )?"
@@ -44,7 +44,7 @@ _UNIT: Final = rf"(?P<unit>{'|'.join(_UNITS)})s?"
 _NAMED_DAY: Final = rf"(?:on |last |on last )?(?:{'|'.join(_DAYS)})"
 _PART: Final = rf"(?P<part>{'|'.join(_PARTS)})"
 _MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*"
-# Alone, 22.04 is a version, a port or a part of an address.
+# A dot separates hour and minute only next to `at` or `pm`: elsewhere 22.04 is a version or a port.
 _DOT: Final = "|".join(
     [
         r"\.(?=[0-5]\d ?(?:[ap]\.?m\b|o'?clock))",
@@ -68,9 +68,10 @@ _OF_DAY: Final = (
 
 
 def find(question: str, now: datetime) -> tuple[dict[str, str], str]:
-    """Return the options that a span in a question makes, and the question without it.
+    """Return the options for the first span in a question, and the question without it.
 
-    The question is as `routes.plain` writes it; `now` is local time, without a zone.
+    The question is as `routes.plain` returns it; `now` is local time without a zone. A span that
+    begins in the future is ignored.
     """
     for form, meaning in _FORMS:
         for match in form.finditer(question):
@@ -90,7 +91,7 @@ def _without(question: str, match: re.Match[str]) -> str:
 
 
 def _day_beside(question: str, at: datetime, now: datetime) -> tuple[timedelta, str]:
-    """Return how far a time is from the day that a question names elsewhere, and what is left."""
+    """Return the offset of a time to the day named elsewhere in a question, and the rest of it."""
     for form, meaning in _FORMS:
         if meaning in _OF_DAYS and (match := form.search(question)):
             day, _ = meaning(match, now)
@@ -100,7 +101,7 @@ def _day_beside(question: str, at: datetime, now: datetime) -> tuple[timedelta, 
 
 
 def pattern() -> str:
-    """Return a regular expression of all spans."""
+    """Return a regular expression that matches every span."""
     return "|".join(f"(?:{_unnamed(form.pattern)})" for form, _ in _FORMS)
 
 
@@ -124,7 +125,7 @@ def _number(word: str | None) -> float:
 
 
 def _day_of(said: str, now: datetime) -> datetime:
-    """Return the day that words name, of a weekday the last one; today if they name none."""
+    """Return the midnight of the day that words name, the last one for a weekday; default today."""
     for word in said.split():
         if word in _DAYS:
             return _midnight(now, (now.weekday() - _DAYS.index(word) - 1) % 7 + 1)
@@ -132,7 +133,7 @@ def _day_of(said: str, now: datetime) -> datetime:
 
 
 def _at(match: re.Match[str], now: datetime) -> datetime:
-    """Return the last time of the day that is meant."""
+    """Return the last occurrence of a time of the day."""
     day, word, half = match["day"] or "", match["hour"], match["half"]
     hour = {"noon": 12, "midnight": 24}.get(word) or int(_number(word))
     is_late = half == "p" or any(part in day for part in ("afternoon", "evening", "tonight"))
@@ -142,7 +143,7 @@ def _at(match: re.Match[str], now: datetime) -> datetime:
     hour = hour % _HALF_DAY + _HALF_DAY * is_late if half or (is_late and hour <= 12) else hour
     is_open = not day or day.startswith(("in ", "at ", "last night"))
     if is_night and half != "p" and word != "noon":
-        # a night goes on in the next day, which `last night` is counted from
+        # a night continues into the next day, from which `last night` is counted
         hour = 24 if hour in {0, _HALF_DAY} else hour + 24 * (hour < 6 and not is_open)
     at = _day_of(day, now) + timedelta(hours=hour, minutes=int(match["minute"] or 0))
     return at - _DAY if at > now and is_open else at
@@ -163,7 +164,7 @@ def _part(match: re.Match[str], now: datetime) -> Span:
 
 
 def _back(at: datetime, span: timedelta) -> datetime:
-    """Return the time so long before another one; nothing is older than 1970."""
+    """Return the time `span` before another, not before 1970."""
     return at - min(span, at - _FIRST)
 
 
@@ -174,7 +175,7 @@ def _ago(match: re.Match[str], now: datetime) -> Span:
 
 
 def _past(match: re.Match[str], now: datetime) -> Span:
-    """Return a span up to now; of `last week` and `last month` also all of them."""
+    """Return a span up to now; `last week` and `last month` begin with the calendar's."""
     unit = match["unit"]
     if not match["count"] and unit == "week":
         return _midnight(now, now.weekday() + 7), _LAST
@@ -189,12 +190,12 @@ def _this(match: re.Match[str], now: datetime) -> Span:
 
 
 def _date(match: re.Match[str], now: datetime) -> Span:
-    """Return a day: 2026-11-22, `22 november`, `november 22nd`, `on the 5th`; the last such one."""
+    """Return the last such day: 2026-11-22, `22 november`, `november 22nd`, `on the 5th`."""
     given = match.groupdict()
     year, month = given.get("year"), given.get("month") or str(now.month)
     number = int(month) if month.isdecimal() else _MONTHS.index(month) + 1
     for back in range(13):
-        # of a month alone the years before, of a day alone the months
+        # without a year go back by years, without a month by months
         months = now.year * 12 + number - 1 - back * (12 if given.get("month") else 1)
         if year:
             months = int(year) * 12 + number - 1
@@ -218,7 +219,7 @@ def _weekday(match: re.Match[str], now: datetime) -> Span:
 
 
 def _bound(match: re.Match[str], now: datetime) -> Span:
-    """Return what `since` opens and `before` closes."""
+    """Return the span that `since` begins or `before` ends."""
     is_since = match["word"] in {"since", "after", "from", "ever since"}
     for form, meaning in _BOUNDS:
         if found := form.fullmatch(match["bound"]):
@@ -235,7 +236,7 @@ def _between(match: re.Match[str], now: datetime) -> Span:
 
 
 _CLOCK: Final = re.compile(rf"(?<![\w.:])(?:(?:at|around|about|near) )*{_HOUR}{_OF_DAY}")
-# A number alone is no time.
+# A number alone is not a time.
 _CLEAR: Final = (
     r"(?=(?:at|around|about|near) |\d{1,2}[:.]\d\d|\w+ ?(?:[ap]\.?m\b|o'?clock)|noon|midnight)"
 )
@@ -270,7 +271,7 @@ _BOUNDS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     (_CLOCK, _clock),
 )
 _BOUND: Final = "|".join(f"(?:{_unnamed(form.pattern)})" for form, _ in _BOUNDS)
-# From 14 to 15, without a day, is no time.
+# `from 14 to 15` without a day is a range of versions, not of times.
 _VERSIONS: Final = (
     rf" \d+ (?:and|to|until) \d+(?![\d:.]| ?[ap]\.?m\b| o'?clock|{_unnamed(_OF_DAY)[:-1]})"
 )
@@ -290,5 +291,5 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     ),
     *((re.compile(form), meaning) for form, meaning in _INSIDE),
 )
-# What names a day, beside which a time of the day may stand.
+# Meanings that are days, which may stand apart from a time of the day.
 _OF_DAYS: Final = (_date, _weekday)

@@ -1,8 +1,8 @@
-"""Routes of questions: to objects, changes, drift or status, by their form. Pure.
+"""Routes of questions, by their form: to objects, changes, drift or status. Pure.
 
-`who changed sshd_config` asks for changes, `is everything as declared` for drift, `are you ready`
-for the status, and any other question for objects. The forms are in routes.tsv; times in a question
-become options of `op-dbus changes`.
+`who changed sshd_config` goes to changes, `is everything as declared` to drift, `are you ready` to
+status, any other question to objects. The forms are in routes.tsv; times in a question become
+options of `op-dbus changes`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 OBJECTS: Final = "objects"
-# The command that answers by each route.
+# The op-dbus command for each route.
 COMMANDS: Final[Mapping[str, str]] = {
     OBJECTS: "search",
     "changes": "changes",
     "drift": "drift",
     "status": "status",
 }
-# A longer question is a document, and its beginning says what it asks for.
+# Characters that decide the route; a longer question is a document that asks at its beginning.
 MOST_CHARACTERS: Final = 300
 
 _WORD: Final = re.compile(r"[\w./:@+*-]*\w")
@@ -47,7 +47,7 @@ _POLITE: Final = re.compile(
 )
 _WHETHER: Final = re.compile(r"^(?:if|whether) ")
 
-# Words that routes.tsv has in <brackets>. Verbs of deeds and of what happens by itself:
+# Words that routes.tsv has in <brackets>. Verbs of actions and events:
 _EVENTS: Final = (
     "installed upgraded updated added deleted created restarted rebooted started relaunched"
     " downgraded purged uninstalled deinstalled reloaded replaced renamed granted revoked dropped"
@@ -55,7 +55,7 @@ _EVENTS: Final = (
     " booted reset rotated promoted demoted logged plugged unplugged unloaded renewed scheduled"
     " given taken interrupted switched turned moved written made freed"
 ).replace(" ", "|")
-# Participles of what also is a state: `were disabled` happened, `are disabled` is so.
+# Participles that may also be a state: `were disabled` is an event, `are disabled` a state.
 _STATES: Final = (
     "stopped|disabled|enabled|masked|unmasked|locked|unlocked|modified|changed|held|edited|altered"
     "|touched|tampered"
@@ -64,7 +64,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "event": _EVENTS,
     "state": _STATES,
     "done": f"{_EVENTS}|{_STATES}",
-    # what happens by itself
+    # events without an actor
     "gone": "happened|appeared|disappeared|vanished|restarted|rebooted|occurred|gone wrong"
     "|went (?:wrong|down|away|offline)|came (?:up|back|online)|been (?:going on|up)",
     "causes": "caused|led to|triggered|preceded|broke|killed|brought .* down|took .* down|made .*"
@@ -76,18 +76,18 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 class Route(NamedTuple):
-    """Where a question goes: the route's name, and the options of its command."""
+    """The route of a question, and the options of its command."""
 
     name: str
     options: Mapping[str, str] = {}
 
     def arguments(self, question: str) -> list[str]:
-        """Return the command and its arguments."""
+        """Return the arguments of `op-dbus`, the command first."""
         given = [part for key, value in self.options.items() for part in (f"--{key}", value)]
         return [COMMANDS[self.name], *given, *(["--", question] if self.name == OBJECTS else [])]
 
     def command(self, question: str) -> str:
-        """Return the command as a shell takes it."""
+        """Return the command line, quoted for a shell."""
         words = [word for word in self.arguments(question) if word != "--"]
         return shlex.join(["op-dbus", *words])
 
@@ -104,7 +104,7 @@ def rows() -> Sequence[tuple[str, re.Pattern[str], str]]:
 
 
 def plain(question: str) -> str:
-    """Return a question in lower case, without punctuation, politeness and short forms."""
+    """Return a question in lower case, without punctuation, politeness and contractions."""
     text = question[:MOST_CHARACTERS].lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     words = [_SHORT.get(word, re.sub(r"n't$", " not", word)) for word in text.split()]
     found = " ".join(_WORD.findall(" ".join(words)))
@@ -112,20 +112,20 @@ def plain(question: str) -> str:
 
 
 def name_of(question: str) -> str:
-    """Return the name of the route that a question takes."""
+    """Return the name of a question's route."""
     text = plain(question)
     return next((route for route, form, _ in rows() if form.search(text)), OBJECTS)
 
 
 def read(question: str, now: datetime) -> Route:
-    """Return where a question goes; `now` is local time, without a zone."""
+    """Return the route of a question; `now` is local time without a zone."""
     name = name_of(question)
     if name == "drift":
         return Route(name, {"about": question})
     return _of_changes(plain(question), now) if name == "changes" else Route(name)
 
 
-# Drift: one object that is asked about.
+# Drift: the object that a question is about.
 
 _AS_DECLARED: Final = re.compile(
     r"^(?:is|does|has) (?:(?:the|my|our|this|that) )*(?!(?:all|every|each|any) )(?P<name>.+?)"
@@ -136,9 +136,9 @@ _AS_DECLARED: Final = re.compile(
 
 
 def subject_of(question: str) -> list[str]:
-    """Return what may be the name of the object of which it is asked whether it is as declared.
+    """Return candidates for the name of the object that may differ from its declaration.
 
-    The longest first; empty if that is asked of everything, or nothing is asked so.
+    The longest first; empty if the question is about all objects or has another form.
     """
     match = _AS_DECLARED.search(plain(question))
     words = match["name"].split() if match else []
@@ -147,7 +147,7 @@ def subject_of(question: str) -> list[str]:
     return [word for word in words if word not in _NAMELESS]
 
 
-# Changes: times, and what is left of a question without them.
+# Changes: times, and the rest of a question without them.
 
 _EVENT: Final = re.compile(
     r"^how come (?P<come>.+)$"
@@ -158,7 +158,7 @@ _EVENT: Final = re.compile(
     r"|^(?:what|who) (?:caused|led to|triggered|preceded|(?:is|was) responsible for"
     r"|is to blame for) (?P<effect>.+)$"
 )
-# Words of a question that name nothing: where no other is left, all changes are listed.
+# Words that name no object: if no others are left, all changes are listed.
 _NAMELESS: Final = frozenset(
     "what which who has have had did was were is are been there any anything something everything"
     " all the a an that on in at of to me us show list give tell happened happen happening changed"
@@ -168,7 +168,7 @@ _NAMELESS: Final = frozenset(
 
 
 def _of_changes(text: str, now: datetime) -> Route:
-    """Return the options of `op-dbus changes`: an event that was led to, or what it is about."""
+    """Return the route to changes, with an event in `before` or a subject in `about`."""
     times, rest = past_spans.find(text, now)
     match = _EVENT.search(rest)
     event = next(filter(None, match.groups())) if match else ""

@@ -1,4 +1,4 @@
-"""The package's tables of words (.tsv files), and the phrases of one in a question."""
+"""Word tables of the package (.tsv files), and the search for their phrases in a question."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(name: str) -> list[list[str]]:
 
 @cache
 def version(name: str) -> str:
-    """Return a hash of a table: what was made with it is made again when it changes."""
+    """Return a hash of a table; data derived from the table is rebuilt when it changes."""
     return hashlib.blake2b(_file(name).read_bytes(), digest_size=4).hexdigest()
 
 
@@ -29,15 +29,15 @@ def _file(name: str) -> Traversable:
 
 
 class Phrases:
-    """The phrases of a table: which of its rows each names, one bit a row."""
+    """The phrases of a table, each with a mask of the rows that it names, one bit a row."""
 
     def __init__(
         self, rows: Iterable[tuple[str, int]], stem: Callable[[str], str] = lambda word: word
     ) -> None:
-        """Take the phrases of each row, separated by |, and its bit: 0 if it names nothing."""
+        """Index the phrases of each row, separated by |, with its bit; 0 if it names nothing."""
         self._stem = stem
         self._bits: dict[tuple[str, ...], int] = {}
-        # of phrases in any form
+        # stems of the phrases
         self._stems: dict[tuple[str, ...], int] = {}
         for phrases, bit in rows:
             for phrase in phrases.split("|"):
@@ -50,9 +50,10 @@ class Phrases:
     def find(
         self, words: Sequence[str], is_form: Callable[[int], bool] = lambda _at: False
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield where phrases begin, how many words they have, and bits: the longest at each place.
+        """Yield (start, number of words, bits) of the phrases in words, the longest at each place.
 
-        Phrases of several words may be in another form; single words where `is_form` says so.
+        Phrases of several words match by stems; a single word does only if `is_form` is true of its
+        place.
         """
         stems = tuple(map(self._stem, words))
         at = 0
@@ -68,5 +69,5 @@ class Phrases:
             at += 1
 
     def first(self, words: Sequence[str]) -> int | None:
-        """Return the bits of the phrase that words begin with, None if they begin with none."""
+        """Return the bits of the phrase at the start of words, None if there is none."""
         return next((bits for at, _, bits in self.find(words[: self.longest]) if at == 0), None)

@@ -1,8 +1,8 @@
-"""Times and spans as people and systemd.time(7) write them, and as they are pasted from journals.
+"""Times and spans as in systemd.time(7), and timestamps pasted from journals. Pure.
 
-This is the reader of times that are given as such: `M` is a month and `m` a minute, as systemd has
-it. Times inside of questions are words, read by `clock_times` (`twenty to five`), `relative_dates`
-(`for ten days`) and `past_spans` (`last night`), with months and years of the same length. Pure.
+Reads times given as options: `M` is a month and `m` a minute, as in systemd. Times in questions are
+read by `clock_times` (`twenty to five`), `relative_dates` (`for ten days`) and `past_spans` (`last
+night`), with months and years of the same length.
 """
 
 import re
@@ -23,10 +23,10 @@ TIMES: Final = (
 SPANS: Final = (
     "a span is a number and a unit, or several: 30s, 5 minutes, 1h30m, 2d, 1 week, 1M (a month)"
 )
-# A month and a year where no date says which, as systemd.time(7) has them.
+# Average month and year, as in systemd.time(7).
 MONTH: Final = timedelta(days=30.4375)
 YEAR: Final = timedelta(days=365.25)
-# Each unit, in microseconds, by all that systemd.time(7) calls it: M is a month, m a minute.
+# Microseconds of each unit, by every name in systemd.time(7): M is a month, m a minute.
 _UNITS: Final[Mapping[str, int]] = {
     word: microseconds
     for words, microseconds in (
@@ -42,7 +42,7 @@ _UNITS: Final[Mapping[str, int]] = {
     )
     for word in words.split()
 }
-# How long ago something was is said in the first unit of which it is so many seconds.
+# (least seconds, unit, seconds in the unit); the first that fits is shown.
 _AGES: Final = (
     (2 * YEAR.total_seconds(), "years", YEAR.total_seconds()),
     (2 * MONTH.total_seconds(), "months", MONTH.total_seconds()),
@@ -72,7 +72,8 @@ _CLOCK: Final = (
     r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?"
 )
 _ZONE: Final = r"(?: ?(?P<zone>[+-]\d\d(?::?\d\d)?|[a-z][\w+/-]{0,40}))?"
-# As systemctl, journalctl and RFC 3339 write them; as syslog, dmesg -T and date do; and as mail.
+# Formats of systemctl, journalctl and RFC 3339; of syslog, dmesg -T and date; of mail; a clock
+# time.
 _STAMPS: Final = tuple(
     re.compile(text, re.IGNORECASE | re.ASCII)
     for text in (
@@ -82,9 +83,9 @@ _STAMPS: Final = tuple(
         _CLOCK + _ZONE,
     )
 )
-# Since when, as `systemctl status` tells it, goes on with how long that is ago.
+# `systemctl status` appends the age to a time.
 _SINCE: Final = re.compile(r"; [^;]{1,60} ago")
-# Names of daylight saving time that are no zones, by a zone that has it.
+# Abbreviations of summer time that are not zone names, by a zone that has them.
 _DAYLIGHT: Final = {
     "CEST": "CET", "EEST": "EET", "WEST": "WET", "BST": "Europe/London", "PST": "PST8PDT",
     "EDT": "EST5EDT", "CST": "CST6CDT", "CDT": "CST6CDT", "MDT": "MST7MDT", "PDT": "PST8PDT",
@@ -95,9 +96,9 @@ _MOST_YEARS: Final = 8
 def moment(text: str, now: float, boot: float) -> int:
     """Return a time in microseconds since 1970; raises InvalidArgs.
 
-    `now` and `boot` are in seconds since 1970. What has no zone is local time. Of the hour that
-    clocks show twice in autumn the first is meant, the second with its zone, such as CET, or its
-    offset. In the hour that they skip in spring the clock is taken as not set forward yet.
+    `now` and `boot` are in seconds since 1970. A time without a zone is local. Of the hour that
+    occurs twice in autumn the first is returned, the second with a zone such as CET or an offset.
+    In the hour that is skipped in spring the clock is taken as not yet set forward.
     """
     word = _word(text)
     try:
@@ -112,7 +113,7 @@ def moment(text: str, now: float, boot: float) -> int:
 
 
 def is_said(text: str) -> bool:
-    """Return whether a text is rather an event in words, such as `nginx failed`, than a time."""
+    """Return whether a text is an event in words, such as `nginx failed`, rather than a time."""
     words, word = text.lower().split(), _word(text)
     is_time = words[-1:] in (["ago"], ["left"]) or any(
         pattern.fullmatch(word) for pattern in (_SPAN, *_STAMPS)
@@ -121,7 +122,7 @@ def is_said(text: str) -> bool:
 
 
 def _word(text: str) -> str:
-    """Leave out what programs print around a time."""
+    """Remove what programs print around a time."""
     return _SINCE.sub("", text).strip(" \t\n[]")
 
 
@@ -129,7 +130,7 @@ def span(text: str) -> int:
     """Return a span in microseconds; raises InvalidArgs."""
     if not _SPAN.fullmatch(word := text.strip()):
         raise InvalidArgs(f"{text!r} is no span of time: {SPANS}")
-    # of units in capitals only M is another one
+    # case matters only for M, a month
     parts = (
         (each[1], _UNITS.get(each[2]) or _UNITS[each[2].lower()]) for each in _PART.finditer(word)
     )
@@ -137,7 +138,7 @@ def span(text: str) -> int:
 
 
 def ago(seconds: float) -> str:
-    """Say how long ago something was: `3 min ago`."""
+    """Return an age as text: `3 min ago`."""
     for least, unit, length in _AGES:
         if seconds >= least:
             return f"{seconds // length:.0f} {unit} ago"
@@ -173,7 +174,7 @@ def _stamp(word: str, now: float) -> float | None:
     at = time(hour, minute, second, int(part["fraction"][:6].ljust(6, "0")))
 
     def meant(year: int, month: int, day: int) -> list[float]:
-        """Return when it was that time on a day, none where that is no day."""
+        """Return the Unix times of the clock time on a day; [] for an invalid day or weekday."""
         with suppress(ValueError):
             begin = datetime.combine(date(year, month, day), at)
             if part.get("weekday", "").lower() in {"", _WEEKDAYS[begin.weekday()]}:
@@ -182,10 +183,10 @@ def _stamp(word: str, now: float) -> float | None:
 
     month = _MONTHS.index(part["name"].lower()) + 1 if "name" in part else part.get("month")
     if year := part.get("year"):
-        # two digits as strptime reads them
+        # two-digit years as in strptime
         whole = int(year) + (0 if len(year) == 4 else 2000 if int(year) < 69 else 1900)
         return next(iter(meant(whole, int(month or 0), int(part["day"]))), None)
-    # the last one: it is not yet to come
+    # the last one that is not in the future
     here = _local(now)
     if month:
         years = range(here.year + 1, here.year - _MOST_YEARS, -1)
@@ -197,9 +198,9 @@ def _stamp(word: str, now: float) -> float | None:
 
 
 def _in_zone(at: datetime, zone: str) -> list[float]:
-    """Return when a clock in a zone shows a time, twice for one that it shows twice.
+    """Return the Unix times at which a clock in a zone shows a time; two if it shows it twice.
 
-    A name such as CET counts as it is written, also where summer time is in force.
+    An abbreviation such as CET keeps its offset even while summer time is in force.
     """
     name = zone.upper()
     if not zone:
@@ -221,5 +222,5 @@ def _in_zone(at: datetime, zone: str) -> list[float]:
 
 
 def _local(at: float) -> datetime:
-    """Return a local time without its zone, which may be another one at another time."""
+    """Return a local time without its zone, since the zone may differ at another time."""
     return datetime.fromtimestamp(at, UTC).astimezone().replace(tzinfo=None)

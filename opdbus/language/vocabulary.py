@@ -15,38 +15,39 @@ from opdbus.state.fields import IDENTITY, Names
 if TYPE_CHECKING:
     from opdbus.state.object import Identity, Json
 
-# Which rows of the vocabulary an object has, or a phrase names: one bit each.
+# Rows of the vocabulary that an object meets or a phrase names, one bit each.
 Traits: TypeAlias = int
-# How long traits are where they are stored.
+# Bytes of stored traits.
 TRAIT_BYTES: Final = 16
-# What an object must meet together.
+# Conditions that an object must all meet.
 Conditions: TypeAlias = tuple[Condition, ...]
 
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 _NOT: Final = frozenset("not never cannot nothing nobody".split())
 _PARTICIPLES: Final = ("ing", "ed")
-# A bare verb after these says what state something is in.
+# A bare verb after these names a state.
 _ASKING: Final = frozenset("do does did".split())
-# So does one that ends a clause after these: `services that run but are disabled`.
+# So does a verb at the end of a relative clause: `services that run but are disabled`.
 _RELATIVE: Final = frozenset("that which who".split())
 CONTRASTS: Final = frozenset("but though although while yet nevertheless anyway regardless".split())
 _AFTER_CLAUSES: Final = CONTRASTS | frozenset("and or now still right".split())
 _SUFFIXES: Final = ("ing", "ed", "es", "s")
 _SHORTEST: Final = 3
-# What may stand between `not` and what it denies.
+# Words that may stand between `not` and the word it negates.
 _FILLERS: Final = frozenset(
     "currently now actually yet really properly any longer been be i we you it they".split()
 )
-# A subject of so many words may as well, without these: `why can't the old printer start`.
+# A subject of at most this many words may, too, without `_ENDING`: `why can't the old printer
+# start`.
 _MOST_BETWEEN: Final = 4
-# A search asks several times what values its question names.
+# Cached questions: a search looks up the values of its question several times.
 _QUESTIONS: Final = 16
 _ENDING: Final = frozenset("not and or but that which who are is of with than as".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The phrases that name a value, and conditions: an object that meets all of one has it."""
+    """Phrases that name a value, and alternatives: an object that meets all of one has it."""
 
     phrases: str
     alternatives: tuple[Conditions, ...]
@@ -62,14 +63,14 @@ def rows() -> tuple[Row, ...]:
 
 
 class Reader:
-    """Finds the traits of objects; made for some at a time, since it remembers their keys."""
+    """Computes the traits of objects; make one for each batch, since it remembers their keys."""
 
     def __init__(self) -> None:
         self._names = Names({c.field for row in rows() for part in row.alternatives for c in part})
         self._asked = _alternatives()
 
     def traits(self, identity: Identity, properties: Mapping[str, Json]) -> Traits:
-        """Return which values of the vocabulary an object has."""
+        """Return the rows of the vocabulary whose conditions an object meets."""
         found = self._names.values(identity, properties)
         traits = 0
         for field, values in found.items():
@@ -86,10 +87,10 @@ class Reader:
 
 @cache
 def _alternatives() -> Mapping[str, Mapping[str, Sequence[tuple[Traits, Conditions]]]]:
-    """Return all alternatives by a field that they need, and the text that it must have, or "".
+    """Return all alternatives by a field that they need, then by its required text, or "".
 
-    The field is one that few objects have, where there is a choice. What the text meets is left
-    out.
+    Chooses a field that few objects have, not one of the identity, where possible. The condition
+    that the text meets is left out of the alternative.
     """
     found: dict[str, dict[str, list[tuple[Traits, Conditions]]]] = {}
     for number, row in enumerate(rows()):
@@ -106,18 +107,21 @@ def _is_met(conditions: Conditions, found: Mapping[str, list[Json]]) -> bool:
 
 
 def as_bytes(traits: Traits) -> bytes:
-    """Return traits as they are stored."""
+    """Return traits in their stored form."""
     return traits.to_bytes(TRAIT_BYTES, "little")
 
 
 @lru_cache(maxsize=_QUESTIONS)
 def asked(question: str) -> Mapping[Traits, str]:
-    """Return the values that a question names: for each phrase, the rows that have it."""
+    """Return the phrases in a question that name values, by the rows they name."""
     words = _beside_verbs(list(plain(question)))
     asking = next((at for at, word in enumerate(words) if word in _ASKING), len(words))
 
     def is_form(at: int) -> bool:
-        """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
+        """Return whether a verb names a state: `did it crash`, `what is failing`.
+
+        It does not in `what removes it` and `a run of it`.
+        """
         after = words[at + 1 : at + 2]
         if at and words[at - 1] in _RELATIVE:
             return _AFTER_CLAUSES.issuperset(after)
@@ -126,7 +130,7 @@ def asked(question: str) -> Mapping[Traits, str]:
         goes_on = bool(after) and after[0] in _AFTER_CLAUSES
         return words[at].endswith(_PARTICIPLES) or asking < at or (is_clause and goes_on)
 
-    # what is denied and has no opposite is not asked for
+    # a negated phrase without an opposite in the table is left out
     return {
         traits: " ".join(words[at : at + length])
         for at, length, traits in _phrases().find(words, is_form)
@@ -135,14 +139,14 @@ def asked(question: str) -> Mapping[Traits, str]:
 
 
 def denied(question: str) -> set[str]:
-    """Return the words that name the opposite of a value: the second one of `not enabled`."""
+    """Return the words of phrases that are negated and name a value: `enabled` in `not enabled`."""
     phrases = (phrase.split() for phrase in asked(question).values())
     denials = (rest for first, *rest in phrases if first == "not")
     return {word for rest in denials if asked(" ".join(rest)) for word in rest}
 
 
 def _beside_verbs(words: list[str]) -> list[str]:
-    """Return words with each `not` behind a subject where that makes a phrase: `not it running`."""
+    """Return words with `not` moved behind a subject, if a phrase results: `not it running`."""
     phrases = _phrases()
     for at, word in enumerate(words):
         if word != "not" or phrases.first(words[at : at + phrases.longest]) is not None:
@@ -156,13 +160,13 @@ def _beside_verbs(words: list[str]) -> list[str]:
 
 
 def fields(traits: Traits) -> set[str]:
-    """Return the fields that tell best whether an object has some traits."""
+    """Return the fields of the first alternative of each of some traits, without the identity's."""
     named = [row for number, row in enumerate(rows()) if traits >> number & 1]
     return {c.field for row in named for c in row.alternatives[0] if c.field not in IDENTITY}
 
 
 def plain(question: str) -> Iterator[str]:
-    """Yield the words of a question, each denial as `not` right before what it denies."""
+    """Yield the words of a question, each negation as `not` right before the word it negates."""
     words = _WORD.findall(question.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
     denied = False
     for index, word in enumerate(words):
@@ -179,7 +183,7 @@ def plain(question: str) -> Iterator[str]:
 
 
 def _as_read(phrases: str) -> str:
-    """Return phrases in the words that `plain` makes of a question."""
+    """Return phrases in the form that `plain` gives a question."""
     return "|".join(" ".join(plain(phrase)) for phrase in phrases.split("|"))
 
 
@@ -195,7 +199,7 @@ def _phrases() -> tables.Phrases:
 
 
 def stem(word: str) -> str:
-    """Return what the forms of a regular verb or noun begin with: failing, fails and failed."""
+    """Return the common stem of the forms of a regular verb or noun: failing, fails, failed."""
     suffix = next((end for end in _SUFFIXES if word.endswith(end)), "")
     stem = word.removesuffix(suffix) if len(word) - len(suffix) >= _SHORTEST else word
     stem = stem.removesuffix("e")

@@ -1,4 +1,4 @@
-"""Changes found and ranked by meaning, and connections between objects.
+"""Changes ranked for a question, and connections between objects.
 
 Owns the ranking of history's rows. Read `change_finder` first. Imports query and vectors.
 """

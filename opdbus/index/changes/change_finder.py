@@ -1,4 +1,4 @@
-"""Changes found by their meaning: about something, before something, like another one."""
+"""Search in history: changes about a subject, before an event, or similar to another change."""
 
 import asyncio
 import json
@@ -33,37 +33,37 @@ from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
 from opdbus.state.object import ObjectId
 
-# Sentences whose vectors are read at a time, and rows whose sentences are: others read meanwhile.
+# Vectors, and rows of history, in a batch; other readers run between batches.
 _AT_A_TIME: Final = 4096
 _ROWS_AT_A_TIME: Final = 1 << 15
-# For what comes before an event: what it counts to be alike, and to be close in time.
+# Weights of cosine and of closeness in time for a change before an event.
 COSINE_WEIGHT: Final = 0.3
 CLOSE_WEIGHT: Final = 0.3
-# What led to the failure of something that is needed counts less; of so many of these.
+# Weight of the causes of a connected unit's failure; of at most `_MOST_NEEDED` failures.
 FURTHER_WEIGHT: Final = 0.8
-# With what changed before it started well a unit has run.
+# Factor on changes before the unit's last good start: it has run with them.
 OVERCOME_WEIGHT: Final = 0.5
 _MOST_NEEDED: Final = 3
-# What the state file says led to nothing on the host: less than all that happened there.
+# Penalty of changes of the state file where the event is one of the host.
 _OF_FILE_LESS: Final = 2.0
-# How long before an event is looked at, and how long after a past change, in microseconds.
+# How long before an event changes are read, and how long after a past change; microseconds.
 WITHIN: Final = 30 * 60 * 1_000_000
 FOLLOWS: Final = 10 * 60 * 1_000_000
-# So many changes may be the event, and what answers nearly as well as the best one.
+# Candidates for the event, and the score difference within which they count as equally good.
 _EVENTS: Final = 20
 _AS_WELL: Final = 0.15
-# The rows of such a time that are read, and those that are returned of what followed.
+# Rows read in a time window.
 _MOST_ROWS: Final = 2000
-# So many failures of one outage are followed back to the first, each half an hour at most.
+# Failures of one outage that are followed back to the first, each at most `WITHIN` before.
 _MOST_FAILURES: Final = 50
-# Of so many changes that are close to one in words, those are given that are like it.
+# Candidates by text; those with the same event are kept.
 _CANDIDATES: Final = 256
 MOST_FOLLOWING: Final = 20
-# What happens to what runs, and to no file or account.
+# Events of objects that run, so not of files or accounts.
 _OF_RUNS: Final = frozenset(
     "failed killed stopped started restarted reloaded enabled disabled masked unmasked".split()
 )
-# What an object does itself.
+# Verbs in the active voice: `has not failed`, but `has not been removed`.
 _ACTIVE: Final = frozenset(
     (
         "gone up",
@@ -71,9 +71,9 @@ _ACTIVE: Final = frozenset(
         *"failed stopped started restarted changed joined drifted left".split(),
     )
 )
-# Causes that change many objects at a time.
+# Causes that change many objects at once.
 _OF_MANY: Final = frozenset("apt boot dpkg kernel reload rpm source start".split())
-# `What happened before the database failed?` is about what came before.
+# Questions for the changes before an event: `What happened before the database failed?`
 _BEFORE = re.compile(
     r"(?:what|which|anything|something|changes?|show|list|tell)\b.*?\b(?:before|prior to|led to|"
     r"leading to|leading up to|preceded|caused)\s+(\S.{2,})",
@@ -83,30 +83,30 @@ _BEFORE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RankedChange:
-    """The newest change of a sentence, how many there are of it, and how well it answers."""
+    """The newest change with a sentence, the number of changes with it, and its score."""
 
     row: Row
     count: int
     score: float
-    # the number of the change before which it happened or which it is like, if one was asked for
+    # sequence number of the event that it preceded or resembles, 0 if none was asked for
     event: int = 0
-    # how many other objects changed likewise by the same cause, and how many changes answer in all
+    # other objects changed likewise by the same cause, and changes that match in all
     others: int = 0
     total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeChain:
-    """A change that was found, and the rows of it and its dependents after it."""
+    """A change and the rows of it and of connected objects that followed."""
 
     found: RankedChange
     rows: Sequence[Row]
 
 
 class ChangeFinder:
-    """Searches history; nothing of it is held in memory.
+    """Search over history, with nothing of it held in memory.
 
-    A question is embedded where there is an engine; else words alone decide.
+    Ranks by cosine and words; without a working engine, by words alone.
     """
 
     def __init__(self, vectors: ObjectVectors, look: connections.Look) -> None:
@@ -117,14 +117,15 @@ class ChangeFinder:
     async def about(
         self, asked: str, wanted: Filter, limit: int, *, priority: Rank = Rank.FEW
     ) -> list[RankedChange]:
-        """Find the changes that best answer a question, one of each sentence, best first.
+        """Return the changes that best answer a question, one for each sentence, best first.
 
-        `What happened before EVENT?` is answered as by `before`.
+        `What happened before EVENT?` is answered by `before`. Raises NotKept if the question names
+        an object and an event that did not happen to it.
         """
         asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
-        # `settings of lan0` may be of what was edited, and needs no such event
+        # a question without a verb, such as `settings of lan0`, needs no matching event
         stems = {stem(word) for word in event_questions.words(event_questions.asked(asked))}
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
             await self._named(asked, Filter(since=wanted.since, before=wanted.before))
@@ -133,10 +134,11 @@ class ChangeFinder:
     async def before(
         self, event: str, wanted: Filter, limit: int, *, within: int = WITHIN
     ) -> list[RankedChange]:
-        """Find what may have led to an event: what changed within so many microseconds before it.
+        """Return the changes that may have led to an event, of the `within` microseconds before it.
 
-        The event is the change that answers best, of all from `since` to `before`; what has to do
-        with it comes first, then what is like it or close in time.
+        The event is the best match of all changes from `since` to `before`. Changes related to it
+        come first, then those similar to it or close in time. Raises UnknownObject if neither an
+        object nor history has the names in `event`, and NotKept as `about` does.
         """
         event = event[:MAX_CHARACTERS]
         span = Filter(since=wanted.since, before=wanted.before)
@@ -147,7 +149,7 @@ class ChangeFinder:
             if not await self._memory.archive.read(partial(_has_any, rest)):
                 name = " ".join(rest)
                 raise UnknownObject(f"there is no object named {name}, and history has none")
-            # that the same happened to something else is no answer
+            # the same event of another object is no answer
             about = await self._about(" ".join(rest), span, _CANDIDATES, Rank.FEW)
             numbers = {each.row.seq for each in about}
             events = [
@@ -157,16 +159,16 @@ class ChangeFinder:
             ]
         if not events:
             return []
-        # of what answers nearly as well, the same happened lately
+        # among nearly equal matches of the same event, take the newest
         best = events[0]
         near = [e.row for e in events if best.score - e.score <= _AS_WELL]
         newest = max((r for r in near if _is_same(r, best.row)), key=lambda row: row.seq)
         return await self._led_to(newest, wanted, limit, within)
 
     async def _named(self, event: str, span: Filter) -> Row | None:
-        """Return the newest row in which an event happened to the object that it names.
+        """Return the newest row of an event of the object that it names; None if it names none.
 
-        None where it names none; raises NotKept where it did not happen to the object.
+        Raises NotKept if history has no such event of the object.
         """
         words = change_ranking.names(event)
         certain = [word for word in words if len(words) == 1 or not word.isalpha()]
@@ -188,7 +190,7 @@ class ChangeFinder:
         return await self._newest(event, certain[0], replace(span, object_ids=object_ids))
 
     async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
-        """Return the newest row in which an event happened to one of some objects of a name."""
+        """Return the newest row of an event of some objects with a name; raises NotKept if none."""
         async with aclosing(
             history_reader.parts(self._memory, replace(wanted, has_first=False))
         ) as parts:
@@ -206,10 +208,10 @@ class ChangeFinder:
         raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[ChangeChain]:
-        """Find the changes that are most like one, each with what followed from it.
+        """Return the changes most similar to one, each with the changes that followed from it.
 
-        The one is given in words, or as a row of history: before it the same happened to things of
-        its sort.
+        `to` is a text or a row of history. For a row, only earlier rows are returned in which the
+        same happened to an object of the same kind.
         """
         said, seq = (to.sentence, to.seq) if isinstance(to, Row) else (to[:MAX_CHARACTERS], 0)
         if seq:
@@ -289,7 +291,7 @@ class ChangeFinder:
         return await asyncio.to_thread(scored)
 
     async def _beginning(self, event: Row) -> Row:
-        """Return the first failure of an outage, of which a failure may be a later one."""
+        """Return the first failure of the outage that a failure belongs to."""
         for _ in range(_MOST_FAILURES):
             if "failed" not in event_questions.happened(event.sentence):
                 break
@@ -307,9 +309,9 @@ class ChangeFinder:
         return event
 
     async def _followed(self, row: Row) -> list[Row]:
-        """Return the changes of a thing, and of what has to do with it, in the time after one.
+        """Return the changes of an object and of connected ones in the `FOLLOWS` after a row.
 
-        Of those that say the same, such as the turns of a restart loop, it is the first.
+        Of rows with the same sentence, such as those of a restart loop, only the first is returned.
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await history_reader.first(self._memory, window, _MOST_ROWS)
@@ -328,7 +330,7 @@ class ChangeFinder:
         return await asyncio.to_thread(followed)
 
     async def _near_to(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
-        """Return the cosines of the sentences of rows with that of an event."""
+        """Return the cosine of each row's sentence with that of an event."""
         texts = await asyncio.to_thread(
             lambda: {digest_of(row.sentence): row.sentence for row in rows if row.sentence}
         )
@@ -337,7 +339,7 @@ class ChangeFinder:
         return {texts[ids[number]]: cosine for number, cosine in near.cosines.items()}
 
     async def _meant(self, wanted: Filter) -> Meant:
-        """Return the newest row and the number of rows of each sentence that a filter means."""
+        """Return (newest row, number of rows) of each sentence in a filter; None without one."""
         if wanted == Filter(is_oldest_first=wanted.is_oldest_first):
             return None
         found: dict[int, tuple[int, int]] = {}
@@ -349,9 +351,9 @@ class ChangeFinder:
         return found
 
     async def _clauses(self, wanted: Filter) -> AsyncIterator[Clause]:
-        """Yield SQL that is true of the rows that a filter means, part by part."""
+        """Yield SQL clauses, one for each part, that together select the rows of a filter."""
         if wanted.where:
-            # its conditions are no SQL
+            # its conditions cannot be written in SQL
             async with aclosing(history_reader.parts(self._memory, wanted)) as parts:
                 async for part in parts:
                     rows = json.dumps([row.seq for row in part.rows])
@@ -363,7 +365,10 @@ class ChangeFinder:
             yield Clause(f"seq BETWEEN ? AND ? AND {sql}", [some.start, some.stop - 1, *values])
 
     async def _near(self, asked: str, meant: Meant, rank: Rank) -> Near:
-        """Return the cosines of sentences with a text by their numbers: of all, or those given."""
+        """Return the cosines of sentences with a text, by sentence number; empty without an engine.
+
+        `meant` limits the sentences; None means all.
+        """
         try:
             index, vector = await self._vectors.ask(asked, rank)
         except OpDbusError as error:
@@ -376,7 +381,7 @@ class ChangeFinder:
         return Near(found, index.background(vector) if found else None)
 
     async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
-        """Read vectors in parts, so that others read meanwhile."""
+        """Yield blocks of vectors; other readers run between them."""
         read = self._memory.archive.read
         if meant is not None:
             for part in slices(list(meant), _AT_A_TIME):
@@ -390,14 +395,14 @@ class ChangeFinder:
 
 
 def _is_called(object_id: ObjectId, word: str) -> bool:
-    """Return whether a word is the name of a thing; of a service, also without its instance."""
+    """Return whether a word is an object's name; for a service, with or without its instance."""
     name = object_id.name.lower()
     stem = name.removesuffix(".service")
     return word in {name, stem, stem.partition("@")[0]}
 
 
 def _has_happened(event: str, row: Row) -> bool:
-    """Return whether a row says that an event happened; one without a verb is any change."""
+    """Return whether an event happened in a row; without a verb it is any change of the host."""
     happened = event_questions.asked(event)
     if not happened:
         return not event_questions.is_of_declaration(row.sentence)
@@ -405,7 +410,7 @@ def _has_happened(event: str, row: Row) -> bool:
 
 
 def _has_any(words: Sequence[str], store: Store) -> bool:
-    """Return whether an object, a change or everyday language has one of some words."""
+    """Return whether an object, a change or a word table has one of the words."""
     texts = [word for word in words if word.rpartition(".")[2] not in UNIT_NOUNS]
     tables = store.words, store.sentences.words
     return any(
@@ -415,7 +420,10 @@ def _has_any(words: Sequence[str], store: Store) -> bool:
 
 
 def _is_beside(row: Row, other: Row) -> bool:
-    """Return whether a row tells of the state file, and the other of the host: neither led on."""
+    """Return whether the first row is one of the state file and the other is not.
+
+    Such a change leads to nothing on the host.
+    """
     is_of_file, of_file = (event_questions.is_of_declaration(r.sentence) for r in (row, other))
     return is_of_file and not of_file
 
@@ -426,7 +434,7 @@ def _is_like(one: Row, other: Row) -> bool:
 
 
 def _is_same(one: Row, other: Row) -> bool:
-    """Return whether the same happened to one thing."""
+    """Return whether the same event happened to the same object."""
     return one.identity == other.identity and event_questions.is_alike(one.sentence, other.sentence)
 
 
@@ -443,7 +451,7 @@ def _sentences(sql: str, values: Sequence[str | int], store: Store) -> list[tupl
 
 
 def _distinct(found: Sequence[RankedChange]) -> list[RankedChange]:
-    """Return the best one of each sentence, with their count, best first."""
+    """Return the best change of each sentence with the sentence's count, best first."""
     counts = Counter(each.row.sentence for each in found)
     best: dict[str, RankedChange] = {}
     for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
@@ -452,7 +460,7 @@ def _distinct(found: Sequence[RankedChange]) -> list[RankedChange]:
 
 
 def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
-    """Return the last failures of connected units before an event, one of each unit."""
+    """Return the last failure, stop or removal of each connected unit before an event."""
     failed = {
         ObjectId(*row.identity[1:]): row for row in reversed(rows) if change_relations.is_harm(row)
     }
@@ -461,7 +469,10 @@ def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
 
 
 def _without_bulk(found: Sequence[RankedChange], loose: Collection[int]) -> list[RankedChange]:
-    """Take what one cause did to many objects as one, but for those that the event concerns."""
+    """Merge the changes that one cause made to many objects, unless the event concerns them.
+
+    `loose` are the numbers of rows unrelated to the event.
+    """
     best: dict[object, RankedChange] = {}
     for each in found:
         row = each.row

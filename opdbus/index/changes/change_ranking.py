@@ -1,6 +1,6 @@
-"""Ranking of changes: what a question is about, what it says to have happened, which sort it names.
+"""Ranking of changes by a question's subject, event and kind.
 
-Nothing is tuned to a day: see benchmarks/host/day.py.
+The constants are not tuned to a recorded day: see benchmarks/host/day.py.
 """
 
 import math
@@ -18,21 +18,21 @@ from opdbus.index.ranking.boosts import KIND_WEIGHT, NAME_WEIGHT
 from opdbus.index.ranking.scores import LEXICAL_WEIGHT, CosineBaseline, ceiling
 from opdbus.language import kinds
 
-# What it counts that what a question says happened.
+# Weight of the event that a question names.
 HAPPENED_WEIGHT: Final = 0.3
-# Where a question says only what happened, to which sort of things: what it counts to be of it.
+# Weight of the kind, where a question names only an event and a kind.
 SORT_WEIGHT: Final = 0.5
-# Of what is equally good the newest comes first.
+# Weight of recency: breaks ties.
 NEWEST_WEIGHT: Final = 0.02
-# Where no change has a word of a question, one has to have such a cosine with it. With each level,
-# no question about the recorded days loses its answer so, and 31 to 33 of 34 about other things do.
+# Least cosine of a match where no change has a word of the question. Chosen on recorded days so
+# that no question about them loses its answer.
 _LEAST_COSINE: Final = 0.28
-# A sentence is close to a question if its cosine is by so many standard deviations above those that
-# the question has with any objects. No question about the recorded days loses its answer.
+# Standard deviations above the mean of the question's cosines with objects at which a sentence
+# counts as related. Chosen as above.
 _CLOSE: Final = 2
-# Of the sentences that are closest, that have words, and in which the same happened.
+# Candidates by cosine, by words and by each event.
 _CANDIDATES: Final = 256
-# What asks for changes, and says nothing of what they are about.
+# Words that ask for changes and do not name their subject.
 _ASKING = re.compile(
     r"\b(?:what|which|who|when|where|why|how|did|does|do|has|have|had|was|were|is|are|been|be|"
     r"changed|changes|change|happened|happens|happen|became|become|becomes|anything|something|somebody|someone|"
@@ -40,16 +40,16 @@ _ASKING = re.compile(
     r"touched|affected|ever|lately|recently|today|now)\b",
     re.IGNORECASE,
 )
-# `de-installed` is two words that say what happened
+# splits `de-installed` into two words
 _PART = re.compile(r"[a-z0-9]+")
-# The newest row that is meant of each sentence by its number, and how many are; None: all are.
+# (newest row, number of rows) by sentence number; None means all sentences.
 Meant: TypeAlias = Mapping[int, tuple[int, int]] | None
 
 
 class Near(NamedTuple):
-    """The cosines of sentences with a question by their numbers, and what they are compared with.
+    """Cosines of sentences with a question by number, and the baseline to rate them by.
 
-    None are there where there is no engine.
+    Empty without an engine.
     """
 
     cosines: Mapping[int, float]
@@ -58,7 +58,7 @@ class Near(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sentence that may answer, its cosine with the question, and its share of the words."""
+    """A sentence that may answer, its cosine with the question, and its share of BM25, 0 to 1."""
 
     said: SentenceHit
     cosine: float
@@ -66,7 +66,7 @@ class Candidate:
 
 
 def subject(asked: str) -> str:
-    """Return what a question is about, without the words that ask; all of it if nothing is left."""
+    """Return a question without the words that ask, all of it if nothing else is left."""
     return _besides_asking(asked) or asked
 
 
@@ -75,16 +75,16 @@ def _besides_asking(asked: str) -> str:
 
 
 def names(asked: str) -> list[str]:
-    """Return the words of a question that neither ask, nor say what happened, nor name a sort."""
+    """Return the words of a question that neither ask nor name an event or a kind."""
     saying = query_terms.STOP_WORDS | event_questions.saying(asked) | kinds.words(asked)
     words = (word.lower() for word in query_terms.names(asked) if not _ASKING.fullmatch(word))
     return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
 
 def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
-    """Return the rows that have to do with a question: by its words, what happened, or meaning.
+    """Return the rows related to a question: by a word, by an event, or by cosine.
 
-    All have to do with a question for whatever changed, and where there is no engine.
+    Without an engine, and for a question about any change, all candidates are.
     """
     happened = event_questions.asked(asked)
     if not near.background or not _besides_asking(asked):
@@ -100,14 +100,14 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
 
 
 def _is_foreign(found: Sequence[Candidate]) -> bool:
-    """Return whether no change has to do with a question: by no word of it, and by no meaning."""
+    """Return whether no candidate has a word of a question or a cosine of `_LEAST_COSINE`."""
     return not any(each.share or each.cosine >= _LEAST_COSINE for each in found)
 
 
 def candidates(
     store: Store, asked: str, cosines: Mapping[int, float], meant: Meant
 ) -> list[Candidate]:
-    """Return what may answer: the closest, those with words of it, those in which it happened."""
+    """Return the sentences with the best cosines, with words, or with an event of a question."""
     sentences = store.sentences
     shares = _shares(sentences, asked)
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
@@ -124,11 +124,12 @@ def candidates(
 
 
 def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[SentenceHit, float]]:
-    """Return what may answer with its scores, best first.
+    """Return candidates with their scores, best first.
 
-    Where a question says only that something happened, that must have happened, if it ever did.
-    Of a sort that such a question names, it comes first. What the state file says is given only
-    where a question is about that, or names the thing, and then counts less than the host's own.
+    If a question names only an event, and perhaps a kind, changes without that event are dropped
+    unless no change has it, and the kind weighs more. Unless a question asks for declarations,
+    changes of the state file are dropped where it does not name the object, and rank below those of
+    the host.
     """
     names = {name.lower() for name in query_terms.names(asked)}
     object_ids = store.sentences.object_ids([each.said.seq for each in found])
@@ -165,7 +166,7 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
 
 
 def _host_first(scored: Sequence[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
-    """Take what the state file says below all of the host that has words of the question."""
+    """Lower the scores of state-file changes below every host change with words of the question."""
     is_declared = [event_questions.is_of_declaration(each.said.text) for each, _ in scored]
     both = list(zip(scored, is_declared, strict=True))
     least = min((score for (each, score), of in both if each.share and not of), default=math.inf)
@@ -179,7 +180,7 @@ def _terms(asked: str) -> list[str]:
 
 
 def _is_of_happenings(asked: str) -> bool:
-    """Return whether a question names nothing but what happened, and to which sort of things."""
+    """Return whether a question names only an event and kinds."""
     rest = (word for word in event_questions.besides(asked) if not _ASKING.fullmatch(word))
     said = query_terms.terms(" ".join(rest))
     return bool(event_questions.asked(asked)) and all(
@@ -188,7 +189,7 @@ def _is_of_happenings(asked: str) -> bool:
 
 
 def _shares(sentences: Sentences, asked: str) -> dict[int, float]:
-    """Return the share of the highest possible BM25 score of the best matches, by number."""
+    """Return the best matches' share of the highest possible BM25 score, by sentence number."""
     terms = _terms(asked)
     if not terms:
         return {}

@@ -1,4 +1,4 @@
-"""How changes have to do with each other: by the names of things, and by what caused them. Pure."""
+"""Relations of two changes, by the names of their objects and by their causes. Pure."""
 
 import math
 import re
@@ -14,14 +14,14 @@ from opdbus.language.object_text import DESCRIBING, UNIT_NOUNS
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId, canonical
 
-# What it counts to be of the same thing, to name it or be named by it, to have the same cause. What
-# happened to the thing itself is likely to be known.
+# Relation of two changes: of the same object; one names the other's object; of the same cause.
+# Changes of the object itself are likely known already, so they weigh less than a name.
 SAME: Final = 0.6
 NAMED: Final = 0.8
 CAUSED: Final = 0.5
-# What changes for all programs of a host may have led to anything.
+# Settings that concern the whole host may have led to any event.
 HOST: Final = 0.35
-# What goes on with a thing while it fails, and what goes well with those that it needs.
+# A failing unit's own run, and changes of related units that are no harm.
 _SYMPTOM: Final = 0.2
 _USUAL: Final = 0.4
 _FOR_ALL: Final = frozenset(
@@ -39,34 +39,34 @@ _UNIT: Final = ("systemd", "unit")
 _MOUNT: Final = ("mounts", "mount")
 _SYSCTL: Final = ("kernel", "sysctl")
 _LISTENER: Final = ("net", "listener")
-# Fields that say how a unit runs, and not what it is.
+# Fields about a unit's run, not its configuration.
 _OF_A_RUN: Final = frozenset(
     "active_state sub_state result exit_status exit_signal restart_loop triggered_by".split()
 )
 _STARTED: Final = frozenset(("started", "restarted"))
-# A failure so soon after a start, in microseconds, is one of that start.
+# A failure within this many microseconds of a start belongs to that start.
 _AT_ONCE: Final = 10 * 1_000_000
-# So much later than it is so a full file system is seen at most, and a port.
+# Microseconds by which a full file system, and a port, may be observed late.
 MOST_LATE: Final = 60 * 1_000_000
 _PORTS_LATE: Final = 5 * 1_000_000
 _HARM: Final = frozenset("failed stopped removed masked disabled".split())
 _HARM_OF_MOUNT: Final = frozenset("filled removed unmounted read-only failed".split())
 _SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
 _NAME = re.compile(r"[^\W_][\w@.+:-]*")
-# Words in these are no names.
+# Keys of free text, whose words are not names.
 _TEXTS: Final = frozenset(DESCRIBING)
-# Shorter names, and those of many things, are ordinary words in what other things say.
+# Shorter names, and names that many objects have, are ordinary words in other objects.
 _SHORTEST: Final = 3
 _ORDINARY: Final = frozenset(
     "fact hostname hardware kernel locale os time root user users"
     " bin etc games lib local mail man news opt sbin share srv sys system tmp usr var".split()
 )
-# Causes of everything that changed at such a time.
+# Causes that unrelated changes share.
 _COMMON: Final = frozenset(("", "exit", "kernel", "reload", BOOT, FIRST, SOURCE, START))
 
 
 def called(object_id: ObjectId) -> AbstractSet[str]:
-    """Return what a thing is called: its name, and that without its folder and its suffix."""
+    """Return an object's names in lower case: full, without folder, suffix and instance."""
     name = object_id.name.lower()
     last = name.rpartition("/")[2] if name.startswith("/") else name.partition(" ")[0]
     bare = _SUFFIX.sub("", last)
@@ -74,10 +74,10 @@ def called(object_id: ObjectId) -> AbstractSet[str]:
 
 
 def relation(row: Row, other: Row, connected: Container[ObjectId]) -> float:
-    """Return how much two changes have to do with each other; 0 if nothing is known of it.
+    """Return the strength of the relation of two changes, 0 if none is found.
 
-    `connected` are the things that are connected with the other one's now. What is gone, and what
-    has no field for it, is told by names.
+    `connected` are the objects now connected with that of `other`. Objects that are gone, and those
+    without a field for the connection, are related by names.
     """
     one, two = ObjectId(*row.identity[1:]), ObjectId(*other.identity[1:])
     if one == two:
@@ -90,9 +90,10 @@ def relation(row: Row, other: Row, connected: Container[ObjectId]) -> float:
 
 
 def likelihood(row: Row, event: Row, connected: Connections) -> float:
-    """Return how likely a change led to an event, by what it has to do with it and what it did.
+    """Return the likelihood, 0 to 1, that a change led to an event.
 
-    What a unit goes through while it fails leads to nothing, nor does what goes well.
+    Depends on the relation of the two and on the kind of change. A unit's own run while it fails,
+    and harmless changes of connected units, count little.
     """
     object_id, of = ObjectId(*row.identity[1:]), ObjectId(*event.identity[1:])
     related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))
@@ -109,7 +110,7 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
         if object_id == of:
             return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
         return related if is_other or happened & _HARM else min(related, _USUAL)
-    # a port that closes makes nothing fail: what closed it does
+    # a closed port is a result of a failure, not its cause
     if object_id[:2] == _LISTENER and (row.what == "gone" or _is_own(row, of.name)):
         return _SYMPTOM
     if object_id[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
@@ -118,16 +119,16 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
 
 
 def is_harm(row: Row) -> bool:
-    """Return whether a unit failed, stopped or may not be started any more."""
+    """Return whether a unit failed, stopped, or can no longer be started."""
     return row.identity[1:3] == _UNIT and bool(
         _HARM.intersection(event_questions.happened(row.sentence))
     )
 
 
 def is_seen_late(row: Row, event: Row) -> bool:
-    """Return whether what is seen only now and then may have been so before an earlier event.
+    """Return whether a row after an event may have happened before it but was observed late.
 
-    How full file systems are is read each minute, and ports soon after a unit has changed.
+    File systems are read once a minute, and ports soon after a unit has changed.
     """
     sort, happened = row.identity[1:3], event_questions.happened(row.sentence)
     if sort == _MOUNT:
@@ -137,15 +138,18 @@ def is_seen_late(row: Row, event: Row) -> bool:
 
 
 def closeness(row: Row, event: Row, within: int) -> float:
-    """Return how soon before an event something happened, from 0 to 1; seconds count most."""
+    """Return the closeness in time of a row before an event, 0 to 1, on a logarithmic scale.
+
+    `within` is in microseconds.
+    """
     seconds, most = ((each / 1e6) for each in (max(0, event.at - row.at), within))
     return max(0.0, 1 - math.log1p(seconds) / math.log1p(most))
 
 
 def last_start(event: Row, rows: Sequence[Row]) -> int:
-    """Return the number of the row by which a unit started well before an event, 0 if none did.
+    """Return the number of the row of a unit's last good start before an event, 0 if none.
 
-    Rows are the newest first. A start after which it failed at once was none.
+    `rows` are newest first. A start with a failure within `_AT_ONCE` is not a good one.
     """
     failed_at = event.at
     for row in rows:
@@ -159,14 +163,14 @@ def last_start(event: Row, rows: Sequence[Row]) -> int:
 
 
 def is_start(row: Row) -> bool:
-    """Return whether a unit that was known was started, and not by itself after a failure."""
+    """Return whether a known unit was started, other than automatically after a failure."""
     said = event_questions.happened(row.sentence)
     is_by_itself = "failed" in said or jobs.act(row.cause) == "exit"
     return row.what != "appeared" and not is_by_itself and bool(_STARTED.intersection(said))
 
 
 def _is_own(row: Row, unit: str) -> bool:
-    """Return whether a port was a unit's before a change and after it, as far as it was there."""
+    """Return whether a port belonged to a unit on each side of a change on which it existed."""
     fields = (field for field in row.fields if list(field.path) == ["unit"])
     sides = [side[0] for field in fields for side in (field.before, field.after) if side]
     return bool(sides) and all(unit in str(side).split(", ") for side in sides)
@@ -177,7 +181,7 @@ def _names(object_id: ObjectId) -> AbstractSet[str]:
 
 
 def _said(row: Row) -> AbstractSet[str]:
-    """Return the names in a row: in that of its object, and in the values of telling fields."""
+    """Return the names in a row: of its object, and in the values of fields without free text."""
     told = (field for field in row.fields if "".join(split("".join(field.path[-1:]))) not in _TEXTS)
     values = canonical([[*(field.before or ()), *(field.after or ())] for field in told])
     return _mentioned(f"{row.identity.name} {values}") | called(ObjectId(*row.identity[1:]))

@@ -1,4 +1,4 @@
-"""What is connected with a thing: what its fields name, and what names it, by one small table."""
+"""Connections of an object: the objects that its fields name, and those that name it."""
 
 import asyncio
 from collections.abc import (
@@ -23,7 +23,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Json, ObjectId
 
-# A plugin and a kind.
+# The plugin and kind of an object.
 Sort: TypeAlias = tuple[str, str]
 
 UNIT: Final = ("systemd", "unit")
@@ -36,7 +36,7 @@ _GROUP: Final = ("users", "group")
 
 
 class Relation(NamedTuple):
-    """A field of things of a sort that names things of another, in a list or with commas."""
+    """A field of objects of one kind that names objects of another, in a list or with commas."""
 
     of: Sort
     field: str
@@ -51,53 +51,54 @@ RELATIONS: Final = (
     Relation(UNIT, "fragment_path", _FILE),
     Relation(UNIT, "drop_ins", _FILE),
     Relation(UNIT, "user", _ACCOUNT),
-    # by the control group that its process is in
+    # found by the control group of the process
     Relation(_LISTENER, "unit", UNIT),
     Relation(_FILE, "unit", UNIT),
     Relation(_FILE, "package", PACKAGE),
     Relation(("net", "address"), "interface", ("net", "interface")),
     Relation(("net", "route"), "interface", ("net", "interface")),
     Relation(("login1", "session"), "user", _ACCOUNT),
-    # a group has those whose own it is as well
+    # members include accounts whose primary group it is
     Relation(_GROUP, "members", _ACCOUNT),
 )
-# What has one of these in common is connected, too; a user runs too much that is not.
+# Objects that name the same object of these kinds are connected, too. Accounts are left out: one
+# user runs too many unrelated units.
 _SHARED: Final = (PACKAGE,)
 MOST: Final = 1000
 
 
-# Reads what a unit names: its name, its fields, and the configuration files of its package.
+# Reads the mentions of a unit from its name, its fields, and its package's configuration files.
 Look: TypeAlias = Callable[[str, Mapping[str, Json], Collection[str]], Awaitable[Mentions]]
 
 
 async def nothing_more(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
-    """Name nothing: for a memory without the files of its host."""
+    """Return no mentions: for a store without access to the host's files."""
     return Mentions()
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """What is connected with a thing: things by their fields, and what its configuration names."""
+    """Objects connected by fields, and the mentions of a unit's configuration."""
 
     object_ids: frozenset[ObjectId]
     mentions: Mentions = Mentions()  # noqa: RUF009 -- it is frozen
 
     def __contains__(self, object_id: object) -> bool:
-        """Return whether a thing is connected, be it there or gone."""
+        """Return whether an object is connected, whether or not it exists."""
         return object_id in self.object_ids or (
             isinstance(object_id, ObjectId) and self.mentions.has(object_id)
         )
 
     def among(self, known: Iterable[ObjectId]) -> frozenset[ObjectId]:
-        """Return the things that are connected, with those of some that are; of many, some."""
+        """Return the connected objects, and those of `known` that are mentioned; at most `MOST`."""
         named = {object_id for object_id in known if self.mentions.has(object_id)} - self.object_ids
         return self.object_ids | frozenset(sorted(named)[: MOST - len(self.object_ids)])
 
 
 async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_more) -> Connections:
-    """Return what is connected with a thing; of many things, some.
+    """Return the connections of an object; by fields, at most `MOST`.
 
-    `look` tells what a unit names.
+    `look` reads the mentions of a unit.
     """
     fields = await fields_of(memory, object_id)
     named = {*_named(object_id, fields)}
@@ -108,7 +109,7 @@ async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_m
             if len(found) > MOST:
                 break
     if object_id[:2] == _FILE:
-        # of 100,000 objects it takes 0.5 s
+        # takes too long for the event loop among 100,000 objects
         found |= await asyncio.to_thread(_units_of, memory.catalogue, object_id)
     told = Mentions()
     if object_id[:2] == UNIT:
@@ -118,13 +119,13 @@ async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_m
 
 
 def _units_of(catalogue: Catalogue, file: ObjectId) -> set[ObjectId]:
-    """Return the units in the folder of whose name a file lies; may be called on a thread."""
+    """Return the units whose name a file, or a folder above it, has; callable on any thread."""
     units = (object_id for object_id in catalogue.known() if object_id[:2] == UNIT)
     return {unit for unit in units if config_mentions.of_names(unit.name).has(file)}
 
 
 async def earlier(memory: StateStore, object_id: ObjectId) -> frozenset[ObjectId]:
-    """Return the ports that were a unit's: what is closed has no fields that name it any more."""
+    """Return the ports that were a unit's by history: closed ports have no fields that name it."""
     if object_id[:2] != UNIT:
         return frozenset()
     ports = [each for each in await history_reader.object_ids(memory) if each[:2] == _LISTENER]
@@ -134,7 +135,7 @@ async def earlier(memory: StateStore, object_id: ObjectId) -> frozenset[ObjectId
 
 
 def _units(row: Row) -> Iterator[str]:
-    """Yield the units that a row names, before a change or after it."""
+    """Yield the units that a row names, before or after the change."""
     for path, *sides in row.fields:
         if path == ["unit"]:
             for values in sides:
@@ -142,12 +143,12 @@ def _units(row: Row) -> Iterator[str]:
 
 
 async def named(memory: StateStore, object_id: ObjectId) -> list[ObjectId]:
-    """Return the things that the fields of a thing name."""
+    """Return the objects that the fields of an object name."""
     return [*_named(object_id, await fields_of(memory, object_id))]
 
 
 async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Json]:
-    """Return the fields of a thing, none if it is gone."""
+    """Return the joined fields of an object, {} if it does not exist."""
     if not memory.catalogue.has(object_id):
         return {}
     entries = memory.catalogue.about(object_id)
@@ -155,8 +156,8 @@ async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Jso
 
 
 async def naming(memory: StateStore, field: str, object_id: ObjectId) -> list[ObjectId]:
-    """Return the units that have a unit in a field of theirs, in order; of many, some."""
-    # a part, since it may be one of several
+    """Return the units that name a unit in a field, sorted; of at most `MOST` candidates."""
+    # "~": the field may list several names
     found = sorted(
         await condition_matching.object_ids(memory, [Condition(field, "~", object_id.name.lower())])
     )
@@ -169,14 +170,14 @@ async def naming(memory: StateStore, field: str, object_id: ObjectId) -> list[Ob
 
 
 def units_in(fields: Mapping[str, Json], *names: str) -> list[ObjectId]:
-    """Return the units that some fields name, each once."""
+    """Return the distinct units that the given fields name."""
     return list(
         dict.fromkeys(ObjectId(*UNIT, name) for key in names for name in _names(fields.get(key)))
     )
 
 
 def _named(object_id: ObjectId, fields: Mapping[str, Json]) -> Iterator[ObjectId]:
-    """Yield the things that the fields of a thing name."""
+    """Yield the objects that the fields of an object name."""
     for relation in RELATIONS:
         if relation.of == object_id[:2]:
             for name in _names(fields.get(relation.field)):
@@ -184,10 +185,10 @@ def _named(object_id: ObjectId, fields: Mapping[str, Json]) -> Iterator[ObjectId
 
 
 async def _naming(memory: StateStore, object_id: ObjectId) -> AsyncIterator[set[ObjectId]]:
-    """Yield the things of which a field names a thing."""
+    """Yield, for each relation to its kind, the objects that name an object in that field."""
     fields = {relation.field for relation in RELATIONS if relation.to == object_id[:2]}
     for field in sorted(fields):
-        # a part, since it may be one of several
+        # "~": the field may list several names
         conditions = [Condition(field, "~", object_id.name.lower())]
         candidates = sorted(await condition_matching.object_ids(memory, conditions))
         sorts = {r.of for r in RELATIONS if (r.to, r.field) == (object_id[:2], field)}

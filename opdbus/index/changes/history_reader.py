@@ -1,4 +1,4 @@
-"""Questions to history, read in parts from the event loop."""
+"""Reads of history in parts, from the event loop."""
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
@@ -15,12 +15,12 @@ from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Json, ObjectId
 
-# Of what is given at a time, as JSON.
+# Limit of one reply, as JSON.
 MAX_BYTES: Final = 1 << 20
 
 
 async def parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None]:
-    """Yield the rows that a filter means, part by part; those that come meanwhile are left out."""
+    """Yield the rows that pass a filter, part by part; rows added meanwhile are left out."""
     numbers = await memory.archive.read(lambda store: store.history.numbers(wanted))
 
     def read(store: Store, some: range) -> Part:
@@ -37,7 +37,10 @@ async def parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None
 async def first(
     memory: StateStore, wanted: Filter, limit: int, *, is_sent: bool = False
 ) -> list[Row]:
-    """Return the first rows that a filter means; raises LimitsExceeded if not all can be sent."""
+    """Return the first rows that pass a filter, at most `limit`.
+
+    With `is_sent`, raise LimitsExceeded if they are too large for a reply.
+    """
     found: list[Row] = []
     async with aclosing(parts(memory, wanted)) as read:
         async for part in read:
@@ -50,20 +53,20 @@ async def first(
 
 
 def require_small(rows: Collection[Row]) -> None:
-    """Raise LimitsExceeded where rows are too much to be sent at a time, but for a single one."""
+    """Raise LimitsExceeded if several rows together are larger than `MAX_BYTES`."""
     if sum(row.size for row in rows) > MAX_BYTES and len(rows) > 1:
         raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
 
 
 async def numbered(memory: StateStore, numbers: Sequence[int]) -> list[Row]:
-    """Return the rows of some numbers that are kept, in their order."""
+    """Return the rows with some numbers that are still kept, in the order of the numbers."""
     return await memory.archive.read(lambda store: store.history.numbered(numbers))
 
 
 async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[str, dict[str, Json]]:
-    """Return what a thing was at a time (microseconds since 1970), by source.
+    """Return the state of an object at a time (microseconds since 1970), by source.
 
-    Raises UnknownObject where it was not there, and NotKept where history does not say.
+    Raises UnknownObject if it did not exist then, and NotKept if history does not reach so far.
     """
     told = await memory.archive.read(lambda store: store.history.sources(object_id))
     sources = [*memory.catalogue.sources, *told]
@@ -89,7 +92,10 @@ async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[st
 def _not_there(
     object_id: ObjectId, at: int, then: StateRewinder, before: Row | None
 ) -> UnknownObject | NotKept:
-    """Say why a thing has no state at a time, by the changes after that and the one before."""
+    """Return the error for an object without a state at a time.
+
+    `then` is the state after undoing later rows, `before` the last row at or before the time.
+    """
     name, when = "/".join(object_id), said(at)
     if then.unknown:
         fields = ", ".join(filter(None, then.unknown)) or "it"
@@ -105,7 +111,7 @@ def _not_there(
 
 
 async def object_ids(memory: StateStore) -> list[ObjectId]:
-    """Return all things that have rows, also those that are gone."""
+    """Return all objects with rows in history, also those that no longer exist."""
     found: list[ObjectId] = []
     while True:
         after = found[-1] if found else ("", "", "")

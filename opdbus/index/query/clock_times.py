@@ -1,6 +1,6 @@
-"""Times in a question, such as `twenty to five`, `every ten minutes` or `on the 5th`. Pure.
+"""Clock times, intervals and days of the month in a question: `twenty to five`. Pure.
 
-What is scheduled at such a time is raised: timers by their calendar, cron's jobs by their schedule.
+Each becomes conditions on the fields of timers (`calendar`, `on`) and cron jobs (`schedule`).
 """
 
 import re
@@ -23,7 +23,7 @@ _DAYS: Final = {
         "first second third fourth fifth sixth seventh eighth ninth tenth".split(), 1
     )
 }
-# Hours of a day that are meant where only the half of the clock is told.
+# Hours of the day that the words after a clock time allow.
 _PARTS: Final = {
     **dict.fromkeys(("am", "a.m.", "in the morning"), range(12)),
     **dict.fromkeys(("pm", "p.m.", "in the afternoon", "in the evening"), range(12, 24)),
@@ -32,7 +32,7 @@ _PARTS: Final = {
 _NUMBER: Final = rf"\d{{1,2}}|{'|'.join(sorted(_MINUTES, key=len, reverse=True))}"
 _PART: Final = rf"(?: ?({'|'.join(map(re.escape, _PARTS))})(?!\w))"
 _CLOCK: Final = (
-    # 4:40, 16.30 h and 3 in the morning, twenty to five, six o'clock
+    # 4:40 and 16.30 h; 3 in the morning; twenty to five; six o'clock
     re.compile(
         r"\b(?:at )?(?P<hour>\d{1,2})(?::|\.(?=\d\d ?(?:h|am|pm)\b))(?P<minute>\d\d)"
         rf"(?![\w:.]*\d){_PART}?", re.IGNORECASE),
@@ -60,7 +60,7 @@ _HOUR: Final = 60
 
 
 def find(question: str) -> list[Comparison]:
-    """Return the first times in a question, the longest at each place, and what they may mean."""
+    """Return the first `_MOST` times of a question, in order; where they overlap, the longest."""
     question = question.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     every = sorted(islice(_all(question), 8 * _MOST), key=lambda one: (one.start, -one.end))
     found: list[Comparison] = []
@@ -88,13 +88,13 @@ def _all(question: str) -> Iterator[Comparison]:
 
 
 def _at(hour: int, minute: int) -> tuple[Condition, ...]:
-    """Return what is scheduled at a time of the day."""
+    """Return the conditions of timers and cron jobs that run at a time of the day."""
     time = f"{hour:02}:{minute:02}"
     return Condition("calendar", "~", f" {time}:"), Condition("schedule", "~", f"at {time}")
 
 
 def _hours(match: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Yield each hour of the day and its minute that a time may be."""
+    """Yield each (hour, minute) that a match may mean: both halves of the day if that is open."""
     told = match.groupdict()
     hour, minute = _number(match["hour"]), _number(told.get("minute") or "0")
     part = _PARTS.get((match[match.re.groups] or "").lower(), range(_DAY))
@@ -107,7 +107,7 @@ def _hours(match: re.Match[str]) -> Iterator[tuple[int, int]]:
 
 
 def _is_exact(match: re.Match[str]) -> bool:
-    """Return whether a time is told as clocks of 24 hours do: `04:40`."""
+    """Return whether the hour is written as on a 24-hour clock: `04:40`."""
     return match["hour"].startswith("0") and len(match["hour"]) == 2
 
 
@@ -116,7 +116,7 @@ def _number(text: str) -> int:
 
 
 def _repeated(match: re.Match[str]) -> tuple[Condition, ...]:
-    """Return what is repeated in such intervals."""
+    """Return the conditions of timers and cron jobs that repeat at the interval of a match."""
     is_hours = (match["unit"] or "").lower() == "hours"
     count = _number(match["count"]) if match["count"] else _MINUTES[match["part"].lower()]
     return (

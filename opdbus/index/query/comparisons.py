@@ -1,4 +1,4 @@
-"""Comparisons with a number in a question, such as `over 90 percent` and `uid above 1000`. Pure."""
+"""Comparisons with a number in a question: `over 90 percent`, `uid above 1000`. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.state.conditions import Condition, condition
 from opdbus.state.flatten import singular
 
-# Words before a number that ask for more, or for less.
+# Phrases before a number, by operator.
 _ORDERS: Final = {
     **dict.fromkeys("more than|greater than|larger than|bigger than|higher than".split("|"), ">"),
     **dict.fromkeys("over|above|exceeding|beyond".split("|"), ">"),
@@ -22,7 +22,7 @@ _NUMBERS: Final = {
     word: float(number)
     for number, word in enumerate("zero one two three four five six seven eight nine ten".split())
 }
-# The order, perhaps a field, the number, perhaps a unit, and of what.
+# The operator, an optional field, the number, an optional unit, and `free` or `used`.
 _COMPARISON = re.compile(
     rf"\b({'|'.join(_ORDERS)}) (?:(?:the|usual|default|normal) )*(?:([^\W\d_]+) )?"
     rf"(\d{{1,12}}(?:\.\d{{1,6}})?|(?:{'|'.join(_NUMBERS)})\b)(?![\w.:/-]*\d)"
@@ -37,12 +37,12 @@ _UNITS: Final = {
 _BYTES: Final = {unit: 1 << 10 * power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))}
 _WORD = re.compile(r"[^\W\d_]+")
 _MOST: Final = 3
-# So much before a comparison is looked at for the name of its field.
+# Characters before a comparison in which its field is looked for.
 _BEFORE: Final = 100
 
 
 class Comparison(NamedTuple):
-    """A comparison from `start` to `end` of a question, and the conditions that it may mean."""
+    """The span `start` to `end` of a comparison, and the conditions that it may mean."""
 
     start: int
     end: int
@@ -50,7 +50,10 @@ class Comparison(NamedTuple):
 
 
 def find(question: str) -> list[Comparison]:
-    """Return the first comparisons in a question."""
+    """Return the first `_MOST` comparisons of a question.
+
+    A comparison ends after its unit if that is percent or bytes, otherwise after the number.
+    """
     return [
         Comparison(
             match.start(),
@@ -71,7 +74,11 @@ def _unit(match: re.Match[str]) -> str:
 
 
 def _meanings(question: str, match: re.Match[str]) -> Iterator[Condition]:
-    """Yield what a comparison may mean: its unit names the field, or a word before it does."""
+    """Yield the conditions that a comparison may mean.
+
+    A unit of percent or bytes implies the field. Otherwise the field is the word after the
+    operator, or the last word before it that is not a stop word, or the unit.
+    """
     order, number, unit = _ORDERS[match[1].lower()], _number(match[3].lower()), _unit(match)
     if unit == "percent" and (match[5] or "").lower() in _FREE:
         yield _condition(unit, _OPPOSITE[order], 100 - number)

@@ -1,6 +1,6 @@
-"""Which objects meet conditions, which fields there are, and what they hold: exact.
+"""Exact matching of conditions: the objects that meet them, and fields and their values.
 
-The database is read in parts, so that others read meanwhile.
+The database is read in batches, so that other readers are not held up.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from opdbus.state.conditions import AllOf, Condition, pattern
 from opdbus.state.object import Identity, Json, ObjectId
 
 T = TypeVar("T")
-# An SQL clause, and the values of its parameters.
+# An SQL clause and its parameters.
 Clause: TypeAlias = tuple[str, list[str]]
 
-# Objects read at a time: some milliseconds' work.
+# Objects in a batch: a few milliseconds of work.
 _AT_A_TIME: Final = 256
 
 
 async def object_ids(memory: StateStore, conditions: Sequence[Condition]) -> frozenset[ObjectId]:
-    """Return the things that meet all conditions."""
+    """Return the objects that meet all conditions."""
     view = memory.catalogue.view
     met = await found(memory, conditions)
     return await asyncio.to_thread(lambda: frozenset(view.object_ids(view.there(met))))
 
 
 async def aliased(memory: StateStore, name: str) -> list[ObjectId]:
-    """Return the units that have another name, which may be given without `.service`."""
+    """Return the objects with this alias, in any case and with or without `.service`."""
     names = (name.lower(), f"{name.lower()}.service")
     found = [await object_ids(memory, [Condition("aliases", "=", each)]) for each in names]
     return sorted(frozenset().union(*found))
@@ -49,10 +49,11 @@ async def aliased(memory: StateStore, name: str) -> list[ObjectId]:
 async def found(
     memory: StateStore, conditions: Sequence[Condition], *, only_first: bool = False
 ) -> EntryRefs:
-    """Return all entries about the things that meet all conditions, or some of them.
+    """Return the entries of the objects that meet all conditions.
 
-    What is observed of a thing counts, and what is declared only where nothing is observed, as
-    Memory.joined has it. What the index of fields does not have is looked at one by one.
+    With `only_first`, return as soon as some are found. Observed values of an object take
+    precedence over declared ones, as in `StateStore.joined`. Objects that the field index does not
+    cover, or not in their present state, are read one by one.
     """
     wanted, catalogue = AllOf(conditions), memory.catalogue
     moving = memory.volatile.asked(wanted.names)
@@ -72,7 +73,7 @@ async def found(
     every, renamed = met.and_also(catalogue.found(others)), memory.declarations.renamed()
     if not renamed:
         return every
-    # what is declared of a thing that is observed under another name
+    # without declared objects that are observed under another name
     left_out = await asyncio.to_thread(catalogue.found, tuple(renamed))
     is_left = ~np.isin(every.ids, left_out.ids)
     return EntryRefs(every.places[is_left], every.ids[is_left])
@@ -81,7 +82,10 @@ async def found(
 async def _left(
     memory: StateStore, wanted: AllOf, unread: Unread, ids: Sequence[int]
 ) -> AsyncIterator[list[ObjectId]]:
-    """Yield things that meet conditions of those that no row of the index tells of."""
+    """Yield the objects that meet the conditions among those that the field index does not cover.
+
+    Objects that several sources report are left to `_shared`.
+    """
 
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[ObjectId]:
         if not wanted.hold(identity, properties):
@@ -103,7 +107,7 @@ async def _left(
 async def _shared(
     memory: StateStore, wanted: AllOf, object_ids: Sequence[ObjectId]
 ) -> set[ObjectId]:
-    """Return the things that meet all conditions, of some that several sources tell of."""
+    """Return those of some objects, each reported by several sources, that meet all conditions."""
 
     def meets(entries: Sequence[Entry], known: Mapping[str, Json]) -> bool:
         return any(wanted.hold(entry.identity, known) for entry in entries)
@@ -115,7 +119,7 @@ async def _shared(
 async def values(
     memory: StateStore, object_ids: Sequence[ObjectId], names: Sequence[str]
 ) -> list[dict[str, list[Json]]]:
-    """Return what each thing has of fields by their names; of one that is gone, nothing."""
+    """Return the values of each object's fields by the given names; {} for an absent object."""
     wanted = fields.Names(names)
 
     def read(entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, list[Json]]:
@@ -126,7 +130,7 @@ async def values(
 
 
 async def leaves(memory: StateStore, object_ids: Sequence[ObjectId]) -> list[dict[str, Json]]:
-    """Return the scalar fields of each thing by their last keys; of one that is gone, nothing."""
+    """Return the scalar fields of each object by their last keys; {} for an absent object."""
 
     def read(_entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, Json]:
         return {path.rpartition(".")[2]: value for path, _, value in fields.leaves(known)}
@@ -140,7 +144,10 @@ async def _each(
     object_ids: Sequence[ObjectId],
     work: Callable[[Sequence[Entry], Mapping[str, Json]], T],
 ) -> list[tuple[ObjectId, T]]:
-    """Return things that there are, each with what work gives for its entries and their fields."""
+    """Return each object that exists with the result of `work` for its entries and joined fields.
+
+    `work` runs on a thread.
+    """
 
     def worked(
         about: Mapping[ObjectId, Sequence[Entry]], contents: Mapping[int, Content]
@@ -158,7 +165,10 @@ async def _each(
 
 
 async def field_names(memory: StateStore, wanted: Mapping[str, str]) -> Counter[str]:
-    """Count the entries of a plugin or kind that have each field, as conditions name it."""
+    """Count the entries that have each field, among those whose identity columns equal `wanted`.
+
+    Fields are named as conditions name them: with a leading dot if an identity column is called so.
+    """
     clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
 
     def paths(_identity: Identity, properties: Mapping[str, Json]) -> set[str]:
@@ -177,16 +187,16 @@ async def parts(
     work: Callable[[Identity, Mapping[str, Json]], Sequence[T] | set[T]],
     last: int = 0,
 ) -> AsyncIterator[list[T]]:
-    """Yield what work gives for objects after a `last` one of which a clause is true, in parts.
+    """Yield the results of `work` for objects above the id `last` that match a clause, in batches.
 
-    With what is `volatile` of them, too.
+    `work` is called in the archive's reader, with the properties and the volatile values, if given.
     """
 
     def read(store: Store, after: int) -> tuple[int, list[T]]:
         rows = store.words.sift(after, *clause, _AT_A_TIME)
         found: list[T] = []
         for number, properties in rows:
-            # without those that are being removed
+            # an entry that is being removed is no longer in the view
             if entry := memory.catalogue.view.entry(number):
                 if volatile:
                     properties.update(volatile.get(entry.identity))
@@ -201,7 +211,7 @@ async def parts(
 
 
 def _clause(wanted: AllOf) -> Clause:
-    """Return SQL that is true of all that may meet conditions, so that little else is read."""
+    """Return SQL that is true of every object that may meet the conditions; it only narrows."""
     clauses, values = ["TRUE"], []
     for condition in wanted.conditions:
         more, their = _clause_of(condition)

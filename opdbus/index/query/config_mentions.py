@@ -1,4 +1,4 @@
-"""What a unit's configuration names: paths, ports, users and units. Pure."""
+"""Names in a unit's configuration files: paths, ports, users, units and packages. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -8,19 +8,19 @@ from typing import Final
 from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.state.object import ObjectId
 
-# Of a longer line the beginning counts, and of a text so many lines.
+# Characters read of a line, and lines read of a text.
 _LONGEST: Final = 4096
 _MOST_LINES: Final = 5000
 _COMMENTS: Final = ("#", ";", "//")
-# An absolute path: neither a part of another one, nor of a URL.
+# An absolute path that is part of neither a longer path nor a URL.
 _PATH: Final = re.compile(r"(?<![\w./~*\\}])/(?!/)[\w@%+:.,~*?$\[\]{}\\/-]+")
-# Folders that systemd makes for a unit are given by what they are called in another one.
+# systemd creates the folders of these directives below a fixed parent.
 _MADE: Final = re.compile(r"(State|Runtime|Cache|Logs|Configuration)Directory\s*=")
 _MADE_IN: Final = {
     "State": "/var/lib", "Runtime": "/run", "Cache": "/var/cache", "Logs": "/var/log",
     "Configuration": "/etc",
 }  # fmt: skip
-# The first part of a path that is not known before it is used: `*.conf`, `%i`, `${NAME}`.
+# Start of the part of a path that is only known at run time: `*.conf`, `%i`, `${NAME}`.
 _OPEN: Final = re.compile(r"[*?%$\[{]")
 _ENDS: Final = ".,:;"
 _OF_PORTS: Final = re.compile(r"port|listen|bind|addr|socket|url|host|server", re.IGNORECASE)
@@ -35,7 +35,7 @@ _ADDRESS: Final = re.compile(
 _OF_USERS: Final = re.compile(r"user|group|owner|uid|run.?as|(?<![\w-])-[ug](?!\S)", re.IGNORECASE)
 _NAME: Final = re.compile(r"(?<![\w./-])[a-z_][a-z0-9_-]{1,31}(?![\w./-])", re.ASCII)
 _NO_USERS: Final = frozenset("root user group owner yes no on off true false none".split())
-# Folders in which many programs have their files: that one file there is named connects no other.
+# Folders that many programs share: a mention of one file there does not connect the others.
 SHARED: Final = frozenset(
     f"/{folder}"
     for folder in (
@@ -53,9 +53,9 @@ SHARED: Final = frozenset(
 )
 _ETC: Final = "/etc/"
 _SUFFIX: Final = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini|cnf|ya?ml|toml)$")
-# Shorter names are words.
+# Shorter names are ordinary words.
 _SHORTEST: Final = 3
-# Programs of which many units run something of their own, and words that are no names of programs.
+# Interpreters, which many units run, and words that are not names of programs.
 _RUNS_OTHERS: Final = frozenset(
     "bash dash env java mono node nodejs op perl php python ruby sh systemd".split()
 )
@@ -63,7 +63,11 @@ _RUNS_OTHERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """Names in a unit's files. All in `folders` is its own; `stems` are what it is called."""
+    """Names in a unit's files.
+
+    Every file below `folders` belongs to the unit; `stems` are names of the unit, its package and
+    its program, without suffixes.
+    """
 
     paths: frozenset[str] = frozenset()
     ports: frozenset[int] = frozenset()
@@ -71,16 +75,16 @@ class Mentions:
     units: frozenset[str] = frozenset()
     folders: frozenset[str] = frozenset()
     stems: frozenset[str] = frozenset()
-    # what its package and its program need
+    # dependencies of its package and its program
     packages: frozenset[str] = frozenset()
     addresses: frozenset[str] = frozenset()
 
     def __or__(self, other: "Mentions") -> "Mentions":
-        """Return all that both name."""
+        """Return the union of both."""
         return Mentions(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
 
     def has(self, object_id: ObjectId) -> bool:
-        """Return whether a thing is named, lies in what is, or holds what is."""
+        """Return whether an object is mentioned, below a mentioned path, or a mount above one."""
         match object_id[:2]:
             case "files", "file":
                 return self._has_file(object_id.name)
@@ -99,12 +103,12 @@ class Mentions:
             case "systemd", "unit":
                 return object_id.name in self.units
             case "kernel", "sysctl":
-                # few settings ever change, and each is for all programs
+                # few settings ever change, and each concerns all programs
                 return bool(self.stems)
         return False
 
     def _has_file(self, path: str) -> bool:
-        # the name of a file in a folder of many: /etc/default/nginx, /etc/apparmor.d/usr.sbin.nginx
+        # files of a shared folder: /etc/default/nginx, /etc/apparmor.d/usr.sbin.nginx
         name = _bare(path.rpartition("/")[2])
         if name in self.stems or name.rpartition(".")[2] in self.stems:
             return True
@@ -120,7 +124,7 @@ class Mentions:
         return any(f"{path}/".startswith(top) for path in self.paths)
 
     def is_of_need(self, object_id: ObjectId) -> bool:
-        """Return whether a thing is a package that is needed, and not the unit's own."""
+        """Return whether an object is a package that the unit depends on, not the unit's own."""
         return object_id[:2] == ("packages", "package") and not self._is_called(object_id.name)
 
     def _is_called(self, name: str) -> bool:
@@ -128,7 +132,7 @@ class Mentions:
 
 
 def of_names(*names: str) -> Mentions:
-    """Return what a unit is called by its own name and those of its package and its program."""
+    """Return the stems and /etc folders for the names of a unit, its package and its program."""
     stems = {_bare(name).partition("@")[0] for name in names}
     stems = {
         stem
@@ -140,15 +144,15 @@ def of_names(*names: str) -> Mentions:
 
 
 def own_folders(files: frozenset[str]) -> Mentions:
-    """Return the folders of a unit's own configuration files, but for those of many programs."""
+    """Return the /etc folders of a unit's own configuration files, without shared folders."""
     folders = {file.rpartition("/")[0] for file in files if file.startswith(_ETC)}
-    # a folder of parts, such as conf.d, is in the folder of the whole
+    # the parent of a drop-in folder such as conf.d belongs to the unit, too
     folders |= {folder.rpartition("/")[0] for folder in folders if folder.endswith(".d")}
     return Mentions(folders=frozenset(folders - SHARED))
 
 
 def in_text(text: str) -> Mentions:
-    """Return the paths, ports and users that the lines of a configuration name."""
+    """Return the paths, ports, users and addresses that a configuration text names."""
     paths, ports, users, addresses = set[str](), set[int](), set[str](), set[str]()
     for whole in text.split("\n", _MOST_LINES)[:_MOST_LINES]:
         line = whole[:_LONGEST].strip()

@@ -1,7 +1,4 @@
-"""Words that ask for the most or the least of a field, such as `largest package`.
-
-`largest packages` asks for several, in order.
-"""
+"""Superlatives in a question: `largest package` asks for one, `largest packages` for several."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,8 +21,8 @@ from opdbus.state.fields import split
 from opdbus.state.flatten import singular
 from opdbus.state.object import Json, ObjectId
 
-# Words of fields, and what asks for the most and for the least of them. Words of the
-# question count, too: `which interface has the biggest mtu`.
+# Words of field names, superlatives for the greatest value, and those for the least. Words of the
+# question itself also choose the field: `which interface has the biggest mtu`.
 _ADJECTIVES: Final = (
     ("size memory space length", "largest|biggest|most space", "smallest|tiniest|least space"),
     ("used fill full", "fullest|most used|least free space|least room|least room left",
@@ -43,7 +40,8 @@ _ADJECTIVES: Final = (
     ("", "highest|most|maximum|greatest|strongest|furthest|farthest",
      "lowest|least|fewest|minimum|weakest|nearest"),
 )  # fmt: skip
-# What of these is a time goes the other way: what lasts longest has begun first.
+# For these, a timestamp compares the other way round than a number: the oldest has the greatest
+# age, but the earliest date.
 _TIMES: Final = (
     ("length duration minutes seconds days hours since age uptime",
      "longest|longest ago|longest time", "shortest|shortest time"),
@@ -53,7 +51,7 @@ _TIMES: Final = (
 
 
 class _Wanted(NamedTuple):
-    """Words of fields, and whether the greatest number, and the latest time of them is meant."""
+    """The field words of a superlative, and its direction for numbers and for timestamps."""
 
     words: frozenset[str]
     is_greatest: bool
@@ -75,18 +73,18 @@ _WORDS: Final = re.compile(
     rf"(?<!\bat )\b(?:{'|'.join(sorted(_ASKED, key=len, reverse=True))})\b", re.IGNORECASE
 )
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d")
-# Of more things the values would take too long to read.
+# Values of more objects take too long to read.
 _MOST: Final = 5000
-# A word of a question in a field's name counts as two that an adjective is about.
+# Weight of a question's word in a field's name; a word of the superlative's row weighs 1.
 _NAMED: Final = 2
-# So many are given where several are asked for.
+# Objects returned where the question is in the plural.
 _SEVERAL: Final = 10
 
 
 class Superlative(NamedTuple):
-    """A superlative as it stands in a question, and what has the most or the least, in order.
+    """A superlative as written in a question, and the objects with the extreme values, in order.
 
-    What is only declared comes `below` what is observed.
+    `below` holds declared objects, which rank after the observed `object_ids`.
     """
 
     words: str
@@ -95,9 +93,10 @@ class Superlative(NamedTuple):
 
 
 async def find(memory: StateStore, question: str, within: Met | None) -> Superlative | None:
-    """Return the first superlative in a question, if what it asks for has one of its fields.
+    """Return the first superlative of a question, None if no candidate has a field for it.
 
-    Only what is `within` some entries is compared.
+    If `within` is given, only its entries are compared. Objects that tie with the last one are
+    included.
     """
     match = _WORDS.search(question)
     if match is None:
@@ -112,7 +111,7 @@ async def find(memory: StateStore, question: str, within: Met | None) -> Superla
             zip(object_ids, await condition_matching.leaves(memory, object_ids), strict=True)
         )
         observed = [one for one in object_ids if memory.catalogue.is_observed(one)]
-        # the most that is declared is the most only where nothing is observed
+        # declared values count only where no object has an observed one
         for compared in (observed, object_ids):
             given = {object_id: rows[object_id] for object_id in compared}
             if best := _order(given, _ASKED[match[0].lower()], rest, least):
@@ -130,9 +129,10 @@ async def find(memory: StateStore, question: str, within: Met | None) -> Superla
 def _places(
     view: EntryView, question: str, some: NDArray[np.intp] | None
 ) -> Iterator[tuple[NDArray[np.intp], int]]:
-    """Yield the places of what may be compared, and how well a field must fit there.
+    """Yield candidate places, and the fit that a field must have for these candidates.
 
-    First what is of the sorts of a question, then what publishers call so, then all.
+    First objects of the kinds in the question, then those whose kind, and those whose plugin, has a
+    word of it, then all. Sets larger than `_MOST` are skipped.
     """
     sorts = kinds.requested(question, STOP_WORDS)
     every = view.of_sorts(lambda _sort: True, some)
@@ -150,7 +150,10 @@ def _places(
 def _order(
     given: Mapping[ObjectId, Mapping[str, Json]], wanted: _Wanted, question: str, least: int
 ) -> list[tuple[ObjectId, Any]]:
-    """Return the things that have the field that is meant, each with its value, best first."""
+    """Return the objects that have the best-fitting field, each with its value, best first.
+
+    Empty if the fit is below `least`.
+    """
     words = _begin({*everyday.WORD.findall(question.lower())} - STOP_WORDS)
     fields = dict[tuple[str, bool], dict[ObjectId, Any]]()
     for object_id, leaves in given.items():
@@ -178,7 +181,7 @@ def _is_plural(question: str) -> bool:
 
 
 def order(most: Sequence[ObjectId], below: Sequence[ObjectId], found: Found) -> Found:
-    """Put what was found of these things in their order, each with the total of its new place."""
+    """Reorder the rows of these objects among themselves; each gets the total of its new rank."""
     ranks = dict.fromkeys(below, len(most)) | {
         object_id: rank for rank, object_id in enumerate(most)
     }

@@ -1,9 +1,8 @@
-"""Values that a question gives as they are, with the name of their field: `uid 0`, `zsh as shell`.
+"""Literal values in a question, for boosts: `uid 0`, `zsh as shell`.
 
-What has such a value is raised. The value counts only beside its field's name if it is a number,
-and with it anywhere in the question if it is a word: `main` alone names no table of routes. A word
-that is hardly any other one, such as `auto-restart`, `SIGABRT` or `noexec`, needs no name of a
-field.
+A number counts only next to the name of its field. A word counts if the name of its field is
+anywhere in the question: `main` alone does not mean a routing table. Technical words such as
+`auto-restart`, `SIGABRT` or `noexec` count without a field name.
 """
 
 import re
@@ -16,25 +15,25 @@ from opdbus.language import vocabulary
 from opdbus.state.fields import leaves, split
 from opdbus.state.flatten import singular
 
-# A word that more objects have tells little; a number beside a word has few different ones.
+# A word in more objects distinguishes little; a field name with a number may be in more.
 _MOST: Final = 100
 _MOST_NUMBERED: Final = 1000
-# Of larger objects the values are not looked at.
+# Larger objects are not searched for values.
 _MOST_CHARACTERS: Final = 8192
-# A question with more of them is a document.
+# A question with more values is a document.
 _MAX_VALUES: Final = 16
 
 _TOKEN = re.compile(r"[^\W\d_]+|(?<![\w.:/-])\d+(?![\w:/-]|\.\d)")
 # 51820/udp
 _PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
-# 203 of "status=203/EXEC"
+# the exit status 203 of a line with "status=203/EXEC"
 _STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
-# What may stand between the name of a field and its number.
+# Words allowed between the name of a field and its number.
 _BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
-# What people call fields besides their own names.
+# Field names for everyday words.
 _CALLED: Final[Mapping[str, Sequence[str]]] = {
     "account": ("user",),
-    # such as `what runs as www-data`
+    # `what runs as www-data`
     "as": ("user",),
     "code": ("status",),
     "core": ("cpus",),
@@ -47,26 +46,27 @@ _CALLED: Final[Mapping[str, Sequence[str]]] = {
     "under": ("user",),
     "who": ("shell", "group", "member"),
 }
-# Numbers in words; `one` is rarely meant as one.
+# Numbers in words, without `one`, which rarely means 1.
 _DIGITS: Final = {
     word: str(number)
     for number, word in enumerate("two three four five six seven eight nine ten".split(), 2)
 }
 
-# Fields whose values are no everyday words, and those some of whose values are.
+# Fields whose values are all technical words, and fields where only words in capitals or with a
+# hyphen are.
 _TECHNICAL: Final = frozenset("fstype option".split())
 _STATES: Final = frozenset("class mode restart result scope signal state status type".split())
 
 
 class Literal(NamedTuple):
-    """A value of a question, and the entries that have it, by id; the word is "" for a number."""
+    """A value in a question and the ids of entries that have it; `word` is "" for a number."""
 
     word: str
     entries: Sequence[int]
 
 
 def read(store: Store, question: str, matches: Mapping[str, int]) -> list[Literal]:
-    """Find what has the values of a question; `matches` says how many objects have its terms."""
+    """Return the values of a question that objects have; `matches` counts the objects by term."""
     found = [
         Literal("", store.words.having(phrase, _MOST_NUMBERED)) for phrase in _numbered(question)
     ]
@@ -79,13 +79,13 @@ def read(store: Store, question: str, matches: Mapping[str, int]) -> list[Litera
 
 
 def _denied(question: str) -> frozenset[str]:
-    """Return the words of values that a question denies: `not run as root`."""
+    """Return the words of values that a question negates: `not run as root`."""
     phrases = map(str.split, vocabulary.asked(question).values())
     return frozenset(word for first, *others in phrases if first == "not" for word in others)
 
 
 def _numbered(question: str) -> list[str]:
-    """Return each number with the word before it, and the one after it, as objects have them."""
+    """Return a phrase `name number` for each number and the word before or after it."""
     words = (_DIGITS.get(word, word) for word in _TOKEN.findall(question.lower()))
     tokens = [word for word in words if word not in _BETWEEN]
     found: dict[str, None] = {}
@@ -100,13 +100,13 @@ def _numbered(question: str) -> list[str]:
 
 
 def _fields(question: str) -> frozenset[str]:
-    """Return the words of a question that may be names of fields, and what they stand for."""
+    """Return the words of a question that may name fields, and the field names they stand for."""
     words = {form for word in split(question) for form in (word, singular(word))}
     return frozenset(words.union(*(_CALLED.get(word, ()) for word in words)))
 
 
 def _whole(store: Store, word: str, fields: frozenset[str]) -> list[int]:
-    """Return what has a word as a whole value of one of some fields: see _is."""
+    """Return the ids of entries in which one of the fields has a word as its value: see `_is`."""
     value = word.lower()
     keys = (fields - {value}) | _TECHNICAL
     if "-" in word or word.isupper():
@@ -122,7 +122,7 @@ def _whole(store: Store, word: str, fields: frozenset[str]) -> list[int]:
 
 
 def _is(found: str, value: str) -> bool:
-    """Return whether a value is this: all of it, one of a list, the end of a path, a service."""
+    """Return whether a value equals a word, lists it, ends in it as a path, or is its service."""
     found = found.removesuffix(".service")
     return found == value or found.endswith(f"/{value}") or value in found.split(",")
 

@@ -1,4 +1,4 @@
-"""Conditions in questions: `state:failed`, told apart from addresses, and `over 90 percent`."""
+"""Query parsing: takes conditions (`state:failed`) and comparisons (`over 90 percent`) out."""
 
 import ipaddress
 import re
@@ -22,27 +22,26 @@ from opdbus.state import fields
 from opdbus.state.conditions import IS, Condition, condition
 from opdbus.state.secret_names import is_secret_name
 
-# A question of more conditions is a document, in which a colon means something else.
+# A question with more conditions is a document, in which a colon has another meaning.
 _MAX_CONDITIONS: Final = 8
-# Fields whose values are taken for conditions only if an object has them: `user:hunter2` is no
-# condition, but somebody's credentials.
+# Fields that make a condition only if an object has the value: `user:hunter2` may be credentials.
 _NAMING: Final = frozenset("user username login account".split())
 
 _CANDIDATE = re.compile(
     r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE
 )
-# Questions are cut to so much before anything reads them: about twice what a model reads.
+# Questions are cut to this length first: about twice what a model reads.
 MAX_CHARACTERS: Final = 2000
-# A longer question is a document, whose spelling is its own.
+# A longer question is a document, whose spelling is not corrected.
 _MOST_SPELT: Final = 1000
-# A word that every model knows as one.
+# A word that every model has as a single token.
 _PLAIN: Final = "a"
 _DIGIT = re.compile(r"\d")
 _AT_THE_END: Final = "?!.,;)"
 
 
 class ComparedValue(NamedTuple):
-    """A comparison as it stands in a question, and what meets it."""
+    """The words of a comparison in a question, and the entries that meet it."""
 
     words: str
     entries: EntryRefs
@@ -50,9 +49,9 @@ class ComparedValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A question: its words, and the conditions and comparisons that were taken out of it.
+    """A question's remaining words, and the conditions and comparisons taken out of it.
 
-    Conditions are to be met; what meets a comparison is raised.
+    Every hit must meet the conditions; a comparison only boosts the entries that meet it.
     """
 
     words: str
@@ -62,7 +61,7 @@ class ParsedQuery:
 
 
 async def read(memory: StateStore, question: str) -> ParsedQuery:
-    """Take out of a question FIELD:VALUE and comparisons with numbers, of fields that there are."""
+    """Take FIELD:VALUE conditions and comparisons out of a question, if objects have the fields."""
     asked = await _without_conditions(memory, question)
     words, compared = asked.words, []
     told = clock_times.find(words)
@@ -71,7 +70,7 @@ async def read(memory: StateStore, question: str) -> ParsedQuery:
         either = reduce(EntryRefs.and_also, met, NOTHING)
         if len(either.ids):
             compared.append(ComparedValue(words[found.start : found.end], either))
-            # a schedule has the digits of a time in its words
+            # the digits of a clock time stay: a schedule has them in its text
             if found not in told or not _DIGIT.search(words, found.start, found.end):
                 words = words[: found.start] + words[found.end :]
     for dated in relative_dates.find(words, relative_dates.now()):
@@ -82,9 +81,9 @@ async def read(memory: StateStore, question: str) -> ParsedQuery:
 
 
 async def corrected(vectors: ObjectVectors, asked: ParsedQuery) -> ParsedQuery:
-    """Correct words that no object has: see spelling; where a model is there, those it knows not.
+    """Replace words that no object has by likely spellings: see `spelling`.
 
-    Costs nothing worth telling where the host has all words.
+    Where a model is loaded, a word that it has as one token is not taken for a typing error.
     """
     memory, model = vectors.memory, vectors.serving.phase.embedder
 
@@ -122,12 +121,12 @@ def _condition(field: str, given: str) -> Condition | None:
     value = given.rstrip(_AT_THE_END) if given[0] not in "\"'" else given
     if not value or _is_something_else(field, value):
         return None
-    # a name is rarely written out with all its suffixes
+    # a name is rarely written in full
     return condition(field, "~" if field.lower() == "name" else IS, value)
 
 
 def _is_something_else(field: str, value: str) -> bool:
-    """Return whether FIELD:VALUE is a URL, a time, an address, credentials or the like."""
+    """Return whether FIELD:VALUE is rather a URL, a time, an address or credentials."""
     if value.startswith(("//", ":", "\\")):
         return True
     if field.lower() not in fields.IDENTITY and ("@" in value or is_secret_name(value)):

@@ -1,9 +1,9 @@
-"""The search terms in a question, for lexical search."""
+"""Search terms and names of a question, for lexical search."""
 
 import re
 from typing import Final
 
-# Words of many questions that no object is about.
+# Words of questions that describe no object.
 STOP_WORDS: Final = frozenset(
     "a about all also an and any anything are as at be been being but by can could did do "
     "does doing done for from get gets give had has have having here how i if in into is it "
@@ -11,25 +11,25 @@ STOP_WORDS: Final = frozenset(
     "should show so some something still such tell than that the their them then there these they "
     "thing things this those to up us was we were what when where whether which who whom "
     "whose why will with would you your list find please belong belongs happens happen "
-    # what is left of don't, won't and the like
+    # remainders of don't, won't and the like
     "aren couldn didn doesn don hasn haven isn wasn weren won wouldn t".split()
 )
-# Words with a digit that name no single thing.
+# Words with a digit that do not identify an object.
 _PLAIN: Final = frozenset("ipv4 ipv6 utf8 x86 i386 amd64".split())
 _TERM = re.compile(r"[^\W_]+(?:[-._:/@+]+[^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
-# A question of more terms is a document: looking for all of them would take too long.
+# A question with more terms is a document, and looking up all of them would take too long.
 MAX_TERMS: Final = 64
-# In a question of no more terms any word may well be a name.
+# Up to this many terms, any word may be a name.
 _FEW_TERMS: Final = 2
-# A question of no more terms asks for one thing by what it has.
+# Up to this many terms, an identifier alone names an object.
 _SHORT: Final = 4
 
 
 def terms(question: str) -> list[str]:
-    """Return the words of a question without stop words, each once.
+    """Return the distinct lower-case words of a question without stop words, at most `MAX_TERMS`.
 
-    A compound with digits or slashes, such as an address, a version or a path, is one term, which
+    A compound with digits or slashes, such as an address, a version or a path, is one term and
     matches as a phrase. Other compounds are split into words.
     """
     found: dict[str, None] = {}
@@ -41,28 +41,29 @@ def terms(question: str) -> list[str]:
 
 
 def names(question: str) -> list[str]:
-    """Return the words of a question that may be whole names, as they are written."""
+    """Return the words of a question that may be names, as written; at most `MAX_TERMS`."""
     words = dict.fromkeys(word.strip("?!.,;:'\"()") for word in question.split())
     return [word for word in words if word and word.lower() not in STOP_WORDS][:MAX_TERMS]
 
 
 def is_identifier(term: str) -> bool:
-    """Return whether a term is an address, port, path or numbered name, not a mere word."""
+    """Return whether a term is an address, port, path or numbered name, not an ordinary word."""
     return "/" in term or (any(c.isdigit() for c in term) and term not in _PLAIN)
 
 
 def is_exact(term: str, terms: int) -> bool:
-    """Return whether an identifier in a question of so many terms names a thing by itself.
+    """Return whether a term identifies an object by itself, in a question of `terms` terms.
 
-    A longer question may speak of `mp3`, `Qt5` or `TCP/IP` as of any word.
+    A longer question may use `mp3`, `Qt5` or `TCP/IP` as ordinary words.
     """
     has_parts = term.count("/") > 1 or (any(map(str.isdigit, term)) and not term.isalnum())
     return is_identifier(term) and (terms <= _SHORT or has_parts)
 
 
 def certainty(name: str, terms: int) -> float:
-    """Return how certain it is that a word of a question of so many terms is a name, at most 1.
+    """Return the certainty, at most 1, that a word is a name in a question of `terms` terms.
 
-    What is all letters, such as `time` or `staff`, is rather a mere word of a longer question.
+    In a longer question a word of letters only, such as `time` or `staff`, is rather an ordinary
+    word.
     """
     return min(1.0, _FEW_TERMS / max(1, terms)) if name.isalpha() else 1.0

@@ -1,8 +1,8 @@
-"""Forms of questions: whether something is so, where it is, what does it. Pure.
+"""Question patterns: `is ... running`, `where is ...`, `what checks ...`. Pure.
 
-`is postgres running` names a thing and asks for its state, so that what runs is not meant by it.
-`what throws away old files` asks for what acts, which a file does not. `where are the backups` asks
-for a place.
+`is postgres running` names an object and asks for its state, so that other running objects are no
+answers. `what throws away old files` asks for something that acts, which a file does not. `where
+are the backups` asks for a place.
 """
 
 import re
@@ -16,29 +16,29 @@ from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.language import kinds, vocabulary
 from opdbus.language.kinds import Kinds, RequestedKinds
 
-# What values count for that are not what is asked for.
+# Factor on the boosts of values for objects of kinds that are not asked for.
 DAMPED: Final = 0.3
-# All sorts of things, also those that no row of kinds.tsv names.
+# The mask of every kind, including those without a row in kinds.tsv.
 EVERY: Final = -1
-# What people say beside a sort and a value: `which files did someone change here`.
+# Words that add nothing to a kind and a value: `which files did someone change here`.
 _FILLERS: Final = frozenset(
     "someone somebody anyone anybody nobody everyone everybody currently now right already yet"
     " still ever just really host machine computer box list me all every each at moment present"
     " actually today fully".split()
 )
-# They ask for a state, and name nothing.
+# Words that ask for a state and name no object.
 _OF_STATES: Final = frozenset(
     "installed running run runs up here there available exist exists enabled open mounted working"
     " work works alive reachable used use uses configured set present loaded version".split()
 )
 _VERBS: Final = frozenset(("is", "are"))
-# `which version of redis` names one thing, too.
+# Second and third words of questions about a single object: `which version of redis`.
 _OF_ONE: Final = frozenset({("version", "of"), ("when", "is"), ("when", "has"), ("long", "has")})
-# What has these is no statement of a thing's state.
+# A text with one of these words does not state an object's state.
 _NO_STATEMENTS: Final = frozenset(
     "how when why where which what who that there if list show".split()
 )
-# A search asks several times for the form of its question.
+# Cached questions: a search asks for the pattern of its question several times.
 _QUESTIONS: Final = 16
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
@@ -47,33 +47,33 @@ _WHETHER: Final = frozenset(
     "is are was were does do did has have had can could may might will would".split()
 )
 _ASKING: Final = _WHETHER | frozenset("what which who anything".split())
-# Words after which what has the value is asked for: `is anything broken`.
+# After these, the objects with a value are asked for: `is anything broken`.
 _ANY: Final = frozenset("any anything anybody anyone there some something somebody what".split())
 _SO_SOON: Final = 4
 _WHO: Final = frozenset("what who which".split())
-# Verbs that say how something is, not what it does.
+# Verbs of state, not of action.
 _BEING: Final = frozenset(
     "is was has does runs uses goes happens needs holds comes stands lies contains means belongs"
     " lives sits keeps stays gets exists remains starts stops lacks owns waits depends"
     " fires".split()
 )
 _SHORTEST: Final = 4
-# They follow a noun in the plural, not a verb.
+# These follow a plural noun, not a verb.
 _AFTER_NOUNS: Final = frozenset(
     "of that which who with without in on for to from by at as and or under over above below"
     " via than is are has have".split()
 )
 
-# What acts on nothing, and how much is taken from it where something that acts is asked for; None
-# if that is no more than always.
+# Kinds that do not act, each with its penalty where something that acts is asked for; None for the
+# usual penalty of the kind.
 _PASSIVE: Final[Mapping[str, float | None]] = dict.fromkeys(
     "mount|interface|port|account|session|kernel|memory|disk|device|sysctl|host name|time zone"
     "|language|distribution".split("|"),
     0.15,
 ) | dict.fromkeys(("address", "route", "group", "file", "module", "kernel parameter"))
-# What is taken where a place is asked for: more from what is none.
+# Penalties by kind where a place is asked for.
 _OF_A_PLACE: Final = {"package": 0.1, "account": 0.1, "file": 0.0, "mount": -0.1}
-# The sorts that have fields of the vocabulary.
+# Kinds and those of their fields that the vocabulary has conditions on.
 _HAVING: Final[Mapping[str, Sequence[str]]] = {
     "service": "active_state sub_state unit_file_state result load_state restart exit_status"
     " need_daemon_reload".split(),
@@ -88,7 +88,7 @@ _HAVING: Final[Mapping[str, Sequence[str]]] = {
     "session": ["locked"],
 }
 
-# Units of any type have the states of services.
+# Units of every type have the states of services.
 _UNITS: Final = (
     "service",
     "timer",
@@ -102,13 +102,14 @@ _UNITS: Final = (
 
 
 class Form(NamedTuple):
-    """What a question is like, and what follows.
+    """The pattern of a question and its consequences for ranking.
 
-    It asks for some sorts; from things of some `less` is taken than else, or more; a value counts
-    less for what is of the `damped` sorts. `is_whether` if it names a thing and ends in a state
-    that it asks of it, `is_pure` if it names nothing but values and sorts: what has the values is
-    the answer. Of a pure one all `values` must be met together by one of the sorts `holders`, such
-    as of `enabled but not active`; if it is `strict`, also where nothing does.
+    `asked` are the kinds it names and asks for. `less` replaces the penalty of some kinds. Boosts
+    of values are damped for objects of the `damped` kinds. `is_whether`: the question names an
+    object and ends in the state it asks about. `is_pure`: the question names only values and kinds,
+    so that objects with these values are the answer. For a pure question, one object of the kinds
+    `holders` must have all `values` together, as in `enabled but not active`; with `is_strict` the
+    result is empty if none has.
     """
 
     asked: RequestedKinds
@@ -123,13 +124,13 @@ class Form(NamedTuple):
 
 @lru_cache(maxsize=_QUESTIONS)
 def of(question: str) -> Form:
-    """Return what a question is like."""
+    """Return the pattern of a question."""
     words = _WORD.findall(question.lower()) or [""]
     asked = kinds.requested(question, STOP_WORDS)
     if _ADDRESS.fullmatch(question.strip()):
         return Form(_with(asked, _sorts("address")))
     if words[0] == "where":
-        # `where are the users configured` asks for no user
+        # `where are the users configured` does not ask for an account
         files = asked.named & _sorts("file")
         asked = RequestedKinds(files, files) if files else asked
         return Form(asked, () if files else _less(tuple(_OF_A_PLACE.items())))
@@ -143,7 +144,7 @@ def of(question: str) -> Form:
     is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and _ends_in_state(question, words)
     if (words[0] in _ASKING or is_of_state) and not asked.named:
         having = _having(question, words)
-        # a nightly run is one of a service
+        # a nightly run is that of a service, not of a timer
         states = having & ~(_sorts("timer") | _sorts("cron job"))
         asked = _with(asked, states) if is_of_state else RequestedKinds(having, asked.subject)
     found = Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
@@ -155,7 +156,7 @@ def of(question: str) -> Form:
 
 
 def _together(question: str, subject: Kinds) -> Sequence[vocabulary.Traits]:
-    """Return the values that a question names, if there are several that its subject may have."""
+    """Return the values of a question that its subject may have, () if there are fewer than two."""
     units = reduce(or_, map(_sorts, _UNITS))
     found = []
     for bits in vocabulary.asked(question):
@@ -166,24 +167,24 @@ def _together(question: str, subject: Kinds) -> Sequence[vocabulary.Traits]:
 
 
 def is_yes_or_no(question: str) -> bool:
-    """Return whether a question is answered by yes or no: `is the printer out of paper`."""
+    """Return whether the answer to a question is yes or no: `is the printer out of paper`."""
     return next(iter(_WORD.findall(question.lower())), "") in _WHETHER
 
 
 def states(question: str) -> set[str]:
-    """Return the words by which a question names states."""
+    """Return the words of a question that name states, and the usual words of states."""
     said = vocabulary.asked(question).values()
     return {word for phrase in said for word in phrase.split()} | _OF_STATES
 
 
 def subject(question: str) -> list[str]:
-    """Return the words that name the thing of which a question asks for the state."""
+    """Return the terms that name the object whose state is asked for."""
     passed = states(question) | kinds.words(question) | _FILLERS
     return [word for word in query_terms.terms(question) if word not in passed]
 
 
 def _ends_in_state(question: str, words: Sequence[str]) -> bool:
-    """Return whether a question ends in what it asks of a thing: `is it running`.
+    """Return whether a question ends in a state, as `is it running` does.
 
     `is a frontend to various audio converters` does not.
     """
@@ -192,7 +193,7 @@ def _ends_in_state(question: str, words: Sequence[str]) -> bool:
 
 
 def is_statement(question: str) -> bool:
-    """Return whether a question says of something how it is: `the web server is down`."""
+    """Return whether a question states the state of an object: `the web server is down`."""
     words = _WORD.findall(question.lower()) or [""]
     if words[0] in _ASKING or not _NO_STATEMENTS.isdisjoint(words):
         return False
@@ -202,7 +203,7 @@ def is_statement(question: str) -> bool:
 
 
 def _is_pure(question: str) -> bool:
-    """Return whether a question names values, and besides at most the sort of what has them."""
+    """Return whether a question has values and, apart from kinds and filler words, nothing else."""
     asked = vocabulary.asked(question)
     said = {word for phrase in asked.values() for word in phrase.split()}
     passed = said | kinds.words(question) | _FILLERS | STOP_WORDS | vocabulary.CONTRASTS
@@ -214,9 +215,9 @@ def _with(asked: RequestedKinds, sorts: Kinds) -> RequestedKinds:
 
 
 def _narrowed(question: str, asked: RequestedKinds) -> RequestedKinds:
-    """Return without sorts that cannot have a value, if what is asked for is called like others.
+    """Remove kinds that cannot have the values in the question, if another kind asked for can.
 
-    A `network card that is down` is an interface, and no device.
+    A `network card that is down` is an interface, not a device.
     """
     having = asked.subject & _having(question, ())
     lacking = asked.subject & ~having if having else 0
@@ -224,7 +225,7 @@ def _narrowed(question: str, asked: RequestedKinds) -> RequestedKinds:
 
 
 def _having(question: str, words: Sequence[str]) -> Kinds:
-    """Return the sorts that may have the values that a question names; runs are of services."""
+    """Return the kinds that may have the values in a question; `did ...` asks for services."""
     if words[:1] == ["did"]:
         return _sorts("service")
     bits = reduce(or_, vocabulary.asked(question), 0)
@@ -233,7 +234,7 @@ def _having(question: str, words: Sequence[str]) -> Kinds:
 
 @cache
 def _of_rows() -> Mapping[vocabulary.Traits, Kinds]:
-    """Return the sorts that may have the value of each row of the vocabulary, by its bit."""
+    """Return the kinds that may have the value of each vocabulary row, by the row's bit."""
     found = {}
     for number, row in enumerate(vocabulary.rows()):
         fields = {condition.field for part in row.alternatives for condition in part}
@@ -249,7 +250,7 @@ def _sorts(phrase: str) -> Kinds:
 
 @cache
 def _acted_on() -> Kinds:
-    """Return the sorts that a verb rather than a name stands before: `checks certificates`."""
+    """Return the kinds whose nouns may follow a verb: `checks certificates`."""
     return _sorts("certificate") | _sorts("rule")
 
 
@@ -263,7 +264,7 @@ def _less(amounts: tuple[tuple[str, float | None], ...]) -> Sequence[tuple[Kinds
 
 
 def _is_deed(words: Sequence[str]) -> bool:
-    """Return whether words begin with a verb that says what something does: `checks disks`."""
+    """Return whether words begin with a verb of action, or `what` and one: `checks disks`."""
     is_asking = words[0] in _WHO
     verb, after = (*words[is_asking : is_asking + 2], "", "")[:2]
     if len(verb) < _SHORTEST or not verb.endswith("s") or verb.endswith("ss") or verb in _BEING:

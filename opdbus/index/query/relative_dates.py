@@ -1,8 +1,8 @@
-"""Dates in objects beside today, which a question asks for: `expired`, `no backup for ten days`.
+"""Dates relative to today in a question: `expired`, `no backup for ten days`.
 
-What ends, such as a certificate by its `not_after`, and what was last done, such as a backup by its
-`last_success`, is raised where its date is as asked. Times that are given as options are read by
-timestamps.py, with the same lengths of months and years.
+Compares end dates, such as a certificate's `not_after`, and dates of last success, such as a
+backup's `last_success`. Times given as options are read by `language.timestamps`, with the same
+lengths of months and years.
 """
 
 import re
@@ -17,7 +17,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.language.timestamps import MONTH, YEAR
 from opdbus.state.conditions import Condition
 
-# Fields that say until when something is good, and when it was last done.
+# Fields with an end of validity, and fields with the time of the last run.
 ENDS: Final = (
     "not_after expires expiry expiration expires_at expiration_date expiry_date valid_until"
     " valid_to end_of_support end_of_life paid_until"
@@ -63,14 +63,14 @@ _AGO: Final = re.compile(
 )
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?))?")
 _MOST: Final = 3
-# A longer question is a document.
+# Characters of a question that are read; a longer one is a document.
 _CHARACTERS: Final = 1000
-# Of more things the dates are not compared.
+# Dates are compared of at most this many objects.
 _MANY: Final = 5000
 
 
 class DateConstraint(NamedTuple):
-    """Words of a question that ask for dates of some fields from one time to another."""
+    """Words of a question, and the fields whose date must be in the range [first, last)."""
 
     words: str
     fields: Sequence[str]
@@ -79,12 +79,12 @@ class DateConstraint(NamedTuple):
 
 
 def now() -> datetime:
-    """Return the time with which dates are compared."""
+    """Return the present time in UTC, with which dates are compared."""
     return datetime.now(UTC)
 
 
 def find(question: str, today: datetime) -> list[DateConstraint]:
-    """Return the dates that a question asks for."""
+    """Return the first `_MOST` date constraints of a question."""
     return list(islice(_all(question[:_CHARACTERS].lower(), today), _MOST))
 
 
@@ -107,9 +107,9 @@ def _span(told: Mapping[str, str | None]) -> timedelta:
 
 
 async def met(memory: StateStore, asked: DateConstraint) -> EntryRefs:
-    """Return what has such a date."""
+    """Return the entries of objects with a date in the range."""
     unread = memory.fields.unread()
-    # where objects are to be looked at one by one, any of them may have any field
+    # an object that the index does not cover yet may have any of the fields
     is_read = unread.after >= unread.last and not unread.ids
     names = [name for name in asked.fields if not is_read or memory.fields.index.knows(name)]
     having = [
@@ -129,7 +129,7 @@ async def met(memory: StateStore, asked: DateConstraint) -> EntryRefs:
 
 
 def _date(value: object) -> datetime | None:
-    """Return the time that a value begins with, in UTC, if it is one."""
+    """Return the ISO 8601 time at the start of a value, read as UTC; None if there is none."""
     match = _DATE.match(value) if isinstance(value, str) else None
     try:
         return datetime.fromisoformat(f"{match[1]}T{match[2] or '00:00'}+00:00") if match else None

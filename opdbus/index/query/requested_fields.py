@@ -1,7 +1,4 @@
-"""Which fields a question asks for, by their names: `user id` for uid, `how full` for used_percent.
-
-Pure.
-"""
+"""Fields that a question asks for by name: `user id` for uid, `how full` for used_percent. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -12,7 +9,7 @@ from opdbus.language import vocabulary
 from opdbus.state.fields import split
 from opdbus.state.flatten import singular
 
-# One word for several.
+# Abbreviations and compounds, by the words they stand for.
 _SPELT: Final[Mapping[str, str]] = {
     "filesystem": "file system",
     "fstype": "file system type",
@@ -22,7 +19,7 @@ _SPELT: Final[Mapping[str, str]] = {
     "timezone": "time zone",
     "uid": "user id",
 }
-# Words that ask for a field whose name has others.
+# Words of questions, and words of the field names they ask for.
 _MEANT: Final[Mapping[str, Sequence[str]]] = {
     "account": ("user",),
     "big": ("size",),
@@ -41,19 +38,19 @@ _MEANT: Final[Mapping[str, Sequence[str]]] = {
     "who": ("members",),
 }
 _UNITS: Final = frozenset("bytes gb kb mb percent seconds".split())
-# A phrase such as `at boot` names no field itself.
+# Share of a field that a vocabulary phrase such as `at boot` asks for without naming it.
 BY_PHRASE: Final = 0.9
-# Publishers may have any names.
+# Cache size: publishers may use any field names.
 _MOST_NAMES: Final = 4096
 
 
 class RequestedFields:
-    """The fields that a question asks for; `terms` are its words that count in a search."""
+    """The fields that a question asks for; `terms` are its search terms."""
 
     def __init__(self, question: str, terms: Sequence[str]) -> None:
         asking = [*terms, *(w for w in split(question) if w in _MEANT and w not in terms)]
         self._forms = {word: _forms(word) for word in asking}
-        # what a phrase of the vocabulary is about
+        # field -> vocabulary phrase whose conditions are on it
         self._about = {
             field: phrase
             for traits, phrase in vocabulary.asked(question).items()
@@ -61,9 +58,9 @@ class RequestedFields:
         }
 
     def asking(self, name: str) -> tuple[float, list[str]]:
-        """Return how much of a field's name is asked for, and by which words.
+        """Return the share of a field's name that a question asks for, and the words that do.
 
-        All of it counts 1, a phrase of the vocabulary BY_PHRASE.
+        A full name counts 1; a vocabulary phrase adds `BY_PHRASE`.
         """
         key = name.rpartition(".")[2]
         named, about = _named(key), self._about.get(key)
@@ -83,6 +80,6 @@ def _forms(word: str) -> frozenset[str]:
 
 
 def _plain(words: Iterable[str]) -> Iterator[str]:
-    """Yield the stems of words, as several where they stand for several."""
+    """Yield the stems of words, with abbreviations and compounds expanded."""
     for word in words:
         yield from map(vocabulary.stem, _SPELT.get(word, word).split())

@@ -1,7 +1,7 @@
-"""Words that no object has, as this host writes them: typing errors, beginnings, joined and split.
+"""Spelling correction: typing errors, truncated, joined and split words.
 
-Only words that the host does not know are looked for, and of those none that the model knows: a
-question about bread does not mean a break.
+Corrects only words that no object has; for typing errors, only those that the model does not have
+as one token either: `bread` does not mean `break`.
 """
 
 import re
@@ -16,18 +16,19 @@ from opdbus.index.database.store import Store
 from opdbus.index.query import query_terms
 from opdbus.language.glossary import gloss
 
-# Shorter words are too much like others.
+# Minimum length for correction: shorter words have too many neighbours.
 _SHORTEST: Final = 4
 _SHORTEST_PART: Final = 3
-# Two shorter ones may well make another word; a longer question is not looked through for any.
+# Minimum length of a compound, and words searched for pairs: two short words often make another
+# word.
 _SHORTEST_JOINED: Final = 5
 _MOST_PAIRED: Final = 32
-# Of a word with a typing error, so much is enough as the beginning of one.
+# Minimum length of a corrected word that is only the beginning of a known one.
 _LONG: Final = 6
-# Longer ones are no words, and questions of more unknown ones are no questions to this host.
+# Longer strings are not words; a question with more unknown words is not about this host.
 _LONGEST: Final = 24
 _MOST: Final = 8
-# Objects in which the whole word is looked for that begins so.
+# Objects searched for the completions of a word.
 _LOOKED_AT: Final = 20
 
 _WORD = re.compile(r"[^\W\d_]+")
@@ -35,14 +36,14 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Words of a question, and what is looked for instead."""
+    """Words of a question and their replacement."""
 
     asked: str
     meant: str
 
 
 def unknown_words(store: Store, question: str) -> list[str]:
-    """Return the words of a question that no object has."""
+    """Return the ASCII words of a question that no object has; [] if more than `_MOST`."""
     words = [
         word for word in query_terms.terms(question) if _SHORTEST_PART <= len(word) <= _LONGEST
     ]
@@ -51,9 +52,9 @@ def unknown_words(store: Store, question: str) -> list[str]:
 
 
 def find_compounds(question: str, named: Callable[[str], Sequence[int]]) -> list[Correction]:
-    """Return what two words of a question are that make the name of a thing: `on call`.
+    """Return each two adjacent words that joined are the name of an object: `on call`.
 
-    `named` gives the places of what has a name.
+    `named` returns the places of the entries with a name.
     """
     pairs = pairwise(_WORD.findall(question.lower())[:_MOST_PAIRED])
     return [
@@ -66,15 +67,15 @@ def find_compounds(question: str, named: Callable[[str], Sequence[int]]) -> list
 
 
 def without_known_phrases(store: Store, found: Sequence[Correction]) -> list[Correction]:
-    """Return the corrections of words that no object has one after the other."""
+    """Return the corrections whose words no object has next to each other."""
     return [each for each in found if not store.words.having(each.asked, 1)]
 
 
 class WordLookup(Protocol):
-    """Tells which words there are."""
+    """A dictionary of the words of all objects."""
 
     def begun(self, beginnings: Sequence[str]) -> list[str]:
-        """Return those with which words of objects begin, and go on, of some of letters only."""
+        """Return those of the beginnings that a word of some object, all of letters, continues."""
 
 
 def corrections(
@@ -84,10 +85,10 @@ def corrections(
     wrong: Sequence[str],
     lookup: WordLookup | None = None,
 ) -> list[Correction]:
-    """Return what is meant by words that no object has, where that is found.
+    """Return replacements for words that no object has.
 
-    Any of the `missing` may be a part of a word; the `wrong` ones are no words of any language.
-    Without a `lookup` the database is asked which words there are, for a second among millions.
+    Any of the `missing` words may be part of a compound; the `wrong` ones may be typing errors.
+    Without a `lookup` the database is asked, which takes about a second among millions of objects.
     """
     found: list[Correction] = []
     left = list(wrong)
@@ -102,7 +103,7 @@ def corrections(
 
 
 def corrected(question: str, found: Sequence[Correction]) -> str:
-    """Return a question as it is meant."""
+    """Return a question with the corrections made."""
     for each in found:
         asked = r"[\W_]+".join(map(re.escape, each.asked.split()))
         question = re.sub(rf"\b{asked}\b", each.meant, question, flags=re.IGNORECASE)
@@ -110,24 +111,28 @@ def corrected(question: str, found: Sequence[Correction]) -> str:
 
 
 def _meant(store: Store, word: str, there: WordLookup) -> str:
-    # a name that the glossary knows is no other one: `sshd` is not `ssh`
+    # a name in the glossary is not a typing error: `sshd` is not `ssh`
     mistyped = "" if gloss(word) else _mistyped(store, word, there)
     return _begun(store, word) or mistyped or _joined(store, word)
 
 
 def _begun(store: Store, word: str) -> str:
-    """Return the word that most objects have of those that begin so."""
+    """Return the most frequent longer word that begins with this one, "" if there is none."""
     forms = _forms(store, word, "[a-z]+")
     return max(forms, key=lambda form: forms[form], default="")
 
 
 def _mistyped(store: Store, word: str, there: WordLookup) -> str:
-    """Return the word that most objects have of those one edit away, or of which that begins."""
+    """Return a word one edit away.
+
+    Prefers the one in most objects, then a word that one edit begins, then a stop word; "" if there
+    is none.
+    """
     edits = set(_edits(word))
     forms = store.words.known(sorted(edits - query_terms.STOP_WORDS))
     counts = {form: store.words.count_matches(form) for form in forms}
     most = max(counts.values(), default=0)
-    # several forms have one stem
+    # forms of one stem have equal counts
     likely = [form for form, count in counts.items() if count == most][:_MOST]
     if found := next((form for form in likely if _forms(store, form, "")), ""):
         return found
@@ -137,13 +142,16 @@ def _mistyped(store: Store, word: str, there: WordLookup) -> str:
 
 
 def _forms(store: Store, word: str, ending: str) -> Counter[str]:
-    """Count the words that begin so and have such an ending, in some objects."""
+    """Count the words of some objects that are this one with an ending (a regular expression)."""
     texts = store.words.beginning(word, _LOOKED_AT)
     return Counter(form for text in texts for form in re.findall(rf"\b{word}{ending}\b", text))
 
 
 def _edits(word: str) -> Iterator[str]:
-    """Yield the words that differ by one letter, or by two that are swapped."""
+    """Yield the words one edit away: a deletion, transposition, insertion or substitution.
+
+    Nothing is inserted or substituted at the first letter.
+    """
     for at in range(len(word)):
         before, after = word[:at], word[at:]
         yield before + after[1:]
@@ -157,7 +165,7 @@ def _edits(word: str) -> Iterator[str]:
 
 
 def _joined(store: Store, word: str) -> str:
-    """Return two words of which this one was made, if some object has one after the other."""
+    """Return the two words that this one joins, if some object has them next to each other."""
     for at in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
         phrase = f"{word[:at]} {word[at:]}"
         if store.words.having(phrase, 1):

@@ -1,4 +1,4 @@
-"""Objects found for a question: hybrid, lexical and vector search, and explanations.
+"""Search for objects: hybrid, lexical and vector search, and explanations of hits.
 
 Owns hits and their order. Read `finder` first. Imports every other room of the index.
 """

@@ -1,4 +1,4 @@
-"""Why a hit was found: which fields have which words of the question, and what raised it."""
+"""Explanations of hits: the fields that have words of the question, and the boosts."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from opdbus.state.fields import IDENTITY, split
 from opdbus.state.leaves import leaves
 from opdbus.state.object import Json, StateObject
 
-# Fields that are shown of an object, and characters of each.
+# Fields shown of an object, and characters of each.
 _MOST_FIELDS: Final = 16
 _MOST_CHARACTERS: Final = 200
-# An object may have any number of fields.
+# Fields searched: an object may have any number.
 _MOST_SEARCHED: Final = 2000
 
 
@@ -31,7 +31,7 @@ def explain(
     query: Query,
     where: Sequence[Condition],
 ) -> Why:
-    """Return why an object was found; blocks for about a millisecond."""
+    """Return the explanation of a hit; blocks for about a millisecond."""
     item = StateObject(entry.identity, properties)
     fields, glosses, missing = _words(item, query.question)
     return Why(
@@ -47,7 +47,7 @@ def explain(
 
 
 def _values(entry: Entry, query: Query) -> Iterator[str]:
-    """Yield the words of a question that name a value which an object has."""
+    """Yield the words of a question that name a value of an object."""
     traits = int.from_bytes(entry.traits, "little")
     for bits, phrase in vocabulary.asked(query.question).items():
         if traits & bits:
@@ -61,9 +61,10 @@ def _values(entry: Entry, query: Query) -> Iterator[str]:
 
 
 def _words(item: StateObject, question: str) -> tuple[list[Field], list[str], list[str]]:
-    """Return the fields of an object that a question is about, glosses that are, and terms left.
+    """Return an object's matching fields, its matching glosses, and the terms that neither has.
 
-    What it asks for by name comes first. Words are compared as by lexical search: in any form.
+    Fields that the question asks for by name come first. Terms match in any form, as in lexical
+    search.
     """
     terms = query_terms.terms(question)
     named = list(_fields(item))[:_MOST_SEARCHED]
@@ -85,7 +86,7 @@ def _words(item: StateObject, question: str) -> tuple[list[Field], list[str], li
 
 
 def _fields(item: StateObject) -> Iterator[tuple[str, str, str]]:
-    """Yield each field, its value, and what else is looked for there."""
+    """Yield (name, value, further searched text) of each field."""
     yield "name", item.name, " ".join(split(item.name))
     yield "kind", item.kind, object_text.head(item)
     yield "plugin", item.plugin, ""
@@ -101,7 +102,7 @@ def _plain(value: Json) -> str:
 
 
 def having(texts: Sequence[str], terms: Sequence[str]) -> Mapping[int, list[str]]:
-    """Return the terms that each text has, by its place."""
+    """Return the terms that each text has, by the text's place."""
     found: dict[int, list[str]] = {}
     with closing(sqlite3.connect(":memory:")) as database:
         database.execute(f"CREATE VIRTUAL TABLE here USING fts5 (text, {TOKENIZED})")

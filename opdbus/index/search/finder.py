@@ -1,4 +1,4 @@
-"""Questions answered: hybrid, vector and lexical search, and what is like an object."""
+"""Search: hybrid, vector and lexical, and the objects similar to an object."""
 
 import asyncio
 import json
@@ -54,34 +54,34 @@ from opdbus.platform.slices import batches, each
 from opdbus.state.fields import split
 from opdbus.state.object import FILE, Json, ObjectId
 
-# What is left of a question of which all words were conditions.
+# Characters that remain of a question whose words were all conditions.
 _NO_WORDS = " \t\n?!.,;"
 _UNRANKED = Score(0.0, 0.0, 0.0)
-# So few entries are ranked in milliseconds: among 100,000, threads took a sixth of a search.
+# Up to this many entries are ranked on the event loop: a thread would cost more.
 _ON_LOOP = 200_000
 
-# Entries that are looked at in one turn of the event loop.
+# Entries in one turn of the event loop.
 _FEW: Final = 200
-# Declared fields that a hit has.
+# Declared fields in a hit.
 _MOST_DECLARED: Final = 16
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# puts what was found in order
+# reorders what was found
 Order: TypeAlias = Callable[[Found], Awaitable[Found]]
 
 
 class _Ranked(NamedTuple):
-    """The best, best first, and apart the best declared entries of what is observed."""
+    """The best rows in order, and separately declared entries of objects that are also observed."""
 
     best: Found
     declared: Found
 
 
 class Finder:
-    """Searches a memory; every answer is over all objects that match the page.
+    """Search over all objects of a store that match a page.
 
-    With a cascade, searches need not wait for the vectors of the level.
+    With a cascade, searches do not wait for the vectors of the level.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Finder:
         self._words: WordSimilarity | None = None
 
     def staged(self) -> int:
-        """Return how many things a search in two stages finds."""
+        """Return the number of objects that two-stage search covers."""
         return self._cascade.first.count() if self._cascade else 0
 
     async def search(
@@ -109,13 +109,13 @@ class Finder:
         *,
         priority: Rank = Rank.FEW,
     ) -> list[Hit]:
-        """Find the things that best answer a question, best first.
+        """Return the objects that best answer a question, best first.
 
-        `mode` is one of search.MODES; hybrid and vector wait for the model, unless there is a
-        cascade. Where there is no model, or none that works, a hybrid search is a lexical one. With
-        a `level`, the best ones are put in order by that level's model. Conditions in the question
-        join those of the page; where there is nothing else, what meets them is listed. Of a
-        question the first questions.MAX_CHARACTERS are read. Raises NoModel, ModelError,
+        `mode` is one of scores.MODES; hybrid and vector wait for the model, unless there is a
+        cascade. Without a working model a hybrid search is lexical. With a `level`, that level's
+        model reorders the best hits. Conditions in the question are added to those of the page; if
+        the question has nothing else, the objects that meet them are listed. Only the first
+        query_parser.MAX_CHARACTERS of the question are read. Raises NoModel, ModelError,
         ProviderError.
         """
         question = question[: query_parser.MAX_CHARACTERS]
@@ -143,7 +143,7 @@ class Finder:
                 return await self._hits(page, query, partial(cascade.second.order, asking=asking))
 
     def _first(self, mode: str, cascade: Cascade | None) -> Callable[..., Awaitable[Vector | None]]:
-        """Return what gives the vector that all entries are compared with, None where none are."""
+        """Return the function that computes the vector to search with; it may return None."""
         if mode == "lexical":
             return _unasked
         if cascade:
@@ -155,13 +155,13 @@ class Finder:
         return self._vectors.serving.config.vector_level
 
     async def _query(self, asked: query_parser.ParsedQuery, within: Met | None) -> Query:
-        """Return what is asked for, with what has the most or the least."""
+        """Return the query for a parsed question, with the objects of its superlative."""
         compared: Sequence[query_parser.ComparedValue] = asked.compared
         object_ids: Sequence[ObjectId] = ()
         below: Sequence[ObjectId] = ()
         if most := await extremes.find(self._memory, asked.words, within):
             words, object_ids, below = most
-            # the words stay in the question: `disk` alone would be a name
+            # the words stay in the question: `disk` alone would be taken for a name
             compared = [
                 *compared,
                 query_parser.ComparedValue(words, self._memory.catalogue.found(object_ids)),
@@ -176,7 +176,7 @@ class Finder:
         )
 
     async def _filled(self, query: Query, mode: str, ask: Ask, stage: str) -> Query:
-        """Add what is like a question, by vectors of a stage, and what has its words."""
+        """Add similarity by vectors of a stage and lexical matches, as the mode requires."""
 
         async def likened() -> Query:
             found = await ask(query.question)
@@ -184,18 +184,18 @@ class Finder:
 
         if mode == "vector":
             return await likened()
-        # words are looked up while the model runs and vectors are compared
+        # words are looked up while the model runs
         matched, like = await asyncio.gather(self._matched(query), likened())
         return replace(matched, similarity=like.similarity)
 
     async def _likened(self, query: Query, found: Vector, stage: str) -> Query:
-        """Add what is like a vector."""
+        """Add the similarity of entries with a vector."""
         (index, vector), view = found, self._memory.catalogue.view
         similarity = await self._worked(index.similarity, vector, view, stage, query.places)
         return replace(query, similarity=similarity)
 
     async def _worked(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """Do what takes long among very many entries: on a thread there."""
+        """Call `work`, on a thread if there are more than `_ON_LOOP` entries."""
         if len(self._memory.catalogue.view.entries) <= _ON_LOOP:
             return work(*given, **named)
         return await asyncio.to_thread(work, *given, **named)
@@ -209,16 +209,16 @@ class Finder:
         return [*order, *found[RERANKED:]]
 
     async def _within(self, page: Page) -> Met | None:
-        """Return what is asked for, in the order of places; None if that is all."""
+        """Return the entries that match a page, in order of places; None without conditions."""
         if not page.where and not page.wanted:
             return None
         met = await condition_matching.found(self._memory, page.where) if page.where else None
         return await self._worked(self._memory.catalogue.among, page.wanted or {}, met)
 
     def _having_all(self, question: str, within: Met | None) -> Met | None:
-        """Return what has all values of a question that asks for such, within some entries.
+        """Restrict entries to those with all values of a question that asks for several together.
 
-        What is declared of an observed object is no value of it. May be called on a thread.
+        Declared values of an observed object do not count. May be called on any thread.
         """
         view, declarations = self._memory.catalogue.view, self._memory.declarations
         met = having_all(question_patterns.of(question), view)
@@ -232,7 +232,7 @@ class Finder:
         return Met(met.places[is_kept], met.ids[is_kept])
 
     async def _list(self, page: Page, query: Query) -> list[Hit]:
-        """Return a page of things in listing order, those that nothing observes last."""
+        """Return a page of objects in listing order, observed ones first."""
         catalogue = self._memory.catalogue
 
         def listed() -> list[ObjectId]:
@@ -249,7 +249,7 @@ class Finder:
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
 
     async def _asked(self, question: str, priority: Rank) -> Vector | None:
-        """Return the question's vector, None where no engine can be had: words are left."""
+        """Return the vector of a question, None without a working engine."""
         try:
             return await self._vectors.ask(question, priority)
         except OpDbusError as error:
@@ -258,7 +258,7 @@ class Finder:
             raise
 
     async def similar(self, object_id: ObjectId, page: Page) -> list[Hit]:
-        """Find the things that are most like a thing, itself left out.
+        """Return the objects most similar to an object, without that object.
 
         Raises UnknownObject, NoVector, NoModel.
         """
@@ -275,7 +275,7 @@ class Finder:
         return await self._hits(page, query)
 
     async def _matched(self, query: Query) -> Query:
-        """Add what has words of a question, and what they raise."""
+        """Add the lexical matches of a query and the boosts from them."""
         memory, question = self._memory, query.question
         await memory.words.ready()
         words, catalogue = memory.words.lookup, memory.catalogue
@@ -288,7 +288,7 @@ class Finder:
         return await memory.archive.read(look)
 
     async def _hits(self, page: Page, query: Query, order: Order | None = None) -> list[Hit]:
-        """Return a page of what was found; an `order` is that of the best."""
+        """Return a page of hits; `order` reorders the best rows."""
         last = page.offset + page.limit
         ranked = max(last, second_stage.COMPARED if order else term_overlap.COMPARED)
         found = await self._settled(query, ranked)
@@ -308,7 +308,7 @@ class Finder:
                 ]:
                     contents = {**contents, **await self._memory.content(joined)}
             found = await self._evident(query.question, found, contents)
-        # a hit has the same score on a page of any size
+        # rated over at least COMPARED rows, so that a hit's score does not depend on the page size
         scores = [score for _, score in found[: max(last, confidence.COMPARED)]]
         judging = (
             partial(rate, scores, query.mode) if query.without is None else partial(like, scores)
@@ -320,7 +320,7 @@ class Finder:
         return await self._read(page, query, found[part], rating[part], contents)
 
     async def _evident(self, question: str, found: Found, contents: Mapping[int, Content]) -> Found:
-        """Add to the best what the words of a question and of each say of each other."""
+        """Add confidence features and mismatches to the best rows; drop those without content."""
         if self._words is None:
             self._words = await asyncio.to_thread(word_similarity.ours)
         best = [row for row in found[: confidence.COMPARED] if row[0].id in contents]
@@ -337,10 +337,11 @@ class Finder:
         return [*rows, *found[confidence.COMPARED :]]
 
     async def _settled(self, query: Query, enough: int) -> Found:
-        """Return the best, so many: each object once, also found by what is declared of it.
+        """Return the best `enough` rows, one for each object.
 
-        What is observed otherwise than declared does not count: no word of the question may be in
-        it, or name such a value.
+        An observed object is also found by what is declared of it, but not by fields with another
+        observed value: no term of the question may be in such a field, and no value that it names
+        may depend on one.
         """
         ranked = await self._ranked(query, enough)
         if not ranked.declared:
@@ -367,13 +368,13 @@ class Finder:
         return list(found.values())[:enough]
 
     def _is_untrue(self, query: Query, declared: Entry) -> bool:
-        """Return whether a question names a value that is declared of an object, and not so."""
+        """Return whether a question names a value that is declared but not observed."""
         traits = int.from_bytes(self._standing(declared).traits, "little")
         others = int.from_bytes(declared.traits, "little") & ~traits
         return any(bits & others for bits in vocabulary.asked(query.question))
 
     def _is_outside(self, query: Query, declared: Entry) -> bool:
-        """Return whether what is asked for, such as a plugin, leaves out the observed object."""
+        """Return whether the query's entries include the object only by its declared entry."""
         if query.within is None:
             return False
         one = self._memory.declarations.one(object_id_of(declared))
@@ -381,7 +382,7 @@ class Finder:
         return not any(entry.id in query.within.ids for entry in entries if entry != declared)
 
     async def _ranked(self, query: Query, enough: int) -> _Ranked:
-        """Return the best, so many."""
+        """Return the best `enough` rows, and declared entries of observed objects."""
         declarations = self._memory.declarations
         declared: list[tuple[Entry, Score]] = []
         shares = None if query.matches is None else query.matches.shares
@@ -390,11 +391,11 @@ class Finder:
         ids = view.ids if within is None else within.ids
         is_left_out = mismatches.left_out(query.question)
         ranking = batches(rank(query.similarity, shares, query.boost_plan, ids), min(enough, _FEW))
-        # what is declared of what changes on the event loop, and is looked up there
+        # declarations change on the event loop, so they are read there
         while len(found) < enough and (part := await self._worked(next, ranking, ())):
             for number, score in part:
                 entry = view.entries[number if within is None else within.places.item(number)]
-                # its place may be another's by now
+                # another entry may have taken its place since
                 if entry is None or (within is not None and entry.id != within.ids[number]):
                     continue
                 object_id = object_id_of(entry)
@@ -403,7 +404,7 @@ class Finder:
                 if entry.identity.source == FILE and declarations.observed(object_id):
                     declared += [(entry, score)] if len(declared) < term_overlap.COMPARED else []
                 elif object_id != query.without:
-                    # a thing counts once, by its best entry
+                    # keep the best-scoring entry of each object
                     found.setdefault(object_id, (entry, score))
                 if len(found) == enough:
                     break
@@ -457,7 +458,10 @@ class Finder:
     def _absent_last(
         self, found: Found, rating: list[RatedHit], contents: Mapping[int, Content]
     ) -> tuple[Found, list[RatedHit]]:
-        """Put what is declared, and absent or missing, below all that answers, and no surer."""
+        """Move absent and missing declared objects to the end of their class, strong or weak.
+
+        Lower chances so that none exceeds the one before it.
+        """
         declarations, rows = self._memory.declarations, [*zip(found, rating, strict=False)]
 
         def is_absent(entry: Entry) -> bool:
@@ -477,14 +481,14 @@ class Finder:
         return [row for row, _ in rows], marks
 
     def _standing(self, entry: Entry) -> Entry:
-        """Return the entry that is shown for one that was found: the observed one, if any."""
+        """Return the entry shown for a found one: the observed entry of its object, if any."""
         if entry.identity.source != FILE:
             return entry
         entries = self._memory.catalogue.entries(self._memory.declarations.one(object_id_of(entry)))
         return representative(entries) if entries else entry
 
     async def _sides(self, entries: Sequence[Entry]) -> Mapping[ObjectId, Declaration]:
-        """Return what is declared of those of some objects that are observed."""
+        """Return the declarations of those of some entries' objects that are observed."""
         declarations = self._memory.declarations
         observed = [object_id_of(one) for one in entries if one.identity.source != FILE]
         declaring = await each(declarations.declares, observed)
@@ -499,14 +503,14 @@ class Finder:
     def _explained(
         self, entry: Entry, sides: Mapping[ObjectId, Declaration], contents: Mapping[int, Content]
     ) -> dict[str, Json]:
-        """Return the fields by which an object may have been found, what is declared set apart."""
+        """Return the fields that may have matched; unobserved ones are under `DECLARED`."""
         fields = self._memory.joined([entry], contents)
         side = sides.get(object_id_of(entry))
         return fields | {DECLARED: dict(side.unobserved)} if side and side.unobserved else fields
 
 
 def _differing(declared: Declaration) -> str:
-    """Return as words the fields that are observed otherwise than declared."""
+    """Return the declared fields with another observed value, as words."""
     pairs = ((" ".join(split(name)), sides[0]) for name, sides in declared.differing.items())
     return " ".join(f"{name} {value}" for name, value in pairs)
 
@@ -514,7 +518,7 @@ def _differing(declared: Declaration) -> str:
 def _declared_and_observed(
     entry: Entry, sides: Mapping[ObjectId, Declaration], contents: Mapping[int, Content]
 ) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
-    """Return what is declared of an object beside what is observed, and that: see Hit."""
+    """Return the `declared` and `observed` fields of a Hit."""
     if entry.identity.source == FILE:
         fields: dict[str, Json] = json.loads(contents[entry.id].properties)
         return dict(islice(fields.items(), _MOST_DECLARED)), {}
@@ -525,4 +529,4 @@ def _declared_and_observed(
 
 
 async def _unasked(_question: str, priority: Rank) -> None:
-    """Give no vector: words count only."""
+    """Return no vector, for lexical search."""

@@ -1,4 +1,4 @@
-"""What a search is asked for, and what it finds."""
+"""Values of a search: page, query, hit and explanation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from opdbus.state.object import Json, ObjectId
 
 
 class Field(NamedTuple):
-    """A field, its value, and the words of the question that it has."""
+    """A field, its value, and the words of the question in it."""
 
     name: str
     value: str
@@ -28,11 +28,11 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a hit was found: `total` is what it was ranked by.
+    """The explanation of a hit; `total` is the score it was ranked by.
 
-    `missing` are words of the question that it has not, `glosses` the meanings of its names that
-    have some, `values` what of the question named a value that it has, `corrected` words as they
-    were asked and as they were looked for.
+    `missing` are terms of the question that the object lacks, `glosses` the glossary's meanings
+    that have some of them, `values` the words of the question that name a value of the object, and
+    `corrected` the spelling corrections.
     """
 
     total: float
@@ -47,10 +47,10 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A thing that was found, how well, how likely it is right, why, and its text's first line.
+    """An object in a result, with its score, rating, first line of text, and explanation.
 
-    `declared` has what the state file says and nobody observes, or what is observed otherwise, by
-    fields with dots; `observed` has what is observed of these instead.
+    `declared` has the declared fields, by dotted name, that are not observed or have another
+    observed value; `observed` has the observed values of the latter.
     """
 
     object_id: ObjectId
@@ -58,7 +58,7 @@ class Hit:
     score: Score
     rating: RatedHit
     snippet: str
-    # only where it was asked for
+    # None unless the page asks for explanations
     why: Why | None = None
     declared: Mapping[str, Json] = field(default_factory=dict)
     observed: Mapping[str, Json] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which hits are wanted: those from `offset` on, at most `limit`, of things that match."""
+    """The part of the result that is wanted: `limit` hits from `offset`, of matching objects."""
 
     limit: int
     offset: int = 0
@@ -77,34 +77,34 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """All that decides an order: words, what has them, what they raise, and what is like them."""
+    """Everything that decides the order of hits."""
 
     question: str = ""
-    # None where words do not count
+    # None in vector search
     matches: LexicalMatches | None = None
     boost_plan: BoostPlan | None = None
-    # None where vectors do not
+    # None in lexical search, or without vectors
     similarity: Similarity | None = None
     without: ObjectId | None = None
-    # what is asked for, in the order of places; None if that is all
+    # the entries to search, in the order of places; None for all
     within: EntryRefs | None = None
-    # the comparisons in the question
+    # comparisons in the question
     compared: Sequence[ComparedValue] = ()
-    # what has the most or the least that the question asks for, in order
+    # objects of the question's superlative, in order
     most: Sequence[ObjectId] = ()
-    # what is only declared, which comes after these
+    # declared objects that rank after these
     below: Sequence[ObjectId] = ()
-    # what was looked for in place of words of it
+    # spelling corrections
     corrected: tuple[Correction, ...] = ()
 
     @property
     def places(self) -> NDArray[np.intp] | None:
-        """The places of what is asked for, None if that is all."""
+        """The places of the entries to search, None for all."""
         return None if self.within is None else self.within.places
 
     @property
     def mode(self) -> str:
-        """What was compared: one of search.MODES."""
+        """The mode of the search: one of scores.MODES."""
         if self.similarity is None:
             return "lexical"
         return "vector" if self.matches is None else "hybrid"

@@ -1,4 +1,4 @@
-"""What entries have of a question: words, values, sorts and names, which raise them."""
+"""Lexical scores and boosts of entries for a query: words, values, kinds and names."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,30 +36,30 @@ from opdbus.language.glossary import gloss
 from opdbus.language.kinds import Kinds, RequestedKinds
 from opdbus.platform.slices import parts
 
-# A word that more objects have tells little.
+# A word in more entries distinguishes little.
 _TELLING: Final = 500
-# An identifier that more entries than this have, such as a common port, names none of them.
+# An identifier in more entries, such as a common port, means none of them.
 _FEW: Final = 5
-# A state that more of all have is one of many.
+# A state of a larger share of entries is an ordinary one.
 _USUAL_STATE: Final = 0.04
 _ADJECTIVE_AND_NOUN: Final = 2
-# A host of no more objects has few of the words that are about it.
+# A host with fewer objects lacks most words that are about it.
 _FEW_OBJECTS: Final = 30
-# What a word of the same meaning counts beside one of the question, and if so few have it.
+# Weight of an everyday word beside the question's own, and the idf at which it is full.
 _EVERYDAY_WEIGHT: Final = 0.3
 _RARE: Final = 5.0
-# Words that more entries have are not looked at.
+# Everyday words in more entries are skipped.
 _MANY: Final = 20_000
-# Things that lose so much where nobody asks for their sort are not raised by their names.
+# Objects of kinds with a larger penalty get no boost for their name.
 _LEAST_NAMED: Final = -0.05
 
 
 @dataclass(frozen=True, slots=True)
 class LexicalMatches:
-    """What has words of a question: shares of them (entries,) by place, and values.
+    """Lexical matches of a question: shares (entries,) by place, and literal values.
 
-    `question` is the part in which words were looked for, `terms` how many it has. A share is the
-    mean of that of the highest BM25 score and that of the telling words.
+    `terms` counts the search terms of `question`. A share, 0 to 1, is the mean of the share of the
+    highest possible BM25 score and the share of the rare terms.
     """
 
     question: str
@@ -69,7 +69,7 @@ class LexicalMatches:
     missing: Missing = NOTHING_MISSING
 
     def at(self, places: NDArray[np.intp] | None) -> "LexicalMatches":
-        """Return those of entries at some places, if any are given."""
+        """Return the matches of the entries at some places; all if None."""
         return self if places is None else replace(self, shares=self.shares[places])
 
 
@@ -79,19 +79,19 @@ def compute_boosts(
     catalogue: Catalogue,
     at: NDArray[np.intp] | None = None,
 ) -> BoostPlan:
-    """Raise what has the values, is of the sorts, or has the very name that words of it say.
+    """Compute the boosts for values, kinds and exact names in a question.
 
-    Of all entries, or of those at some places.
+    For all entries, or for those at the places `at`.
     """
     view, question = catalogue.view, matches.question
     form = question_patterns.of(question)
     if compared and not form.asked.named:
         form = form._replace(asked=RequestedKinds(_sorts_of(compared, view), 0))
     having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
-    # not the places: which of them are free depends on what has gone since the start
+    # count all places: the number of free ones depends on what has gone since the start
     values = named_values(having, len(view.places), EVERY if at is None else at)
     if values is not None and form.is_pure:
-        # what has them all is the answer, however many have
+        # an object with all values is the answer, however many there are
         is_meant = reduce(np.logical_and, having)
         if form.asked.subject:
             is_meant = is_meant & (view.kinds[: len(is_meant)] & form.asked.subject != 0)
@@ -109,19 +109,19 @@ def compute_boosts(
             own *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
         return Boosts(own, named_kinds(form.asked, sorts, less, own))
 
-    # a word that is a value is no name besides
+    # a word that is a value does not count as a name, too
     names = set(query_terms.names(question)).difference(one.word for one in matches.literals)
     places = {name: _among(at, entries, catalogue.named(name)) for name in names}
-    # a question that is nothing but a name asks for what has it
+    # a question that consists of a name asks for the object of that name
     alone = _among(at, entries, catalogue.named(question.strip()))
     named = np.array(sorted({*alone, *chain.from_iterable(places.values())}), np.intp)
     more = unnamed(named).kinds
     for name, some in places.items():
         number = np.searchsorted(named, some)
-        # packages, accounts, groups and the like have names of ordinary words
+        # packages, accounts and groups often have ordinary words as names
         number = number[more[number] > _LEAST_NAMED]
         if form.asked.subject:
-            # `processes of alice` are not the account
+            # `processes of alice` does not ask for the account
             there = named[number] if at is None else at[named[number]]
             number = number[view.kinds[there] & form.asked.subject != 0]
         more[number] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
@@ -138,24 +138,25 @@ def compute_boosts(
 
 
 def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> list[int]:
-    """Return where some places are among others, which are in order, or among all entries."""
+    """Return the indices of places in `at`, which is sorted; without it, the places themselves."""
     if at is None:
-        # more may have come meanwhile
+        # entries may have been added since
         return [place for place in places if place < entries]
     found: list[int] = np.flatnonzero(np.isin(at, places)).tolist()
     return found
 
 
 def _sorts_of(compared: Sequence[ComparedValue], view: EntryView) -> Kinds:
-    """Return the sorts that meet comparisons: what they are about."""
+    """Return the kinds of the entries that meet comparisons."""
     met = [view.kinds[view.there(one.entries)] for one in compared]
     return int(np.bitwise_or.reduce(np.concatenate(met)))
 
 
 def having_all(form: question_patterns.Form, view: EntryView) -> EntryRefs | None:
-    """Return the entries that have all values of a question, and are of the sorts that it asks for.
+    """Return the entries with all values of a question, and of a kind it asks for.
 
-    None where it has not several, or where nothing has them all, unless the question is strict.
+    None if the question has fewer than two values, or if no entry has them all and it is not
+    strict.
     """
     if not form.values:
         return None
@@ -169,7 +170,7 @@ def having_all(form: question_patterns.Form, view: EntryView) -> EntryRefs | Non
 def _of_subject(
     having: Sequence[NDArray[np.bool_]], subject: Kinds, view: EntryView
 ) -> Sequence[NDArray[np.bool_]]:
-    """Return the values that something has that is asked for, or all: each says what has it.
+    """Return the masks of values that an object of the subject's kinds has; all if there are none.
 
     In `files that the administrator changed` no account is meant.
     """
@@ -182,11 +183,11 @@ def _of_subject(
 def _having(
     matches: LexicalMatches, compared: Sequence[ComparedValue], view: EntryView
 ) -> Iterator[NDArray[np.bool_]]:
-    """Yield which entries (entries,) have each value that a question names."""
+    """Yield a mask (entries,) of the entries that have it, for each value that a question names."""
     entries = len(matches.shares)
     for bits in vocabulary.asked(matches.question):
         yield _having_any(bits, view.traits[:entries])
-    # entries may have gone since the words were looked up
+    # entries may have been removed since the words were looked up
     found = [view.found(one.entries).places for one in matches.literals]
     found += [view.there(one.entries) for one in compared]
     for places in found:
@@ -196,7 +197,7 @@ def _having(
 
 
 def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which entries (entries,) have one of some values."""
+    """Return a mask (entries,) of the entries that have one of some values."""
     meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
     words = np.flatnonzero(meant).tolist()
     found = np.empty(len(traits), np.bool_)
@@ -206,15 +207,15 @@ def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[
 
 
 def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) -> LexicalMatches:
-    """Return what has words of a question; takes a millisecond where the words are in memory."""
-    # what is not so is not looked for: `not enabled` would find `enabled`
+    """Return the lexical matches of a question; takes about a millisecond with words in memory."""
+    # negated values are not searched: `not enabled` would find `enabled`
     denied = vocabulary.denied(question)
     terms: Sequence[str] = [term for term in query_terms.terms(question) if term not in denied]
     if not terms:
         return LexicalMatches(question, 0, np.zeros(len(view.entries), np.float32))
     terms = _without_state(question, terms, view)
     if question_patterns.is_statement(question):
-        # in `the web server is down` that would find what shuts the host down
+        # the state in `the web server is down` would find what shuts the host down
         states = question_patterns.states(question)
         terms = [term for term in terms if term not in states] or terms
     found = bm25_scores(store, lookup, terms, view)
@@ -227,7 +228,7 @@ def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) ->
             there = places[places < len(shares)]
             shares[there[shares[there] > 0]] += share / 2
     if lookup:
-        # the database would take as long for these words as for all others
+        # without words in memory this would double the time of a search
         _add_everyday(shares, store, lookup, question, found, view)
     meant = _meant(found, terms)
     shares[meant[meant < len(shares)]] = 1.0
@@ -244,9 +245,9 @@ def _add_everyday(
     found: Bm25Scores,
     view: EntryView,
 ) -> None:
-    """Add to the shares of what has other words for what a question says, and not its own.
+    """Add to the shares of entries with everyday synonyms that lack the question's own words.
 
-    Of several words the best one counts: much, if few have it.
+    Of several synonyms the rarest counts.
     """
     objects = len(view.places)
     rarity = {term: idf(count, objects) for term, count in found.counts.items()}
@@ -257,7 +258,7 @@ def _add_everyday(
             continue
         others = bm25_scores(store, lookup, said.words, view)
         more, having = np.zeros(len(shares), np.float32), [np.empty(0, np.int32)]
-        # the rarest come last, and stay
+        # assigned in order of rarity, so that the rarest is kept
         for word, count in sorted(others.counts.items(), key=lambda one: -one[1]):
             if 0 < count <= _MANY:
                 places = others.having(word)
@@ -267,14 +268,14 @@ def _add_everyday(
             places = found.having(term)
             more[places[places < len(shares)]] = 0
         places = np.concatenate(having)
-        # a place that is there twice gets the same
+        # duplicate places get the same value
         shares[places] = np.minimum(shares[places] + more[places], 1)
 
 
 def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequence[str]:
-    """Return the terms without a first one that is a state of many things: `stopped database`.
+    """Return the terms without a leading state of many entries: `stopped database`.
 
-    What has the state is raised; the word would find what stops something.
+    Entries in the state are boosted instead; the word would find what stops something.
     """
     said = vocabulary.asked(terms[0])
     if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
@@ -284,10 +285,9 @@ def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequ
 
 
 def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
-    """Return how much of a question no object has; words that name values are known.
+    """Return the share of a question that no object has; words that name values are not missing.
 
-    It tells nothing on a host of thirty objects, which has few words, and three times as much on
-    one of a thousand as on one of a hundred.
+    Scales with the logarithm of the number of objects: small hosts lack most words.
     """
     said = {term for phrase in vocabulary.asked(question).values() for term in phrase.split()}
     unknown = [term for term, count in counts.items() if not count and term not in said]
@@ -299,9 +299,9 @@ def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
 def _covers(
     found: Bm25Scores, telling: Sequence[str], objects: int
 ) -> Iterator[tuple[NDArray[np.int32], float]]:
-    """Yield what has each word that few have, and its share of all these, that of rare ones most.
+    """Yield the places of entries with each rare term, and the term's share of their idf.
 
-    BM25 counts what is said often or in a short text; this counts which words are there at all.
+    BM25 also rates frequency and length of text; this rates only presence.
     """
     having = [found.having(term) for term in telling]
     weights = [ceiling([len(places)], objects) for places in having]
@@ -310,7 +310,7 @@ def _covers(
 
 
 def _meant(found: Bm25Scores, terms: Sequence[str]) -> NDArray[np.int32]:
-    """Find the few entries that have every identifier of a question: they are meant literally."""
+    """Return the entries with every identifier of a question, none if more than `_FEW` have."""
     exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
     having = [found.having(term) for term in exact]
     every = reduce(np.intersect1d, having) if having else np.empty(0, np.int32)

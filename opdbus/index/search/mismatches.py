@@ -1,7 +1,7 @@
-"""Mismatches of a question and a hit: another kind, without the value, of another name.
+"""Mismatches of a question and a hit: another kind, a missing value, another name.
 
 `is docker installed` is not answered by the service that asks docker, nor `which files were
-changed` by a file that was not.
+changed` by an unchanged file.
 """
 
 import json
@@ -25,30 +25,29 @@ from opdbus.state.object import Json, ObjectId
 
 OWN: Final = "op-dbus"
 _NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
-# Fields with other names of a thing, or with that of what it belongs to.
+# Fields with other names of an object, or the name of what it belongs to.
 _ALIASES: Final = ("aliases unit exec provides image package program command class service").split()
-# What is of another sort, if there are others of the one that is asked for.
+# Mismatch of the kind if objects of the requested kind exist; otherwise it is 1.
 _OTHER: Final = 0.5
-# Sorts of things that run or fail never.
+# Kinds that neither run nor fail.
 STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
-# A word of fewer letters is no beginning of another one.
+# Minimum length of a prefix that counts as the same word.
 _SHORTEST: Final = 3
-# Words that deny, and so many words after them that they may be about.
+# Words that negate, and the number of words after them that they apply to.
 _NO: Final = frozenset("not no without lack lacks lost missing".split())
 _NEAR: Final = 3
 _SAID: Final = dict.fromkeys("yes on true ok".split(), True) | dict.fromkeys(
     "no off false none missing never".split(), False
 )
-# What a name counts that no program has.
+# Weight of missing words that are not names of programs.
 _COMMON: Final = 0.5
 
 
 def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
-    """Return a test for units that only speak of what others are.
+    """Return a predicate for units that only refer to other objects.
 
-    That are our own, which watch others, unless a question names them, or nothing but values; and
-    targets, if a question that is answered by yes or no does not name them: `printer.target` says
-    nothing of a printer.
+    These are the units of op-dbus, unless the question names op-dbus or only values that the unit
+    has, and targets, if a yes-or-no question does not name them: `printer.target` is no printer.
     """
     form, names_us = question_patterns.of(question), bool(_NAMES_US.search(question))
     is_strict = question_patterns.is_yes_or_no(question) and not form.is_pure
@@ -66,9 +65,9 @@ def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
 
 
 def has_asked_kind(question: str, view: EntryView) -> bool:
-    """Return whether there is anything of the sorts that a question asks for.
+    """Return whether an object of the kinds that a question asks for exists.
 
-    True where it asks for none, or for one that is observed: only few questions mean no other.
+    True also if it asks for none, or for a kind that op-dbus observes.
     """
     subject = question_patterns.of(question).asked.subject
     is_published = bool(subject) and not subject & ~kinds.published()
@@ -76,7 +75,7 @@ def has_asked_kind(question: str, view: EntryView) -> bool:
 
 
 def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
-    """Return how far an entry is not what a question asks for; `has_kind` as of has_asked_kind."""
+    """Return the mismatches of an entry; `has_kind` is the result of `has_asked_kind`."""
     form, object_id = question_patterns.of(question), object_id_of(entry)
     subject = form.asked.subject
     is_other = bool(subject) and not subject & kinds.of_object(object_id)[0]
@@ -86,20 +85,20 @@ def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: 
     lacking = sum(not traits & bits for bits in asked) / len(asked) if asked else 0.0
     name = 0.0
     if form.is_whether:
-        # what has no states only speaks of the thing, whatever its name
+        # an object of a kind without states can only refer to the named one
         only_names = is_other and object_id[:2] in STATELESS
         name = 1.0 if only_names else _strayed(question_patterns.subject(question), entry, content)
     return Mismatch(kind, lacking, name)
 
 
 def agreement(question: str, content: Content) -> int:
-    """Return -1 if a field that a question names says no where it says yes, or the reverse.
+    """Return -1 if a boolean field that a question names has the opposite value.
 
-    `which slide is not open` means none that is, and `which amplifier is muted` none that is not. 1
-    if the question denies what a field denies, too, and 0 if no such field is named.
+    `which slide is not open` asks for False, `which amplifier is muted` for True. Return 1 if both
+    are negative, otherwise 0.
     """
     if question_patterns.of(question).damped == question_patterns.EVERY:
-        # `is the printer enabled` is answered by one that is not, too
+        # the answer to `is the printer enabled` may be a printer that is not
         return 0
     words = list(vocabulary.plain(question))
     says = {
@@ -122,7 +121,7 @@ def _yes_or_no(value: Json) -> bool | None:
 
 
 def _strayed(asked: list[str], entry: Entry, content: Content) -> float:
-    """Return how far the name of an entry is another one than these words."""
+    """Return the difference, 0 to 1, of an entry's name from the words asked for."""
     if not asked:
         return 0.0
     own = set(split(entry.identity.name)) | _others(content.properties)
@@ -143,7 +142,7 @@ def _is_among(word: str, own: set[str]) -> bool:
 
 
 def _others(properties: str) -> set[str]:
-    """Return the words of other names that properties have."""
+    """Return the words of other names in an object's properties."""
     if not any(f'"{name}"' in properties for name in _ALIASES):
         return set()
     known = json.loads(properties)

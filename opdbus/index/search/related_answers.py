@@ -1,8 +1,8 @@
-"""Answers that are one or two steps behind the best hit: `which package has what is on port 631`.
+"""Answers one or two connections from the best hit: `which package has what is on port 631`.
 
-The hit is what a question describes, and has a field that names what it asks for, as connected has
-it: a port its unit, the unit its package. Or what is asked for names the hit: `what needs
-postgresql`.
+The question describes the hit and asks for an object that the hit's fields name (see
+`connections`): the unit of a port, the package of a unit. Or it asks for objects that name the hit:
+`what needs postgresql`.
 """
 
 import re
@@ -26,7 +26,7 @@ from opdbus.language.kinds import Kinds
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId
 
-# What is asked for so is not the thing itself, but what its fields name.
+# Kinds asked for that mean the object named by the hit's fields.
 _ASKED: Final = ("service", "package", "timer")
 _OF_UNITS: Final = "unit file"
 _STEPS: Final = 2
@@ -35,7 +35,8 @@ _STARTING: Final = re.compile(
     re.IGNORECASE,
 )
 _STARTED_BY: Final = "triggered_by"
-# The fields of units that a question is about, by its form; what `does` it asks for their values.
+# Question patterns, the unit fields that each reads, and whether the fields are the named unit's
+# own (`what does ... need`) or those of the units that name it.
 _UNITS: Final = r"(?:what|which (?:unit|service|timer|socket|mount)s?)"
 _NEEDING: Final = r"(?:needs?|requires?|depends? (?:up)?on|rel(?:y|ies) on)"
 _REQUIRED: Final = ("requires", "wants")
@@ -47,9 +48,9 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Sequence[str], bool]]] = tuple(
         (rf"{_UNITS} (?:is )?start(?:s|ed)? after (?P<unit>.+)", ("after",), False),
     )
 )
-# It is among so many, if a question names it.
+# Hits among which the unit that a question names is looked for.
 _BEST: Final = 5
-# They stand before the hit that they were found by, and are as likely right.
+# Score difference above the hit: enough to rank before it at the same confidence.
 _MORE: Final = 1e-4
 MOST: Final = 5
 
@@ -61,9 +62,9 @@ async def order(
     contents: Mapping[int, Content],
     within: Met | None,
 ) -> Found:
-    """Put what a question asks for before the best hit, if that only leads to it.
+    """Put the related objects that a question asks for before the best hit.
 
-    Only what is `within` some entries is asked for.
+    With `within`, only objects of these entries.
     """
     if not found or found[0][0].id not in contents:
         return found
@@ -81,7 +82,7 @@ async def order(
 
 
 async def _of_units(memory: StateStore, question: str, found: Found) -> list[Entry]:
-    """Return the entries of the units that name the one that a question is about, or of its own."""
+    """Return the entries of units that name the unit in a question, or that its fields name."""
     asked = question.strip(" ?.!")
     for form, fields, does in _FORMS:
         if not (match := form.fullmatch(asked)) or vocabulary.asked(question):
@@ -102,7 +103,7 @@ async def _of_units(memory: StateStore, question: str, found: Found) -> list[Ent
 
 
 def _is_called(entry: Entry, words: str) -> bool:
-    """Return whether words name a unit: `the sensor recorder` is sensor-recorder.service."""
+    """Return whether words name a unit: `the sensor recorder` for sensor-recorder.service."""
     object_id = object_id_of(entry)
     said, name = split(words), split(object_id.name)
     said = said[said[:1] == ("the",) :]
@@ -111,7 +112,7 @@ def _is_called(entry: Entry, words: str) -> bool:
 
 
 async def _answer(memory: StateStore, question: str, object_id: ObjectId) -> Entry | None:
-    """Return the entry of what is asked for, by way of a thing."""
+    """Return the entry of the object asked for that is reached from an object, None if none is."""
     if _STARTING.match(question) and not vocabulary.asked(question):
         return next(_there(memory, await _started_by(memory, object_id)), None)
     asked = question_patterns.of(question).asked
@@ -138,7 +139,7 @@ async def _started_by(memory: StateStore, object_id: ObjectId) -> list[ObjectId]
 
 
 def _there(memory: StateStore, object_ids: list[ObjectId]) -> Iterator[Entry]:
-    """Yield the first entries of things that there are."""
+    """Yield the first entry of each object that exists."""
     return (memory.catalogue.first(each) for each in object_ids if memory.catalogue.has(each))
 
 

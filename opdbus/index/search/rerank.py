@@ -1,4 +1,4 @@
-"""The best of what was found, in the order of another level that a caller names."""
+"""Reranking of the best hits by the vectors of another level that a caller names."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from opdbus.index.database.store import Content, Entry
 from opdbus.index.ranking.scores import Score
 from opdbus.serving.serving import Serving
 
-# As many hits as people look at; a large model takes tens of milliseconds for each on a CPU.
+# Hits on one screen; a large model takes tens of milliseconds for each on a CPU.
 RERANKED: Final = 24
-# Vectors that are kept for the next question: 12 MB of MPNet's.
+# Cached vectors: 12 MB of MPNet's.
 _KEPT: Final = 4096
 
 
 class Reranker:
-    """Orders hits by the vectors of another level, which are computed when first needed."""
+    """Orders hits by another level's vectors, computed on first use and cached."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
@@ -33,11 +33,11 @@ class Reranker:
         level: str,
         priority: Rank = Rank.FEW,
     ) -> list[tuple[Entry, Score]]:
-        """Give entries in a new order, best first, of entries with their scores.
+        """Return entries and scores in the order of the level, best first.
 
-        Raises InvalidArgs, NoModel, ModelError, ProviderError.
+        Entries without content are dropped. Raises InvalidArgs, NoModel, ModelError, ProviderError.
         """
-        # it may be asked for by another name
+        # the caller may use an alias
         level = (await self._serving.embedder(level)).level
         there = [(entry, score) for entry, score in found if entry.id in contents]
         texts = {entry.text_digest: contents[entry.id].text for entry, _ in there}
@@ -52,7 +52,7 @@ class Reranker:
     async def _embedded(
         self, question: str, texts: Mapping[bytes, str], level: str, priority: Rank
     ) -> tuple[str, NDArray[np.float32], dict[bytes, NDArray[np.float32]]]:
-        """Return numerics, the question's vector, and those of texts: kept ones, or new ones."""
+        """Return the numerics, the question's vector, and the texts' vectors by digest."""
         while True:
             numerics = (await self._serving.embedder(level)).numerics
             kept = {key: self._vectors.get((numerics, key)) for key in texts}
@@ -60,7 +60,7 @@ class Reranker:
             new = [key for key in texts if key not in known]
             asking = [question, *map(texts.__getitem__, new)]
             found = await self._serving.embed(asking, level, priority=priority)
-            # else an engine whose vectors do not mix with the kept ones took its place meanwhile
+            # otherwise another engine has started, whose vectors do not mix with the cached ones
             if found.numerics == numerics:
                 vectors = found.vectors
                 return numerics, vectors[0], known | dict(zip(new, vectors[1:], strict=True))

@@ -1,4 +1,4 @@
-"""How much of what an object says a question says, too, which puts the best hits in order."""
+"""Term-overlap reranking: the share of a hit's words that the question has."""
 
 import math
 from collections import Counter
@@ -15,12 +15,12 @@ from opdbus.index.vectors.first_stage import STATIC
 from opdbus.index.vectors.second_stage import Found
 from opdbus.language import everyday
 
-# As many hits as people look at.
+# Hits on one screen.
 COMPARED: Final = 24
 
 
 def order(question: str, missing: Missing, found: Found, contents: Mapping[int, Content]) -> Found:
-    """Put the best of what was found in order, without what has gone, which has no content."""
+    """Rerank the best rows by their total with term overlap; drop those without content."""
     best = [row for row in found[:COMPARED] if row[0].id in contents]
     said = shares(question, [contents[entry.id].text for entry, _ in best])
     rows = [
@@ -30,16 +30,16 @@ def order(question: str, missing: Missing, found: Found, contents: Mapping[int, 
         )
         for (entry, score), share in zip(best, said, strict=True)
     ]
-    # what lacks its vector of the level comes after what has it: see SecondStage
+    # rows without a vector of the level come after those with one: see `second_stage`
     has_stages = bool(rows) and rows[0][1].stage != STATIC
     rows.sort(key=lambda row: (has_stages and row[1].stage == STATIC, -row[1].total))
     return [*rows, *found[COMPARED:]]
 
 
 def shares(question: str, texts: Sequence[str]) -> list[float]:
-    """Return how much of each text a question has, or has other words for, from 0 to 1.
+    """Return the share, 0 to 1, of each text's words that a question or its synonyms have.
 
-    A word counts the more, the fewer of the texts have it.
+    Words are weighted by their rarity among the texts.
     """
     meant = chain.from_iterable(said.words for said in everyday.said(question))
     asked = _words(question).union(word[:BEGINNING] for word in meant)
@@ -48,7 +48,8 @@ def shares(question: str, texts: Sequence[str]) -> list[float]:
     weights = {word: math.log((len(said) + 1) / count) for word, count in counts.items()}
 
     def weight(words: set[str]) -> float:
-        # a set's order is another in each process: rounded sums would put equals in another order
+        # fsum: the order of a set differs between processes, and rounded sums would order ties
+        # differently
         return math.fsum(map(weights.__getitem__, words))
 
     return [weight(words & asked) / weight(words) if words else 0.0 for words in said]

@@ -1,6 +1,6 @@
-"""What the words of a question are to those of its best hits, by the static table: see Evidence.
+"""Word similarity of a question and its best hits, by the static table.
 
-The table is part of op-dbus, so that this is known at every level, and where there is no model.
+The table is part of op-dbus, so these features exist at every level and without a model.
 """
 
 import math
@@ -20,52 +20,52 @@ from opdbus.language import glossary
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
 
-# This much of a text or a question says what it is about, and so much of a word which one it is.
+# Characters read of a text, and of a word.
 _CHARACTERS: Final = 1000
 _LETTERS: Final = 24
-# The forms of a word begin with the same letters.
+# Forms of a word share this many first letters.
 BEGINNING: Final = 5
-# Words whose vectors are kept, 16 MB of them; one search has fewer.
+# Cached word vectors (16 MB); one search needs fewer.
 _KEPT: Final = 1 << 14
 _WORD: Final = re.compile(r"[^\W_]+")
-# Words with capitals, but for the first of a question, are names.
+# Capitalized words are names, except at the start of a question.
 _NAME: Final = re.compile(r"(?<=[\w,(] )[A-Z][^\W_]*|(?<![^\W_])[^\W_]+[A-Z][^\W_]*")
-# The pieces of the table's words are in order: the first ones are in most texts.
+# Word pieces are sorted by frequency; the first ones are in most texts.
 _COMMON: Final = 2000
 _LEAST_LENGTH: Final = 1e-9
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in order, in lower case."""
+    """Return the words of the first `_CHARACTERS` of a text, in order and in lower case."""
     return _WORD.findall(text[:_CHARACTERS].lower())
 
 
 @cache
 def ours() -> "WordSimilarity":
-    """Read the table, which takes 50 ms; raises ModelError."""
+    """Read the static table, which takes about 50 ms; raises ModelError."""
     return WordSimilarity(StaticTable.read(OURS, max_tokens=512))
 
 
 class WordSimilarity:
-    """The vectors of words, made when they are first needed; for one thread at a time."""
+    """Cache of word vectors; for one thread at a time."""
 
     def __init__(self, table: StaticTable) -> None:
         self._table = table
         self._numbers: dict[str, int] = {}
-        # of length 1, and how long they are in the table: longer ones tell more
+        # unit vectors, and their lengths in the table, by which words are weighted in a text
         self._rows = np.empty((_KEPT, table.dimension), np.float32)
         self._lengths = np.empty(_KEPT, np.float32)
-        # many names share one
+        # many names share a meaning
         meanings = dict.fromkeys(glossary.entries().values())
         vectors = np.stack([self._whole(*self._vectors(words_of(each))) for each in meanings])
         vectors -= vectors.mean(axis=0)
-        # how any cosines with the meanings spread follows from it
+        # the covariance gives the spread of a text's cosines with the meanings
         self._spread = vectors.T @ vectors / len(vectors)
 
     def match_features(
         self, question: str, contents: Sequence[Content]
     ) -> list[ConfidenceFeatures]:
-        """Return what the words of a question and of each content are to each other."""
+        """Return the confidence features of each content for a question."""
         asked, said = words_of(question), [words_of(content.text) for content in contents]
         whole = self._whole(*self._vectors(asked))
         domain = math.sqrt(max(0.0, float(whole @ self._spread @ whole)))
@@ -84,7 +84,7 @@ class WordSimilarity:
         return found
 
     def _weights(self, question: str, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return how much words tell, from 0 to 1: rare ones and names most."""
+        """Return the weight of each word, 0 to 1; rare words and names weigh most."""
         names = {name.lower() for name in _NAME.findall(question[:_CHARACTERS])}
         return np.array([1.0 if w in names else self._rarity(w) for w in words], np.float32)
 
@@ -95,12 +95,12 @@ class WordSimilarity:
 
     @staticmethod
     def _whole(rows: NDArray[np.float32], lengths: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vector (dimension,) of a text of these words; zeros if it has none."""
+        """Return the unit vector (dimension,) of a text from its words'; zeros without words."""
         total = lengths @ rows
         return total / np.float32(max(math.sqrt(total @ total), _LEAST_LENGTH))
 
     def _vectors(self, words: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the vectors (words, dimension) of words, and how long they are in the table."""
+        """Return the unit vectors (words, dimension) of words and their lengths in the table."""
         if len(self._numbers) + len(words) > _KEPT:
             self._numbers.clear()
         numbers = np.array([self._number(word) for word in words], np.intp)
@@ -117,6 +117,6 @@ class WordSimilarity:
 
 
 def _having(asked: Sequence[str], said: Sequence[str], properties: str) -> list[bool]:
-    """Return which words a text or properties have, in any form."""
+    """Return for each word whether a text or properties have it, in any form."""
     beginnings, properties = {word[:BEGINNING] for word in said}, properties.lower()
     return [(w := word[:BEGINNING]) in beginnings or w in properties for word in asked]
