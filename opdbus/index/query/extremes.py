@@ -12,8 +12,7 @@ from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.entry_view import EntryRefs as Met
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.query import condition_matching
-from opdbus.index.query.query_terms import STOP_WORDS
-from opdbus.index.search.word_similarity import BEGINNING
+from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.second_stage import Found
 from opdbus.language import everyday, kinds

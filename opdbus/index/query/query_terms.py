@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+# Forms of a word share this many first letters.
+BEGINNING: Final = 5
 # Words of questions that describe no object.
 STOP_WORDS: Final = frozenset(
     "a about all also an and any anything are as at be been being but by can could did do "

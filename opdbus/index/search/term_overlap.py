@@ -7,10 +7,10 @@ from itertools import chain
 from typing import Final
 
 from opdbus.index.database.store import Content
-from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.ranking.confidence_features import Missing
 from opdbus.index.search import mismatches
-from opdbus.index.search.word_similarity import BEGINNING, words_of
+from opdbus.index.search.word_similarity import words_of
 from opdbus.index.vectors.first_stage import STATIC
 from opdbus.index.vectors.second_stage import Found
 from opdbus.language import everyday

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.database.store import Content
-from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.ranking.confidence_features import ConfidenceFeatures
 from opdbus.language import glossary
 from opdbus.models.folder import OURS
@@ -23,8 +23,6 @@ from opdbus.models.static_table import StaticTable
 # Characters read of a text, and of a word.
 _CHARACTERS: Final = 1000
 _LETTERS: Final = 24
-# Forms of a word share this many first letters.
-BEGINNING: Final = 5
 # Cached word vectors (16 MB); one search needs fewer.
 _KEPT: Final = 1 << 14
 _WORD: Final = re.compile(r"[^\W_]+")
