@@ -1,1 +1,1 @@
-"""Observers: each lists a part of the host as it is, and follows its changes."""
+"""Observers, each of which lists a part of the host and follows its changes."""

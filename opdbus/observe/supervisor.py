@@ -1,4 +1,4 @@
-"""Runs the observers side by side: each is started again when its source was lost or comes."""
+"""Supervisor of the observers: restarts each when its source was lost or appears."""
 
 import asyncio
 import json
@@ -30,23 +30,23 @@ from opdbus.state.redact import redact_text
 
 log = structlog.get_logger()
 
-# Before an observer is started again: a source that restarts is back soon.
+# Pauses before restarts of an observer: a source that restarts is back soon.
 _RETRY_SECONDS: Final = (0.2, 1.0, 5.0, 20.0, 60.0)
 _LEAST_SECONDS: Final = 0.1
-# An observer that ran for so long begins with the short pause again.
+# An observer that ran this long begins with the shortest pause again.
 _STEADY_SECONDS: Final = 5.0
-# How old it may be what is said of fields that change all the time: it is about an hour.
+# Maximum age of the cached note on frequently changing fields, which covers an hour.
 _NOISE_SECONDS: Final = 10.0
-# Read of a sentence, and shown of it.
+# Characters of a message that are redacted, and that are shown.
 _MAX_READ: Final = 4096
 _MAX_SHOWN: Final = 500
-# Lines that are made once: a status has some of each observer.
+# Cached lines: each status shows a few of each observer.
 _REMEMBERED: Final = 64
 STARTING, UP, ABSENT, FAILED = "starting", "up", "absent", "failed"
 
 
 class Status(NamedTuple):
-    """How an observer is: its name, starting, up, absent or failed, its objects, and why."""
+    """Status of an observer; `state` is starting, up, absent or failed, `detail` the reason."""
 
     name: str
     state: str
@@ -55,7 +55,7 @@ class Status(NamedTuple):
 
 
 class _Watched:
-    """One observer, and how it is."""
+    """An observer with its report, writer and state."""
 
     def __init__(
         self, observer: Observer, memory: StateStore, changes: ChangesPerHour, causes: Causes
@@ -64,9 +64,9 @@ class _Watched:
         self._causes = causes
         self.changes = changes
         self._memory = memory
-        # until a listing was written
+        # true until the first batch is written
         self.is_first = True
-        # whether it ever told of all objects of a kind
+        # whether it ever listed all objects of a kind
         self.has_listed = False
         self._noise_at = -_NOISE_SECONDS
         self._noise_said = ""
@@ -75,7 +75,7 @@ class _Watched:
         self.reason = ""
 
     def begin(self) -> None:
-        """Forget what was reported, for another attempt."""
+        """Replace report and writer by empty ones, for another attempt."""
         self.report = Report(
             self.observer.volatile,
             self._causes,
@@ -105,7 +105,7 @@ class _Watched:
         return "; ".join(filter(None, (*said, *notes, self._noise())))
 
     def _noise(self) -> str:
-        """Say what is noise, or was some seconds ago: it takes a look at all changes of an hour."""
+        """Return the note on frequently changing fields, cached for _NOISE_SECONDS."""
         now = self.changes.clock()
         if now - self._noise_at >= _NOISE_SECONDS:
             self._noise_at = now
@@ -122,7 +122,7 @@ class _Watched:
 
 
 class Supervisor:
-    """Keeps observers running; a fault of one concerns no other."""
+    """Supervisor of all observers; a fault in one does not affect the others."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Supervisor:
 
     @property
     def statuses(self) -> list[Status]:
-        """How each observer is."""
+        """The status of each observer."""
         counts = self._memory.catalogue.sources
         return [
             Status(w.observer.name, w.state, counts[w.observer.source], w.detail)
@@ -147,13 +147,14 @@ class Supervisor:
 
     @property
     def starting(self) -> list[str]:
-        """The names of the observers that have not read what there is yet."""
+        """The names of the observers that have not written a first batch."""
         return [w.observer.name for w in self._watched if w.state == STARTING]
 
     def awaited(self, plugins: Collection[str], unlisted: Collection[str] = ()) -> list[str]:
-        """Return the names of the observers of some plugins that have not listed anything yet.
+        """Return the names of the observers of `plugins` that have written nothing yet.
 
-        Of those in `unlisted` also observers that have reported what they had at hand, and not all.
+        For plugins in `unlisted`, include observers that wrote objects but no complete listing.
+        Absent observers are left out.
         """
         waiting = (w for w in self._watched if not w.has_listed and w.state != ABSENT)
         return [
@@ -163,7 +164,7 @@ class Supervisor:
         ]
 
     def why_not(self, sort: Sort) -> str:
-        """Say why no observer lists things of a sort; nothing while one may yet do so."""
+        """Return why no observer lists objects of a kind; empty while one may still do so."""
         of = [watched for watched in self._watched if watched.observer.plugin == sort[0]]
         if sort[1] == SETTINGS:
             return observed_kinds.why_not(sort)
@@ -175,7 +176,7 @@ class Supervisor:
         return observed_kinds.why_not(sort) if all(watched.has_listed for watched in of) else ""
 
     def hear(self, event: Event) -> None:
-        """Have observers look whether the file names other things; for each event of the memory."""
+        """Wake observers whose objects the state file names; call for each state store event."""
         if isinstance(event, Changed):
             plugins = named_objects.plugins(event.changes)
             for watched in self._watched:
@@ -183,7 +184,7 @@ class Supervisor:
                     watched.report.renamed.set()
 
     async def run(self) -> None:
-        """Observe until cancelled; the objects of other observers are removed first."""
+        """Remove the objects of observers that are not selected, then observe until cancelled."""
         await self._remove_others()
         async with asyncio.TaskGroup() as group:
             for watched in self._watched:
@@ -199,7 +200,7 @@ class Supervisor:
             await self._memory.observe([], gone, {}, lambda _: Why(change.SOURCE))
 
     async def _keep(self, watched: _Watched) -> None:
-        """Run an observer for ever."""
+        """Run an observer again and again, with pauses."""
         clock = asyncio.get_running_loop().time
         delays = pauses(self._retry_seconds)
         while True:
@@ -211,7 +212,7 @@ class Supervisor:
             await _pause(watched, next(delays))
 
     async def _attempt(self, watched: _Watched) -> tuple[str, str]:
-        """Run an observer until it ends, and return how it is then, and why."""
+        """Run an observer until it ends, and return its state and the reason."""
         watched.begin()
         writer = watched.writer
         try:
@@ -219,7 +220,7 @@ class Supervisor:
                 watched.observer.observe(watched.report), writer.run(), _tell(watched)
             )
         except Absent as error:
-            with suppress(OpDbusError):  # those that are left are removed at the next attempt
+            with suppress(OpDbusError):  # the next attempt removes the remaining objects
                 await writer.clear()
             return ABSENT, str(error)
         except RemoteError as error:
@@ -227,7 +228,7 @@ class Supervisor:
         except (LostSource, OpDbusError, OSError) as error:
             return FAILED, str(error)
         except Exception as error:  # noqa: BLE001 -- whatever one raises must not end the others
-            # it may quote what was read
+            # the message may quote file contents
             reason = f"{type(error).__name__}: {error}"
             if _line(reason) != watched.reason:
                 where = "".join(traceback.format_tb(error.__traceback__))
@@ -237,7 +238,7 @@ class Supervisor:
 
 
 async def _pause(watched: _Watched, seconds: float) -> None:
-    """Wait before another attempt; less where what was absent is there again."""
+    """Wait before another attempt; end early when an absent source appears."""
     if watched.state != ABSENT:
         await asyncio.sleep(seconds)
         return
@@ -247,7 +248,7 @@ async def _pause(watched: _Watched, seconds: float) -> None:
 
 
 async def _tell(watched: _Watched) -> None:
-    """Say that an observer is up as soon as its first listing is written."""
+    """Set an observer's state to up once its first batch is written."""
     await watched.writer.has_written.wait()
     watched.is_first = False
     watched.set(UP)
@@ -258,6 +259,6 @@ async def _tell(watched: _Watched) -> None:
 
 @lru_cache(_REMEMBERED)
 def _line(text: str) -> str:
-    """Make one line without secrets of what a fault or a source says, cut where it is long."""
+    """Return a message as one redacted, printable line of at most _MAX_SHOWN characters."""
     line = lines.join_words(redact_text(text[:_MAX_READ]))
     return "".join(char if char.isprintable() else "?" for char in line[:_MAX_SHOWN])

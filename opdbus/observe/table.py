@@ -1,4 +1,4 @@
-"""Which observers there are, and which of them a setting asks for."""
+"""Table of the observers, and the selection of them by OP_DBUS_OBSERVE."""
 
 import difflib
 import socket
@@ -20,9 +20,9 @@ from opdbus.observe.packages import packages
 from opdbus.observe.systemd import unit_observer
 from opdbus.settings.parsing import AUTO
 
-# Where other packages name their observers.
+# Entry point group in which other packages register observers.
 GROUP: Final = "opdbus.observers"
-# Those that need no socket from systemd.
+# Built-in observers that need no socket from systemd.
 OURS: Final = (
     cron.OBSERVER,
     files.OBSERVER,
@@ -37,14 +37,14 @@ OURS: Final = (
 
 
 def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Observer]:
-    """Return the observers that OP_DBUS_OBSERVE names; `auto` means all of our own.
+    """Return the observers that OP_DBUS_OBSERVE names; `auto` means all built-in ones.
 
-    A word with a dot is the name of a service on the system bus, which is mirrored.
+    A name with a dot or colon that is no plug-in is a service on the system bus, to be mirrored.
 
-    `passed` has the sockets that systemd made, by the names that their units give them.
-    Raises ConfigError for an unknown name, and for an observer that cannot be loaded.
+    `passed` maps the names of systemd's socket units (FileDescriptorName=) to open sockets.
+    Raises ConfigError for an unknown or repeated name, and if an observer cannot be loaded.
     """
-    # one socket for both
+    # devices and kernel share one socket
     events = Uevents(passed.get("uevent"))
     all_ours = (
         *OURS,
@@ -66,12 +66,12 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
 
 
 def of_plugin(plugin: str) -> list[str]:
-    """Return the names of our own observers whose objects are of a plugin."""
+    """Return the names of the built-in observers of a plugin."""
     return [each.name for each in chosen([AUTO], {}) if each.plugin == plugin]
 
 
 def with_volatile(observers: Sequence[Observer], fields: Sequence[str]) -> list[Observer]:
-    """Return the observers with more volatile fields, each given as plugin/kind:field."""
+    """Return the observers with added volatile fields, each given as plugin/kind:field."""
     return [_moving(observer, fields) for observer in observers]
 
 
@@ -86,7 +86,7 @@ def _moving(observer: Observer, fields: Sequence[str]) -> Observer:
 
 
 def _other(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) -> Observer:
-    """Make the mirror of a service on the bus, or load an observer of another package."""
+    """Return a mirror of a bus service, or load an observer of another package."""
     if name in others or not set(".:") & set(name):
         return _loaded(name, others, there_are)
     if mirror.is_service(name):

@@ -1,4 +1,4 @@
-"""What was reported and is not written yet: of each object the last state, and what led to it."""
+"""Reports that wait to be written, merged to the last state of each object and its cause."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet

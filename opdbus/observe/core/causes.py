@@ -1,4 +1,4 @@
-"""What goes on on the host, for observers that only see what follows from it."""
+"""Record of recent jobs, exits and package runs, which observers give as causes of changes."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ _COARSE_SECONDS: Final = 0.1
 
 
 class _Change(NamedTuple):
-    """When something happened, and why."""
+    """The time of a change by the record's clock, and its cause."""
 
     at: float
     cause: str
@@ -30,7 +30,7 @@ _NONE: Final = _Change(-math.inf, "")
 
 
 class _Run(NamedTuple):
-    """A run of a package manager, and from when to when it went on, in seconds since 1970."""
+    """A run of a package manager, with its start and end in seconds since 1970."""
 
     cause: str
     begun: float
@@ -38,7 +38,7 @@ class _Run(NamedTuple):
 
 
 class Causes:
-    """Made once for all observers: those that know a cause note it, others ask."""
+    """Recent causes of changes, shared by all observers: some note them, others look them up."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,9 +66,9 @@ class Causes:
             self._acts[unit] = change
 
     def note_job(self, unit: str, job: str) -> None:
-        """Note a job that works on a unit, or has, or an exit: ports change before units are read.
+        """Note a job of a unit, or an exit, before the unit is read: its ports change earlier.
 
-        What is noted of the same job when it was looked at says more.
+        A cause that `note` has recorded for the same job is more precise and is kept.
         """
         noted = self._acts.get(unit, _NONE).cause
         if job.partition(" ")[0] == noted.partition(" ")[0] and jobs.act(job) != _EXIT:
@@ -79,21 +79,21 @@ class Causes:
             self._ends[unit] = change
 
     def run_begins(self, cause: str, begun: float) -> None:
-        """Note that packages are being installed or removed, and since when."""
+        """Note a package run that began at `begun`, in seconds since 1970; end the one before."""
         self.run_ended(begun)
         self._runs.append(_Run(cause, begun))
         self._no_run.clear()
 
     def run_ended(self, ended: float) -> None:
-        """Note when that was over."""
+        """Note the end of the current package run, in seconds since 1970."""
         if self._runs and self._runs[-1].ended == math.inf:
             self._runs.append(self._runs.pop()._replace(ended=ended))
         self._no_run.set()
 
     def run(self, at: float) -> str:
-        """Return the package run that went on at a time in seconds since 1970; empty if none did.
+        """Return the cause of the package run in progress at `at`; empty if there was none.
 
-        What is asked for is when something was changed: it may be seen long after that.
+        `at` is the time of a change in seconds since 1970, which may be long past.
         """
         now = time.time()
         # what began before the last look is known: a listing asks for thousands of files
@@ -104,12 +104,12 @@ class Causes:
         return next(runs, "")
 
     async def run_over(self) -> None:
-        """Wait until no package run goes on."""
+        """Wait until no package run is in progress."""
         self.look_for_runs()
         await self._no_run.wait()
 
     def of_units(self, units: Iterable[str], seconds: float = FOLLOWS_SECONDS) -> str:
-        """Return why one of some units changed within the last seconds; empty if none did."""
+        """Return the latest cause among `units` within the last `seconds`; empty if none."""
         return self._latest((self._units.get(unit, _NONE) for unit in units), seconds)
 
     def of_ports(
@@ -119,9 +119,10 @@ class Causes:
         *,
         are_closed: bool = False,
     ) -> str:
-        """Return which job or exit of some units was the last, within the last seconds.
+        """Return the latest job or exit of `units` within the last `seconds`; empty if none.
 
-        Files open no port, and a start closes none, either.
+        Changes of unit files are left out: they open no port. With `are_closed`, starts are left
+        out too: they close none.
         """
         noted = [self._acts, self._ends if are_closed else self._jobs]
         known = (changes.get(unit, _NONE) for unit in units for changes in noted)
@@ -133,7 +134,7 @@ class Causes:
         return last.cause if last.at > self._clock() - seconds else ""
 
     def _lately(self, changes: dict[str, _Change]) -> dict[str, _Change]:
-        """Drop what is forgotten by now, when there is much."""
+        """Drop changes older than FOLLOWS_SECONDS if there are more than _MAX_UNITS."""
         if len(changes) <= _MAX_UNITS:
             return changes
         since = self._clock() - FOLLOWS_SECONDS

@@ -1,4 +1,4 @@
-"""Counts how often fields change, to find those that move by themselves and are not volatile."""
+"""Counts of field changes per hour, to find fields that should be volatile."""
 
 import time
 from array import array
@@ -28,7 +28,7 @@ _MAX_NAMED: Final = 3
 
 
 class ChangesPerHour:
-    """Knows which fields of an observer's objects are restless, and counts their folded changes."""
+    """Change counts of an observer's fields: finds restless ones, counts coalesced changes."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, fold_seconds: float = FOLD_SECONDS

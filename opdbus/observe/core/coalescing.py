@@ -1,4 +1,4 @@
-"""What becomes of a report of an object: a row of history, a count in a later one, or nothing."""
+"""Decides whether a report of an object is stored, coalesced into a later row, or dropped."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias

@@ -1,4 +1,4 @@
-"""Hashes of an object's fields, to know what has changed without keeping what was read."""
+"""Hashes of an object's fields, to detect changes without keeping the values."""
 
 import marshal
 import secrets

@@ -1,4 +1,4 @@
-"""Reading that may take long or hang, on a thread of its own."""
+"""Reading of files on a thread of its own, since a file system may hang."""
 
 import asyncio
 import os

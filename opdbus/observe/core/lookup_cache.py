@@ -1,4 +1,4 @@
-"""What was found for some keys, so that a source is asked again only for others."""
+"""Cache of lookups for the keys in use, so that only new keys are looked up."""
 
 from collections.abc import Collection, Mapping
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Lists from the kernel over a netlink socket, see netlink(7), and news of changes."""
+"""Netlink sockets: lists from the kernel, and notice of changes; see netlink(7)."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What of a report differs from what was seen before: cleaned, redacted, ready to be stored."""
+"""Difference of a report and the report before, redacted and ready to be stored."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -22,7 +22,7 @@ _MAX_BYTES: Final = 64 << 20
 
 @dataclass(slots=True)
 class Prepared:
-    """A batch as the memory takes it, and what is to be remembered of it."""
+    """A batch as the state store takes it, and the state to remember once it is stored."""
 
     # the fields of a kind that change all the time
     restless: Callable[[str], frozenset[str]]
@@ -43,7 +43,7 @@ class Prepared:
 
 
 class ObservationDiff:
-    """What was seen of one observer's objects. It is asked on threads, one after the other."""
+    """Last reported state of an observer's objects; call from one thread at a time."""
 
     def __init__(
         self, observer: Observer, changes: ChangesPerHour, count: Callable[[str], int]

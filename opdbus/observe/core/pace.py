@@ -1,4 +1,4 @@
-"""When to look at what has changed: at once, and seldom at what changes all the time."""
+"""Pacing of reads: new changes are read at once, frequent ones at growing intervals."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ _AT_ONCE_SECONDS: Final = 0.25
 
 
 class Pace:
-    """Names that are to be looked at, each at its time; many changes until then are one."""
+    """Queue of names to read, each when it is due; changes until then are merged."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class Pace:
 
 
 class Seldom:
-    """Lets each name through once in so many seconds."""
+    """Rate limit that passes each name once in a number of seconds."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds

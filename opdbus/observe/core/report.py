@@ -1,4 +1,4 @@
-"""What an observer is, and the report that it makes of what it sees."""
+"""Observer interface, and the report in which an observer collects its changes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _MAX_WAITING: Final = 2 * MAX_OBJECTS
 
 
 class Absent(Exception):
-    """The host has not got what is to be observed; the text says what is missing."""
+    """The observed source is missing on this host; the message names it."""
 
 
 class LostSource(Exception):
-    """What is observed was lost, or events of it were: it has to be listed again."""
+    """The source or some of its events were lost: it must be listed again."""
 
 
 async def _never() -> None:
@@ -75,7 +75,7 @@ class Observer:
 
 
 class Report:
-    """Takes what one observer sees, within limits, until the writer takes it.
+    """Buffer of one observer's changes, within limits, until the writer takes them.
 
     However often an object is reported between two writes, it is written once.
     """

@@ -1,4 +1,4 @@
-"""The lines, rows and files that a reader did not understand, for the status of its observer."""
+"""Lines, rows and files that a reader could not parse, for the status of its observer."""
 
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ _SAID: Final = {
 
 
 class Skipped:
-    """Counts what readers skip, and remembers where the first ones are."""
+    """Counts of skipped lines, rows and files, with the first places of each kind."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(_SAID, 0)

@@ -1,4 +1,4 @@
-"""Brings what an observer reports into the memory."""
+"""Writer of an observer's reports to the state store."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What a thing is by the host's own documents: packages, manual pages, names of ports."""
+"""Descriptions from the host's own documents: packages, manual pages, names of ports."""
 
 import re
 import subprocess

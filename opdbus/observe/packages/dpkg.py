@@ -1,4 +1,4 @@
-"""What dpkg knows of its packages: its status file, and which package owns a path."""
+"""Reader of dpkg's status file and file lists: packages, and the owners of paths."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The runs of dpkg and apt: when one begins and ends, and its name as the cause of changes."""
+"""Runs of dpkg and apt, with start, end and name, as causes of changes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Which packages are installed: from dpkg's status, or else from rpm."""
+"""Observer of installed packages, from dpkg's status file or else from rpm."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""What PID 1 is asked: never anything that would load a unit."""
+"""Calls to systemd's manager, none of which loads a unit."""
 
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping

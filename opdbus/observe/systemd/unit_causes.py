@@ -1,4 +1,4 @@
-"""Why units changed: a job, their own processes, the kernel, or what started them."""
+"""Causes of unit changes: a job, the unit's processes, the kernel, or a triggering unit."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress

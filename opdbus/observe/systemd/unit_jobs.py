@@ -1,4 +1,4 @@
-"""Which jobs changed units, from what PID 1 says of units and of jobs that ended."""
+"""Matching of unit changes to jobs, from PID 1's unit states and signals of ended jobs."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Services that PID 1 restarts again and again: one state that lasts, not one with each restart."""
+"""Restart loops of services, reported as one lasting state instead of one per restart."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
