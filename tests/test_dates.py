@@ -11,7 +11,8 @@ from house import House, unit
 from opdbus.index.query import relative_dates
 from opdbus.index.query.relative_dates import ENDS, LASTS
 from opdbus.index.search.hits import Page
-from opdbus.language import past_spans, timestamps
+from opdbus.language import past_spans
+from opdbus.platform import timestamps
 
 TODAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
 BEGINNING = "0001-01-01"

@@ -35,7 +35,7 @@ from opdbus.index.query import (
 )
 from opdbus.index.query.query_parser import MAX_CHARACTERS
 from opdbus.index.search import word_similarity
-from opdbus.language import everyday, glossary, kinds, routes, timestamps, vocabulary
+from opdbus.language import everyday, glossary, kinds, routes, vocabulary
 from opdbus.language.object_text import render
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.host import crontab
@@ -44,6 +44,7 @@ from opdbus.observe.kernel.kernel import modules, parameters
 from opdbus.observe.kernel.sysctls import Sysctls
 from opdbus.observe.packages import documents, dpkg, manual_page
 from opdbus.observe.systemd import unit_files
+from opdbus.platform import timestamps
 from opdbus.platform.slices import slices
 from opdbus.settings import env_file
 from opdbus.state import conditions, document, fields, flatten, publish, redact

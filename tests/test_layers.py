@@ -51,7 +51,7 @@ MAY_IMPORT = {
         "opdbus.cli",
         "opdbus.client",
         "opdbus.systemd.unit",
-        "opdbus.language.timestamps",
+        "opdbus.platform.timestamps",
         "opdbus.language.routes",
         "opdbus.errors",
         "opdbus.config",

@@ -7,7 +7,8 @@ from datetime import datetime
 import pytest
 from conftest import ROOT
 
-from opdbus.language import past_spans, routes, timestamps
+from opdbus.language import past_spans, routes
+from opdbus.platform import timestamps
 
 # a Thursday
 NOW = datetime(2026, 11, 26, 14, 0)  # noqa: DTZ001 -- local time, as routes.read takes it

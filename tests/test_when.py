@@ -9,7 +9,7 @@ import pytest
 from make_times import RECORD
 
 from opdbus.errors import InvalidArgs
-from opdbus.language import timestamps
+from opdbus.platform import timestamps
 
 # a Sunday in Berlin, 10:00 local time; daylight saving ended at 03:00 that day
 NOW = datetime(2026, 10, 25, 9, tzinfo=UTC).timestamp()

@@ -3,7 +3,7 @@
 import pytest
 
 from opdbus.cli.widths import fold, pad, width
-from opdbus.language.timestamps import ago
+from opdbus.platform.timestamps import ago
 
 
 @pytest.mark.parametrize(

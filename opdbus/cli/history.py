@@ -15,7 +15,7 @@ from opdbus.cli.asking import ask, chosen, path_of
 from opdbus.cli.printing import Printer
 from opdbus.cli.root import as_json, count, count_or_none, kind, plugin, root, where_of
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
-from opdbus.language import timestamps
+from opdbus.platform import timestamps
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

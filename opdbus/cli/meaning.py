@@ -8,7 +8,7 @@ from opdbus.cli import output
 from opdbus.cli.asking import fields_of, path_of, unknown
 from opdbus.cli.printing import Printer, print_lines
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
-from opdbus.language import timestamps
+from opdbus.platform import timestamps
 from opdbus.settings.parsing import decimal
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from opdbus.cli.widths import fold, pad, width
-from opdbus.language import timestamps
+from opdbus.platform import timestamps
 from opdbus.platform.lines import join_words
 
 # columns that are wrapped first

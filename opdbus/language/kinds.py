@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Rows of the table that an object belongs to or a question names, one bit each.
 Kinds: TypeAlias = int
 
+# Kinds that neither run nor fail.
+STATELESS = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
+
 _WORD = re.compile(r"[a-z0-9]+")
 # a compound such as `stork.service` or `on-call` is one word
 _COMPOUND = re.compile(r"[a-z0-9]+(?:[-._:/@+]+[a-z0-9]+)*")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from typing import Final, TypeAlias
 
-from opdbus.language.timestamps import MONTH, YEAR
+from opdbus.platform.timestamps import MONTH, YEAR
 
 Span: TypeAlias = tuple[datetime, datetime]
 Meaning: TypeAlias = Callable[[re.Match[str], datetime], Span]

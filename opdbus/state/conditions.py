@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from opdbus.errors import InvalidArgs
-from opdbus.language import timestamps
+from opdbus.platform import timestamps
 from opdbus.state import fields
 from opdbus.state.object import Identity, Json
 

@@ -13,7 +13,8 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.options import require_range
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import InvalidArgs
-from opdbus.language import routes, timestamps
+from opdbus.language import routes
+from opdbus.platform import timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from opdbus.cli.asking import name_of
 from opdbus.cli.top import home, pages
 from opdbus.cli.top.lines import Line, Piece, beside, chosen, cut, line, spread
 from opdbus.cli.top.view import Entry, Page, View
-from opdbus.language import timestamps
+from opdbus.platform import timestamps
 
 if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts

@@ -11,7 +11,7 @@ from opdbus.cli.properties import untold
 from opdbus.cli.top import pages
 from opdbus.cli.top.lines import Line, Piece, line, spread
 from opdbus.errors import blame
-from opdbus.language import timestamps
+from opdbus.platform import timestamps
 
 if TYPE_CHECKING:
     from opdbus.cli.top.facts import Facts

@@ -23,7 +23,6 @@ from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching
 from opdbus.index.query.query_parser import MAX_CHARACTERS
-from opdbus.index.search.mismatches import STATELESS
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.vector_index import VectorIndex
 from opdbus.language import everyday, kinds
@@ -184,7 +183,7 @@ class ChangeFinder:
         object_ids = await asyncio.to_thread(called)
         for word in certain:
             object_ids += await condition_matching.aliased(self._memory, word)
-        object_ids = [t for t in object_ids if not is_run or t[:2] not in STATELESS]
+        object_ids = [t for t in object_ids if not is_run or t[:2] not in kinds.STATELESS]
         if not object_ids:
             return None
         return await self._newest(event, certain[0], replace(span, object_ids=object_ids))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.query import condition_matching
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.language.timestamps import MONTH, YEAR
+from opdbus.platform.timestamps import MONTH, YEAR
 from opdbus.state.conditions import Condition
 
 # Fields with an end of validity, and fields with the time of the last run.

@@ -29,8 +29,6 @@ _NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
 _ALIASES: Final = ("aliases unit exec provides image package program command class service").split()
 # Mismatch of the kind if objects of the requested kind exist; otherwise it is 1.
 _OTHER: Final = 0.5
-# Kinds that neither run nor fail.
-STATELESS: Final = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
 # Minimum length of a prefix that counts as the same word.
 _SHORTEST: Final = 3
 # Words that negate, and the number of words after them that they apply to.
@@ -86,7 +84,7 @@ def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: 
     name = 0.0
     if form.is_whether:
         # an object of a kind without states can only refer to the named one
-        only_names = is_other and object_id[:2] in STATELESS
+        only_names = is_other and object_id[:2] in kinds.STATELESS
         name = 1.0 if only_names else _strayed(question_patterns.subject(question), entry, content)
     return Mismatch(kind, lacking, name)
 
