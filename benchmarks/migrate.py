@@ -50,7 +50,7 @@ SEED: Final = 34
 _STORE: Final = """
 import asyncio, itertools, json, sys
 from pathlib import Path
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore as Memory
 from opdbus.index.database.quota import Quota, Usage
 from opdbus.state.object import Identity, StateObject
 

@@ -381,6 +381,6 @@ def test_what_the_bus_does_not_answer_is_asked_again() -> None:
 def test_without_a_session_there_is_no_session_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of no session is told what it lacks, not the name of a variable of Python's."""
     for name in ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "HOME"):
-        monkeypatch.delenv(name, boost_plan=False)
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(BusError, match="no session bus here, as DBUS_SESSION_BUS_ADDRESS is not"):
         transports("session")

@@ -324,7 +324,7 @@ def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[st
         "import asyncio, os, sys\n"
         "from pathlib import Path\n"
         "from opdbus.errors import StoreError\n"
-        "from opdbus.index.state_store.state_store import Memory\n"
+        "from opdbus.index.state_store.state_store import StateStore as Memory\n"
         "from opdbus.state.object import Identity, StateObject\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "async def main():\n"

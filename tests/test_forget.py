@@ -324,7 +324,7 @@ import asyncio, os, sys
 from pathlib import Path
 from opdbus.history.forget import Target
 from opdbus.index.state_store import erasure as cleaning
-from opdbus.index.state_store.state_store import Memory
+from opdbus.index.state_store.state_store import StateStore as Memory
 from opdbus.index.database.store import Store
 
 steps = int(sys.argv[2])
@@ -339,7 +339,7 @@ def counted(original):
         return original(*given, **named)
     return step
 
-cleaning.Cleaner._step = counted(cleaning.Cleaner._step)
+cleaning.Eraser._step = counted(cleaning.Eraser._step)
 Store.clean_more = counted(Store.clean_more)
 
 async def work():
