@@ -23,7 +23,7 @@ HIDDEN = {
     "files/file": "description name package",
     "kernel/module": "name used_by",
     "kernel/parameter": "description name value",
-    "kernel/sysctl": "description name value wanted",
+    "kernel/sysctl": "description file name value wanted",
     "mounts/mount": "fstype name options source",
     "net/address": "description interface name",
     "net/interface": "description name parent type",

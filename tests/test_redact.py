@@ -201,6 +201,11 @@ $y$j9T$SEC$SEC
 SCRAM-SHA-256$4096:SEC
 ghp_SEC0123456789abcdefghijklmnopqrst
 token ghp_SEC0123456789abcdefghijklmnopqrst expired
+ghp_SEC-lower-letters
+file ghp_SEC2-conf-7.conf
+hvs.SECabcdefghij
+/api/webhooks/1/SEC
+eyJSECab.SEC
 github_pat_SEC11ABCDEFG0123456789_abc
 gho_SEC0123456789abcdefghijklmnopqrst
 glpat-SEC0123456789abcdef

@@ -19,9 +19,9 @@ from opdbus.state.object import Identity
 QUESTIONS = Path(__file__).parent / "data" / "value_questions.json"
 
 
-def has(question: str, **properties: Any) -> bool:
-    """Return whether an object has a value that a question names."""
-    traits = Reader().traits(Identity("live:x", "systemd", "unit", "a.service"), properties)
+def has(question: str, kind: str = "unit", **properties: Any) -> bool:
+    """Return whether an object of a kind has a value that a question names."""
+    traits = Reader().traits(Identity("live:x", "systemd", kind, "a"), properties)
     return any(traits & bits for bits in asked(question))
 
 
@@ -72,6 +72,7 @@ def test_what_is_denied_is_not_looked_for(question: str, words: set[str]) -> Non
         ("which washer is defective?", {"state": "out of order"}),
         ("inverters that have a fault", {"state": "isolation fault"}),
         ("which disk can be pulled out?", {"removable": True}),
+        ("what is on another server", {"network": True, "kind": "mount"}),
         ("jobs on working days", {"schedule": "at 07:00, Monday to Friday"}),
     ],
 )

@@ -33,10 +33,7 @@ mixed 12 dckr_oat_ EAAA CCIPAT_ pcsk_
 dots 12 ATATT3x ATCTT3x dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit. dt0c01. dt0s01. sk.eyJ
 dots 12 tk.eyJ WPL_AP1. sntrys_eyJ
 base64 24 b3BlbnNzaC1rZXktdjE BQIAAA glc_eyJ
-dots 12 ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- glrtr- glcbt- glptt- glft- glimt-
-dots 12 glagent- glsoat- gloas- glffct- glwt- xapp- npm_
-dots 12 hf_ pypi- sk_live_ pk_live_ rk_live_ sk_test_ pk_test_ rk_test_ whsec_ dop_v1_ shpat_ shpca_
-dots 12 shppa_ shpss_ dckr_pat_ tskey- xoxe. hvs. hvb. hvr.
+dots 12 xoxe.
 word 30 AIza
 any 12 pbkdf2_sha256$ pbkdf2_sha1$ bcrypt_sha256$ grub.pbkdf2. access_token$ ENC[AES
 """
@@ -46,7 +43,6 @@ _SHAPED: Final = {
     "$S$": r"\$S\$[./\w]{20,}+",
     "$A$": r"\$A\$\d{3}\$[^\s:\"']++",
     "AGE-": r"AGE-(?:PLUGIN-[\w-]++|SECRET-KEY-1\w++)",
-    "eyJ": r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]++\.?[\w-]*+",
     # a PEM key encoded in base64 again, but no certificate and no public key
     "LS0tLS1CRUdJTiB": r"LS0tLS1CRUdJTiB(?!DRVJU|QVUJM)[\w+/=-]{8,}+",
     "*": r"(?<![\w*])\*[0-9A-F]{40}(?![0-9A-Fa-f])",

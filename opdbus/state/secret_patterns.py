@@ -261,7 +261,7 @@ _ARGUMENTS: Final = (
     ("net user ", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
     ("openssl passwd ", r"openssl\s+passwd(?:\s+-(?!salt|in|stdin)\S++)*+"),
     ("openssl enc ", rf"openssl\s+enc{_MORE}-[kK]"),
-    ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++)*+(?!\s+-)"),
+    ("mkpasswd ", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++){0,9}+(?!\s+-)"),
     ("vault login ", r"vault\s+login(?:\s+-\S++)*+"),
     ("wpa_passphrase ", r"wpa_passphrase\s+[^\s=]+"),
     ("key |keys ", rf"iw\s{_MORE}keys?"),
@@ -340,12 +340,28 @@ COMMANDS: Final = _rows(
         rf"(?<![\w.-])(?:{'|'.join(map(re.escape, SECRET_FLAGS))})(?=\s)[^|;&\n]*+",
     ),
 )
+# Prefixes of tokens that are hidden whatever characters follow.
+_PREFIXES: Final = (
+    "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- glrtr- glcbt- glptt- glft- glimt-"
+    " glagent- glsoat- gloas- glffct- glwt- xapp- npm_ hf_ pypi- sk_live_ pk_live_ rk_live_"
+    " sk_test_ pk_test_ rk_test_ whsec_ dop_v1_ shpat_ shpca_ shppa_ shpss_ dckr_pat_ tskey-"
+    " hvs. hvb. hvr."
+).split()
 # Secrets anywhere in a text: password hashes, and tokens that are short or have several parts.
 SHAPES: Final = _rows(
     (
         "bearer ",
         r"(?i)(\bbearer[\s:=]++(?:token\s++)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}+",
     ),
+    (
+        "|".join(_PREFIXES),
+        rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{12,}}+",
+    ),
+    ("eyj", r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]++\.?[\w-]*+"),
+    ("hook", r"(?<=hooks\.slack\.com/services/)[\w/]++"),
+    ("hook", r"(?<=hooks\.slack\.com/workflows/)[\w/]++"),
+    ("hook", r"(?<=/api/webhooks/)\d+/[\w-]++"),
+    ("hook", r"(?<=/webhookb2/)[\w@/-]++"),
     ("xox", r"(?<![A-Za-z0-9])xox[abeoprs]-[\w.-]{12,}+"),
     ("sk-", r"(?<![A-Za-z0-9])sk-(?=[\w-]{0,99}\d)[\w.-]{12,}+"),
     ("sg.", r"(?<![A-Za-z0-9])SG\.[\w.-]{12,}+"),
@@ -355,10 +371,6 @@ SHAPES: Final = _rows(
     ("1000.", r"(?<![\w.])1000\.[0-9a-f]{32}\.[0-9a-f]{32}"),
 )
 SHAPES_BESIDE_SIGNS: Final = _rows(
-    ("hook", r"(?<=hooks\.slack\.com/services/)[\w/]++"),
-    ("hook", r"(?<=hooks\.slack\.com/workflows/)[\w/]++"),
-    ("hook", r"(?<=/api/webhooks/)\d+/[\w-]++"),
-    ("hook", r"(?<=/webhookb2/)[\w@/-]++"),
     ("bearer", SHAPES[0][1].pattern),
     (
         "$",
