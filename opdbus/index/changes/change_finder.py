@@ -177,7 +177,7 @@ class ChangeFinder:
         catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
 
         def called() -> list[ObjectId]:
-            every = {*catalogue.known(), *known}
+            every = set(known).union(*map(catalogue.holding, certain))
             return [t for t in every if any(_is_called(t, word) for word in certain)]
 
         object_ids = await asyncio.to_thread(called)
