@@ -46,12 +46,12 @@ ROOT: Final = Path(__file__).parent.parent
 COMMITS: Final = ("9b7201f", "0018d2d", "ae6f312", "f936244")
 KILLS: Final = 10
 SEED: Final = 34
-# What is written by the code of a commit: objects, a tenth of which change once.
+# Stores objects, a tenth of which change once, by the code of an older commit and its names.
 _STORE: Final = """
 import asyncio, itertools, json, sys
 from pathlib import Path
-from opdbus.index.state_store.state_store import StateStore as Memory
-from opdbus.index.database.quota import Quota, Usage
+from opdbus.index.memory import Memory
+from opdbus.index.quota import Quota, Usage
 from opdbus.state.object import Identity, StateObject
 
 def objects():

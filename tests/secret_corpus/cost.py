@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,8 +47,14 @@ def _least(work: Callable[[], object], before: Callable[[], object], passes: int
 
 def _measure() -> None:
     """Print microseconds an object: of a first reading, of another, and with its record."""
-    from opdbus.index.database.records import Recorder, draft
     from opdbus.state import secret_text
+
+    try:
+        records = import_module("opdbus.index.database.records")
+    except ModuleNotFoundError:
+        # an older checkout
+        records = import_module("opdbus.index.records")
+    draft = records.draft
     from opdbus.state.redact import redact_object
 
     # an older redaction remembers no texts
@@ -55,7 +62,7 @@ def _measure() -> None:
     forget = clean.hashes.clear if clean else bool
     figures = {}
     for which, passes in _PASSES.items():
-        items, recorder = _objects(which), Recorder()
+        items, recorder = _objects(which), records.Recorder()
 
         def read(items: list[Any] = items) -> list[Any]:
             return [redact_object(*item) for item in items]
