@@ -215,16 +215,23 @@ async def answers(
     host: str, level: str, scratch: Path, modes: Sequence[str] = MODES
 ) -> list[Answer]:
     """Ask all questions about a host in some modes."""
+    async with finding(host, level, scratch) as (finder, memory):
+        found = []
+        for row in await questions(host, memory):
+            gone = row["copies"] if row["kind"] == "taken out" else set()
+            async with _without(memory, host, gone):
+                found += [await _answer(finder, host, row, mode) for mode in modes]
+        return found
+
+
+@asynccontextmanager
+async def finding(host: str, level: str, scratch: Path) -> AsyncIterator[tuple[Finder, StateStore]]:
+    """Yield a finder of a host's objects as of the time of its observation, and their store."""
     relative_dates.now = lambda: _OBSERVED
     async with opened(host, level, scratch) as vectors:
         memory = vectors.memory
         memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
-        finder, found = Finder(vectors), []
-        for row in await questions(host, vectors.memory):
-            gone = row["copies"] if row["kind"] == "taken out" else set()
-            async with _without(vectors.memory, host, gone):
-                found += [await _answer(finder, host, row, mode) for mode in modes]
-        return found
+        yield Finder(vectors), memory
 
 
 @asynccontextmanager

@@ -14,38 +14,28 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from asking import HOSTS, opened, questions
+from asking import HOSTS, finding, questions
 
-from opdbus.drift.declarations import PairedDeclarations
-from opdbus.drift.pairs import Pairs
-from opdbus.index.query import relative_dates
 from opdbus.index.ranking.scores import MODES
-from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 
-_OBSERVED: Final = datetime(2026, 11, 23, 22, tzinfo=UTC)
 _PAGE: Final = Page(10, is_explained=True)
 
 
 async def answers(level: str, scratch: Path, hosts: Sequence[str]) -> dict[str, Any]:
     """Return what a level answers, by host, mode and question."""
-    relative_dates.now = lambda: _OBSERVED
     found: dict[str, Any] = {}
     for host in hosts:
-        async with opened(host, level, scratch) as vectors:
-            memory = vectors.memory
-            memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
-            finder = Finder(vectors)
-            for row in await questions(host, memory):
-                for mode in MODES:
-                    hits = await finder.search(row["question"], _PAGE, mode)
-                    key = " | ".join((level, host, mode, row["question"]))
-                    found[key] = [plain(hit) for hit in hits]
+        async with finding(host, level, scratch) as (finder, memory):
+            different = dict.fromkeys(row["question"] for row in await questions(host, memory))
+            for question, mode in product(different, MODES):
+                hits = await finder.search(question, _PAGE, mode)
+                found[f"{level} | {host} | {mode} | {question}"] = [plain(hit) for hit in hits]
     return found
 
 
