@@ -323,12 +323,12 @@ _KILLED = """
 import asyncio, os, sys
 from pathlib import Path
 from opdbus.history.forget import Target
-from opdbus.index.state_store import erasure as cleaning
-from opdbus.index.state_store.state_store import StateStore as Memory
+from opdbus.index.state_store import erasure
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.database.store import Store
 
 steps = int(sys.argv[2])
-cleaning._AT_A_TIME = 100
+erasure._AT_A_TIME = 100
 
 def counted(original):
     def step(*given, **named):
@@ -339,11 +339,11 @@ def counted(original):
         return original(*given, **named)
     return step
 
-cleaning.Eraser._step = counted(cleaning.Eraser._step)
+erasure.Eraser._step = counted(erasure.Eraser._step)
 Store.clean_more = counted(Store.clean_more)
 
 async def work():
-    async with Memory(Path(sys.argv[1]), boot="b1") as memory:
+    async with StateStore(Path(sys.argv[1]), boot="b1") as memory:
         await memory.forget(Target(text=sys.argv[3]), "bus::1.7 uid 0")
 
 asyncio.run(work())

@@ -156,9 +156,9 @@ def test_of_the_same_words_the_rare_ones_count_and_others_are_against_it() -> No
 def test_shares_are_the_same_in_each_process() -> None:
     """Give the very same shares, whatever the order of the words is in memory."""
     code = """if 1:
-        from opdbus.index.search import term_overlap as common_words
+        from opdbus.index.search import term_overlap
         texts = [" ".join(f"{n:05}" for n in range(part, 60)) for part in range(40)]
-        print(common_words.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
+        print(term_overlap.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
     """
     given = {
         subprocess.run(

@@ -304,9 +304,9 @@ def test_bad_watchdog_is_a_sentence(given: str) -> None:
 
 TAKE_PASSED = """
 import os, sys
-from opdbus.systemd import notify as systemd
+from opdbus.systemd import notify
 os.environ["LISTEN_PID"] = os.environ["LISTEN_PID"] or str(os.getpid())
-for name, one in systemd.passed(os.environ, os.getpid()).items():
+for name, one in notify.passed(os.environ, os.getpid()).items():
     print(name, one.fileno(), one.get_inheritable())
 print(*(key for key in os.environ if key.startswith("LISTEN_")))
 """
