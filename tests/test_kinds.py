@@ -13,7 +13,7 @@ from opdbus.state.object import ObjectId
 
 
 @pytest.mark.parametrize(
-    ("question", "thing", "is_named"),
+    ("question", "object_id", "is_named"),
     [
         ("open ports", ("net", "listener", "tcp 0.0.0.0:22"), True),
         ("which file systems are full?", ("mounts", "mount", "/srv"), True),
@@ -48,7 +48,7 @@ def test_words_name_sorts_of_things(
 
 
 @pytest.mark.parametrize(
-    ("question", "thing", "is_asked"),
+    ("question", "object_id", "is_asked"),
     [
         ("which interfaces are there?", ("net", "interface", "eth0"), True),
         ("who is alice", ("users", "account", "alice"), True),

@@ -64,7 +64,7 @@ def test_users_and_addresses_of_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thing", "is_named"),
+    ("object_id", "is_named"),
     [
         ("files/file//etc/nginx/conf.d/offers.conf", True),
         ("files/file//etc/default/nginx", True),
