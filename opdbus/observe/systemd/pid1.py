@@ -66,7 +66,7 @@ class Pid1:
             await self._service.follow(rule)
 
     def bursts(self) -> AsyncGenerator[list[Signal]]:
-        """Yield received signals in batches of a tenth of a second."""
+        """Yield received signals in batches of a tenth of a second, or up to a second if slow."""
         return self._service.bursts()
 
     def take(self) -> list[Signal]:
