@@ -143,7 +143,7 @@ def _value(letter: str, name: str, path: str) -> str:
 
 
 def _unescaped(name: str) -> str:
-    """Reverse systemd-escape(1); raise ValueError if the name is not escaped."""
+    """Reverse systemd-escape(1); raise ValueError for an invalid escape."""
     plain = name.replace("-", "/").encode()
     if plain.count(b"\\") != len(_ESCAPED.findall(plain)):
         raise ValueError(name)

@@ -18,7 +18,7 @@ def as_text(value: Plain) -> str:
 
 
 def as_texts(value: Plain) -> list[str]:
-    """Return the strings, sorted; raise TypeError for other types."""
+    """Return the strings, sorted; raise TypeError if one is not a string."""
     return sorted(map(as_text, value))
 
 
