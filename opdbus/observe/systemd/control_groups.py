@@ -1,4 +1,4 @@
-"""The units that control groups belong to, by the groups' ids."""
+"""Lookup of the unit that a control group belongs to, by the group's id."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Final
 from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.systemd.unit_files import is_unit
 
-# The unified hierarchy, whose groups have ids; the second place is that beside older hierarchies.
+# Mount points of the unified hierarchy: alone, and beside the version 1 hierarchies.
 FOLDERS: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 _MARK: Final = "cgroup.controllers"
 _MAX_GROUPS: Final = 50_000
@@ -16,9 +16,9 @@ _UNITS: Final = (".service", ".scope", ".socket", ".mount", ".swap")
 
 
 class ControlGroups:
-    """Remembers the units of ids, which the kernel never uses again for another group.
+    """Cache of units by control group id; the kernel never reuses an id.
 
-    The tree is read only for an id that was not seen before.
+    The tree is read only for an id that is not in the cache.
     """
 
     def __init__(self, folders: Collection[Path] = FOLDERS) -> None:
@@ -26,7 +26,7 @@ class ControlGroups:
         self._units = LookupCache[int, str]("")
 
     def units(self, ids: Collection[int]) -> Mapping[int, str]:
-        """Return the units of groups; empty for what is in none, or has left meanwhile."""
+        """Return units by group id; empty for a group outside any unit or already removed."""
         if self._units.lacks(ids):
             self._units.learn(ids, dict(self._walk()))
         return self._units
@@ -49,10 +49,13 @@ def _folders_in(path: str) -> list["os.DirEntry[str]"]:
         with os.scandir(path) as entries:
             return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
-        return []  # the group has left meanwhile
+        return []  # the group was removed meanwhile
 
 
 def _unit(name: str) -> str:
-    """Return the unit that a group's name is; the name of one that the kernel uses too has a _."""
+    """Return the unit with a group's name, or empty.
+
+    systemd prefixes `_` to names that collide with kernel files.
+    """
     unit = name.removeprefix("_")
     return unit if name.endswith(_UNITS) and is_unit(unit) else ""

@@ -1,4 +1,4 @@
-"""Calls to systemd's manager, none of which loads a unit."""
+"""D-Bus calls to systemd's manager; none of them loads a unit."""
 
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping
@@ -18,20 +18,20 @@ _MANAGER: Final = f"{NAME}.Manager"
 _PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 _UNITS: Final = f"{_PATH}/unit"
 SERVICE: Final = f"{NAME}.Service"
-# A unit has changed: what is special to its type changes only together with what all units have. Of
-# services, how their processes ended is known no longer when they run again.
+# Type-specific properties change only together with those of the Unit interface. The Service
+# interface is followed as well, because a restart overwrites how the process before ended.
 _CHANGED: Final = f"path_namespace='{_UNITS}',interface='{_PROPERTIES}',member='PropertiesChanged'"
 UNIT_CHANGED: Final = f"{_CHANGED},arg0='{NAME}.Unit'"
 SERVICE_CHANGED: Final = f"{_CHANGED},arg0='{SERVICE}'"
-# PID 1 does nothing else while it lists all unit files, for a second or longer.
+# Listing all unit files blocks PID 1 for a second or longer.
 _FILES_SECONDS: Final = 120.0
-# It compares each name with each unit: for more names, all units are listed.
+# PID 1 compares each name with each unit; for more names, list all units instead.
 _MAX_NAMES: Final = 200
 _ESCAPED: Final = re.compile("_([0-9a-f]{2})")
 
 
 class Loaded(NamedTuple):
-    """A unit that PID 1 has loaded: its name, description and load state, its object's path."""
+    """A loaded unit: name, description, load state and D-Bus object path."""
 
     name: str
     description: str
@@ -40,20 +40,23 @@ class Loaded(NamedTuple):
 
 
 class UnitFile(NamedTuple):
-    """Where a unit file is, and in systemd's words whether it is enabled."""
+    """A unit file's path and its state as systemd names it, such as `enabled`."""
 
     path: str
     state: str
 
 
 class Pid1:
-    """Systemd's manager; every method raises LostSource if it does not answer as it should."""
+    """Client of systemd's manager; methods raise LostSource when PID 1 does not answer.
+
+    `loaded_at` and `properties` return an empty value when PID 1 answers with an error.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def subscribe(self, *rules: str) -> None:
-        """Have PID 1 send signals, and receive those that match a rule."""
+        """Subscribe to PID 1's signals and receive those that match one of the rules."""
         try:
             await self._service.call(_PATH, f"{_MANAGER}.Subscribe")
         except RemoteError as error:
@@ -63,27 +66,27 @@ class Pid1:
             await self._service.follow(rule)
 
     def bursts(self) -> AsyncGenerator[list[Signal]]:
-        """Yield the signals that come, those of a tenth of a second together."""
+        """Yield received signals in batches of a tenth of a second, or up to a second if slow."""
         return self._service.bursts()
 
     def take(self) -> list[Signal]:
-        """Return the signals that have come and wait to be one of them."""
+        """Return and remove the received signals that no batch has yielded yet."""
         return self._service.take()
 
     async def own_properties(self) -> Mapping[str, Plain]:
-        """Return what systemd says of itself and of the machine."""
+        """Return the properties of the Manager interface."""
         try:
             return await self._service.properties(_PATH, _MANAGER)
         except RemoteError as error:
             raise LostSource(f"PID 1 refused its properties: {error}") from None
 
     async def folders(self) -> list[str]:
-        """Return the folders of unit files, the first one counts."""
+        """Return the folders of unit files; earlier folders take precedence."""
         folders = await self._ask(f"{_PROPERTIES}.Get", "ss", _MANAGER, "UnitPath")
         return [folder for folder in _listed(folders) if isinstance(folder, str)]
 
     async def loaded_at(self) -> float:
-        """Return when it read all unit files last, in seconds since 1970; 0 if it does not say."""
+        """Return when PID 1 last loaded its units, in seconds since 1970; 0 if unknown."""
         with suppress(RemoteError):
             name = "UnitsLoadTimestamp"
             match await self._service.call(_PATH, f"{_PROPERTIES}.Get", "ss", _MANAGER, name):
@@ -92,11 +95,11 @@ class Pid1:
         return 0.0
 
     async def units(self) -> list[Loaded]:
-        """Return all units that are loaded."""
+        """Return all loaded units."""
         return _loaded(await self._ask(f"{_MANAGER}.ListUnits"))
 
     async def units_of(self, names: Collection[str]) -> list[Loaded]:
-        """Return those of some units that are loaded."""
+        """Return the loaded units among the names."""
         if len(names) > _MAX_NAMES:
             return [unit for unit in await self.units() if unit.name in names]
         return await self._matching([], names)
@@ -106,24 +109,24 @@ class Pid1:
         return await self._matching(["active"], patterns)
 
     async def properties(self, unit: Loaded, interface: str = "") -> Mapping[str, Plain]:
-        """Return the properties of a loaded unit, of all interfaces or one; nothing if it left."""
+        """Return a unit's properties, of all interfaces or one; empty if it was unloaded."""
         with suppress(RemoteError):
             return await self._service.properties(unit.path, interface)
         return {}
 
     async def files(self) -> dict[str, UnitFile]:
-        """Return all unit files by name, which takes PID 1 a second or longer."""
+        """Return all unit files by name; this blocks PID 1 for a second or longer."""
         return _files(await self._ask(f"{_MANAGER}.ListUnitFiles", seconds=_FILES_SECONDS))
 
     async def files_of(self, names: Collection[str]) -> dict[str, UnitFile]:
-        """Return those of some unit files that there are, by name."""
+        """Return the existing unit files among the names, by name."""
         if not names:
             return {}
         method = f"{_MANAGER}.ListUnitFilesByPatterns"
         return _files(await self._ask(method, "asas", [], list(names), seconds=_FILES_SECONDS))
 
     async def jobs(self) -> dict[int, str]:
-        """Return the types of all jobs that there are, such as restart, by number."""
+        """Return the types of all current jobs, such as `restart`, by job number."""
         found = {}
         for row in _listed(await self._ask(f"{_MANAGER}.ListJobs")):
             with suppress(TypeError, ValueError):
@@ -147,18 +150,18 @@ class Pid1:
 
 @asynccontextmanager
 async def connected() -> AsyncGenerator[Pid1]:
-    """Connect to PID 1; raises Absent."""
+    """Connect to PID 1 and disconnect on exit; raise Absent if that fails."""
     async with Service(NAME) as service:
         yield Pid1(service)
 
 
 def of_manager(member: str) -> str:
-    """Return the rule of a signal of the manager, such as UnitNew."""
+    """Return the match rule of a signal of the manager, such as UnitNew."""
     return f"path='{_PATH}',interface='{_MANAGER}',member='{member}'"
 
 
 def unit_at(path: str) -> str:
-    """Return the name of the unit whose object is at a path."""
+    """Return the unit name that a D-Bus object path encodes."""
     escaped = path.removeprefix(f"{_UNITS}/")
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), escaped)
 
@@ -168,9 +171,9 @@ def _listed(value: Plain) -> list[Plain]:
 
 
 def _loaded(rows: Plain) -> list[Loaded]:
-    """Return the units of a listing; a unit that others only name is not there.
+    """Parse a unit listing, without inactive units that have no file.
 
-    One that runs on without its file is there.
+    An active unit without a file is kept.
     """
     found = []
     for row in _listed(rows):
@@ -183,7 +186,7 @@ def _loaded(rows: Plain) -> list[Loaded]:
 
 
 def _files(rows: Plain) -> dict[str, UnitFile]:
-    """Return the unit files of a listing; another name of a unit is no unit of its own."""
+    """Parse a listing of unit files, without aliases."""
     found = {}
     for row in _listed(rows):
         with suppress(TypeError, ValueError):

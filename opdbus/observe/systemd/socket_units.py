@@ -1,4 +1,4 @@
-"""What process 1 knows of ports: the socket units of those it opened, what units are for."""
+"""Queries to PID 1 for the socket units of ports and the descriptions of units."""
 
 from collections.abc import Collection
 from typing import Final
@@ -9,7 +9,7 @@ _PROTOCOLS: Final = {"Stream": "tcp", "Datagram": "udp"}
 
 
 async def socket_units() -> dict[str, str]:
-    """Return the units of ports such as `tcp [::]:22`; raises Absent and LostSource."""
+    """Return active socket units by port, such as `tcp [::]:22`; raise Absent or LostSource."""
     found: dict[str, str] = {}
     async with pid1.connected() as manager:
         for unit in await manager.active(["*.socket"]):
@@ -20,6 +20,6 @@ async def socket_units() -> dict[str, str]:
 
 
 async def descriptions(units: Collection[str]) -> dict[str, str]:
-    """Return what those of some units are for that are loaded; raises Absent and LostSource."""
+    """Return the descriptions of the loaded units; raise Absent or LostSource."""
     async with pid1.connected() as manager:
         return {unit.name: unit.description for unit in await manager.units_of(units)}

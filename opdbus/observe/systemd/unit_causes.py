@@ -37,7 +37,7 @@ _GAVE_UP: Final = "start-limit-hit"
 
 
 class UnitCauses:
-    """Hears the signals of units and jobs, and says why a unit is other than before."""
+    """Causes of unit changes, derived from PID 1's signals of units and jobs."""
 
     def __init__(self, causes: Causes) -> None:
         self._causes = causes
@@ -50,7 +50,7 @@ class UnitCauses:
         self._faults: dict[str, str] = {}
 
     def hear(self, signal: Signal) -> None:
-        """Take a signal of PID 1."""
+        """Update the state of jobs, faults and reloads from a signal of PID 1."""
         with suppress(ValueError):
             match signal.member, signal.body:
                 case "PropertiesChanged", [pid1.SERVICE, properties, *_]:
@@ -68,46 +68,46 @@ class UnitCauses:
                     self._reloaded_at = signal.at
 
     async def ask(self, manager: Pid1, units: Collection[str]) -> None:
-        """Ask PID 1 for the jobs of units that are not clear: once for each job."""
+        """Ask PID 1 for job types that signals do not show, once for each job."""
         if self._jobs.are_unclear(units):
             self._jobs.learn(await manager.jobs())
 
     async def date_reload(self, manager: Pid1) -> None:
-        """Ask PID 1 when it read unit files: when that is heard of, a package run may be over."""
+        """Ask PID 1 when it loaded unit files; the signal may come after a package run."""
         at = await manager.loaded_at()
         if at > self._loaded_at:
             self._reloaded_at = self._loaded_at = at
 
     def is_behind(self, unit: str, properties: Mapping[str, object], *, is_new: bool) -> bool:
-        """Return whether a unit changed and the signal of it, which says why, is still to come."""
+        """Return whether a unit changed and the signal with the cause is still to come."""
         changed = properties.get("StateChangeTimestampMonotonic")
         return self._jobs.is_behind(unit, changed, is_new=is_new)
 
     def has_left(self, unit: str, before: Mapping[str, Json]) -> bool:
-        """Return whether all signals have come of a unit that is not loaded any more."""
+        """Return whether all signals of an unloaded unit have been received."""
         is_up = before.get("active_state") not in {*DOWN, None}
         return not is_up or self._jobs.has(unit) or not self._jobs.is_loaded(unit)
 
     def has_read(self, unit: str, properties: Mapping[str, object]) -> None:
-        """Note how new what was read of a unit is."""
+        """Record the time of a unit's last state change in the properties just read."""
         self._jobs.has_read(unit, properties.get("StateChangeTimestampMonotonic"))
 
     @property
     def reload(self) -> str:
-        """Why units differ after a reload: a package run makes several."""
+        """Cause of changes after a reload: the package run, or `reload`."""
         return self.of_files(self._reloaded_at)
 
     def of_files(self, changed_at: float) -> str:
-        """Return why units differ whose files were changed at a time in seconds since 1970."""
+        """Return the cause of file changes at a time in seconds since 1970."""
         return self._causes.run(changed_at) or RELOAD
 
     def whys(
         self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
     ) -> tuple[Why, Why | None]:
-        """Return why a unit is as it is now, and what happened to it besides; see `why`.
+        """Return the cause of a unit's change and, if any, of a separate event; see `why`.
 
-        What its files changed is told apart from a job that left it as it was. That a unit came
-        with its file is told first, and then the job that started it.
+        A change by unit files is separate from a job that left the state unchanged. For a new
+        unit, only the cause of its file is returned; the job that started it is left for later.
         """
         if _is_of_run(unit, before, now) or not _is_of_files(other):
             return self.why(unit, before, now, other), None
@@ -119,13 +119,13 @@ class UnitCauses:
         return Why(other), event if event.is_event else None
 
     def was_started(self, unit: str) -> bool:
-        """Return whether a job works on a unit, or has since the last time."""
+        """Return whether a job works on a unit or has ended and was not taken yet."""
         return self._jobs.has(unit)
 
     def why(
         self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
     ) -> Why:
-        """Return why a unit is as it is now, and whether something happened to it in any case.
+        """Take a unit's jobs and return the cause of its change; `is_event` if any job ended.
 
         `other` is the cause where the unit itself was neither started nor stopped.
         """
@@ -160,7 +160,7 @@ class UnitCauses:
         return Why(cause, folded, is_event=work.ended > 0)
 
     def _of_work(self, unit: str, work: Work, now: Mapping[str, Json], *, is_other: bool) -> str:
-        """Return what worked on a unit as a cause that says how it went."""
+        """Return the cause for a job, with a suffix for failure or automatic restart."""
         is_failed = now.get("active_state") == "failed"
         if is_failed and work.is_automatic and is_other:
             return work.cause.replace(jobs.alone(work.cause), EXIT)
@@ -174,16 +174,16 @@ class UnitCauses:
         return work.cause
 
     def why_gone(self, unit: str, before: Mapping[str, Json], other: str, of_file: str) -> str:
-        """Return why a unit is gone: with its file, if it had one, also where a job stopped it."""
+        """Return the cause of a unit's removal: that of its own file, before that of a job."""
         cause = self.why(unit, before, {}, other).cause
         return of_file if of_file and _is_of_own_file(unit, before) else cause
 
     def latest(self, unit: str, properties: Mapping[str, Json]) -> str:
-        """Return why a unit changed just now, or one that starts it or is started by it."""
+        """Return the latest cause of a unit or its triggers or triggered units, within 5 s."""
         return self._causes.of_units([unit, *_others(properties)], _AFTER_SECONDS)
 
     def order(self, unit: str) -> tuple[bool, bool]:
-        """Return by what to sort units: jobs of some are the cause that others change."""
+        """Return a sort key that puts units with jobs first and triggers last among equals."""
         return not self._jobs.has(unit), unit.endswith(TRIGGERS)
 
     def _changed(self, unit: str, properties: object) -> None:

@@ -1,4 +1,4 @@
-"""What a unit requires, wants and starts after, without what nearly every unit does. Pure."""
+"""Dependencies of a unit, without those that nearly every unit has; no I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from opdbus.observe.systemd.unit_values import as_text
 from opdbus.state.object import Json
 
 FIELDS: Final = ("requires", "wants", "after")
-# Of these it is told; other units only group these, or come with the kernel's devices.
+# Unit types with dependencies shown; other types group these or follow kernel devices.
 _OF: Final = (".service", ".timer", ".socket", ".mount")
 # They say nothing about a unit, or only what its `what` and its `slice` say.
 _COMMON: Final = (".target", ".slice", ".device")
@@ -21,7 +21,7 @@ _MOST: Final = 12
 
 
 def reading(*keys: str) -> Callable[[Mapping[str, Plain]], list[Json]]:
-    """Make what reads the units that some properties name: at most twelve, in order."""
+    """Return a function that lists the units in the properties: at most twelve, sorted."""
     return lambda values: _listed(values, keys)
 
 

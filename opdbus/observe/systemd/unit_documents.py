@@ -1,4 +1,4 @@
-"""What the host's documents say of units: the package of a unit's file, its manual page."""
+"""Package and manual page of units, looked up in the host's documents."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ Told = Mapping[str, Json]
 
 
 class UnitDocuments:
-    """Looks units up in the documents, once, and remembers what was found."""
+    """Cache of the facts that the host's documents have about units."""
 
     def __init__(self, places: Places) -> None:
         # set while there are units that are not looked up
@@ -44,7 +44,7 @@ class UnitDocuments:
         self._units: dict[str, set[str]] = {}
 
     def of(self, name: str, told: Told) -> Told:
-        """Return what is known of a unit, and have it looked up if it is new or outdated."""
+        """Return the cached facts of a unit; queue a lookup if it is new or outdated."""
         if name not in self._found or name in self._outdated:
             self._outdated.discard(name)
             self._new[name] = told
@@ -53,7 +53,7 @@ class UnitDocuments:
         return facts
 
     async def expect(self, told: Mapping[str, Told]) -> None:
-        """Wait until those of some units that are to be looked up are, but not for long."""
+        """Wait until queued units among these are looked up, for at most 0.3 s."""
         for name, properties in told.items():
             self.of(name, properties)
         self._expected = told.keys()
@@ -64,24 +64,27 @@ class UnitDocuments:
         self._expected = ()
 
     def remember(self, name: str, stored: dict[str, Json]) -> dict[str, Json]:
-        """Take what was known of a unit from what is stored of it; return the rest."""
+        """Cache the facts among stored properties, as outdated; return the other properties."""
         rest = {key: value for key, value in stored.items() if key not in FACTS}
         self._found[name] = {key: stored[key] for key in stored.keys() - rest.keys()}
         self._outdated.add(name)
         return rest
 
     def outdate(self, names: Iterable[str]) -> None:
-        """Note that the files of units have changed; until the next look what is known counts."""
+        """Mark units for a new lookup; cached facts stay valid until then."""
         self._outdated |= self._found.keys() & set(names)
 
     def forget(self, name: str) -> None:
-        """Drop what is known of a unit that is gone."""
+        """Remove a unit from the cache."""
         for known in (self._found, self._given, self._new):
             known.pop(name, None)
         self._outdated.discard(name)
 
     async def look_up(self) -> list[str]:
-        """Look up the new units; return those of which something else is known than was given."""
+        """Look up queued units; return those whose facts differ from the ones last returned.
+
+        Units that `expect` waits for are left out.
+        """
         # looking for the owners of files takes as long for many as for one
         async with self._is_free:
             wanted = dict(self._new)

@@ -1,4 +1,4 @@
-"""The files of units: which of them have changed, and what they say without loading a unit."""
+"""Unit files on disk: detection of changes, and descriptions without loading a unit."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _MAX_BYTES: Final = 2 * unit_syntax.MAX_LINE
 
 
 class Stamp(NamedTuple):
-    """Differs after a file, or the target of a link, has changed; times are in nanoseconds."""
+    """Metadata to detect a change of a file or link target; times are in nanoseconds."""
 
     modified: int
     size: int
@@ -31,19 +31,19 @@ class Stamp(NamedTuple):
 
 
 def is_unit(name: object) -> bool:
-    """Return whether this is the name of a unit."""
+    """Return whether a value is a valid unit name."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def scan(folders: Iterable[str]) -> dict[Path, Stamp]:
-    """Return the stamps of all files of units, of the links to them, and of drop-ins."""
+    """Return the stamps of all unit files, links and drop-ins, at most 20,000."""
     return dict(islice(_stamps(folders), _MAX_FILES))
 
 
 def changed(before: Mapping[Path, Stamp], after: Mapping[Path, Stamp]) -> dict[str, float]:
-    """Return the names of the units that files which differ concern.
+    """Return the units whose files differ.
 
-    With each comes when its files were changed last, in seconds since 1970.
+    The values are the times of their latest file change, in seconds since 1970.
     """
     found: dict[str, float] = {}
     for path in before.keys() | after.keys():
@@ -56,7 +56,7 @@ def changed(before: Mapping[Path, Stamp], after: Mapping[Path, Stamp]) -> dict[s
 
 
 def described(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[str, Json]]:
-    """Return description and documentation of units as their files and drop-ins say.
+    """Return the description and documentation of units from their files and drop-ins.
 
     A masked unit is described by the file that is hidden, and an instance by its template.
     """
@@ -160,7 +160,7 @@ def _and_prefixes(name: str) -> list[str]:
 
 
 def _told(name: str, files: Iterable[Path]) -> dict[str, Json]:
-    """Return what the files of a unit say of it, each a drop-in of those before."""
+    """Return description and documentation; later files are drop-ins of earlier ones."""
     description = ""
     documentation: list[str] = []
     for path in files:

@@ -1,4 +1,4 @@
-"""The folders of unit files: what has changed in them, and what files say that are not loaded."""
+"""Folders of unit files: changed units, and descriptions of units that are not loaded."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
 
 
 class UnitFolders:
-    """Reads the folders, the first one counts; where one hangs, nothing has changed."""
+    """Reader of the folders in order of precedence; a hanging folder yields no changes."""
 
     def __init__(self, folders: Iterable[str] = ()) -> None:
         # what generators make is made anew at each reload, after which all units are read anyway
@@ -24,7 +24,7 @@ class UnitFolders:
         self._stamps: Mapping[Path, unit_files.Stamp] = {}
 
     async def changed(self) -> Mapping[str, float]:
-        """Return the units whose files have changed since the last time, and when they did.
+        """Return units whose files changed since the last call, with the times of change.
 
         Times are in seconds since 1970.
         """
@@ -34,7 +34,7 @@ class UnitFolders:
         return unit_files.changed(before, self._stamps)
 
     async def texts(self, names: Iterable[str]) -> Mapping[str, dict[str, Json]]:
-        """Return description and documentation of units, as their files say."""
+        """Return the description and documentation of units from their files; empty on a hang."""
         if wanted := list(names):
             with suppress(LostSource):
                 return await in_thread(lambda: unit_files.described(wanted, self._folders))
@@ -42,7 +42,7 @@ class UnitFolders:
 
     @staticmethod
     async def changed_at(files: Mapping[str, Iterable[str]]) -> Mapping[str, float]:
-        """Return when files were changed last, the latest of each name; nothing if one hangs."""
+        """Return the latest change time of each name's files; empty if a file system hangs."""
         if files:
             with suppress(LostSource):
                 return await in_thread(
@@ -51,7 +51,7 @@ class UnitFolders:
         return {}
 
     def is_alias(self, file: UnitFile) -> bool:
-        """Return whether a unit file is a link to another unit: then it is no unit of its own."""
+        """Return whether a unit file is a link to a unit of another name."""
         stamp = self._stamps.get(Path(file.path))
         target = Path(stamp.target).name if stamp else ""
         return unit_files.is_unit(target) and target != Path(file.path).name

@@ -26,7 +26,7 @@ _MAX_ENDED: Final = 8
 
 
 class _State(NamedTuple):
-    """A unit at a moment: when it last came up, went down and changed in any way."""
+    """A unit's state, with PID 1's monotonic times of changes in microseconds."""
 
     active: str
     began: int
@@ -41,7 +41,7 @@ class _State(NamedTuple):
 
 @dataclass(slots=True)
 class _Job:
-    """A job that works on a unit, how the unit was before, and what PID 1 calls the job."""
+    """A running job of a unit, with the unit's states before and after it."""
 
     number: int
     before: _State
@@ -93,14 +93,14 @@ class _Span(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """Work that is over, and when it was done."""
+    """Ended work and its times."""
 
     work: Work
     span: _Span = _Span()
 
 
 class UnitJobs:
-    """Knows the jobs of each unit, while they work and until they are taken."""
+    """Jobs of each unit, kept while they run and until `take` returns them."""
 
     def __init__(self) -> None:
         self._known: dict[str, _State] = {}
@@ -112,7 +112,7 @@ class UnitJobs:
         self._triggered: dict[str, int] = {}
 
     def changed(self, unit: str, properties: Plain) -> None:
-        """Hear which properties of a unit changed; PID 1 always tells all of these."""
+        """Update a unit's state and job from a PropertiesChanged signal of PID 1."""
         with suppress(*ODD):
             after, number = _state(properties), int(properties["Job"][0])
             job = self._working.get(unit)
@@ -135,14 +135,14 @@ class UnitJobs:
                 self._triggered[unit] = after.changed
 
     def _changed_itself(self, unit: str, known: _State, after: _State) -> None:
-        """Note that a process ended, until it is looked at or PID 1 starts it again."""
+        """Record the exit of a process; drop it when PID 1 schedules a restart."""
         if after.sub_state.startswith(_WAITS) and _are_exit(self._ended.get(unit, ())):
             del self._ended[unit]
         elif known.is_up and not after.is_up and not self.has(unit):
             self._end(unit, Work(EXIT, 1), _Span(known.changed, after.began, after.changed))
 
     def removed(self, number: Plain, unit: str) -> None:
-        """Hear that a job of a unit has ended, in whatever way."""
+        """Move a unit's job to the ended ones, whatever its result."""
         if not isinstance(number, int) or not is_unit(unit):
             return
         job = self._working.pop(unit, None)
@@ -153,7 +153,7 @@ class UnitJobs:
             self._end(unit, Work(job.cause, ended, job.is_automatic), job.span)
 
     def forget(self, unit: str) -> None:
-        """Hear that a unit was unloaded: it begins anew when it is loaded again."""
+        """Drop the states of an unloaded unit; its jobs are kept."""
         self._known.pop(unit, None)
         self._read.pop(unit, None)
 
@@ -167,18 +167,18 @@ class UnitJobs:
         return isinstance(changed, int) and changed != told and (is_new or self.is_loaded(unit))
 
     def is_loaded(self, unit: str) -> bool:
-        """Return whether a unit was heard of or read, and no signal said that it was unloaded."""
+        """Return whether a unit had a signal or was read, and was not unloaded since."""
         return unit in self._known or unit in self._read
 
     def is_failed(self, unit: str) -> bool:
-        """Return whether a unit failed by what was heard of it last, also where it starts again."""
+        """Return whether a unit's last signal shows failure or a wait for automatic restart."""
         known = self._known.get(unit)
         return known is not None and (
             known.active == "failed" or known.sub_state.startswith(_WAITS)
         )
 
     def has_read(self, unit: str, changed: Plain) -> None:
-        """Note when a unit had changed last, by PID 1's clock, at the time it was read."""
+        """Record the last change, by PID 1's monotonic clock, in the properties just read."""
         self._read.pop(unit, None)
         if isinstance(changed, int):
             if len(self._read) > MAX_OBJECTS:
@@ -186,20 +186,20 @@ class UnitJobs:
             self._read[unit] = changed
 
     def are_unclear(self, units: Collection[str]) -> bool:
-        """Return whether jobs work on some of the units of which it is not seen what they are."""
+        """Return whether any of the units has a running job of unknown type."""
         jobs = (self._working.get(unit) for unit in units)
         return any(job and job.asked is None and job.type != RESTART for job in jobs)
 
     def learn(self, types: Mapping[int, str]) -> None:
-        """Learn what all jobs that there are now are called, by number."""
+        """Set the types of running jobs from PID 1's list, by job number."""
         for job in self._working.values():
             name = types.get(job.number, job.asked or "")
             job.asked = name if name in _TYPES else ""
 
     def take(self, unit: str, triggers: Collection[str] = ()) -> Work:
-        """Return what has worked on a unit since the last time, and which trigger wanted that.
+        """Return and remove a unit's jobs, with the trigger that started the last one.
 
-        What changed the unit only after it was read is left for the next time.
+        Jobs that changed the unit after it was read are left for the next call.
         """
         job = self._working.get(unit)
         works = job is not None and bool(job.type) and not self._is_later(unit, job.span)
@@ -233,18 +233,18 @@ class UnitJobs:
         return read <= span.since < span.changed and (read != 0 or not span.since)
 
     def of(self, unit: str) -> str:
-        """Return the job that works on a unit, or has since the last time; empty without."""
+        """Return the cause of a unit's running or last ended job; empty if none."""
         job = self._working.get(unit)
         if job and job.type:
             return job.cause
         return self._ended[unit][-1].work.cause if unit in self._ended else ""
 
     def has(self, unit: str) -> bool:
-        """Return whether a job works on a unit, or has since the last time."""
+        """Return whether a unit has a running job or ended ones that were not taken."""
         return unit in self._ended or unit in self._working
 
     def told(self, unit: str) -> None:
-        """Note that a change was told with the job that works on a unit as its cause."""
+        """Mark a unit's running job as reported, so that its end does not count again."""
         if job := self._working.get(unit):
             job.is_told = True
 
@@ -279,7 +279,7 @@ def _joined(before: _Ended, after: _Ended) -> _Ended:
 
 
 def _state(properties: Plain) -> _State:
-    """Read a signal; raises one of ODD where it is not as PID 1 sends it."""
+    """Parse a signal's properties; raise one of ODD if they are malformed."""
     began, left, ended, changed = (
         int(properties[f"{name}TimestampMonotonic"])
         for name in ("InactiveExit", "ActiveExit", "InactiveEnter", "StateChange")
@@ -289,7 +289,7 @@ def _state(properties: Plain) -> _State:
 
 
 def _did(before: _State, after: _State) -> str:
-    """Return what happened to a unit between two states; empty if nothing did."""
+    """Return the job type that explains two states; empty if nothing changed."""
     if after.began != before.began:
         return RESTART if before.is_up else START
     if after.ended != before.ended:

@@ -17,7 +17,7 @@ OF_END: Final = ("result", "exit_status", "exit_signal")
 
 
 class UnitLoops:
-    """Counts the restarts of services by PID 1, by the number that it gives with each state."""
+    """Detector of restart loops, from the property NRestarts of services."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -30,16 +30,16 @@ class UnitLoops:
         self._ends: dict[str, dict[str, Json]] = {}
 
     def resume(self, unit: str, stored: Mapping[str, Json]) -> None:
-        """Go on with a loop that a run of op-dbus before this one has stored."""
+        """Restore a restart loop from the properties that an earlier run stored."""
         if stored.get(LOOP):
             self._seen[unit] = deque([self._clock()] * _MANY, _MANY)
             self._shown[unit] = _states(stored)
 
     def lasting(self, unit: str, told: dict[str, Json]) -> tuple[dict[str, Json], float]:
-        """Return a unit's properties with states that last, and when to look again (0: no need).
+        """Return properties with a steady state, and seconds until the next read (0: none).
 
-        While a service is restarted again and again it waits for a restart all the time. It does
-        not any more where it is down for good, or was started by a job.
+        A service in a loop is shown as waiting for a restart. The loop ends when the service is
+        down for good or was started by a job.
         """
         # no number stands for none
         count, before = int(str(told.get("n_restarts", 0))), self._counts.get(unit)
@@ -57,7 +57,7 @@ class UnitLoops:
         return self._as_shown(unit, told)
 
     def forget(self, unit: str) -> None:
-        """Begin anew with a unit."""
+        """Drop the counts and states of a unit."""
         for known in (self._counts, self._seen, self._shown, self._ends):
             known.pop(unit, None)
 

@@ -1,6 +1,6 @@
-"""What a unit's files and its configuration name, read when somebody wants to know.
+"""Names in a unit's files and configuration, read on demand.
 
-Nothing of it is stored, and of the texts only paths, ports and users are taken.
+Nothing is stored; only names such as paths, ports and users are taken from the texts.
 """
 
 import os
@@ -48,7 +48,7 @@ async def mentioned(
 
 
 def of_fields(unit: str, fields: Mapping[str, Json]) -> Mentions:
-    """Return what the fields of a unit name."""
+    """Return the names in the fields of a unit."""
     command = str(fields.get("exec", ""))
     program = command.partition(" ")[0].rpartition("/")[2]
     named = [unit, program, *filter(None, [str(fields.get("package", ""))])]

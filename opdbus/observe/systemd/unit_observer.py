@@ -1,4 +1,4 @@
-"""All units: those that PID 1 has loaded, and the unit files that it has not."""
+"""Observer of all units: loaded units, and unit files that PID 1 has not loaded."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -44,7 +44,7 @@ class Options:
 
 
 async def observe(report: Report, options: Options = Options()) -> None:
-    """List all units, and follow them."""
+    """List all units and follow their changes until the connection is lost."""
     async with pid1.connected() as manager:
         units = _Units(manager, report, options)
         await units.begin()
@@ -52,7 +52,7 @@ async def observe(report: Report, options: Options = Options()) -> None:
 
 
 class _Units:
-    """Keeps the units of a host in a report.
+    """State of the observer, which keeps a report of the host's units up to date.
 
     Reading a unit loads it, and loading it sends a signal: two programs that answer each signal by
     reading would never end. So after a change, PID 1 is asked which of the names are loaded, and

@@ -1,4 +1,4 @@
-"""The properties of a unit: few of those that PID 1 has, under plain names."""
+"""Conversion of PID 1's properties of a unit to the fields of a state object."""
 
 import signal
 import time
@@ -61,10 +61,10 @@ _OFTEN: Final = {
 
 
 def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
-    """Return the properties of a loaded unit, from all that PID 1 has.
+    """Return the fields of a loaded unit from PID 1's properties.
 
-    A state of its file that was asked for later than PID 1 read it comes first. What is empty, or
-    not of the type that it should have, is left out.
+    `file_state`, if given, replaces PID 1's UnitFileState. Empty values and values of a wrong
+    type are left out.
     """
     told = {}
     for name, read in _FIELDS:
@@ -76,12 +76,12 @@ def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
 
 
 def of_file(path: str, state: str) -> dict[str, Json]:
-    """Return the properties of a unit file that is not loaded."""
+    """Return the fields of a unit file that is not loaded."""
     return {"fragment_path": path, "unit_file_state": state} | of_file_state(state)
 
 
 def of_file_state(state: str) -> dict[str, Json]:
-    """Return whether a unit is masked, and whether it is enabled where that is the question."""
+    """Return `masked`, and `enabled` unless the state is neither, such as `static`."""
     if not state:
         return {}
     told: dict[str, Json] = {"masked": state.startswith("masked")}
@@ -111,7 +111,7 @@ def newly_seen(before: Mapping[str, Json] | None, after: Mapping[str, Json]) -> 
 
 
 def differ(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:
-    """Return whether two states of a unit differ in more than what moves by itself."""
+    """Return whether two states differ in fields that are not volatile or of other units."""
     names = (before.keys() | after.keys()) - VOLATILE - _OF_OTHERS
     return any(before.get(name) != after.get(name) for name in names)
 

@@ -1,4 +1,4 @@
-"""What was told of each unit, and how it differs now: told to the report with its cause."""
+"""Reported properties of each unit, and the report of changes with their causes."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -22,7 +22,7 @@ Told = dict[str, Json]
 
 
 class UnitReport:
-    """Remembers what was told of each unit, without what the documents say, and tells the rest."""
+    """Last reported properties of each unit, without the facts from documents."""
 
     def __init__(self, report: Report, documents: UnitDocuments, causes: UnitCauses) -> None:
         self._report = report
@@ -39,18 +39,18 @@ class UnitReport:
         self.has_all = False
 
     async def resume(self) -> Mapping[str, Mapping[str, Json]]:
-        """Go on with what an earlier run has stored, and return that."""
+        """Load and return the properties that an earlier run stored."""
         stored = await self._report.stored(KIND)
         self._told = {name: self._documents.remember(name, stored[name]) for name in stored}
         return stored
 
     @property
     def names(self) -> AbstractSet[str]:
-        """The units that were told of."""
+        """Names of the reported units."""
         return self._told.keys()
 
     def last(self, name: str) -> Mapping[str, Json]:
-        """Return what was told of a unit last; nothing of one that was not told of."""
+        """Return a unit's last reported properties; empty for an unreported unit."""
         return self._told.get(name, {})
 
     def left_since(self, loaded: AbstractSet[str]) -> set[str]:
@@ -90,9 +90,9 @@ class UnitReport:
                 self._report.happened(KIND, name, why)
 
     def tell(self, name: str, properties: Told, cause: str = "") -> bool:
-        """Report how a unit is; return whether it is to be read again soon.
+        """Report a unit's properties; return whether to read it again soon.
 
-        A new unit that was started is first told as it came with its file.
+        A new unit that was started is first reported as unloaded, with its file as the cause.
         """
         before, is_in_parts = self._told.get(name), False
         if not self.is_quiet:
@@ -121,7 +121,7 @@ class UnitReport:
             self._report.happened(KIND, name, event)
 
     def left(self, name: str, cause: str) -> None:
-        """Report that a unit is gone."""
+        """Report the removal of a unit and drop its properties."""
         self._documents.forget(name)
         of_file = self.of_file(name, {})
         last = self._told.pop(name, None)

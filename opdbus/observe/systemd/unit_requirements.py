@@ -1,4 +1,4 @@
-"""All that a unit of any type requires, asked of PID 1 when somebody wants to know."""
+"""Query to PID 1 for the units that a unit of any type requires."""
 
 import asyncio
 from collections.abc import Collection

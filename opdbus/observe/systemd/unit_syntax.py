@@ -1,4 +1,4 @@
-"""Unit files as systemd.syntax(7) and systemd.unit(5) read them: lines, sections, specifiers."""
+"""Parser of unit files: lines, sections, specifiers (systemd.syntax(7), systemd.unit(5))."""
 
 import os
 import re
@@ -49,7 +49,7 @@ class Assignment(NamedTuple):
 
 
 def assignments(content: bytes) -> Iterator[Assignment]:
-    """Yield the assignments of a file, up to where systemd stops to read it."""
+    """Yield the assignments of a file, up to the error at which systemd stops."""
     section = ""
     for line in _logical_lines(content):
         if not _is_text(line):
@@ -143,7 +143,7 @@ def _value(letter: str, name: str, path: str) -> str:
 
 
 def _unescaped(name: str) -> str:
-    """Undo what systemd-escape(1) did; raises ValueError."""
+    """Reverse systemd-escape(1); raise ValueError for an invalid escape."""
     plain = name.replace("-", "/").encode()
     if plain.count(b"\\") != len(_ESCAPED.findall(plain)):
         raise ValueError(name)
