@@ -54,7 +54,7 @@ class Places:
 
     @property
     def has_dpkg(self) -> bool:
-        """True if dpkg manages packages; its status is empty where only the program is installed."""
+        """True if dpkg manages packages: with the program alone, its status is empty."""
         status = self.dpkg / "status"
         return status.is_file() and status.stat().st_size > 0
 
@@ -114,7 +114,7 @@ class Documents:
         return ""
 
     def _page(self, name: str, section: str) -> str:
-        """Return the beginning of an untranslated page, packed or plain; empty if it is unreadable."""
+        """Return the beginning of an untranslated page, packed or plain; empty if unreadable."""
         path = self._places.manuals / f"man{section[:1]}" / f"{name}.{section}"
         try:
             packed, _ = read_at_most(path.with_name(f"{path.name}.gz"), _MAX_PACKED_BYTES)

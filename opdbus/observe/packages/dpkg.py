@@ -186,7 +186,7 @@ class Owners:
         self._as_of = 0
 
     def find(self, paths: Collection[str]) -> dict[str, str]:
-        """Return the package that owns each path; paths without one are left out; raises OSError."""
+        """Return the owner of each path; paths without one are left out; raises OSError."""
         as_of = self._info.stat().st_mtime_ns
         if as_of != self._as_of or len(self._known) > MAX_OBJECTS:
             self._known, self._as_of = {}, as_of
