@@ -153,7 +153,7 @@ class WordIndex:
 
     @property
     def is_kept(self) -> bool:
-        """Whether `change` must be called: there is an index, or a build is running."""
+        """True if `change` must be called: an index exists, or a build is running."""
         return bool(self.lookup or self._meanwhile)
 
     async def change(self, gone: Sequence[int], rows: Sequence[Row]) -> None:

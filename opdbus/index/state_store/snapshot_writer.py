@@ -51,7 +51,7 @@ class SnapshotWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough has changed for a new snapshot."""
+        """True if enough objects have changed for a new snapshot."""
         return self._due.is_set()
 
     async def run(self) -> None:

@@ -109,7 +109,7 @@ class StateStore:
 
     @property
     def is_settled(self) -> bool:
-        """Whether migration and index building have ended, so that results are final."""
+        """True if migration and index building have ended, so that results are final."""
         return self.migrator.done.is_set() and self.derived.is_set()
 
     async def derive(self) -> None:

@@ -51,7 +51,7 @@ class FirstStage:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the configured level has a model that is slower than the static table."""
+        """True if the model of the configured level is slower than the static table."""
         return self._serving.config.vector_level in _SLOW
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Observer of packages: dpkg, rpm, runs of apt, and the documents that packages bring.
+"""Observer of packages: dpkg, rpm, runs of apt, and documents that packages install.
 
-Owns nothing but what it reads. Imports the core of observe.
+Reads files only and writes none. Imports the core of observe.
 """

@@ -1,4 +1,4 @@
-"""Descriptions from the host's own documents: packages, manual pages, names of ports."""
+"""Descriptions from the host's files: package owners and summaries, manual pages, port names."""
 
 import re
 import subprocess
@@ -15,10 +15,10 @@ from opdbus.observe.packages.dpkg import Owners, StatusFile
 from opdbus.observe.packages.manual_page import described
 from opdbus.platform.lines import C_SPACES, join_words, split_lines, strip_blanks
 
-# The NAME section is near the beginning of a page.
+# Enough to reach the NAME section, which is near the beginning of a page.
 _MAX_PAGE_BYTES: Final = 64 << 10
 _MAX_PACKED_BYTES: Final = 1 << 20
-# A page may be nothing but a reference to another one.
+# A page may consist of one `.so` reference to another page.
 _MAX_REFERENCES: Final = 3
 _REFERENCE = re.compile(r"(?:man:)?([^ \t\n/()\0]{1,100})\((\w{1,10})\)")
 _SOURCED = re.compile(r"\.so\s++(?:.*/)?([^\s/]+)\.(\w+?)(?:\.gz)?\s*", re.ASCII)
@@ -36,7 +36,7 @@ class Owner(NamedTuple):
 
 
 class Port(NamedTuple):
-    """What /etc/services calls a port, and its comment, which may be empty."""
+    """The name of a port in /etc/services, and its comment, which may be empty."""
 
     name: str
     comment: str
@@ -44,7 +44,7 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the documents are."""
+    """Locations of package databases, manual pages and the rpm program."""
 
     root: Path = Path("/")
     dpkg: Path = Path("/var/lib/dpkg")
@@ -54,20 +54,21 @@ class Places:
 
     @property
     def has_dpkg(self) -> bool:
-        """Whether packages are dpkg's: its status is empty where it is a mere program."""
+        """True if dpkg manages packages: with the program alone, its status is empty."""
         status = self.dpkg / "status"
         return status.is_file() and status.stat().st_size > 0
 
     @property
     def has_rpm(self) -> bool:
-        """Whether there is a database of rpm."""
+        """True if a database folder of rpm exists."""
         return any(folder.is_dir() for folder in self.rpm_databases)
 
 
 class Documents:
-    """Answers an observer from files; to be asked in a thread, and in one at a time.
+    """Lookup of package owners, summaries and manual pages in the host's files.
 
-    What does not exist or is broken has no answer; nothing is raised for it.
+    Call it on a worker thread, from one thread at a time. Missing or damaged files give empty
+    results; no error is raised.
     """
 
     def __init__(self, places: Places | None = None) -> None:
@@ -78,7 +79,7 @@ class Documents:
         self._as_of = 0
 
     def owners(self, paths: Collection[str]) -> dict[str, Owner]:
-        """Return the package of each path that belongs to one."""
+        """Return the package that owns each path; paths without an owner are left out."""
         try:
             if self._places.has_dpkg:
                 packages = self._owners.find(paths)
@@ -90,7 +91,7 @@ class Documents:
         return {}
 
     def summary(self, package: str) -> str:
-        """Return what a package of dpkg is, in one line; empty if that is not known."""
+        """Return the one-line description of a dpkg package; empty if it is unknown."""
         try:
             as_of = self._status.path.stat().st_mtime_ns
             if as_of != self._as_of:
@@ -101,7 +102,7 @@ class Documents:
         return self._summaries.get(package, "")
 
     def manual(self, page: str) -> str:
-        """Return what `sshd(8)` or `man:sshd(8)` says about itself in one line, or nothing."""
+        """Return the description of a page such as `sshd(8)` or `man:sshd(8)`; empty if unknown."""
         found = _REFERENCE.fullmatch(page)
         name, section = found.groups() if found else ("", "")
         for _ in range(_MAX_REFERENCES):
@@ -113,11 +114,11 @@ class Documents:
         return ""
 
     def _page(self, name: str, section: str) -> str:
-        """Return the beginning of a page; those of other languages are left alone."""
+        """Return the beginning of an untranslated page, packed or plain; empty if unreadable."""
         path = self._places.manuals / f"man{section[:1]}" / f"{name}.{section}"
         try:
             packed, _ = read_at_most(path.with_name(f"{path.name}.gz"), _MAX_PACKED_BYTES)
-            # 31: with gzip's header
+            # 31: expect the header of gzip
             content = zlib.decompressobj(31).decompress(packed, _MAX_PAGE_BYTES)
         except (OSError, ValueError, zlib.error):
             try:
@@ -130,7 +131,7 @@ class Documents:
 def ports(
     services: str, path: Path = Path("/etc/services"), skipped: Skipped | None = None
 ) -> dict[tuple[int, str], Port]:
-    """Return what the text of /etc/services calls (port, protocol); the first name counts."""
+    """Parse the text of /etc/services into a dict by (port, protocol); the first name counts."""
     found: dict[tuple[int, str], Port] = {}
     for number, row in enumerate(split_lines(services), 1):
         line = row.strip(C_SPACES)
@@ -143,24 +144,27 @@ def ports(
 
 
 def _rpm_owners(program: str, paths: Sequence[str]) -> Iterator[tuple[str, Owner]]:
-    """Ask rpm for many paths at once: it answers in order, one line or more for each."""
+    """Yield the owner of each path from one call of rpm, which prints a line or more for each.
+
+    If the number of lines does not match, the halves of the paths are queried separately.
+    """
     if not paths:
         return
     rows = _rpm_rows(program, paths[:_MAX_RPM_PATHS])
     if len(rows) == len(paths) or len(paths) == 1:
         for path, row in zip(paths, rows, strict=False):
-            if len(row) == len(_RPM_TAGS):  # without: a sentence that no package has it
+            if len(row) == len(_RPM_TAGS):  # otherwise the message that no package owns the file
                 name, summary = row
                 yield path, Owner(name, join_words(summary))
         return
-    # too many, or one that several packages have
+    # too many paths, or a path that several packages own
     half = len(paths) // 2
     yield from _rpm_owners(program, paths[:half])
     yield from _rpm_owners(program, paths[half:])
 
 
 def _rpm_rows(program: str, paths: Sequence[str]) -> list[list[str]]:
-    done = subprocess.run(  # noqa: S603 -- paths are arguments of their own, after `--`
+    done = subprocess.run(  # noqa: S603 -- paths are separate arguments, after `--`
         [program, "-qf", "--queryformat", rpm.query_format(_RPM_TAGS), "--", *paths],
         stdin=subprocess.DEVNULL,
         capture_output=True,

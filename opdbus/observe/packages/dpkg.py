@@ -15,16 +15,16 @@ from opdbus.observe.core.skipped import Skipped
 from opdbus.platform.lines import BLANKS
 from opdbus.state.object import digest
 
-# Far more than dpkg writes: 20,000 packages have 18 MB.
+# Far more than dpkg writes: 20,000 packages take 18 MB.
 MAX_STATUS_BYTES: Final = 32 << 20
-# Of one package: the longest of Debian 12 has 12 KB.
+# The longest paragraph of a package in Debian 12 has 12 KB.
 _MAX_PARAGRAPH_BYTES: Final = 256 << 10
 _MAX_LIST_BYTES: Final = 16 << 20
-# dpkg itself merges them into its status after 250.
+# dpkg merges its updates into the status file after 250.
 _MAX_UPDATES: Final = 1000
-# While dpkg writes, what is read may be torn.
+# Attempts to read a consistent status while dpkg writes.
 _TRIES: Final = 3
-# Of a field that is one line.
+# Bytes kept of a field's first line.
 _MAX_VALUE: Final = 1000
 _GONE: Final = "not-installed"
 _FIELDS: Final = frozenset(
@@ -35,18 +35,18 @@ _FIELD = re.compile(rb"^([A-Za-z][A-Za-z0-9-]{0,30}):[ \t]*((?:.*(?:\n[ \t].*)*)
 _CONFFILE = re.compile(
     rb"^ (/.*) ([0-9a-f]{32}(?: [a-z-]+)*|newconffile(?: [a-z-]+)*)$", re.MULTILINE
 )
-# A file, where in it a paragraph begins, and the paragraph.
+# A file, the offset of a paragraph in it, and the paragraph.
 _Paragraph: TypeAlias = tuple[Path, int, bytes]
 _OF_KEYS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
-# Folders that are links to those below /usr where it is merged.
+# Folders that are links to their namesakes below /usr on a host with merged /usr.
 _MERGED: Final = "bin sbin lib lib32 lib64 libx32 libo32".split()
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that dpkg knows: its fields, and its configuration files with what dpkg has noted.
+    """A package in dpkg's status: its fields, and its configuration files by path.
 
-    The note of a configuration file is its MD5 sum and flags, or a word instead of the sum.
+    The value of a configuration file is its MD5 sum with flags, or `newconffile` with flags.
     """
 
     name: str
@@ -55,34 +55,34 @@ class Package:
     status: str
     fields: Mapping[str, str]
     conffiles: Mapping[str, str] = field(default_factory=dict)
-    # the lines of its paragraph, from 0, that are not understood
+    # numbers, from 0, of the lines in its paragraph that could not be parsed
     odd: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:
-        """The first line of its description."""
+        """The first line of the package's description."""
         return self.fields.get("Description", "")
 
 
 class StatusFile:
-    """dpkg's status file; what has not changed in it is not parsed again.
+    """Reader of dpkg's status file that parses only changed paragraphs again.
 
-    Reading takes up to 0.1 s: to be done in a thread, and in one at a time.
+    Reading takes up to 0.1 s: call it on a worker thread, from one thread at a time.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # what was left out, and why; empty if nothing
+        # message about packages that were left out; empty if there are none
         self.limited = ""
         self.skipped = Skipped()
         self._parsed: dict[bytes, Package | None] = {}
 
     def read(self) -> list[Package]:
-        """Return packages that are installed or have left configuration behind; raises OSError."""
+        """Return packages that are installed or left configuration behind; raises OSError."""
         for _ in range(_TRIES):
             before, found = self.path.stat(), self._read()
             after = self.path.stat()
-            # what dpkg merged into the status meanwhile may have been in neither
+            # an update that dpkg merged during the reading may have been seen in neither file
             if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
                 break
         return found
@@ -94,7 +94,7 @@ class StatusFile:
             self._limit(f"more than {MAX_STATUS_BYTES >> 20} MiB")
         before, self._parsed = self._parsed, {}
         found: dict[tuple[str, str], Package] = {}
-        # how many lines are above a paragraph, counted as far as one is named
+        # number of lines before offset `counted`; counted only for lines that are reported
         above = counted = 0
         for path, start, paragraph in itertools.chain(self._paragraphs(content), self._updates()):
             key = digest(paragraph)
@@ -112,10 +112,10 @@ class StatusFile:
         return [package for package in found.values() if package.status != _GONE]
 
     def _updates(self) -> Iterator[_Paragraph]:
-        """Return the paragraphs that dpkg has noted since its run began, in order."""
+        """Yield the paragraphs that dpkg has not merged into its status yet, in order."""
         updates = sorted((self.path.parent / "updates").glob("[0-9]*"))
         for path in updates[:_MAX_UPDATES]:
-            with suppress(OSError):  # merged into the status meanwhile
+            with suppress(OSError):  # dpkg has merged it into the status
                 yield path, 0, read_at_most(path, _MAX_PARAGRAPH_BYTES)[0]
 
     def _paragraphs(self, content: bytes) -> Iterator[_Paragraph]:
@@ -138,7 +138,7 @@ class StatusFile:
 
 
 def parse(paragraph: bytes) -> Package | None:
-    """Parse the paragraph of one package; None if it is none."""
+    """Parse the paragraph of a package; return None if it lacks a name or a status."""
     found = {name: value for name, value in _FIELD.findall(paragraph) if name in _FIELDS}
     fields = {name.decode(): _line(value) for name, value in found.items()}
     wanted, _, status = fields.pop("Status", "").partition(" ")
@@ -152,7 +152,7 @@ def parse(paragraph: bytes) -> Package | None:
 
 
 def _odd(paragraph: bytes) -> Iterator[int]:
-    """Yield the numbers of lines that neither begin a field, nor go on with one."""
+    """Yield the numbers, from 0, of lines that neither begin nor continue a valid field."""
     key = b""
     for number, line in enumerate(paragraph.split(b"\n")):
         if line[:1] not in {b" ", b"\t", b""}:
@@ -173,10 +173,10 @@ def _conffiles(value: bytes) -> Iterator[tuple[str, str]]:
 
 
 class Owners:
-    """Which package a path belongs to, from dpkg's lists of files.
+    """Lookup of the package that owns a path, in dpkg's file lists.
 
-    All lists are scanned for the paths that are asked for, which takes 50 ms; answers are kept
-    until dpkg changes something.
+    A lookup of new paths scans all lists, which takes 50 ms. Results are cached until dpkg changes
+    its `info` folder.
     """
 
     def __init__(self, info: Path, root: Path) -> None:
@@ -186,7 +186,7 @@ class Owners:
         self._as_of = 0
 
     def find(self, paths: Collection[str]) -> dict[str, str]:
-        """Return the package of each path that belongs to one; raises OSError."""
+        """Return the owner of each path; paths without one are left out; raises OSError."""
         as_of = self._info.stat().st_mtime_ns
         if as_of != self._as_of or len(self._known) > MAX_OBJECTS:
             self._known, self._as_of = {}, as_of
@@ -206,7 +206,7 @@ class Owners:
         return {path: next(names, "") for path, names in found.items()}
 
     def _ways(self, path: str) -> list[str]:
-        """Return the paths under which dpkg may have it: /lib is /usr/lib where it is merged."""
+        """Return the spellings of a path in dpkg's lists: /lib is /usr/lib where /usr is merged."""
         top, _, rest = path.removeprefix("/usr").lstrip("/").partition("/")
         if self._is_merged and rest and top in _MERGED:
             return [f"/{top}/{rest}", f"/usr/{top}/{rest}"]

@@ -1,4 +1,4 @@
-"""The one-line description of a manual page, from its NAME section, in both macro packages."""
+"""Parser of a manual page's NAME section, in man or mdoc, for its one-line description."""
 
 import re
 from typing import Final
@@ -7,12 +7,12 @@ from opdbus.platform.lines import join_words, split_lines, split_words
 from opdbus.state.redact import redact_text
 
 MAX_DESCRIPTION: Final = 200
-# A NAME section that has more lines is none.
+# Lines that are read of a NAME section; its description is in the first few.
 _MAX_LINES: Final = 60
 
 _NAME_SECTION = re.compile(r"\.\s*S[Hh]\s+\"?name\"?\s*", re.IGNORECASE)
 _SECTION = re.compile(r"\.\s*S[HhSs]\b")
-# Macros whose arguments are text; the arguments of all others are not.
+# Macros whose arguments are text. Arguments of other macros are dropped.
 _TEXT_MACROS: Final = frozenset("B I BI BR IB IR RB RI SM SB Nm Xr Em Sy Dq Sq Pa Cm Ar Fl".split())
 _ESCAPED: Final = {
     r"\-": "-", r"\(hy": "-", r"\(em": " - ", r"\(en": "-", r"\(aq": "'", r"\(cq": "'",
@@ -25,13 +25,13 @@ _ESCAPE = re.compile(
     r"|[*nFgkmMVY](?:\[[^]]{0,80}\]|\(..|.)"
     r"|[hvwNXZbloDLSHAC]'[^']{0,80}'|\[[^]]{0,80}\]|\(..|\S| )"
 )
-# Between names and description: a dash that stands alone.
-_DASH = re.compile(r"\s(?:-{1,2}|[‐-―−])\s+")  # noqa: RUF001 -- all kinds of dashes are meant
+# The dash, with blanks on both sides, between names and description.
+_DASH = re.compile(r"\s(?:-{1,2}|[‐-―−])\s+")  # noqa: RUF001 -- matches all kinds of dashes
 _CODE_POINT = re.compile(r"\\\[u([0-9A-F]{4,6})\]")
 
 
 def described(page: str) -> str:
-    """Return what a page of man or mdoc says about itself in one line; empty if it does not."""
+    """Return the one-line description in a man or mdoc page; empty if it has none."""
     lines = iter(split_lines(page))
     if not any(_NAME_SECTION.fullmatch(line) for line in lines):
         return ""
@@ -55,7 +55,7 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def _text(line: str) -> str:
-    """Return the text of a line: without comments, and without macros that have none."""
+    """Return the text of a line, without its comment; empty for macros without text."""
     line = line.partition('\\"')[0]
     if not line.startswith((".", "'")):
         return line
@@ -75,5 +75,5 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _tidy(text: str) -> str:
-    # before: without its quotes, or cut in the middle, a secret may look harmless
+    # redact first: a secret may not be recognized once its quotes are removed or it is cut
     return join_words(redact_text(text).replace('"', ""))[:MAX_DESCRIPTION]
