@@ -24,7 +24,7 @@ Reported: TypeAlias = Mapping[str, State]
 
 
 class Batch(NamedTuple):
-    """What was reported since the last batch, by kind, and the kinds that were listed.
+    """Reports since the last batch, by kind, and the kinds that were listed.
 
     `is_all` says that there are no other kinds. `whys` has the causes that were given, and how many
     states were replaced by later ones; of these, `firsts` has the first. `events` are what happened

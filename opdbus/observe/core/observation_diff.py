@@ -63,7 +63,7 @@ class ObservationDiff:
 
     @property
     def left_out(self) -> str:
-        """Which objects are not stored, and why; empty if all are."""
+        """The objects that are not stored, and the reasons; empty if there are none."""
         if not self._refused:
             return ""
         which = "an object was" if len(self._refused) == 1 else f"{len(self._refused)} objects were"

@@ -182,7 +182,7 @@ class Report:
 
     @property
     def skipped(self) -> str:
-        """What was not understood in all parts, by file and line; empty if all was."""
+        """Lines that no part understood, by file and line; empty if there are none."""
         found = Skipped()
         for skipped in self._skipped.values():
             found.include(skipped)
@@ -190,7 +190,7 @@ class Report:
 
     @property
     def left_out(self) -> str:
-        """What was not taken, and why; empty if all was."""
+        """The objects that were not taken, and the reasons; empty if there are none."""
         return "; ".join(dict.fromkeys(self._left_out.values()))
 
     def __len__(self) -> int:

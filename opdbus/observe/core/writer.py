@@ -58,7 +58,7 @@ class Writer:
 
     @property
     def left_out(self) -> str:
-        """Which objects are not stored, and why; empty if all are."""
+        """The objects that are not stored, and the reasons; empty if there are none."""
         return self._sightings.left_out
 
     async def run(self) -> None:

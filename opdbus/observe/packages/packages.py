@@ -41,7 +41,7 @@ class _Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Where packages are looked for."""
+    """Observer of packages, and the folders it reads."""
 
     places: Places = field(default_factory=Places)
     # which packages were installed as dependencies only

@@ -16,7 +16,7 @@ Key = tuple[int, str]
 
 
 class ServiceNames:
-    """What /etc/services says of ports; it is read again only for a port that is new."""
+    """Names of ports from /etc/services, read again only for a new port."""
 
     def __init__(self, file: Path = Path("/etc/services")) -> None:
         self._file = file

@@ -51,7 +51,7 @@ class _Job:
 
     @property
     def type(self) -> str:
-        """What it did so far: PID 1 itself calls a restart a start once its unit has stopped."""
+        """The type of the job: PID 1 calls a restart a start once its unit has stopped."""
         seen = _did(self.before, self.after)
         return RESTART if RESTART in {seen, self.asked} else self.asked or seen
 
@@ -62,12 +62,12 @@ class _Job:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the unit waited for it to be started again."""
+        """True if the unit was waiting for its automatic restart."""
         return self.before.sub_state.startswith(_WAITS)
 
     @property
     def span(self) -> "_Span":
-        """When it did what it did so far."""
+        """The times of the changes that the job made so far."""
         return _Span(self.before.changed, self.after.began, self.after.changed)
 
 
@@ -112,7 +112,10 @@ class UnitJobs:
         self._triggered: dict[str, int] = {}
 
     def changed(self, unit: str, properties: Plain) -> None:
-        """Update a unit's state and job from a PropertiesChanged signal of PID 1."""
+        """Update a unit's state and job from a PropertiesChanged signal of PID 1.
+
+        The signal has all properties that `_state` reads.
+        """
         with suppress(*ODD):
             after, number = _state(properties), int(properties["Job"][0])
             job = self._working.get(unit)
