@@ -70,6 +70,8 @@ def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> 
 
     with daemons(PRECISION="auto", EXECUTION_PROVIDER=ONNXRUNTIME) as daemon:
         ask(daemon, first)
+        # logged once unused vectors are pruned, which is after all have theirs
+        daemon.wait_for_log("vectorized .*computed=[1-9]")
         assert daemon.stop() == 0
         (kept,) = (daemon.state_dir / "gates").glob("*.json")
         report = json.loads(kept.read_text())
