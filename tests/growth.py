@@ -71,7 +71,11 @@ def growth(work: Callable[[str], object], text: Text, sizes: Iterable[int] = SIZ
                 before = min(_seconds(work, text.of(small)) for _ in range(_RUNS))
                 spent = min(spent, *(_seconds(work, text.of(large)) for _ in range(_RUNS)))
             if spent > _TINY_SECONDS:
-                worst = max(worst, spent / before)
+                found = spent / before
+                if found > MOST and spent < _LONG_SECONDS:
+                    # a pattern with a bounded window grows faster until the text fills the window
+                    found = min(found, _seconds(work, text.of(4 * large)) / spent)
+                worst = max(worst, found)
             if worst > MOST:
                 break
         before = spent

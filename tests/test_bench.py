@@ -67,7 +67,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.fixture
 def place(tmp_path: Path) -> Workspace:
     """Give a place without any peers' environments."""
-    return Workspace(tmp_path / "venvs", tmp_path, dict(os.environ), limit=30)
+    return Workspace(tmp_path / "venvs", tmp_path, dict(os.environ), limit=300)
 
 
 def load(process: Process, **options: str) -> dict[str, object]:

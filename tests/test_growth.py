@@ -256,4 +256,5 @@ def test_objects_of_one_name_take_as_long_as_others(together: int) -> None:
             catalogue.remove([entry])
         assert not catalogue.named("eth0")
 
-    assert growth(work, Text("", "a", ""), (250, 1000, 4000)) < MOST
+    # of thousands of arrays the caches hold less: still far from the 16 times of a square
+    assert growth(work, Text("", "a", ""), (250, 1000, 4000)) < 10

@@ -250,8 +250,8 @@ _MORE = r"[^\n;|&]{0,200}?\s"
 _ARGUMENTS: Final = (
     ("identified ", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
      r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
-    ("htpasswd ", rf"htpasswd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
-    ("mosquitto_passwd ", rf"mosquitto_passwd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
+    ("htpasswd ", rf"htpasswd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
+    ("mosquitto_passwd ", rf"mosquitto_passwd(?=(?:\s+-\S++)*?\s+-\w*b){_OPTIONS}\s+\S+\s+\S+"),
     ("mysqladmin ", rf"mysqladmin{_MORE}password"),
     ("ipmitool ", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
     ("racadm ", rf"racadm{_MORE}\S*[Pp]assword"),
