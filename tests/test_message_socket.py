@@ -174,12 +174,16 @@ def test_files_that_are_lost_are_nobodys() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         await end.has(3)
         contents = [[os.pread(f.fileno(), 9, 0) for f in frame.descriptors] for frame in end.frames]
-        assert contents[0] == [b"00", b"01"]
-        assert contents[1] == []
-        assert [frame.lost_files for frame in end.frames][:2] == [False, True]
-        assert contents[2] in ([], [b"20", b"21"])
+        whole = [[b"00", b"01"], [b"10", b"11"], [b"20", b"21"]]
+        assert all(files in ([], expected) for files, expected in zip(contents, whole, strict=True))
+        lost.append([frame.lost_files for frame in end.frames][:2] == [False, True])
+        assert lost[-1] == (contents[:2] == [whole[0], []])
 
-    run(work)
+    lost: list[bool] = []
+    # a thread of another test may close files meanwhile, and so make room
+    while len(lost) < 5 and not any(lost):
+        run(work)
+    assert any(lost)
 
 
 def test_a_header_that_cannot_be_read_costs_its_message() -> None:
