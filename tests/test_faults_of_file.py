@@ -140,12 +140,12 @@ def test_a_growing_file_is_taken_in_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_large_file_does_not_stop_the_loop(tmp_path: Path) -> None:
-    """Serve others while tens of MiB are parsed: far less than a watchdog's patience passes.
+    """Serve others while 15 MiB are parsed: far less than a watchdog's patience passes.
 
     In time of this process, which stands still while another one has the processor.
     """
-    many = {f"u{n}": {"description": "mail " * 100} for n in range(40_000)}
-    text = json.dumps({"version": 1, "plugins": {"p": {"units": many, "flat": [1] * 2_000_000}}})
+    many = {f"u{n}": {"description": "mail " * 100} for n in range(20_000)}
+    text = json.dumps({"version": 1, "plugins": {"p": {"units": many, "flat": [1] * 1_000_000}}})
     longest = 0.0
 
     async def tick() -> None:
@@ -163,6 +163,6 @@ def test_a_large_file_does_not_stop_the_loop(tmp_path: Path) -> None:
         replace(house.declared.path, text[:-1])
         await house.until(lambda: "in the middle" in house.declared.last_error)
         ticking.cancel()
-        assert longest < 5.0
+        assert longest < 2.5
 
     run(tmp_path, work)
