@@ -20,6 +20,7 @@ from docs_parts import (
     modules,
     observers,
     pipeline,
+    plan,
     precisions,
     questions,
 )
@@ -83,7 +84,7 @@ PARTS = {
 
 
 def generated() -> dict[Path, str]:
-    """Give each file with its generated parts as they must be; every part is in one file."""
+    """Return each file with its generated parts, each of which is in one file, and the picture."""
     left = set(PARTS)
 
     def part(match: re.Match[str]) -> str:
@@ -94,7 +95,7 @@ def generated() -> dict[Path, str]:
     texts = {path: pattern.sub(part, path.read_text(encoding="utf-8")) for path in FILES}
     if left:
         raise ValueError(f"no file has the parts {', '.join(sorted(left))}")
-    return texts
+    return texts | {plan.FILE: plan.plan()}
 
 
 if __name__ == "__main__":

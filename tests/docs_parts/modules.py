@@ -39,11 +39,11 @@ def _parts(room: Path) -> Iterable[str]:
 
 
 def _row(path: Path) -> tuple[str, str]:
-    return f"[`{_name(path)}`]({_link(path)})", _first_line(path)
+    return f"[`{_name(path)}`]({_link(path)})", first_line(path)
 
 
 def _line(path: Path) -> str:
-    return f"- [`{path.name}`]({_link(path)}): {_first_line(path)}"
+    return f"- [`{path.name}`]({_link(path)}): {first_line(path)}"
 
 
 def _name(path: Path) -> str:
@@ -54,7 +54,8 @@ def _link(path: Path) -> str:
     return f"../{path.relative_to(ROOT).as_posix()}"
 
 
-def _first_line(path: Path) -> str:
+def first_line(path: Path) -> str:
+    """Return the first line of the docstring of a module or package."""
     file = path / "__init__.py" if path.is_dir() else path
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0]
