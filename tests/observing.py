@@ -169,7 +169,7 @@ async def observed(
     """Run observers on a memory in a folder."""
     async with StateStore(folder / "memory.db") as memory:
         supervisor = Supervisor(observers, memory, RETRIES, changes)
-        memory.notify = supervisor.hear
+        memory.notify = supervisor.on_event
         task = asyncio.create_task(supervisor.run())
         try:
             yield Host(memory, supervisor)

@@ -15,8 +15,7 @@ from running import PATIENCE_SECONDS, Caller, Running, calling, read_lines, stat
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
-from opdbus.publishers.containers import main
-from opdbus.publishers.engines import ENGINES
+from opdbus.publishers.containers import ENGINES, main
 
 WEB = {
     "Id": "0123456789abcdef",

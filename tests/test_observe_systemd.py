@@ -347,7 +347,7 @@ def test_all_lines_of_documentation_count(tmp_path: Path) -> None:
     """A unit file may name its documents in several lines, as systemd reads them."""
     text = "[Unit]\nDocumentation=man:b(8)\nDocumentation=man:a(5) man:c(5)\n"
     (tmp_path / "many.service").write_text(text)
-    (told,) = unit_files.described(["many.service"], [str(tmp_path)]).values()
+    (told,) = unit_files.describe_units(["many.service"], [str(tmp_path)]).values()
     assert told["documentation"] == ["man:a(5)", "man:b(8)", "man:c(5)"]
 
 

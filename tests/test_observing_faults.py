@@ -187,7 +187,7 @@ def test_reports_that_cannot_be_written_have_a_bound() -> None:
     report = Report()
     for n in range(MAX_OBJECTS):
         report.gone("lamp", str(n))
-    assert not report.take().objects()
+    assert not report.take().kinds
     with pytest.raises(LostSource):
         _flicker(report)
 

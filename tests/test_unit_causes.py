@@ -508,10 +508,10 @@ async def test_documents_that_are_late(
     tmp_path: Path, system_bus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of a new unit only later is shown, is no change of it, and takes no job."""
-    is_free, found = threading.Event(), unit_documents._found
+    is_free, found = threading.Event(), unit_documents.find_facts
     monkeypatch.setattr(unit_documents, "_SOON_SECONDS", 0.0)
     monkeypatch.setattr(
-        unit_documents, "_found", lambda *units: is_free.wait(PATIENCE_SECONDS) and found(*units)
+        unit_documents, "find_facts", lambda *args: is_free.wait(PATIENCE_SECONDS) and found(*args)
     )
     is_free.set()
     async with watched(system_bus, tmp_path) as (fake, host):

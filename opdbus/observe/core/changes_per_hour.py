@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from opdbus.observe.core.batch import Key
+from opdbus.observe.core.report import Key
 from opdbus.platform import name_lists
 from opdbus.state.redact import redact_text
 
