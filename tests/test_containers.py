@@ -146,7 +146,7 @@ def test_containers_are_published(daemon: Running, tmp_path: Path, name: str) ->
             await until(caller, lambda found: not found)
 
     run()
-    assert set(engine.asked) == {f"GET {known.listed}", f"GET {known.events}"}
+    assert set(engine.asked) == {f"GET {known.listing}", f"GET {known.events}"}
     assert "hunter2-secret" not in daemon.logs()
 
 
