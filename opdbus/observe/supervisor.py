@@ -18,10 +18,10 @@ from opdbus.history.change import Why
 from opdbus.index.state_store.events import Changed, Event
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe import selection
-from opdbus.observe.core.causes import Causes
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
+from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
-from opdbus.observe.core.writer import Writer
+from opdbus.observe.core.report_writer import Writer
 from opdbus.platform import lines
 from opdbus.platform.tasks import at_most, pauses, until_first_ends
 from opdbus.state.object import LIVE, SETTINGS, Json

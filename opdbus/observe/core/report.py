@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.history import jobs
 from opdbus.history.change import Why
-from opdbus.observe.core.causes import Causes
+from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.skipped import Skipped
 from opdbus.state.flatten import bounded
 from opdbus.state.object import LIVE, Identity, Json

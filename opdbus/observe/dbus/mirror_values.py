@@ -39,7 +39,7 @@ def value_of(variant: Variant) -> Value:
         return [Reference(path) for path in value]
     if "h" in signature:
         raise ValueError("an open file")
-    return _plain(value)
+    return _to_json(value)
 
 
 def references(values: Iterable[Value]) -> set[str]:
@@ -74,19 +74,19 @@ def field_name(name: str) -> str:
     return name.lower() if _PLURAL.fullmatch(name) else "_".join(split(name)) or name
 
 
-def _plain(value: Any) -> Json:  # noqa: ANN401 -- whatever D-Bus carries
+def _to_json(value: Any) -> Json:  # noqa: ANN401 -- whatever D-Bus carries
     if isinstance(value, Variant):
-        return _plain(value.value)
+        return _to_json(value.value)
     if isinstance(value, bytes):
-        return _text(value)
+        return _decode_bytes(value)
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     return value
 
 
-def _text(data: bytes) -> str:
+def _decode_bytes(data: bytes) -> str:
     """Return bytes as text if they are a path or short text; else in hexadecimal or as a digest."""
     text = data.removesuffix(b"\0")
     most = _MAX_TEXT if text != data else _MAX_HEX

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from opdbus.observe.core.causes import FOLLOWS_SECONDS
 from opdbus.observe.core.file_reading import in_thread
 from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.netlink import DIAG, Channel, Message, Refused, attributes, number
+from opdbus.observe.core.recent_causes import FOLLOWS_SECONDS
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.core.system_bus import BURST_SECONDS

@@ -7,7 +7,7 @@ from typing import Final
 
 from opdbus.history import jobs
 from opdbus.history.change import Why
-from opdbus.observe.core.causes import Causes
+from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.system_bus import Signal
 from opdbus.observe.systemd import pid1
 from opdbus.observe.systemd.pid1 import Pid1

@@ -322,7 +322,7 @@ class _Units:
                 due = max(now + options.files_after, self._files_listed_at + options.files_every)
                 self._files_at = min(self._files_at, due)
         if unit_files.is_unit(name):
-            self._pace.changed(name)
+            self._pace.queue(name)
 
     def _take_signals(self) -> None:
         """Process the signals that PID 1 sent before its last answer: they may explain it."""
@@ -393,7 +393,7 @@ class _Units:
         """Return the fields of a loaded unit; nothing if it is to be read later."""
         name, is_quiet = unit.name, self.reported.is_quiet
         if self.reported.is_new(name):
-            self._pace.changed(name, BURST_SECONDS)
+            self._pace.queue(name, BURST_SECONDS)
             return {}
         values = await self._pid1.unit_properties(unit)
         self._take_signals()
@@ -415,7 +415,7 @@ class _Units:
         fields = unit_properties.of_unit(values, self._states.get(name, ""))
         steady, again_in = self._loops.steady(name, fields)
         if again_in:
-            self._pace.changed(name, again_in)
+            self._pace.queue(name, again_in)
         return steady
 
     def _must_wait(self, name: str, cause: str, seconds: float = _WAIT_SECONDS) -> bool:
@@ -423,7 +423,7 @@ class _Units:
         until, _ = self._waited_for.setdefault(name, (self._clock() + seconds, cause))
         wait = until - self._clock()
         if wait > 0:
-            self._pace.changed(name, wait)
+            self._pace.queue(name, wait)
         return wait > 0
 
     def _pop_waited_cause(self, name: str, cause: str) -> str:
@@ -491,7 +491,7 @@ class _Units:
 
     def _put(self, name: str, fields: Fields, cause: str) -> None:
         if self.reported.put(name, fields, cause):
-            self._pace.changed(name)
+            self._pace.queue(name)
 
 
 def _files(fields: Fields) -> set[str]:

@@ -44,7 +44,7 @@ class _Run(NamedTuple):
     """A run of a package manager, with its start and end in seconds since 1970."""
 
     cause: str
-    begun: float
+    began: float
     ended: float = math.inf
 
 
@@ -87,10 +87,10 @@ class Causes:
             self._units = {name: each for name, each in self._units.items() if max(each).at > since}
         self._units[unit] = changes
 
-    def run_begins(self, cause: str, begun: float) -> None:
-        """Note a package run that began at `begun`, in seconds since 1970; end the one before."""
-        self.run_ended(begun)
-        self._runs.append(_Run(cause, begun))
+    def run_begins(self, cause: str, began: float) -> None:
+        """Note a package run that began at `began`, in seconds since 1970; end the one before."""
+        self.run_ended(began)
+        self._runs.append(_Run(cause, began))
         self._no_run.clear()
 
     def run_ended(self, ended: float) -> None:
@@ -109,7 +109,7 @@ class Causes:
         if not at + _COARSE_SECONDS < self._looked_at <= now:
             self._looked_at = now
             self.look_for_runs()
-        runs = (run.cause for run in reversed(self._runs) if run.begun <= at <= run.ended)
+        runs = (run.cause for run in reversed(self._runs) if run.began <= at <= run.ended)
         return next(runs, "")
 
     async def run_over(self) -> None:
