@@ -43,9 +43,9 @@ async def test_what_was_too_large_is_back_once_it_is_not(tmp_path: Path) -> None
     source = Source()
     async with observed(tmp_path, source.observer) as host:
         await host.until_shown("house/lamp/desk", colour="red")
-        source.change(desk={"colour": "x" * (300 << 10)})
-        await host.until(lambda: not host.names)
-        assert "left out" in host.status.detail
+        source.change(desk={"colour": "x" * (300 << 10)}, hall={})
+        await host.until(lambda: host.names == {"house/lamp/hall"})
+        assert "desk" in host.status.detail
         source.change(desk={"colour": "blue"})
         await host.until_shown("house/lamp/desk", colour="blue")
         assert host.status.detail == ""

@@ -61,11 +61,46 @@ def test_a_job_is_known_by_what_its_unit_did(type_: str) -> None:
     assert jobs.take(UNIT) == Work()
 
 
-def test_a_restart_of_which_only_the_end_is_heard() -> None:
-    """Signals that PID 1 merged still say that the unit began anew, from how it was before."""
-    jobs = heard(RUNS, told("active", 7, began=LATER, ended=NOW))
-    jobs.end_job(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7 restart", 1)
+FAILED = told("failed", 7, ended=NOW)
+STOPS_LATER = [
+    {**signal, "Job": [8, "/"], "InactiveExitTimestampMonotonic": LATER} for signal in LIVES["stop"]
+]
+# Signals of a unit and numbers of jobs that end, and what is taken after them.
+SEQUENCES: dict[str, tuple[list[Any], Work]] = {
+    "a restart that began after a stop is known by its last signal": (
+        [RUNS, told("active", 7, began=LATER, ended=NOW), 7],
+        Work("job:7 restart", 1),
+    ),
+    "a job that was cancelled or waited in vain is no event": (
+        [RUNS, told("active", 7), 7],
+        Work("job:7", 0),
+    ),
+    "a unit that does not run and only changes its time was to be started": (
+        [FAILED, {**FAILED, "StateChangeTimestampMonotonic": LATER}, 7],
+        Work("job:7 start", 1),
+    ),
+    "of jobs that follow each other, the last is the cause and counts the others": (
+        [*LIVES["restart"], 7, *STOPS_LATER, 8],
+        Work("job:8 stop, after 1 restart", 2),
+    ),
+    "of a job whose signals were lost, only the number is known": (
+        [*LIVES["start"], 9],
+        Work("job:9", 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("about", SEQUENCES)
+def test_what_jobs_did(about: str) -> None:
+    """Jobs of a unit are known by its signals, and each that did something counts once."""
+    steps, work = SEQUENCES[about]
+    jobs = UnitJobs()
+    for step in steps:
+        if isinstance(step, int):
+            jobs.end_job(step, UNIT)
+        else:
+            jobs.update(UNIT, step)
+    assert jobs.take(UNIT) == work
 
 
 def test_pid1_knows_what_a_job_will_do() -> None:
@@ -85,29 +120,12 @@ def test_pid1_calls_a_restart_a_start_in_the_end() -> None:
     assert jobs.take(UNIT).cause == "job:7 restart"
 
 
-def test_a_job_that_did_nothing_is_none() -> None:
-    """A job that was cancelled, or waited in vain, changed nothing and is no event."""
-    jobs = heard(RUNS, told("active", 7))
-    jobs.end_job(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7", 0)
-
-
 def test_a_change_that_was_told_is_no_event() -> None:
     """What was told while the job worked is not told again when the job ends."""
     jobs = heard(*LIVES["start"])
     jobs.mark_reported(UNIT)
     jobs.end_job(7, UNIT)
     assert jobs.take(UNIT) == Work("job:7 start", 0)
-
-
-def test_several_jobs_are_counted() -> None:
-    """Of jobs that follow each other fast, the last is the cause, and others are counted in it."""
-    jobs = heard(*LIVES["restart"])
-    jobs.end_job(7, UNIT)
-    for signal in LIVES["stop"]:
-        jobs.update(UNIT, {**signal, "Job": [8, "/"], "InactiveExitTimestampMonotonic": LATER})
-    jobs.end_job(8, UNIT)
-    assert jobs.take(UNIT) == Work("job:8 stop, after 1 restart", 2)
 
 
 def test_a_start_after_an_exit() -> None:
@@ -137,14 +155,6 @@ def test_what_follows_what_was_read_is_no_cause_of_it() -> None:
     assert jobs.take(UNIT) == Work()
     jobs.set_read(UNIT, changed_at(LATER))
     assert jobs.take(UNIT) == Work("job:8 start", 1)
-
-
-def test_a_start_that_is_refused_is_no_reload() -> None:
-    """A unit that does not run and changes no more than its time was to be started."""
-    failed = told("failed", 7, ended=NOW)
-    jobs = heard(failed, {**failed, "StateChangeTimestampMonotonic": LATER})
-    jobs.end_job(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7 start", 1)
 
 
 @pytest.mark.parametrize("kind", ["timer", "path", "socket"])
@@ -186,15 +196,6 @@ def test_a_connection_is_started_by_its_socket() -> None:
     for signal in LIVES["start"]:
         jobs.update("web@1.service", signal)
     assert jobs.take("web@1.service", ["web.socket"]).cause == "job:7 start by web.socket"
-
-
-def test_jobs_of_which_the_beginning_was_not_heard() -> None:
-    """Give the number alone of a job whose signals were lost, and of one of another unit."""
-    jobs = heard(*LIVES["start"])
-    jobs.end_job(9, UNIT)
-    jobs.end_job(3, "other.service")
-    assert jobs.take(UNIT) == Work("job:9", 0)
-    assert jobs.take("other.service") == Work("job:3", 0)
 
 
 def test_a_unit_that_was_unloaded_begins_anew() -> None:
