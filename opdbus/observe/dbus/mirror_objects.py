@@ -1,22 +1,25 @@
 """The objects of a mirrored D-Bus service, kept current by its signals, with unique names."""
 
+import hashlib
 import marshal
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from opdbus.bus.transport.library import Variant
 from opdbus.observe.core.report import MAX_OBJECTS, Key
 from opdbus.observe.core.system_bus import Signal
 from opdbus.observe.dbus.mirror_table import MAIN, NAMED_BY_PATH, NAMING, NOT_MIRRORED
-from opdbus.observe.dbus.mirror_values import Value, field_name, references, resolved, value_of
+from opdbus.state.fields import split
 from opdbus.state.object import Json
 from opdbus.state.publish import MAX_BYTES
+from opdbus.state.redact import redact_text
 
 STANDARD: Final = "org.freedesktop.DBus."
 _ADDED: Final = f"{STANDARD}ObjectManager", "InterfacesAdded", "oa{sa{sv}}"
@@ -29,7 +32,24 @@ _MAX_ALL_BYTES: Final = 32 << 20
 _MAX_NAME: Final = 512
 # The version of an interface: the kind of BlueZ's Device1 is `device`.
 _VERSION: Final = re.compile("(?:_|(?<![0-9_]))[0-9]+$")
+# Byte strings longer than this that are not a path are shown as a digest.
+_MAX_HEX: Final = 64
+# PATH_MAX of Linux.
+_MAX_TEXT: Final = 4096
+_MAX_FIELD: Final = 255
+# Acronyms in the plural, such as IDs and UUIDs, are one word.
+_PLURAL: Final = re.compile("[A-Z]+s")
 _EMPTY: Final[tuple[Json, ...]] = ("", [], {}, None)
+
+
+class _Reference(str):
+    """The path of another object."""
+
+    __slots__ = ()
+
+
+# The value of a property, or the path or paths that it refers to.
+Value: TypeAlias = Json | _Reference | list[_Reference]
 
 
 @dataclass(slots=True)
@@ -120,7 +140,7 @@ class MirroredObjects:
         new: dict[str, Value] = {}
         for name, variant in islice(values.items(), _MAX_PROPERTIES):
             with suppress(ValueError):
-                new[name] = value_of(variant)
+                new[name] = _to_value(variant)
         replaced = before if is_all else before.keys() & new.keys()
         more = sum(map(_size, new.values())) - sum(_size(before[name]) for name in replaced)
         held.interfaces[interface] = new if is_all else {**before, **new}
@@ -184,7 +204,7 @@ class MirroredObjects:
     def _update_references(self, path: str, held: _Object) -> None:
         """Update the references of an object: it changes when an object it refers to is renamed."""
         values = (values.values() for values in held.interfaces.values())
-        found = frozenset(references(chain.from_iterable(values)))
+        found = frozenset(_references(chain.from_iterable(values)))
         for gone in held.referred - found:
             self._referring[gone].discard(path)
             if not self._referring[gone]:
@@ -208,11 +228,11 @@ class MirroredObjects:
         found: dict[str, Json] = {"object_path": path}
         for interface in (main, *sorted(held.interfaces.keys() - {main})):
             for name, value in held.interfaces[interface].items():
-                shown = field_name(name)
+                shown = _field_name(name)
                 if shown in found:
                     short, of_main = self._names.short(interface), self._names.short(main)
-                    shown = f"{field_name(short.removeprefix(f'{of_main}.'))}_{shown}"
-                found[shown] = resolved(value, self._names.at)
+                    shown = f"{_field_name(short.removeprefix(f'{of_main}.'))}_{shown}"
+                found[shown] = _resolve(value, self._names.at)
         properties = {name: value for name, value in found.items() if value not in _EMPTY}
         if is_new or properties != held.reported:
             held.reported = properties
@@ -241,7 +261,7 @@ class _Names:
         if not interfaces:
             return None
         main = self.main(interfaces)
-        kind = _VERSION.sub("", field_name(self.short(main)))
+        kind = _VERSION.sub("", _field_name(self.short(main)))
         if (self._plugin, kind) in NOT_MIRRORED:
             return None
         name = ""
@@ -274,5 +294,74 @@ class _Names:
 
 def _size(value: Value) -> int:
     """Return the approximate size of a value in bytes."""
-    # marshal rejects subclasses of str, such as Reference
-    return sum(map(len, found)) if (found := references([value])) else len(marshal.dumps(value))
+    # marshal rejects subclasses of str, such as _Reference
+    return sum(map(len, found)) if (found := _references([value])) else len(marshal.dumps(value))
+
+
+def _to_value(variant: Variant) -> Value:
+    """Return the value of a property; raises ValueError for file descriptors."""
+    signature, value = variant.signature, variant.value
+    if signature == "o":
+        return _Reference(value)
+    if signature == "ao":
+        return [_Reference(path) for path in value]
+    if "h" in signature:
+        raise ValueError("an open file")
+    return _to_json(value)
+
+
+def _references(values: Iterable[Value]) -> set[str]:
+    """Return the paths that values refer to."""
+    found: set[str] = set()
+    for value in values:
+        if type(value) is _Reference:
+            found.add(value)
+        elif type(value) is list and value and type(value[0]) is _Reference:
+            found.update(value)
+    return found
+
+
+def _resolve(value: Value, name_at: Callable[[str], str]) -> Json:
+    """Return a value with references replaced by names; a reference to "/" is empty."""
+    if type(value) is _Reference:
+        return name_at(str(value)) if value != "/" else ""
+    if type(value) is list and value and type(value[0]) is _Reference:
+        return [name_at(str(path)) for path in value]
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _field_name(name: str) -> str:
+    """Return a D-Bus property name in snake case: IdLabel becomes id_label.
+
+    Secrets are redacted first, since they would not be recognised in lower case.
+    """
+    clean = redact_text(name[:_MAX_FIELD])
+    if clean != name or not name.replace(".", "_").isidentifier():
+        return clean or "?"
+    return name.lower() if _PLURAL.fullmatch(name) else "_".join(split(name)) or name
+
+
+def _to_json(value: Any) -> Json:  # noqa: ANN401 -- whatever D-Bus carries
+    if isinstance(value, Variant):
+        return _to_json(value.value)
+    if isinstance(value, bytes):
+        return _decode_bytes(value)
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    return value
+
+
+def _decode_bytes(data: bytes) -> str:
+    """Return bytes as text if they are a path or short text; else in hexadecimal or as a digest."""
+    text = data.removesuffix(b"\0")
+    most = _MAX_TEXT if text != data else _MAX_HEX
+    if len(text) <= most and b"\0" not in text:
+        shown = text.decode(errors="backslashreplace")
+        if text != data or (shown.isprintable() and "\\x" not in shown):
+            return shown
+    if len(data) <= _MAX_HEX:
+        return data.hex()
+    return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()[:32]}"
