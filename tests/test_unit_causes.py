@@ -55,11 +55,11 @@ async def until(host: Host, folder: Path, name: str, *wanted: tuple[str, str, in
     assert rows(folder, name)[1:] == list(wanted)
 
 
-# What befalls a running service, in parts after each of which history has the rows that follow.
+# Events of a running service in parts, each with the rows of history that it adds.
 FAILED = ("failed", "failed")
 EXITS = ("changed", "exit", 0)
 GIVEN_UP = {"Result": "start-limit-hit"}
-SCRIPTS: dict[str, list[tuple[list[Any], tuple[str, str, int]]]] = {
+SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
     "a restart that leaves all as it was is one row": [
         ([(7, STOPS, DOWN, UP), "end 7"], ("event", "job:7 restart", 0)),
         ([(8, STOPS, DOWN), "end 8"], ("changed", "job:8 stop", 0)),
@@ -110,6 +110,23 @@ SCRIPTS: dict[str, list[tuple[list[Any], tuple[str, str, int]]]] = {
             ("event", "job:7 start, failed", 0),
         ),
     ],
+    "what failed once more, in another way, while its files were read did so itself": [
+        ([{"Result": "exit-code"}, (0, FAILED)], EXITS),
+        (["reload begins", {"Result": "signal"}, "reload ends"], ("changed", "", 0)),
+    ],
+    "what files changed is told apart from a restart that follows at once": [
+        (
+            [
+                "reload begins",
+                {"DropInPaths": ["/etc/a.conf"]},
+                "reload ends",
+                (7, DOWN, UP),
+                "end 7",
+            ],
+            ("changed", "reload", 0),
+            ("event", "job:7 restart", 0),
+        ),
+    ],
     "what was killed and started again before a look did not only run": [
         ([(0, DOWN), (7, UP), "end 7"], ("event", "job:7 start, after 1 exit", 1)),
     ],
@@ -119,19 +136,21 @@ SCRIPTS: dict[str, list[tuple[list[Any], tuple[str, str, int]]]] = {
 @in_loop
 @pytest.mark.parametrize("about", SCRIPTS)
 async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) -> None:
-    """Each part of a script is one row, with its cause and the number of folded changes."""
+    """Each part of a script makes its rows, with cause and number of folded changes."""
     expected = []
     async with watched(system_bus, tmp_path) as (fake, host):
-        for steps, row in SCRIPTS[about]:
+        for steps, *more in SCRIPTS[about]:
             for step in steps:
                 if isinstance(step, tuple):
                     fake.work(ONE, *step)
                 elif isinstance(step, dict):
                     fake.units[ONE] |= step
+                elif step.startswith("reload"):
+                    fake.tell_reloading(begins=step.endswith("begins"))
                 else:
                     number, result = f"{step} done".split()[1:3]
                     fake.end(ONE, int(number), result)
-            expected.append(row)
+            expected += more
             await until(host, tmp_path, ONE, *expected)
 
 
@@ -283,21 +302,6 @@ async def test_no_reload_makes_a_unit_fail(
 
 
 @in_loop
-async def test_a_failure_with_another_status_is_by_no_reload(
-    tmp_path: Path, system_bus: str
-) -> None:
-    """A unit that failed once more, in another way, while its files were read did so itself."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.units[ONE]["Result"] = "exit-code"
-        fake.work(ONE, 0, ("failed", "failed"))
-        await until(host, tmp_path, ONE, ("changed", "exit", 0))
-        fake.tell_reloading(begins=True)
-        fake.units[ONE]["Result"] = "signal"
-        fake.tell_reloading(begins=False)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
-
-
-@in_loop
 async def test_lost_and_hostile_jobs(tmp_path: Path, system_bus: str) -> None:
     """Jobs of which nothing else was heard, of units that there are not, and odd names."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -375,19 +379,6 @@ async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: 
         fake.end(ONE, 9, "failed")
         await host.until_shown(f"systemd/unit/{ONE}", sub_state="auto-restart")
         assert not any("limit" in cause for _, cause, _ in rows(tmp_path, ONE))
-
-
-@in_loop
-async def test_a_reload_and_a_restart_at_once(tmp_path: Path, system_bus: str) -> None:
-    """What the files of a unit changed is told apart from a restart that follows at once."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.tell_reloading(begins=True)
-        fake.units[ONE]["DropInPaths"] = ["/etc/systemd/system/one.service.d/a.conf"]
-        fake.tell_reloading(begins=False)
-        fake.work(ONE, 7, STOPS, DOWN, UP)
-        fake.end(ONE, 7)
-        both = ("changed", "reload", 0), ("event", "job:7 restart", 0)
-        await until(host, tmp_path, ONE, *both)
 
 
 @in_loop

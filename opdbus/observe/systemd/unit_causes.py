@@ -1,6 +1,6 @@
 """Causes of unit changes: a job, the unit's processes, the kernel, or a triggering unit."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
@@ -25,13 +25,9 @@ from opdbus.observe.systemd.unit_properties import DOWN, differ, fault_of, is_sa
 from opdbus.state.object import Json
 
 Fields = Mapping[str, Json]
-KERNEL, RELOAD = "kernel", "reload"
+RELOAD: Final = "reload"
 # PID 1 unloads a unit, and its document is read, so long after it has changed.
 _AFTER_SECONDS: Final = 5.0
-# The end of a cause where a unit that had failed was started and failed again.
-FAILED_AGAIN: Final = ", failed"
-# And where PID 1 itself starts a service again whose process had ended.
-AUTOMATIC: Final = ", automatic"
 # PID 1 gives up a unit that ends too often: the job that it has then does not stop it.
 _GAVE_UP: Final = "start-limit-hit"
 
@@ -73,11 +69,6 @@ class UnitCauses:
                     self._reloaded_at, self._loaded_at = signal.at, 0.0
                 case "UnitFilesChanged", _:
                     self._reloaded_at = signal.at
-
-    async def ask_types(self, manager: Pid1, units: Collection[str]) -> None:
-        """Ask PID 1 for job types that signals do not show, once for each job."""
-        if self.jobs.are_unclear(units):
-            self.jobs.set_types(await manager.jobs())
 
     async def date_reload(self, manager: Pid1) -> None:
         """Ask PID 1 when it loaded unit files; the signal may come after a package run."""
@@ -164,9 +155,9 @@ class UnitCauses:
         if is_failed and work.is_automatic and is_other:
             return work.cause.replace(jobs.alone(work.cause), EXIT)
         if not is_other and is_failed and jobs.act(work.cause) in {START, RESTART}:
-            return work.cause + FAILED_AGAIN
+            return work.cause + ", failed"
         if work.is_automatic and is_other and now.get("n_restarts"):
-            return work.cause + AUTOMATIC
+            return work.cause + ", automatic"
         if work.is_automatic and not is_other:
             fault = self._faults.get(unit, "")
             return f"{EXIT}:{fault}" if fault else EXIT
@@ -178,7 +169,7 @@ class UnitCauses:
         if is_same_state(before, now) or (state is None and was == "inactive"):
             return None
         if unit.endswith(".device"):
-            return KERNEL
+            return "kernel"
         if unit.endswith(TRIGGERS):
             return self._causes.of_ports(_triggers_and_triggered(now), _AFTER_SECONDS) or None
         if LOOP in before and state == "active":

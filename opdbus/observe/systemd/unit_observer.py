@@ -261,8 +261,8 @@ class _Units:
         self._folders = UnitFolders(await self._pid1.folders())
         await self._folders.changed()
         stored = await self.reported.resume()
-        for name in self.reported.names:
-            self._loops.resume(name, self.reported.last(name))
+        for name, fields in stored.items():
+            self._loops.resume(name, fields)
         await self._list()
         # units that were unloaded since; the files of others are listed later
         others = {name: self.reported.last(name) for name in self.reported.names - self._loaded}
@@ -359,8 +359,9 @@ class _Units:
             return
         units = await self._pid1.units_of(names)
         self._take_signals()
-        await self._causes.ask_types(self._pid1, names)
         jobs = self._causes.jobs
+        if jobs.are_unclear(names):
+            jobs.set_types(await self._pid1.jobs())
         # units with jobs come first, and the units that they trigger before the triggers
         units.sort(key=lambda unit: (not jobs.has_work(unit.name), unit.name.endswith(TRIGGERS)))
         await self._read(units, cause)
