@@ -49,8 +49,12 @@ async def _never() -> None:
     await asyncio.Event().wait()
 
 
-async def _nothing(_kind: str) -> Any:  # noqa: ANN401 -- an empty mapping or set
+async def _nothing(_kind: str) -> Mapping[str, dict[str, Json]]:
     return {}
+
+
+async def _no_names(_kind: str) -> AbstractSet[str]:
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ class Report:
         causes: Causes | None = None,
         stored: Callable[[str], Awaitable[Mapping[str, dict[str, Json]]]] = _nothing,
         *,
-        named: Callable[[str], Awaitable[AbstractSet[str]]] = _nothing,
+        named: Callable[[str], Awaitable[AbstractSet[str]]] = _no_names,
         is_first: bool = True,
         recorded_until: float = math.inf,
     ) -> None:
