@@ -365,7 +365,8 @@ class _Units:
         # units with jobs come first, and the units that they trigger before the triggers
         units.sort(key=lambda unit: (not jobs.has_work(unit.name), unit.name.endswith(TRIGGERS)))
         await self._read(units, cause)
-        await self._report_unloaded(set(names) - {unit.name for unit in units}, cause)
+        if unloaded := set(names) - {unit.name for unit in units}:
+            await self._report_unloaded(unloaded, cause)
 
     async def _read(self, units: Collection[Loaded], cause: str) -> None:
         """Read and report units that are loaded."""
