@@ -51,9 +51,9 @@ from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.two_stage_search import Cascade
 from opdbus.insight.insight import Insight
-from opdbus.observe import table
+from opdbus.observe import selection
 from opdbus.observe.supervisor import Supervisor
-from opdbus.observe.systemd.unit_mentions import mentioned
+from opdbus.observe.systemd.unit_mentions import find_mentions
 from opdbus.platform import gc_tuning
 from opdbus.platform.tasks import cancel, signals, start, until_first_ends
 from opdbus.serving.serving import Serving
@@ -95,8 +95,8 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     with closing(log.configure(settings, environ)) as lines:
         try:
             # fail early, so that `systemctl start` fails with the reason
-            wanted = table.chosen(settings.observe, passed)
-            observers = table.with_volatile(wanted, settings.volatile)
+            wanted = selection.select_observers(settings.observe, passed)
+            observers = selection.add_volatile(wanted, settings.volatile)
             service = notify.connect(environ, os.getpid())
             daemon = Daemon(settings, load, lines, service, observers)
             # never closed: closing would wait for threads that still run
@@ -194,8 +194,8 @@ class Daemon:
         self._announcer = Announcer(connection)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load, bulk = RunningCalls(), Bulk(jobs)
-        changes = ChangeFinder(self._vectors, mentioned)
-        history = HistoryInterface(memory, changes, self._drifts, mentioned)
+        changes = ChangeFinder(self._vectors, find_mentions)
+        history = HistoryInterface(memory, changes, self._drifts, find_mentions)
         self._state = StateInterface(
             self._vectors,
             finder,
@@ -311,7 +311,7 @@ class Daemon:
         if isinstance(event, Recorded):
             self._retention.recorded()
         self._drifts.hear(event)
-        self._supervisor.hear(event)
+        self._supervisor.on_event(event)
         self._announcer.announce(event)
         self._systemd.renew()
 

@@ -165,11 +165,12 @@ async def observed(
     folder: Path,
     *observers: Observer,
     changes: Callable[[], ChangesPerHour] = ChangesPerHour,
+    boot: str = "",
 ) -> AsyncIterator[Host]:
-    """Run observers on a memory in a folder."""
-    async with StateStore(folder / "memory.db") as memory:
+    """Run observers on a memory in a folder, in a run of the host."""
+    async with StateStore(folder / "memory.db", boot=boot) as memory:
         supervisor = Supervisor(observers, memory, RETRIES, changes)
-        memory.notify = supervisor.hear
+        memory.notify = supervisor.on_event
         task = asyncio.create_task(supervisor.run())
         try:
             yield Host(memory, supervisor)

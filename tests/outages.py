@@ -20,7 +20,7 @@ from opdbus.index.changes.change_finder import ChangeFinder
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.observe.systemd.unit_mentions import mentioned
+from opdbus.observe.systemd.unit_mentions import find_mentions
 from opdbus.serving.serving import Serving
 from opdbus.state import conditions
 from opdbus.state.object import Identity, ObjectId, StateObject
@@ -322,7 +322,7 @@ async def measure(
         vectors = ObjectVectors(memory, serving)
         if settings.vector_level != "none":
             await _embed(vectors, serving)
-        look = partial(mentioned, root=folder / "root")
+        look = partial(find_mentions, root=folder / "root")
         finder = ChangeFinder(vectors, look)
         found = await finder.before(outage["asks"], Filter(), 3)
         unit = ObjectId("systemd", "unit", outage["unit"])

@@ -4,7 +4,7 @@ import time
 
 from observing import Clock
 
-from opdbus.observe.core.causes import FOLLOWS_SECONDS, Causes
+from opdbus.observe.core.recent_causes import FOLLOWS_SECONDS, Causes
 
 
 def test_a_unit_is_the_cause_for_some_time() -> None:

@@ -1,16 +1,12 @@
 """Why objects are other than they were stored: the first run, a later one, a reboot, a source."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from observing import RETRIES, Host, Source, in_loop, rows
+from observing import Host, Source, in_loop, observed, rows
 
-from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.report import Absent, LostSource
-from opdbus.observe.supervisor import Supervisor
-from opdbus.platform.tasks import cancel
 
 RED, BLUE = {"colour": "red"}, {"colour": "blue"}
 
@@ -18,15 +14,9 @@ RED, BLUE = {"colour": "red"}, {"colour": "blue"}
 @asynccontextmanager
 async def running(folder: Path, source: Source, boot: str = "b1") -> AsyncIterator[Host]:
     """Observe lamps in a run of the program, in a run of the host."""
-    async with StateStore(folder / "memory.db", boot=boot) as memory:
-        supervisor = Supervisor([source.observer], memory, RETRIES)
-        task = asyncio.create_task(supervisor.run())
-        host = Host(memory, supervisor)
-        try:
-            await host.until(lambda: host.status.state in {"up", "absent"})
-            yield host
-        finally:
-            await cancel([task])
+    async with observed(folder, source.observer, boot=boot) as host:
+        await host.until(lambda: host.status.state == "up")
+        yield host
 
 
 def causes(folder: Path, name: str) -> list[tuple[str, str]]:

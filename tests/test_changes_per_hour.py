@@ -6,9 +6,8 @@ from pathlib import Path
 
 from observing import Clock, Host, in_loop, observed
 
-from opdbus.observe.core.batch import Key
 from opdbus.observe.core.changes_per_hour import PER_HOUR, ChangesPerHour
-from opdbus.observe.core.report import Observer, Report
+from opdbus.observe.core.report import Key, Observer, Report
 
 HOUR = 3600.0
 

@@ -15,8 +15,7 @@ from running import PATIENCE_SECONDS, Caller, Running, calling, read_lines, stat
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.platform.tasks import cancel
-from opdbus.publishers.containers import main
-from opdbus.publishers.engines import ENGINES
+from opdbus.publishers.containers import ENGINES, main
 
 WEB = {
     "Id": "0123456789abcdef",
@@ -147,7 +146,7 @@ def test_containers_are_published(daemon: Running, tmp_path: Path, name: str) ->
             await until(caller, lambda found: not found)
 
     run()
-    assert set(engine.asked) == {f"GET {known.listed}", f"GET {known.events}"}
+    assert set(engine.asked) == {f"GET {known.listing}", f"GET {known.events}"}
     assert "hunter2-secret" not in daemon.logs()
 
 

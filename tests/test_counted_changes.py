@@ -15,7 +15,7 @@ from opdbus.history.change import Why
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, PER_HOUR, ChangesPerHour
 from opdbus.observe.core.report import Observer, Report
-from opdbus.observe.core.writer import Writer
+from opdbus.observe.core.report_writer import Writer
 
 FOLD_SECONDS = 10.0
 TICKS = 200

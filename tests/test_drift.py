@@ -33,9 +33,9 @@ from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight.insight import Insight
+from opdbus.observe.selection import select_observers
 from opdbus.observe.supervisor import Supervisor
-from opdbus.observe.systemd.unit_requirements import required_by
-from opdbus.observe.table import chosen
+from opdbus.observe.systemd.pid1 import required_by
 from opdbus.serving.serving import Serving
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, ObjectId, StateObject
@@ -139,7 +139,9 @@ async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
         vi = {"packages/package/vi": {"status": "installed"}}
         await checked.observe({**vi, "system/fact/locale": {"keymap": "de"}}, [])
         await checked.until(1010.0)
-        supervisor = Supervisor(chosen(["packages", "kernel", "systemd"], {}), checked.memory)
+        supervisor = Supervisor(
+            select_observers(["packages", "kernel", "systemd"], {}), checked.memory
+        )
         supervisor._watched[0].set("absent", "no dpkg")
         found = await checked.tracker.unobserved(supervisor.why_not)
     nobody = "nothing observes such things, unless a program publishes them"

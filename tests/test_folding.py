@@ -1,7 +1,7 @@
 """What becomes of a report of an object: nothing is counted twice, and no event is lost."""
 
 from opdbus.history.change import Why
-from opdbus.observe.core.coalescing import SeenObject, decide
+from opdbus.observe.core.observation_diff import SeenObject, decide
 from opdbus.state.object import Identity
 
 MOVING, CAN_WAIT = frozenset({"pid"}), frozenset({"state"})

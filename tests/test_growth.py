@@ -149,7 +149,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "terminal": lambda text: (widths.fold(text, 40), widths.width(text)),
         "time": lambda text: timestamps.moment(text, 1e9, 1e9),
         "unit file": _file(
-            folder, service.name, lambda: unit_files.described([service.name], [str(folder)])
+            folder, service.name, lambda: unit_files.describe_units([service.name], [str(folder)])
         ),
         "values": lambda text: [values.same(one, text) for one in ("10.0.0.1", text + "x", 1, [1])],
         "versions": lambda text: versions.satisfies(f">= {text[:9]}, < 1", text, exactly=True),

@@ -5,7 +5,7 @@ import pytest
 from opdbus.cli import causes, grouping
 from opdbus.history import jobs
 from opdbus.history.change import Why
-from opdbus.observe.core.batch import Key, Merged
+from opdbus.observe.core.report import Batch, Key
 
 UP, DOWN = {"active_state": "active"}, {"active_state": "inactive"}
 STARTING = {"active_state": "activating"}
@@ -14,10 +14,10 @@ KEY = Key("unit", "a.service")
 
 def merged(*reports: tuple[dict[str, str], Why]) -> Why:
     """Return why a unit is as it was reported last, where nothing was written in between."""
-    waiting = Merged({})
+    waiting = Batch({})
     for state, why in reports:
         waiting.add(KEY.kind, {KEY.name: state}, why)
-    return waiting.take().whys[KEY]
+    return waiting.whys[KEY]
 
 
 def job(number: int, what: str, *, is_event: bool = True) -> Why:

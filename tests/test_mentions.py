@@ -121,7 +121,7 @@ def test_files_are_read_within_bounds(tmp_path: Path) -> None:
         "exec": "",
         "requires": ["db.service"],
     }
-    look = unit_mentions.mentioned("app.service", fields, [], tmp_path)
+    look = unit_mentions.find_mentions("app.service", fields, [], tmp_path)
     found: Mentions = asyncio.run(look)
     assert found.units == {"db.service"}
     assert found.users == {"app"}
@@ -138,7 +138,9 @@ def test_a_package_names_what_it_depends_on(tmp_path: Path) -> None:
         "Package: app-doc\nDepends: nothing\n\nPackage: app\nVersion: 1\nPre-Depends: init (>= 1)\n"
         "Depends: libc6 (>= 2.34), libssl3:any, mail | postfix (= 2-1+b3), adduser\nX: libx\n\n"
     )
-    found = asyncio.run(unit_mentions.mentioned("app.service", {"package": "app"}, [], tmp_path))
+    found = asyncio.run(
+        unit_mentions.find_mentions("app.service", {"package": "app"}, [], tmp_path)
+    )
     assert found.packages == {"init", "libc6", "libssl3", "mail", "postfix", "adduser"}
     assert found.is_of_need(ObjectId("packages", "package", "libssl3"))
     assert not found.is_of_need(ObjectId("packages", "package", "app-common"))

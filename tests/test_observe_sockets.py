@@ -18,7 +18,7 @@ from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.network import sockets
 from opdbus.observe.packages.port_names import ServiceNames
 from opdbus.observe.systemd.control_groups import ControlGroups
-from opdbus.observe.systemd.socket_units import socket_units
+from opdbus.observe.systemd.pid1 import socket_units
 
 PATH = "/org/freedesktop/systemd1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- in a network without neighbours

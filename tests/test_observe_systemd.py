@@ -14,7 +14,7 @@ from observing import Host, history, in_loop, observed, rows
 from units import NAME, PATH, FakePid1, fake_pid1, install_tidy, path_of
 
 from opdbus.observe.packages.documents import Places
-from opdbus.observe.systemd import unit_files, unit_observer
+from opdbus.observe.systemd import unit_observer
 from opdbus.observe.systemd.unit_observer import Options
 
 NEVER = 1e6
@@ -326,7 +326,7 @@ async def test_restarts_again_and_again_are_one_state(tmp_path: Path, system_bus
 @in_loop
 async def test_a_pid1_that_begins_anew(tmp_path: Path, system_bus: str) -> None:
     """When PID 1 was executed anew, it is subscribed to again and listed again."""
-    async with watched_without_waiting(tmp_path) as host:
+    async with observed(tmp_path, unit_observer.OBSERVER) as host:
         async with pid1(system_bus, tmp_path):
             await host.until_shown("systemd/unit/one.service")
         await host.until(lambda: host.status.state == "absent")
@@ -334,21 +334,6 @@ async def test_a_pid1_that_begins_anew(tmp_path: Path, system_bus: str) -> None:
             fake.load("three.path")
             await host.until_shown("systemd/unit/three.path")
             assert len(fake.asked("Subscribe")) == 1
-
-
-@asynccontextmanager
-async def watched_without_waiting(tmp_path: Path) -> AsyncIterator[Host]:
-    """Observe a PID 1 that is not there yet."""
-    async with observed(tmp_path, unit_observer.OBSERVER) as host:
-        yield host
-
-
-def test_all_lines_of_documentation_count(tmp_path: Path) -> None:
-    """A unit file may name its documents in several lines, as systemd reads them."""
-    text = "[Unit]\nDocumentation=man:b(8)\nDocumentation=man:a(5) man:c(5)\n"
-    (tmp_path / "many.service").write_text(text)
-    (told,) = unit_files.described(["many.service"], [str(tmp_path)]).values()
-    assert told["documentation"] == ["man:a(5)", "man:b(8)", "man:c(5)"]
 
 
 @in_loop

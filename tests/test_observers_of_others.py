@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from opdbus.observe import table
+from opdbus.observe import selection
 from opdbus.observe.dbus import login1
 
 SOURCE = """
@@ -30,9 +30,9 @@ other = lamps:NOT_ONE
 ASK = """
 import json, sys
 from opdbus.errors import ConfigError
-from opdbus.observe import table
+from opdbus.observe import selection
 try:
-    found = table.chosen(json.loads(sys.argv[1]), {})
+    found = selection.select_observers(json.loads(sys.argv[1]), {})
     print(json.dumps([[o.name for o in found], [o.plugin for o in found], "lamps" in sys.modules]))
 except ConfigError as error:
     print(json.dumps(str(error)))
@@ -108,5 +108,5 @@ def test_one_that_cannot_be_used_is_an_error(site: Path, name: str, said: str) -
 
 def test_the_example_in_the_docs_is_short() -> None:
     """The observer that shows how to write one has at most 60 lines."""
-    assert table.OURS.count(login1.OBSERVER) == 1
+    assert selection.OURS.count(login1.OBSERVER) == 1
     assert len(Path(login1.__file__).read_text().splitlines()) <= 60

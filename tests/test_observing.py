@@ -8,9 +8,8 @@ from observing import Source, in_loop, observed, rows
 
 from opdbus.errors import ConfigError
 from opdbus.history.change import Why
-from opdbus.observe import table
+from opdbus.observe import selection
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
-from opdbus.state.object import Identity
 
 
 @pytest.fixture
@@ -180,25 +179,6 @@ async def test_secrets_are_hidden(tmp_path: Path, source: Source) -> None:
 
 
 @in_loop
-async def test_a_flood_is_limited(tmp_path: Path, source: Source) -> None:
-    """More objects than an observer may have are left out, and the status says so."""
-    source.lamps = {f"lamp {n}": {} for n in range(20_100)}
-    async with observed(tmp_path, source.observer) as host:
-        await host.until(lambda: len(host.memory.catalogue) == 20_000)
-        assert "more than 20,000" in host.status.detail
-
-
-@in_loop
-async def test_what_is_too_large_is_left_out(tmp_path: Path, source: Source) -> None:
-    """One object that is too large is left out with a reason; the others are there."""
-    source.lamps["huge"] = {"text": "x" * (300 << 10)}
-    async with observed(tmp_path, source.observer) as host:
-        await host.until_shown("house/lamp/desk")
-        await host.until(lambda: "huge" in host.status.detail)
-        assert host.names == {"house/lamp/desk"}
-
-
-@in_loop
 async def test_a_value_that_is_no_json_is_left_out(tmp_path: Path, source: Source) -> None:
     """An observer's mistake costs the object, not the observer."""
     source.lamps["odd"] = {"when": object()}
@@ -208,30 +188,25 @@ async def test_a_value_that_is_no_json_is_left_out(tmp_path: Path, source: Sourc
         assert "left out" in host.status.detail
 
 
-def test_identities_have_the_observer_as_source() -> None:
-    """The source of observed objects names their observer."""
-    assert Identity(table.OURS[0].source, "a", "b", "c").source == f"live:{table.OURS[0].name}"
-
-
 def test_auto_is_all_of_ours() -> None:
     """`auto` brings every observer that ships with op-dbus, and none of other packages."""
-    names = [observer.name for observer in table.chosen(("auto",), {})]
+    names = [observer.name for observer in selection.select_observers(("auto",), {})]
     with_sockets = ["devices", "kernel", "network", "sockets"]
-    assert names == [*(observer.name for observer in table.OURS), *with_sockets]
-    assert table.chosen((), {}) == []
+    assert names == [*(observer.name for observer in selection.OURS), *with_sockets]
+    assert selection.select_observers((), {}) == []
 
 
 def test_an_unknown_observer_is_an_error_that_names_the_closest() -> None:
     """A misspelt name ends the start with a suggestion."""
     with pytest.raises(ConfigError, match="did you mean login1"):
-        table.chosen(("login",), {})
+        selection.select_observers(("login",), {})
 
 
 @in_loop
 async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: Source) -> None:
     """A field of the setting is shown and not stored, besides those of the observer."""
     fields = ("house/lamp:colour", "garden/lamp:shade")
-    (mine,) = table.with_volatile([source.observer], fields)
+    (mine,) = selection.add_volatile([source.observer], fields)
     assert mine.volatile == {"lamp": {"watts", "colour"}}
     async with observed(tmp_path, mine) as host:
         await host.until_shown("house/lamp/desk", watts=3, colour="red")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from observing import Host, history, in_loop, observed, rows
@@ -54,40 +55,103 @@ async def until(host: Host, folder: Path, name: str, *wanted: tuple[str, str, in
     assert rows(folder, name)[1:] == list(wanted)
 
 
-@in_loop
-async def test_a_restart_is_one_row(tmp_path: Path, system_bus: str) -> None:
-    """A restart that leaves all as it was is recorded once, with the job that PID 1 gave it."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 7, STOPS, DOWN, UP)
-        fake.end(ONE, 7)
-        await until(host, tmp_path, ONE, ("event", "job:7 restart", 0))
-        fake.work(ONE, 8, STOPS, DOWN)
-        fake.end(ONE, 8)
-        await until(
-            host, tmp_path, ONE, ("event", "job:7 restart", 0), ("changed", "job:8 stop", 0)
-        )
+# Events of a running service in parts, each with the rows of history that it adds.
+FAILED = ("failed", "failed")
+EXITS = ("changed", "exit", 0)
+GIVEN_UP = {"Result": "start-limit-hit"}
+SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
+    "a restart that leaves all as it was is one row": [
+        ([(7, STOPS, DOWN, UP), "end 7"], ("event", "job:7 restart", 0)),
+        ([(8, STOPS, DOWN), "end 8"], ("changed", "job:8 stop", 0)),
+    ],
+    "restarts between two looks are counted in one row": [
+        (
+            [step for n in range(7, 12) for step in ((n, STOPS, DOWN, UP), f"end {n}")],
+            ("event", "job:11 restart", 4),
+        ),
+    ],
+    "a stop, a start and a restart are counted apart": [
+        (
+            [(7, STOPS, DOWN), "end 7", (8, UP), "end 8", (9, STOPS, DOWN, UP), "end 9"],
+            ("event", "job:9 restart, after 1 stop 1 start", 2),
+        ),
+    ],
+    "what fails without a job did so itself, and what is forgotten later does not exit": [
+        ([(0, FAILED)], EXITS),
+        ([(0, DOWN)], ("changed", "", 0)),
+    ],
+    "what is up only after its job was told was started by it": [
+        ([(7, STOPS, DOWN), "end 7"], ("changed", "job:7 stop", 0)),
+        ([(8, ("activating", "start")), "end 8"], ("changed", "job:8 start", 0)),
+        ([(0, UP)], ("changed", "job:8 start", 0)),
+    ],
+    "an automatic restart is a job that says so": [
+        ([(0, FAILED, WAITS)], EXITS),
+        ([{"NRestarts": 1}, (9, DOWN, UP), "end 9"], ("changed", "job:9 restart, automatic", 0)),
+    ],
+    "the job that would start what is given up stops nothing": [
+        ([(0, FAILED, WAITS)], EXITS),
+        ([GIVEN_UP, (9, FAILED), "end 9"], ("changed", "exit:start limit", 0)),
+    ],
+    "what is given up was not stopped by a job that failed": [
+        ([(0, WAITS)], EXITS),
+        ([GIVEN_UP, (7, FAILED), "end 7 failed"], ("changed", "exit:start limit", 0)),
+    ],
+    "giving up is the cause also where restarts are told with it": [
+        (
+            [(0, WAITS), (7, DOWN, UP), "end 7", (0, WAITS), GIVEN_UP, (8, FAILED), "end 8 failed"],
+            ("changed", "exit:start limit, after 1 restart", 1),
+        ),
+    ],
+    "what had failed and fails at its next start says so": [
+        ([(0, FAILED)], EXITS),
+        (
+            [(7, ("activating", "start"), FAILED), "end 7 failed"],
+            ("event", "job:7 start, failed", 0),
+        ),
+    ],
+    "what failed once more, in another way, while its files were read did so itself": [
+        ([{"Result": "exit-code"}, (0, FAILED)], EXITS),
+        (["reload begins", {"Result": "signal"}, "reload ends"], ("changed", "", 0)),
+    ],
+    "what files changed is told apart from a restart that follows at once": [
+        (
+            [
+                "reload begins",
+                {"DropInPaths": ["/etc/a.conf"]},
+                "reload ends",
+                (7, DOWN, UP),
+                "end 7",
+            ],
+            ("changed", "reload", 0),
+            ("event", "job:7 restart", 0),
+        ),
+    ],
+    "what was killed and started again before a look did not only run": [
+        ([(0, DOWN), (7, UP), "end 7"], ("event", "job:7 start, after 1 exit", 1)),
+    ],
+}
 
 
 @in_loop
-async def test_restarts_that_follow_each_other_fast_are_folded(
-    tmp_path: Path, system_bus: str
-) -> None:
-    """Restarts between two looks are one row that counts them."""
+@pytest.mark.parametrize("about", SCRIPTS)
+async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) -> None:
+    """Each part of a script makes its rows, with cause and number of folded changes."""
+    expected = []
     async with watched(system_bus, tmp_path) as (fake, host):
-        for number in range(7, 12):
-            fake.work(ONE, number, STOPS, DOWN, UP)
-            fake.end(ONE, number)
-        await until(host, tmp_path, ONE, ("event", "job:11 restart", 4))
-
-
-@in_loop
-async def test_jobs_of_several_sorts_are_counted_apart(tmp_path: Path, system_bus: str) -> None:
-    """A row that stands for a stop, starts and restarts says how many there were of each."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        for number, states in enumerate(([STOPS, DOWN], [UP], [STOPS, DOWN, UP]), 7):
-            fake.work(ONE, number, *states)
-            fake.end(ONE, number)
-        await until(host, tmp_path, ONE, ("event", "job:9 restart, after 1 stop 1 start", 2))
+        for steps, *more in SCRIPTS[about]:
+            for step in steps:
+                if isinstance(step, tuple):
+                    fake.work(ONE, *step)
+                elif isinstance(step, dict):
+                    fake.units[ONE] |= step
+                elif step.startswith("reload"):
+                    fake.tell_reloading(begins=step.endswith("begins"))
+                else:
+                    number, result = f"{step} done".split()[1:3]
+                    fake.end(ONE, int(number), result)
+            expected += more
+            await until(host, tmp_path, ONE, *expected)
 
 
 @in_loop
@@ -125,16 +189,6 @@ async def test_a_reload_is_one_row_unless_it_lasts(
             await until(host, tmp_path, ONE, *lasts, end)
 
 
-@in_loop
-async def test_a_process_that_ends_is_an_exit(tmp_path: Path, system_bus: str) -> None:
-    """A unit that fails without a job did so itself; that it is forgotten later is no exit."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 0, ("failed", "failed"))
-        await until(host, tmp_path, ONE, ("changed", "exit", 0))
-        fake.work(ONE, 0, DOWN)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
-
-
 @pytest.mark.parametrize("state", [("failed", "failed"), WAITS])
 @in_loop
 async def test_a_failure_has_file_systems_measured(
@@ -150,47 +204,6 @@ async def test_a_failure_has_file_systems_measured(
         used[0] = 100.0
         fake.work(ONE, 0, state)
         await host.until_shown("mounts/mount//run", used_percent=100)
-
-
-@in_loop
-async def test_a_start_that_is_seen_twice(tmp_path: Path, system_bus: str) -> None:
-    """A unit that is up only after its job was told was started by it, and did not end."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 7, STOPS, DOWN)
-        fake.end(ONE, 7)
-        stopped = ("changed", "job:7 stop", 0)
-        await until(host, tmp_path, ONE, stopped)
-        fake.work(ONE, 8, ("activating", "start"))
-        fake.end(ONE, 8)
-        starting = ("changed", "job:8 start", 0)
-        await until(host, tmp_path, ONE, stopped, starting)
-        fake.work(ONE, 0, UP)
-        await until(host, tmp_path, ONE, stopped, starting, starting)
-
-
-@in_loop
-async def test_systemd_restarts_by_a_job(tmp_path: Path, system_bus: str) -> None:
-    """An automatic restart is a job that says so, after the exit that it answers."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 0, ("failed", "failed"), WAITS)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0))
-        fake.units[ONE]["NRestarts"] = 1
-        fake.work(ONE, 9, DOWN, UP)
-        fake.end(ONE, 9)
-        again = ("changed", "job:9 restart, automatic", 0)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), again)
-
-
-@in_loop
-async def test_systemd_gives_up(tmp_path: Path, system_bus: str) -> None:
-    """A service that ends too often is given up: the job that would start it stops nothing."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 0, ("failed", "failed"), WAITS)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0))
-        fake.units[ONE]["Result"] = "start-limit-hit"
-        fake.work(ONE, 9, ("failed", "failed"))
-        fake.end(ONE, 9)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit:start limit", 0))
 
 
 @in_loop
@@ -289,21 +302,6 @@ async def test_no_reload_makes_a_unit_fail(
 
 
 @in_loop
-async def test_a_failure_with_another_status_is_by_no_reload(
-    tmp_path: Path, system_bus: str
-) -> None:
-    """A unit that failed once more, in another way, while its files were read did so itself."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.units[ONE]["Result"] = "exit-code"
-        fake.work(ONE, 0, ("failed", "failed"))
-        await until(host, tmp_path, ONE, ("changed", "exit", 0))
-        fake.tell_reloading(begins=True)
-        fake.units[ONE]["Result"] = "signal"
-        fake.tell_reloading(begins=False)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
-
-
-@in_loop
 async def test_lost_and_hostile_jobs(tmp_path: Path, system_bus: str) -> None:
     """Jobs of which nothing else was heard, of units that there are not, and odd names."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -350,45 +348,6 @@ async def test_files_and_a_job_at_once(tmp_path: Path, system_bus: str, job: str
 
 
 @in_loop
-async def test_a_start_that_fails_again(tmp_path: Path, system_bus: str) -> None:
-    """A unit that had failed and fails at its next start says so, although no field differs."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 0, ("failed", "failed"))
-        await until(host, tmp_path, ONE, ("changed", "exit", 0))
-        fake.work(ONE, 7, ("activating", "start"), ("failed", "failed"))
-        fake.end(ONE, 7, "failed")
-        again = ("event", "job:7 start, failed", 0)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), again)
-
-
-@in_loop
-async def test_a_unit_that_ends_too_often(tmp_path: Path, system_bus: str) -> None:
-    """A unit that PID 1 gives up was not stopped by the job that it had."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 0, WAITS)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0))
-        fake.units[ONE]["Result"] = "start-limit-hit"
-        fake.work(ONE, 7, ("failed", "failed"))
-        fake.end(ONE, 7, "failed")
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit:start limit", 0))
-
-
-@in_loop
-async def test_systemd_gives_up_before_a_look(tmp_path: Path, system_bus: str) -> None:
-    """That a service was given up is the cause also where its restarts are told with that."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 0, WAITS)
-        fake.work(ONE, 7, DOWN, UP)
-        fake.end(ONE, 7)
-        fake.work(ONE, 0, WAITS)
-        fake.units[ONE]["Result"] = "start-limit-hit"
-        fake.work(ONE, 8, ("failed", "failed"))
-        fake.end(ONE, 8, "failed")
-        cause = "exit:start limit, after 1 restart"
-        await until(host, tmp_path, ONE, ("changed", cause, 1))
-
-
-@in_loop
 async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
     """A job that is heard of after it was read that a service was given up is no second time."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -420,29 +379,6 @@ async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: 
         fake.end(ONE, 9, "failed")
         await host.until_shown(f"systemd/unit/{ONE}", sub_state="auto-restart")
         assert not any("limit" in cause for _, cause, _ in rows(tmp_path, ONE))
-
-
-@in_loop
-async def test_a_kill_and_a_start_at_once(tmp_path: Path, system_bus: str) -> None:
-    """What was killed and started again before a look did not only run."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.work(ONE, 0, DOWN)
-        fake.work(ONE, 7, UP)
-        fake.end(ONE, 7)
-        await until(host, tmp_path, ONE, ("event", "job:7 start, after 1 exit", 1))
-
-
-@in_loop
-async def test_a_reload_and_a_restart_at_once(tmp_path: Path, system_bus: str) -> None:
-    """What the files of a unit changed is told apart from a restart that follows at once."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        fake.tell_reloading(begins=True)
-        fake.units[ONE]["DropInPaths"] = ["/etc/systemd/system/one.service.d/a.conf"]
-        fake.tell_reloading(begins=False)
-        fake.work(ONE, 7, STOPS, DOWN, UP)
-        fake.end(ONE, 7)
-        both = ("changed", "reload", 0), ("event", "job:7 restart", 0)
-        await until(host, tmp_path, ONE, *both)
 
 
 @in_loop
@@ -508,10 +444,10 @@ async def test_documents_that_are_late(
     tmp_path: Path, system_bus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of a new unit only later is shown, is no change of it, and takes no job."""
-    is_free, found = threading.Event(), unit_documents._found
+    is_free, found = threading.Event(), unit_documents.find_facts
     monkeypatch.setattr(unit_documents, "_SOON_SECONDS", 0.0)
     monkeypatch.setattr(
-        unit_documents, "_found", lambda *units: is_free.wait(PATIENCE_SECONDS) and found(*units)
+        unit_documents, "find_facts", lambda *args: is_free.wait(PATIENCE_SECONDS) and found(*args)
     )
     is_free.set()
     async with watched(system_bus, tmp_path) as (fake, host):

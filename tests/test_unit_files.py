@@ -29,7 +29,7 @@ def pretty_hostname() -> str:
 def read(case: Case, tmp_path: Path) -> dict[str, Any]:
     """Read the files of a case as ours are read."""
     make_unit_files.write(tmp_path, case.files)
-    found = unit_files.described([case.unit], [str(tmp_path / folder) for folder in FOLDERS])
+    found = unit_files.describe_units([case.unit], [str(tmp_path / folder) for folder in FOLDERS])
     return found[case.unit]
 
 
@@ -62,7 +62,7 @@ def test_files_say_what_systemd_says(name: str, tmp_path: Path) -> None:
 
 def read_hidden(case: Case, tmp_path: Path) -> dict[str, Any]:
     """Read what a mask hides."""
-    return unit_files.described([case.unit], [str(tmp_path / "lib")])[case.unit]
+    return unit_files.describe_units([case.unit], [str(tmp_path / "lib")])[case.unit]
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if len(case.files) == 1])
@@ -122,7 +122,7 @@ def test_reading_is_linear(token: str, tmp_path: Path) -> None:
         text = f"[Unit]\nDocumentation=man:a {token * count}\nDescription={token * count}"
         (tmp_path / "a.service").write_text(text)
         began = time.thread_time()
-        unit_files.described(["a.service"], [str(tmp_path)])
+        unit_files.describe_units(["a.service"], [str(tmp_path)])
         return time.thread_time() - began
 
     small, large = min(spent(5_000) for _ in range(3)), min(spent(20_000) for _ in range(3))

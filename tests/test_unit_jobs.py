@@ -24,11 +24,16 @@ def told(state: str, job: int = 0, *, began: int = EARLY, ended: int = 0) -> dic
     }
 
 
+def changed_at(time: object) -> dict[str, object]:
+    """Make the property that has the time of a unit's last change."""
+    return {"StateChangeTimestampMonotonic": time}
+
+
 def heard(*signals: dict[str, Any]) -> UnitJobs:
     """Hear signals of a unit."""
     jobs = UnitJobs()
     for signal in signals:
-        jobs.changed(UNIT, signal)
+        jobs.update(UNIT, signal)
     return jobs
 
 
@@ -49,18 +54,53 @@ def test_a_job_is_known_by_what_its_unit_did(type_: str) -> None:
     """A job that is over before PID 1 can be asked is called what it did, and counted once."""
     jobs = heard(*LIVES[type_])
     assert jobs.take(UNIT) == Work(f"job:7 {type_}", 0)
-    assert jobs.of(UNIT) == f"job:7 {type_}"
-    jobs.removed(7, UNIT)
-    assert jobs.of(UNIT) == f"job:7 {type_}"
+    assert jobs.last_cause(UNIT) == f"job:7 {type_}"
+    jobs.end_job(7, UNIT)
+    assert jobs.last_cause(UNIT) == f"job:7 {type_}"
     assert jobs.take(UNIT) == Work(f"job:7 {type_}", 1)
     assert jobs.take(UNIT) == Work()
 
 
-def test_a_restart_of_which_only_the_end_is_heard() -> None:
-    """Signals that PID 1 merged still say that the unit began anew, from how it was before."""
-    jobs = heard(RUNS, told("active", 7, began=LATER, ended=NOW))
-    jobs.removed(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7 restart", 1)
+FAILED = told("failed", 7, ended=NOW)
+STOPS_LATER = [
+    {**signal, "Job": [8, "/"], "InactiveExitTimestampMonotonic": LATER} for signal in LIVES["stop"]
+]
+# Signals of a unit and numbers of jobs that end, and what is taken after them.
+SEQUENCES: dict[str, tuple[list[Any], Work]] = {
+    "a restart that began after a stop is known by its last signal": (
+        [RUNS, told("active", 7, began=LATER, ended=NOW), 7],
+        Work("job:7 restart", 1),
+    ),
+    "a job that was cancelled or waited in vain is no event": (
+        [RUNS, told("active", 7), 7],
+        Work("job:7", 0),
+    ),
+    "a unit that does not run and only changes its time was to be started": (
+        [FAILED, {**FAILED, "StateChangeTimestampMonotonic": LATER}, 7],
+        Work("job:7 start", 1),
+    ),
+    "of jobs that follow each other, the last is the cause and counts the others": (
+        [*LIVES["restart"], 7, *STOPS_LATER, 8],
+        Work("job:8 stop, after 1 restart", 2),
+    ),
+    "of a job whose signals were lost, only the number is known": (
+        [*LIVES["start"], 9],
+        Work("job:9", 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("about", SEQUENCES)
+def test_what_jobs_did(about: str) -> None:
+    """Jobs of a unit are known by its signals, and each that did something counts once."""
+    steps, work = SEQUENCES[about]
+    jobs = UnitJobs()
+    for step in steps:
+        if isinstance(step, int):
+            jobs.end_job(step, UNIT)
+        else:
+            jobs.update(UNIT, step)
+    assert jobs.take(UNIT) == work
 
 
 def test_pid1_knows_what_a_job_will_do() -> None:
@@ -68,7 +108,7 @@ def test_pid1_knows_what_a_job_will_do() -> None:
     jobs = heard(told("active", 7), told("deactivating", 7, ended=NOW))
     assert jobs.are_unclear([UNIT])
     assert not jobs.are_unclear(["other.service"])
-    jobs.learn({7: "restart", 8: "stop"})
+    jobs.set_types({7: "restart", 8: "stop"})
     assert not jobs.are_unclear([UNIT])
     assert jobs.take(UNIT).cause == "job:7 restart"
 
@@ -76,70 +116,45 @@ def test_pid1_knows_what_a_job_will_do() -> None:
 def test_pid1_calls_a_restart_a_start_in_the_end() -> None:
     """A unit that was up before is restarted, whatever the job is called by then."""
     jobs = heard(*LIVES["restart"])
-    jobs.learn({7: "start"})
+    jobs.set_types({7: "start"})
     assert jobs.take(UNIT).cause == "job:7 restart"
-
-
-def test_a_job_that_did_nothing_is_none() -> None:
-    """A job that was cancelled, or waited in vain, changed nothing and is no event."""
-    jobs = heard(RUNS, told("active", 7))
-    jobs.removed(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7", 0)
 
 
 def test_a_change_that_was_told_is_no_event() -> None:
     """What was told while the job worked is not told again when the job ends."""
     jobs = heard(*LIVES["start"])
-    jobs.told(UNIT)
-    jobs.removed(7, UNIT)
+    jobs.mark_reported(UNIT)
+    jobs.end_job(7, UNIT)
     assert jobs.take(UNIT) == Work("job:7 start", 0)
-
-
-def test_several_jobs_are_counted() -> None:
-    """Of jobs that follow each other fast, the last is the cause, and others are counted in it."""
-    jobs = heard(*LIVES["restart"])
-    jobs.removed(7, UNIT)
-    for signal in LIVES["stop"]:
-        jobs.changed(UNIT, {**signal, "Job": [8, "/"], "InactiveExitTimestampMonotonic": LATER})
-    jobs.removed(8, UNIT)
-    assert jobs.take(UNIT) == Work("job:8 stop, after 1 restart", 2)
 
 
 def test_a_start_after_an_exit() -> None:
     """That a process ended without a job is told with the job that started it again."""
     jobs = heard(RUNS, told("inactive", ended=NOW))
-    assert jobs.of(UNIT) == "exit"
+    assert jobs.last_cause(UNIT) == "exit"
     for signal in (told("inactive", 7, ended=NOW), told("active", 7, began=LATER)):
-        jobs.changed(UNIT, signal)
+        jobs.update(UNIT, signal)
     assert jobs.take(UNIT).cause == "job:7 start"
-    jobs.removed(7, UNIT)
+    jobs.end_job(7, UNIT)
     assert jobs.take(UNIT) == Work("job:7 start, after 1 exit", 2)
     jobs = heard(RUNS, told("inactive", ended=NOW))
     assert jobs.take(UNIT) == Work()
-    assert not jobs.has(UNIT)
+    assert not jobs.has_work(UNIT)
 
 
 def test_what_follows_what_was_read_is_no_cause_of_it() -> None:
     """A job that began only after a unit was read is told when the unit is read again."""
     jobs = heard(*LIVES["stop"])
-    jobs.removed(7, UNIT)
-    jobs.has_read(UNIT, NOW)
-    jobs.changed(UNIT, told("inactive", 8, ended=NOW))
-    jobs.changed(UNIT, told("active", 8, began=LATER, ended=NOW))
-    jobs.learn({8: "start"})
+    jobs.end_job(7, UNIT)
+    jobs.set_read(UNIT, changed_at(NOW))
+    jobs.update(UNIT, told("inactive", 8, ended=NOW))
+    jobs.update(UNIT, told("active", 8, began=LATER, ended=NOW))
+    jobs.set_types({8: "start"})
     assert jobs.take(UNIT) == Work("job:7 stop", 1)
-    jobs.removed(8, UNIT)
+    jobs.end_job(8, UNIT)
     assert jobs.take(UNIT) == Work()
-    jobs.has_read(UNIT, LATER)
+    jobs.set_read(UNIT, changed_at(LATER))
     assert jobs.take(UNIT) == Work("job:8 start", 1)
-
-
-def test_a_start_that_is_refused_is_no_reload() -> None:
-    """A unit that does not run and changes no more than its time was to be started."""
-    failed = told("failed", 7, ended=NOW)
-    jobs = heard(failed, {**failed, "StateChangeTimestampMonotonic": LATER})
-    jobs.removed(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7 start", 1)
 
 
 @pytest.mark.parametrize("kind", ["timer", "path", "socket"])
@@ -151,11 +166,11 @@ def test_what_triggered_a_unit_is_named(kind: str) -> None:
 
     def started(*, at: int) -> str:
         jobs = heard(*LIVES["start"])
-        jobs.changed(trigger, waiting)
-        jobs.changed(trigger, {**running, "StateChangeTimestampMonotonic": at})
+        jobs.update(trigger, waiting)
+        jobs.update(trigger, {**running, "StateChangeTimestampMonotonic": at})
         # said again when the unit is up
-        jobs.changed(trigger, {**running, "StateChangeTimestampMonotonic": LATER})
-        jobs.removed(7, UNIT)
+        jobs.update(trigger, {**running, "StateChangeTimestampMonotonic": LATER})
+        jobs.end_job(7, UNIT)
         return jobs.take(UNIT, ["other.timer", trigger]).cause
 
     assert started(at=EARLY) == started(at=NOW) == f"job:7 start by {trigger}"
@@ -166,12 +181,12 @@ def test_a_trigger_is_named_once() -> None:
     """A unit that somebody else starts after its timer has is not started by the timer."""
     first, last = LIVES["start"]
     jobs = heard(first, last)
-    jobs.changed("web.timer", {**told("active", began=NOW), "SubState": "running"})
-    jobs.removed(7, UNIT)
+    jobs.update("web.timer", {**told("active", began=NOW), "SubState": "running"})
+    jobs.end_job(7, UNIT)
     assert jobs.take(UNIT, ["web.timer"]).cause.endswith(" by web.timer")
     ended = {**told("inactive", began=NOW, ended=LATER), "Job": [0, "/"]}
     for signal in (ended, {**ended, "Job": [8, "/"]}, told("active", 8, began=LATER + 1)):
-        jobs.changed(UNIT, signal)
+        jobs.update(UNIT, signal)
     assert jobs.take(UNIT, ["web.timer"]).cause == "job:8 start"
 
 
@@ -179,38 +194,29 @@ def test_a_connection_is_started_by_its_socket() -> None:
     """A socket with a service for each connection waits for none of them."""
     jobs = UnitJobs()
     for signal in LIVES["start"]:
-        jobs.changed("web@1.service", signal)
+        jobs.update("web@1.service", signal)
     assert jobs.take("web@1.service", ["web.socket"]).cause == "job:7 start by web.socket"
-
-
-def test_jobs_of_which_the_beginning_was_not_heard() -> None:
-    """Give the number alone of a job whose signals were lost, and of one of another unit."""
-    jobs = heard(*LIVES["start"])
-    jobs.removed(9, UNIT)
-    jobs.removed(3, "other.service")
-    assert jobs.take(UNIT) == Work("job:9", 0)
-    assert jobs.take("other.service") == Work("job:3", 0)
 
 
 def test_a_unit_that_was_unloaded_begins_anew() -> None:
     """What was known of a unit does not count for the next one of that name."""
     jobs = heard(told("active", began=LATER))
     jobs.forget(UNIT)
-    assert not jobs.is_behind(UNIT, NOW, is_new=False)
-    jobs.changed(UNIT, told("inactive", 7, began=NEVER))
-    jobs.changed(UNIT, told("active", 7, began=NOW))
+    assert not jobs.is_behind(UNIT, changed_at(NOW), is_new=False)
+    jobs.update(UNIT, told("inactive", 7, began=NEVER))
+    jobs.update(UNIT, told("active", 7, began=NOW))
     assert jobs.take(UNIT).cause == "job:7 start"
 
 
 def test_a_reading_may_be_ahead_of_the_signals() -> None:
     """A unit whose last change no signal has told of is known by PID 1's clock."""
     jobs = heard(RUNS)
-    assert jobs.is_behind(UNIT, NOW, is_new=False)
-    assert not jobs.is_behind(UNIT, EARLY, is_new=False)
-    assert not jobs.is_behind(UNIT, "now", is_new=True)
-    assert not jobs.is_behind("other.service", NOW, is_new=False)
-    assert jobs.is_behind("other.service", NOW, is_new=True)
-    assert not jobs.is_behind("other.service", NEVER, is_new=True)
+    assert jobs.is_behind(UNIT, changed_at(NOW), is_new=False)
+    assert not jobs.is_behind(UNIT, changed_at(EARLY), is_new=False)
+    assert not jobs.is_behind(UNIT, changed_at("now"), is_new=True)
+    assert not jobs.is_behind("other.service", changed_at(NOW), is_new=False)
+    assert jobs.is_behind("other.service", changed_at(NOW), is_new=True)
+    assert not jobs.is_behind("other.service", changed_at(NEVER), is_new=True)
 
 
 ODD = st.recursive(
@@ -226,11 +232,11 @@ def test_signals_that_are_not_sane_break_nothing(
 ) -> None:
     """What a signal says wrongly is left out, and what comes next is heard."""
     jobs = heard(told("active", 7) | dict(odd), dict(odd))
-    jobs.removed(number, name)
-    jobs.learn({1: name})
+    jobs.end_job(number, name)
+    jobs.set_types({1: name})
     assert len(jobs.take(UNIT).cause) < 200
     jobs = heard(told("active") | dict(odd), *LIVES["restart"])
-    jobs.removed(7, UNIT)
+    jobs.end_job(7, UNIT)
     assert jobs.take(UNIT).cause.startswith("job:7")
 
 
@@ -238,7 +244,7 @@ def test_signals_that_are_not_sane_break_nothing(
 def test_a_name_that_no_unit_has_is_not_noted(name: str) -> None:
     """A job is of a unit: nothing else is kept."""
     jobs = UnitJobs()
-    jobs.removed(1, name)
+    jobs.end_job(1, name)
     assert jobs.take(name) == Work()
 
 
@@ -246,6 +252,6 @@ def test_jobs_that_are_not_taken_are_bounded() -> None:
     """A flood of jobs of units that there are not takes no memory for ever."""
     jobs = UnitJobs()
     for number in range(60_000):
-        jobs.changed(f"a{number}.service", told("active", number))
-        jobs.removed(number, f"a{number}.service")
+        jobs.update(f"a{number}.service", told("active", number))
+        jobs.end_job(number, f"a{number}.service")
     assert sum(bool(jobs.take(f"a{n}.service").cause) for n in range(60_000)) <= 20_001

@@ -22,7 +22,7 @@ class Watched:
         """Return what is shown of a state that is read some seconds later."""
         self.now += after
         counted = {"n_restarts": count} if count else {}
-        return self.loops.lasting(UNIT, RUNS | states | counted)[0]
+        return self.loops.steady(UNIT, RUNS | states | counted)[0]
 
     def is_in_loop(self, count: int, after: float = 0.0, **states: Any) -> bool:
         """Return whether it is in a loop then."""
@@ -65,7 +65,7 @@ def test_a_loop_ends(looping: Watched, count: int, after: float, states: dict[st
 
 def test_a_loop_is_looked_at_when_it_may_have_ended(looping: Watched) -> None:
     """Say when ten minutes have passed since the last restart."""
-    _, wait = looping.loops.lasting(UNIT, RUNS | {"n_restarts": 4})
+    _, wait = looping.loops.steady(UNIT, RUNS | {"n_restarts": 4})
     assert wait == 600
 
 

@@ -29,7 +29,7 @@ from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.observe.table import chosen
+from opdbus.observe.selection import select_observers
 from opdbus.serving.serving import Serving
 from opdbus.settings.parsing import AUTO
 from opdbus.state.conditions import parse
@@ -114,7 +114,7 @@ def _as_observed(
     """Return objects as observers tell of them: with the fields apart that move by themselves."""
     moving = {
         (each.source, kind): names
-        for each in chosen([AUTO], {})
+        for each in select_observers([AUTO], {})
         for kind, names in each.volatile.items()
     }
     lasting, moved = [], {}

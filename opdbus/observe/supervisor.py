@@ -5,7 +5,6 @@ import json
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import structlog
@@ -18,11 +17,11 @@ from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.index.state_store.events import Changed, Event
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.observe import table
-from opdbus.observe.core.causes import Causes
+from opdbus.observe import selection
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
+from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
-from opdbus.observe.core.writer import Writer
+from opdbus.observe.core.report_writer import Writer
 from opdbus.platform import lines
 from opdbus.platform.tasks import at_most, pauses, until_first_ends
 from opdbus.state.object import LIVE, SETTINGS, Json
@@ -40,8 +39,6 @@ _NOISE_SECONDS: Final = 10.0
 # Characters of a message that are redacted, and that are shown.
 _MAX_READ: Final = 4096
 _MAX_SHOWN: Final = 500
-# Cached lines: each status shows a few of each observer.
-_REMEMBERED: Final = 64
 STARTING, UP, ABSENT, FAILED = "starting", "up", "absent", "failed"
 
 
@@ -58,40 +55,40 @@ class _Watched:
     """An observer with its report, writer and state."""
 
     def __init__(
-        self, observer: Observer, memory: StateStore, changes: ChangesPerHour, causes: Causes
+        self, observer: Observer, store: StateStore, changes: ChangesPerHour, causes: Causes
     ) -> None:
         self.observer = observer
         self._causes = causes
-        self.changes = changes
-        self._memory = memory
+        self._changes = changes
+        self._store = store
         # true until the first batch is written
         self.is_first = True
         # whether it ever listed all objects of a kind
         self.has_listed = False
         self._noise_at = -_NOISE_SECONDS
-        self._noise_said = ""
-        self.begin()
-        self.state = STARTING
-        self.reason = ""
+        self._noise = ""
+        self.state, self.reason = STARTING, ""
+        self._renew()
 
-    def begin(self) -> None:
+    def _renew(self) -> None:
         """Replace report and writer by empty ones, for another attempt."""
+        plugin = self.observer.plugin
         self.report = Report(
             self.observer.volatile,
             self._causes,
             self._stored,
-            named=lambda kind: named_objects.names(self._memory, (self.observer.plugin, kind)),
+            named=lambda kind: named_objects.names(self._store, (plugin, kind)),
             is_first=self.is_first,
-            recorded_until=self._memory.recorded_until,
+            recorded_until=self._store.recorded_until,
         )
         self.writer = Writer(
-            self.observer, self.report, self._memory, self.changes, is_first=self.is_first
+            self.observer, self.report, self._store, self._changes, is_first=self.is_first
         )
 
     async def _stored(self, kind: str) -> Mapping[str, dict[str, Json]]:
-        entries = await self._memory.of_source(self.observer.source)
+        entries = await self._store.of_source(self.observer.source)
         entries = [entry for entry in entries if entry.identity.kind == kind]
-        contents = await self._memory.content(entries)
+        contents = await self._store.content(entries)
         # on a thread: of 1,000 objects it takes 10 ms
         by_name = {e.identity.name: contents[e.id] for e in entries if e.id in contents}
         return await asyncio.to_thread(
@@ -100,17 +97,13 @@ class _Watched:
 
     @property
     def detail(self) -> str:
-        said = (self.reason, self.writer.fault, self.report.left_out, self.writer.left_out)
-        notes = (_line(self.report.said), self.report.skipped)
-        return "; ".join(filter(None, (*said, *notes, self._noise())))
-
-    def _noise(self) -> str:
-        """Return the note on frequently changing fields, cached for _NOISE_SECONDS."""
-        now = self.changes.clock()
+        now = self._changes.clock()
         if now - self._noise_at >= _NOISE_SECONDS:
             self._noise_at = now
-            self._noise_said = self.changes.proposal(self.observer.plugin, self.report.count)
-        return self._noise_said
+            self._noise = self._changes.proposal(self.observer.plugin, self.report.count)
+        report, writer = self.report, self.writer
+        faults = (self.reason, writer.fault, report.left_out, writer.diff.left_out)
+        return "; ".join(filter(None, (*faults, _line(report.note), report.skipped, self._noise)))
 
     def set(self, state: str, reason: str = "") -> None:
         reason = _line(reason)
@@ -120,6 +113,56 @@ class _Watched:
             write("observer", name=self.observer.name, state=state, **why)
         self.state, self.reason = state, reason
 
+    async def keep_running(self, retry_seconds: Sequence[float]) -> None:
+        """Run the observer again and again, with pauses; an absent source may end a pause."""
+        clock = asyncio.get_running_loop().time
+        delays = pauses(retry_seconds)
+        while True:
+            started = clock()
+            self.set(*await self._run_once())
+            if clock() - started > _STEADY_SECONDS:
+                delays = pauses(retry_seconds)
+            seconds = next(delays)
+            if self.state == ABSENT:
+                await asyncio.sleep(min(seconds, _LEAST_SECONDS))
+                async with at_most(seconds):
+                    await self.observer.appears()
+            else:
+                await asyncio.sleep(seconds)
+
+    async def _run_once(self) -> tuple[str, str]:
+        """Run the observer until it ends, and return its state and the reason."""
+        self._renew()
+        try:
+            await until_first_ends(
+                self.observer.observe(self.report), self.writer.run(), self._note_progress()
+            )
+        except Absent as error:
+            with suppress(OpDbusError):  # the next attempt removes the remaining objects
+                await self.writer.clear()
+            return ABSENT, str(error)
+        except RemoteError as error:
+            return FAILED, f"it was answered with {error.name}: {error}"
+        except (LostSource, OpDbusError, OSError) as error:
+            return FAILED, str(error)
+        except Exception as error:  # noqa: BLE001 -- whatever one raises must not end the others
+            # the message may quote file contents
+            reason = f"{type(error).__name__}: {error}"
+            if _line(reason) != self.reason:
+                where = "".join(traceback.format_tb(error.__traceback__))
+                log.error("observer fault", name=self.observer.name, where=where)  # noqa: TRY400 -- without what was read
+            return FAILED, reason
+        return FAILED, "it ended, although its source is there"
+
+    async def _note_progress(self) -> None:
+        """Set the state to up once the first batch is written, and note the first listing."""
+        await self.writer.has_written.wait()
+        self.is_first = False
+        self.set(UP)
+        await self.writer.has_listed.wait()
+        self.has_listed = True
+        await asyncio.Event().wait()
+
 
 class Supervisor:
     """Supervisor of all observers; a fault in one does not affect the others."""
@@ -127,19 +170,19 @@ class Supervisor:
     def __init__(
         self,
         observers: Sequence[Observer],
-        memory: StateStore,
+        store: StateStore,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
         changes: Callable[[], ChangesPerHour] = ChangesPerHour,
     ) -> None:
         causes = Causes()
-        self._watched = [_Watched(each, memory, changes(), causes) for each in observers]
-        self._memory = memory
+        self._watched = [_Watched(each, store, changes(), causes) for each in observers]
+        self._store = store
         self._retry_seconds = retry_seconds
 
     @property
     def statuses(self) -> list[Status]:
         """The status of each observer."""
-        counts = self._memory.catalogue.sources
+        counts = self._store.catalogue.sources
         return [
             Status(w.observer.name, w.state, counts[w.observer.source], w.detail)
             for w in self._watched
@@ -156,10 +199,10 @@ class Supervisor:
         For plugins in `unlisted`, include observers that wrote objects but no complete listing.
         Absent observers are left out.
         """
-        waiting = (w for w in self._watched if not w.has_listed and w.state != ABSENT)
         return [
             w.observer.name
-            for w in waiting
+            for w in self._watched
+            if not w.has_listed and w.state != ABSENT
             if w.observer.plugin in (plugins if w.is_first else unlisted)
         ]
 
@@ -168,14 +211,14 @@ class Supervisor:
         of = [watched for watched in self._watched if watched.observer.plugin == sort[0]]
         if sort[1] == SETTINGS:
             return observed_kinds.why_not(sort)
-        if not of and (names := table.of_plugin(sort[0])):
+        if not of and (names := selection.names_of_plugin(sort[0])):
             return f"OP_DBUS_OBSERVE leaves out the observer {' and '.join(names)}"
         for watched in of:
             if watched.state in {ABSENT, FAILED}:
                 return f"the observer {watched.observer.name} is {watched.state}: {watched.detail}"
         return observed_kinds.why_not(sort) if all(watched.has_listed for watched in of) else ""
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Wake observers whose objects the state file names; call for each state store event."""
         if isinstance(event, Changed):
             plugins = named_objects.plugins(event.changes)
@@ -185,79 +228,18 @@ class Supervisor:
 
     async def run(self) -> None:
         """Remove the objects of observers that are not selected, then observe until cancelled."""
-        await self._remove_others()
-        async with asyncio.TaskGroup() as group:
-            for watched in self._watched:
-                group.create_task(self._keep(watched))
-            await asyncio.Event().wait()
-
-    async def _remove_others(self) -> None:
         wanted = {watched.observer.source for watched in self._watched}
-        catalogue = self._memory.catalogue
+        catalogue = self._store.catalogue
         others = {source for source in catalogue.sources if source.startswith(LIVE)} - wanted
         gone = {entry.identity for source in others for entry in catalogue.of_source(source)}
         with suppress(OpDbusError):  # at the next start, then
-            await self._memory.observe([], gone, {}, lambda _: Why(change.SOURCE))
-
-    async def _keep(self, watched: _Watched) -> None:
-        """Run an observer again and again, with pauses."""
-        clock = asyncio.get_running_loop().time
-        delays = pauses(self._retry_seconds)
-        while True:
-            started = clock()
-            state, reason = await self._attempt(watched)
-            watched.set(state, reason)
-            if clock() - started > _STEADY_SECONDS:
-                delays = pauses(self._retry_seconds)
-            await _pause(watched, next(delays))
-
-    async def _attempt(self, watched: _Watched) -> tuple[str, str]:
-        """Run an observer until it ends, and return its state and the reason."""
-        watched.begin()
-        writer = watched.writer
-        try:
-            await until_first_ends(
-                watched.observer.observe(watched.report), writer.run(), _tell(watched)
-            )
-        except Absent as error:
-            with suppress(OpDbusError):  # the next attempt removes the remaining objects
-                await writer.clear()
-            return ABSENT, str(error)
-        except RemoteError as error:
-            return FAILED, f"it was answered with {error.name}: {error}"
-        except (LostSource, OpDbusError, OSError) as error:
-            return FAILED, str(error)
-        except Exception as error:  # noqa: BLE001 -- whatever one raises must not end the others
-            # the message may quote file contents
-            reason = f"{type(error).__name__}: {error}"
-            if _line(reason) != watched.reason:
-                where = "".join(traceback.format_tb(error.__traceback__))
-                log.error("observer fault", name=watched.observer.name, where=where)  # noqa: TRY400 -- without what was read
-            return FAILED, reason
-        return FAILED, "it ended, although its source is there"
+            await self._store.observe([], gone, {}, lambda _: Why(change.SOURCE))
+        async with asyncio.TaskGroup() as group:
+            for watched in self._watched:
+                group.create_task(watched.keep_running(self._retry_seconds))
+            await asyncio.Event().wait()
 
 
-async def _pause(watched: _Watched, seconds: float) -> None:
-    """Wait before another attempt; end early when an absent source appears."""
-    if watched.state != ABSENT:
-        await asyncio.sleep(seconds)
-        return
-    await asyncio.sleep(min(seconds, _LEAST_SECONDS))
-    async with at_most(seconds):
-        await watched.observer.appears()
-
-
-async def _tell(watched: _Watched) -> None:
-    """Set an observer's state to up once its first batch is written."""
-    await watched.writer.has_written.wait()
-    watched.is_first = False
-    watched.set(UP)
-    await watched.writer.has_listed.wait()
-    watched.has_listed = True
-    await asyncio.Event().wait()
-
-
-@lru_cache(_REMEMBERED)
 def _line(text: str) -> str:
     """Return a message as one redacted, printable line of at most _MAX_SHOWN characters."""
     line = lines.join_words(redact_text(text[:_MAX_READ]))

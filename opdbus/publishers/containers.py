@@ -7,26 +7,67 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.platform.tasks import pauses
-from opdbus.publishers.engines import ENGINES, Engine, Row
 
+Row: TypeAlias = Mapping[str, Any]
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 _ANSWER_SECONDS: Final = 30.0
 # Events within this time lead to one listing.
 _QUIET_SECONDS: Final = 0.1
 _AT_ONCE: Final = 1 << 16
+_OF_DOCKER: Final = ("Image", "Command", "State", "Labels")
+_OF_INCUS: Final = (
+    "type", "description", "architecture", "profiles", "project", "ephemeral", "location",
+)  # fmt: skip
+
+
+def _read_docker(row: Row) -> tuple[str, Row]:
+    """Return a container of docker or podman by name, without its uptime, which changes."""
+    ports = {
+        f"{p.get('PublicPort', '')}:{p['PrivatePort']}/{p['Type']}" for p in row["Ports"] or ()
+    }
+    mounts = [f"{m.get('Source')} on {m.get('Destination')}" for m in row.get("Mounts") or ()]
+    networks = (row.get("NetworkSettings") or {}).get("Networks") or ()
+    lists = {"ports": sorted(ports), "mounts": sorted(mounts), "networks": sorted(networks)}
+    kept = {key.lower(): row.get(key) or "" for key in _OF_DOCKER}
+    return row["Names"][0].lstrip("/"), {"id": row["Id"][:12], **kept, **lists}
+
+
+def _read_incus(row: Row) -> tuple[str, Row]:
+    """Return a container of incus by name; of its settings, which may be secret, only the image."""
+    image = (row.get("config") or {}).get("image.description", "")
+    kept = {name: row[name] for name in _OF_INCUS if row.get(name)}
+    return row["name"], {"state": row["status"].lower(), "image": image, **kept}
+
+
+class Engine(NamedTuple):
+    """A container engine: its socket, request targets, and reader of a container."""
+
+    name: str
+    path: str
+    listing: str = "/containers/json?all=1"
+    events: str = "/events?filters=%7B%22type%22%3A%5B%22container%22%5D%7D"
+    read: Callable[[Row], tuple[str, Row]] = _read_docker
+
+
+_INCUS: Final = "/1.0/instances?recursion=1", "/1.0/events?type=lifecycle", _read_incus
+ENGINES: Final = (
+    Engine("podman", "/run/podman/podman.sock"),
+    Engine("docker", "/run/docker.sock"),
+    Engine("incus", "/var/lib/incus/unix.socket", *_INCUS),
+)
 
 
 @asynccontextmanager
-async def _asked(path: str, target: str) -> AsyncIterator[asyncio.StreamReader]:
+async def _get(path: str, target: str) -> AsyncIterator[asyncio.StreamReader]:
     """Send a GET request and yield the body's reader; HTTP/1.0 sends it unchunked."""
     async with asyncio.timeout(_ANSWER_SECONDS) as limit:
         reader, writer = await asyncio.open_unix_connection(path)
@@ -44,39 +85,39 @@ async def _asked(path: str, target: str) -> AsyncIterator[asyncio.StreamReader]:
                 await writer.wait_closed()
 
 
-async def follow(engine: Engine, bus: str) -> None:
+async def _follow(engine: Engine, bus: str) -> None:
     """Publish all containers, again after events, with the lifetime of the connection."""
-    async with _asked(engine.path, engine.events) as events, Client(bus) as client:
-        known: dict[str, Row] = {}
+    async with _get(engine.path, engine.events) as events, Client(bus) as client:
+        published: dict[str, Row] = {}
         while True:
-            async with _asked(engine.path, engine.listed) as body:
+            async with _get(engine.path, engine.listing) as body:
                 rows = json.loads(await asyncio.wait_for(body.read(), _ANSWER_SECONDS))
             found = dict(map(engine.read, rows["metadata"] if isinstance(rows, dict) else rows))
-            new = [row for row in found.items() if row[1] != known.get(row[0])]
+            new = [row for row in found.items() if row[1] != published.get(row[0])]
             object_ids = [(engine.name, "container", *row) for row in new]
             await client.publish(engine.name, object_ids, lifetime="connection")
-            gone = known.keys() - found.keys()
+            gone = published.keys() - found.keys()
             await client.withdraw([paths.of(engine.name, "container", name) for name in gone])
-            known = found
+            published = found
             if not await events.read(_AT_ONCE):
                 raise ConnectionError("it went away")
             await asyncio.sleep(_QUIET_SECONDS)
 
 
-async def keep(engine: Engine, bus: str) -> None:
+async def _keep_following(engine: Engine, bus: str) -> None:
     """Follow an engine forever, also one that starts later; print why it cannot be followed."""
-    delays, said = pauses(_RETRY_SECONDS), ""
+    delays, last_reason = pauses(_RETRY_SECONDS), ""
     while True:
         began = time.monotonic()
         try:
-            await follow(engine, bus)
+            await _follow(engine, bus)
         except (OSError, ValueError, LookupError, TypeError, OpDbusError) as error:
             reason = f"{engine.name} at {engine.path}: {error or type(error).__name__}"
-        if reason != said:
+        if reason != last_reason:
             print(reason, file=sys.stderr, flush=True)  # noqa: T201 -- the journal has it
         if time.monotonic() - began > _RETRY_SECONDS[-1]:
             delays = pauses(_RETRY_SECONDS)
-        said = reason
+        last_reason = reason
         await asyncio.sleep(next(delays))
 
 
@@ -84,10 +125,10 @@ async def main(engines: Sequence[Engine], bus: str = "system") -> None:
     """Follow all engines."""
     async with asyncio.TaskGroup() as group:
         for engine in engines:
-            group.create_task(keep(engine, bus))
+            group.create_task(_keep_following(engine, bus))
 
 
 if __name__ == "__main__":
     # docker's socket may be a link to podman's: follow that once
-    named = {Path(engine.path).resolve(): engine for engine in reversed(ENGINES)}
-    asyncio.run(main(tuple(named.values())))
+    engines = {Path(engine.path).resolve(): engine for engine in reversed(ENGINES)}
+    asyncio.run(main(tuple(engines.values())))

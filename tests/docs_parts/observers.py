@@ -2,7 +2,7 @@
 
 from docs_parts.tables import ROOT, table
 from opdbus.observe.dbus import mirror_table
-from opdbus.observe.table import OURS
+from opdbus.observe.selection import OURS
 
 _EXAMPLE = "opdbus/observe/dbus/login1.py"
 

@@ -21,9 +21,9 @@ from typing import Any
 from opdbus.index.state_store.events import Event, Recorded
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.report import Observer
+from opdbus.observe.selection import select_observers
 from opdbus.observe.supervisor import STARTING, Supervisor
 from opdbus.observe.systemd import unit_observer
-from opdbus.observe.table import chosen
 from opdbus.settings.parsing import AUTO
 from system.host import PATIENCE_SECONDS, Host
 from system.watched import command
@@ -104,7 +104,7 @@ def recorded(host: Host) -> Iterator[History]:
 
 
 async def _print_rows() -> None:
-    observers = [o for o in chosen((AUTO,), {}) if o.name not in _SHARED]
+    observers = [o for o in select_observers((AUTO,), {}) if o.name not in _SHARED]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "memory.db"
         news = asyncio.Event()

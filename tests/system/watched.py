@@ -17,7 +17,7 @@ from typing import Any
 
 from observing import observed
 
-from opdbus.observe.table import OURS
+from opdbus.observe.selection import OURS
 from system.host import PATIENCE_SECONDS, Host
 
 _ROOT = Path(__file__).parents[2]

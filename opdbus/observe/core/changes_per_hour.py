@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from opdbus.observe.core.batch import Key
+from opdbus.observe.core.report import Key
 from opdbus.platform import name_lists
 from opdbus.state.redact import redact_text
 
@@ -14,14 +14,14 @@ from opdbus.state.redact import redact_text
 # is restless. A kind with one object counts too: a battery's charge is noise on its own.
 PER_HOUR: Final = 12
 _HOUR: Final = 3600.0
-# What runs that often by a timer has one row for all of its runs in so many seconds.
+# A unit that a timer runs that often has one row for all of its runs in so many seconds.
 FOLD_RUNS_SECONDS: Final = 600.0
-# Counts runs where others count changes of a field: no field is called so.
+# The name under which runs are counted; no field has it.
 RUNS: Final = ""
-# The changes of restless fields alone are written so seldom for each object: the last one is
-# written within a minute.
+# Pause between rows of an object whose restless fields alone change: the last change is written
+# within a minute.
 FOLD_SECONDS: Final = 55.0
-# Fields of objects whose changes are counted: about 250 bytes each, 6 MiB for each observer.
+# The most counted fields of objects: about 250 bytes each, 6 MiB for each observer.
 _MAX_COUNTED: Final = 25_000
 _MAX_SHOWN: Final = 64
 _MAX_NAMED: Final = 3
@@ -35,11 +35,11 @@ class ChangesPerHour:
     ) -> None:
         self.clock = clock
         self.fold_seconds = fold_seconds
-        # by kind and field, then by the object's name: the seconds of the latest changes, one more
+        # by kind and field, then by the object's name: the times of the latest changes, one more
         # than there may be in an hour
         self._times: dict[tuple[str, str], dict[str, array[int]]] = {}
         self._counted = 0
-        # making room takes time: when it was last done
+        # when objects at rest were last dropped, which takes time
         self._made_room = -_HOUR
         self._folded: Counter[tuple[str, str]] = Counter()
 
@@ -47,7 +47,14 @@ class ChangesPerHour:
         """Count a change of some fields of an object, and whether it is stored later."""
         now = int(self.clock())
         for field in fields:
-            times = self._of(key, field, now)
+            if self._counted >= _MAX_COUNTED and now >= self._made_room + FOLD_SECONDS:
+                self._drop_resting(now)
+            times = self._times.get((key.kind, field), {}).get(key.name)
+            if times is None:
+                times = array("Q")
+                if self._counted < _MAX_COUNTED:
+                    self._times.setdefault((key.kind, field), {})[key.name] = times
+                    self._counted += 1
             times.append(now)
             del times[: -PER_HOUR - 1]
             if is_folded:
@@ -95,23 +102,8 @@ class ChangesPerHour:
             f" OP_DBUS_VOLATILE={','.join(shown)}"
         )
 
-    def _of(self, key: Key, field: str, now: int) -> "array[int]":
-        """Return the list of times of a field's changes; if there is no room, one that is lost."""
-        times = self._times.get((key.kind, field), {}).get(key.name)
-        if times is not None:
-            return times
-        if self._counted >= _MAX_COUNTED:
-            self._make_room(now)
-        times = array("Q")
-        if self._counted < _MAX_COUNTED:
-            self._times.setdefault((key.kind, field), {})[key.name] = times
-            self._counted += 1
-        return times
-
-    def _make_room(self, now: int) -> None:
-        """Forget what has not changed for an hour."""
-        if now < self._made_room + FOLD_SECONDS:
-            return
+    def _drop_resting(self, now: int) -> None:
+        """Drop fields that have not changed for an hour."""
         self._made_room = now
         kept = {
             of: {name: times for name, times in objects.items() if times[-1] > now - _HOUR}

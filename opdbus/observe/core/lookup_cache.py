@@ -8,10 +8,10 @@ V = TypeVar("V")
 
 
 class LookupCache(dict[K, V]):
-    """The values of the keys that were wanted last."""
+    """The values of the keys in the last lookup."""
 
     def __init__(self, otherwise: V) -> None:
-        """Take the value of keys for which nothing is found."""
+        """Take the value for keys without a result."""
         super().__init__()
         self._otherwise = otherwise
 
@@ -20,6 +20,6 @@ class LookupCache(dict[K, V]):
         return not self.keys() >= set(wanted)
 
     def learn(self, wanted: Collection[K], found: Mapping[K, V]) -> None:
-        """Keep what was found for the keys that are wanted now, and forget the others."""
+        """Keep the results for the wanted keys only."""
         self.clear()
         self.update({key: found.get(key, self._otherwise) for key in wanted})

@@ -20,28 +20,28 @@ ROUTE_GROUPS: Final = 25167185
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _REQUEST_DUMP: Final = 0x1 | 0x300
-# an error, and the end of a list
+# NLMSG_ERROR and NLMSG_DONE, the last messages of a list.
 _LAST: Final = (2, 3)
-# of the number that says how a list ended
+# The size of the error number in them.
 _NUMBER_BYTES: Final = 4
-# the list changed while it was made
+# NLM_F_DUMP_INTR: the list changed while it was made.
 _INTERRUPTED: Final = 0x10
-# bits that say how an attribute is coded, not which one it is
+# NLA_TYPE_MASK: the other bits of an attribute's type are flags of its coding.
 _ATTRIBUTE_TYPE: Final = 0x3FFF
 # A dump comes in pieces of at most 32 KiB.
 _MAX_BYTES: Final = 64 << 10
-# Of one list: a router may have a million routes, of which nobody needs all.
+# The most of one list: a router may have a million routes.
 MAX_MESSAGES: Final = 50_000
 ANSWER_SECONDS: Final = 10.0
 # The longest text that the kernel sends is the 255 characters of an interface's alias.
 _MAX_TEXT: Final = 256
-# Datagrams that are read before others have their turn, and how often: more than a buffer holds.
+# Datagrams read in one turn of the event loop, and the most turns: more than a buffer holds.
 _AT_ONCE: Final = 64
 _TURNS: Final = 256
 
 
 class Message(NamedTuple):
-    """A message of the kernel: its type, flags and number, and what follows its header."""
+    """A message of the kernel: its type, flags and number, and its body after the header."""
 
     type: int
     flags: int
@@ -96,7 +96,7 @@ class Refused(LostSource):
 class Channel:
     """A netlink socket: one that systemd passed, which stays open, or one of our own.
 
-    Only what the kernel itself sent is read. Raises Absent where there is no such socket.
+    Only datagrams of the kernel itself are read. Raises Absent where there is no such socket.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Channel:
             self._socket.close()
 
     async def dump(self, kind: int, body: bytes) -> list[Message]:
-        """Return what the kernel lists for a request, MAX_MESSAGES at most; raises LostSource."""
+        """Return the kernel's list for a request, MAX_MESSAGES at most; raises LostSource."""
         self._number = (self._number + 1) & 0xFFFFFFFF
         header = (_HEADER.size + len(body), kind, _REQUEST_DUMP, self._number, 0)
         try:
@@ -133,35 +133,38 @@ class Channel:
                 # the rest of a list that another process asked for, or that was given up
                 await self._drain()
                 self._socket.send(_HEADER.pack(*header) + body)
-                return await self._answers(self._number)
+                return await self._answers()
         except TimeoutError:
             raise LostSource(f"the kernel gave no list within {self._seconds:g} s") from None
 
     async def changed(self) -> None:
-        """Wait until the kernel says that something has changed, or may have."""
+        """Wait until the kernel reports a change, or may have lost a report."""
         while not self.is_stale:
             await self._until_readable()
             await self._drain()
         self.is_stale = False
 
-    async def _answers(self, wanted: int) -> list[Message]:
+    async def _answers(self) -> list[Message]:
+        """Collect the answers to the last request; other messages are news."""
         found: list[Message] = []
         while True:
             await self._until_readable()
-            for message in self._read():
-                self.is_stale |= message.number != wanted or message.flags & _INTERRUPTED != 0
-                if message.number != wanted:
-                    continue
-                if message.type in _LAST:
-                    _require_success(message.body)
-                    return found
-                if len(found) < MAX_MESSAGES:
-                    found.append(message)
+            with suppress(BlockingIOError):
+                for message in messages(self._receive()):
+                    is_other = message.number != self._number
+                    self.is_stale |= is_other or message.flags & _INTERRUPTED != 0
+                    if is_other:
+                        continue
+                    if message.type in _LAST:
+                        _require_success(message.body)
+                        return found
+                    if len(found) < MAX_MESSAGES:
+                        found.append(message)
             # a long list must not block the event loop
             await asyncio.sleep(0)
 
     async def _drain(self) -> None:
-        """Read all that waits: any message means that something has changed."""
+        """Read all waiting datagrams: any message means that something has changed."""
         with suppress(BlockingIOError):
             for _ in range(_TURNS):
                 for _ in range(_AT_ONCE):
@@ -171,18 +174,12 @@ class Channel:
                 await asyncio.sleep(0)
 
     async def _until_readable(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._socket, _settle, ready)
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._socket, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_reader(self._socket)
-
-    def _read(self) -> list[Message]:
-        with suppress(BlockingIOError):
-            return list(messages(self._receive()))
-        return []
 
     def _receive(self) -> bytes:
         """Return a datagram of the kernel, nothing for another's; raises BlockingIOError."""
@@ -205,11 +202,6 @@ def receive(opened: socket.socket) -> bytes | None:
     return data if sender == 0 else b""
 
 
-def _settle(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
 def open_socket(protocol: int, groups: int, unit: str) -> socket.socket:
     """Open a socket of our own; raises Absent where that is not allowed, naming the unit."""
     try:
@@ -224,7 +216,7 @@ def open_socket(protocol: int, groups: int, unit: str) -> socket.socket:
 
 
 def _require_success(body: bytes) -> None:
-    """Raise Refused where the number that ends an answer is that of an error, or is missing."""
+    """Raise Refused if the number that ends an answer is that of an error, or is missing."""
     if len(body) < _NUMBER_BYTES:
         raise Refused("the kernel ended a list without saying how")
     code = int.from_bytes(body[:_NUMBER_BYTES], sys.byteorder, signed=True)

@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-# After a look, the next one at the same thing waits so long: twice as long each time while it keeps
-# changing, up to the most.
+# Rest of a name after it was read; doubled each time while it keeps changing, up to the most.
 _FIRST_SECONDS: Final = 0.1
 _MOST_SECONDS: Final = 1.0
-# The share of the time that work may take, and how much of it may be done without a rest.
+# The share of time for work, and the work that may be done at once without a rest.
 _SHARE: Final = 0.05
 _AT_ONCE_SECONDS: Final = 0.25
 
@@ -19,22 +18,22 @@ class Pace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._due: dict[str, float] = {}
-        # until when each rests, and for how long that is
+        # by name: the end of its rest, and the length of it
         self._rests: dict[str, tuple[float, float]] = {}
 
-    def changed(self, name: str, wait: float = 0.0) -> None:
-        """Have a name looked at in some seconds, when it has rested from the last look."""
+    def queue(self, name: str, wait: float = 0.0) -> None:
+        """Queue a name to be read after `wait` seconds and its rest since the last reading."""
         until, _ = self._rests.get(name, (0.0, 0.0))
         at = max(until, self._clock() + wait)
         self._due[name] = min(at, self._due.get(name, at))
 
     @property
     def next_at(self) -> float:
-        """When the first name is due, by the clock; infinite if none is."""
+        """The time when the first name is due, by the clock; infinite if there is none."""
         return min(self._due.values(), default=float("inf"))
 
     def take(self) -> set[str]:
-        """Return the names that are due now: they rest from now on."""
+        """Return and remove the names that are due; they rest from now on."""
         now = self._clock()
         names = {name for name, at in self._due.items() if at <= now}
         self._rests = {
@@ -68,7 +67,7 @@ class Seldom:
 class Allowance:
     """A twentieth of the time for work; a little may be done at once after a quiet time.
 
-    No rest takes longer than `most` seconds: changes are seen so late at most.
+    No rest takes longer than `most` seconds, so that no change is seen later.
     """
 
     def __init__(
@@ -77,11 +76,11 @@ class Allowance:
         self._clock = clock
         self._most = most
         self._at = clock()
-        # seconds of work that no time was spent for yet
+        # seconds of work that rests have not made up for
         self._owed = 0.0
 
     def rest(self, worked: float) -> float:
-        """Return for how many seconds to rest after some seconds of work."""
+        """Return the seconds of rest after `worked` seconds of work."""
         now = self._clock()
         self._owed = max(0.0, self._owed - _SHARE * (now - self._at)) + worked
         self._at = now

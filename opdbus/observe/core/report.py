@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from opdbus.history import jobs
 from opdbus.history.change import Why
-from opdbus.observe.core.batch import Batch, Key, Merged
-from opdbus.observe.core.causes import Causes
+from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.skipped import Skipped
 from opdbus.state.flatten import bounded
 from opdbus.state.object import LIVE, Identity, Json
@@ -24,6 +24,10 @@ MAX_OBJECTS: Final = 20_000
 _MAX_NAME: Final = 8 << 10
 # Reports of so many different objects that wait to be written: as if all were replaced by others.
 _MAX_WAITING: Final = 2 * MAX_OBJECTS
+_UNEXPLAINED: Final = Why()
+
+# The properties of an object; None for a removed one.
+State: TypeAlias = Mapping[str, Json] | None
 
 
 class Absent(Exception):
@@ -32,6 +36,13 @@ class Absent(Exception):
 
 class LostSource(Exception):
     """The source or some of its events were lost: it must be listed again."""
+
+
+class Key(NamedTuple):
+    """The kind and the name of an object, as its observer names it."""
+
+    kind: str
+    name: str
 
 
 async def _never() -> None:
@@ -69,9 +80,86 @@ class Observer:
         return LIVE + self.name
 
     def identity(self, key: Key) -> Identity:
-        """Return what one of its objects is called: without secrets, and no longer than a path."""
-        kind, name = (_sendable(part) for part in key)
+        """Return the identity of one of its objects, without secrets and of bounded length."""
+        # what D-Bus cannot carry is escaped, so that two names remain two
+        kind, name = (
+            part.encode(errors="backslashreplace").decode().replace("\0", "\\x00") for part in key
+        )
         return bounded(redact_identity(Identity(self.source, self.plugin, kind, name or "?")))
+
+
+@dataclass(slots=True)
+class Batch:
+    """Reports that wait to be written, merged to the last state of each object and its cause.
+
+    `kinds` has states by kind and name. `listed` are the kinds of which all objects were reported;
+    with `is_all` there are no other kinds. `whys` has the causes that were given, and counts the
+    states that were replaced by later ones; of these, `firsts` has the first. `events` happened to
+    objects beside changes. Fields that are `volatile` or only seen make no other state.
+    """
+
+    volatile: Mapping[str, AbstractSet[str]]
+    kinds: dict[str, dict[str, State]] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
+    is_all: bool = False
+    whys: dict[Key, Why] = field(default_factory=dict)
+    firsts: dict[Key, State] = field(default_factory=dict)
+    events: dict[Key, Why] = field(default_factory=dict)
+
+    def add(self, kind: str, objects: Mapping[str, State], why: Why) -> None:
+        """Add the states of objects by name."""
+        self._explain(kind, objects, why)
+        self.kinds.setdefault(kind, {}).update(objects)
+
+    def add_event(self, key: Key, why: Why) -> None:
+        """Add an event of an object beside its changes; count earlier ones in it."""
+        before = self.events.get(key)
+        self.events[key] = why._replace(folded=why.folded + (before.folded + 1 if before else 0))
+
+    def include(self, later: Batch) -> None:
+        """Add a later batch, whose states win."""
+        for kind, objects in later.kinds.items():
+            for name, state in objects.items():
+                key = Key(kind, name)
+                first = later.firsts.get(key, state)
+                self._explain(kind, {name: first}, later.whys.get(key, _UNEXPLAINED))
+                if key in later.firsts:
+                    self.firsts.setdefault(key, first)
+            self.kinds.setdefault(kind, {}).update(objects)
+        self.listed |= later.listed
+        self.is_all |= later.is_all
+        for key, why in later.events.items():
+            self.add_event(key, why)
+
+    def _explain(self, kind: str, objects: Mapping[str, State], why: Why) -> None:
+        """Combine the cause of new states with those of the waiting states that they replace."""
+        waiting = self.kinds.get(kind, {})
+        for name in objects if why != _UNEXPLAINED else objects.keys() & waiting.keys():
+            key = Key(kind, name)
+            if name not in waiting:
+                self.whys[key] = why
+                continue
+            before = self.whys.get(key, _UNEXPLAINED)
+            moving = why.seen.union(self.volatile.get(kind, ()))
+            is_replaced = _without(waiting[name], moving) != _without(objects[name], moving)
+            cause = why.cause or before.cause
+            # another event, or a change that is no step of the job before
+            is_more = (before.is_event and why.is_event) or (
+                is_replaced and not jobs.is_step(before.cause, why.cause)
+            )
+            if is_more:
+                cause = jobs.joined(before.cause, before.folded + 1, why.cause)
+                # an event is a change even if it left the object as it was
+                if not before.is_event:
+                    self.firsts.setdefault(key, waiting[name])
+            elif not is_replaced:
+                cause = before.cause or why.cause
+            self.whys[key] = Why(
+                cause,
+                before.folded + why.folded + is_more,
+                is_event=before.is_event or why.is_event,
+                seen=before.seen | why.seen,
+            )
 
 
 class Report:
@@ -92,9 +180,9 @@ class Report:
     ) -> None:
         # whether nothing was observed since the program began
         self.is_first = is_first
-        # until when an earlier run of it wrote down what happened; since then, nothing has
+        # until when an earlier run recorded events; later ones were missed
         self.recorded_until = recorded_until
-        # what all observers know of causes
+        # shared by all observers
         self.causes = causes or Causes()
         self._stored = stored
         # gives the names that the state file has of a kind; `renamed` is set when others may be
@@ -102,14 +190,14 @@ class Report:
         self.renamed = asyncio.Event()
         # set while something waits to be written
         self.news = asyncio.Event()
-        # what the observer says about itself
-        self.said = ""
+        # the observer's own note for the status
+        self.note = ""
         # what readers did not understand, by what they read
         self._skipped: dict[str, Skipped] = {}
         # what was not taken of a kind since its last listing
         self._left_out: dict[str, str] = {}
         self._names: dict[str, set[str]] = {}
-        self._merged = Merged(volatile)
+        self._batch = Batch(volatile)
 
     async def stored(self, kind: str) -> Mapping[str, dict[str, Json]]:
         """Return what is stored of a kind from before, by name, without `volatile` fields.
@@ -129,10 +217,10 @@ class Report:
         20,000 objects take a few milliseconds.
         """
         names = self._names.setdefault(kind, set())
-        self._remove(kind, names - objects.keys(), Why(cause))
+        self._remove(kind, names - objects.keys(), cause)
         self._left_out.pop(kind, None)
         self._add(kind, objects, Why(cause))
-        self._merged.listed.add(kind)
+        self._batch.listed.add(kind)
 
     def replace_all(
         self, kinds: Mapping[str, Mapping[str, Mapping[str, Json]]], cause: str = ""
@@ -140,7 +228,7 @@ class Report:
         """Report all objects of all kinds by kind and name; raises LostSource in a flood."""
         for kind in {*self._names, *kinds}:
             self.replace(kind, kinds.get(kind, {}), cause)
-        self._merged.is_all = True
+        self._batch.is_all = True
         self.news.set()
 
     def put(
@@ -161,23 +249,23 @@ class Report:
 
         Without a cause it has that of what differs from what is stored.
         """
-        self._merged.add_event(Key(kind, name), why)
+        self._batch.add_event(Key(kind, name), why)
         self.news.set()
 
     def is_waiting(self, kind: str, name: str) -> bool:
         """Return whether a state of an object waits to be written: a later one would replace it."""
-        return Key(kind, name) in self._merged
+        return name in self._batch.kinds.get(kind, {})
 
     def gone(self, kind: str, name: str, cause: str = "") -> None:
         """Report that an object is not there any more; raises LostSource in a flood."""
-        self._remove(kind, {name} & self._names.get(kind, set()), Why(cause))
+        self._remove(kind, {name} & self._names.get(kind, set()), cause)
 
-    def busy(self, sentence: str) -> None:
-        """Say in the status what takes time or is limited; an empty sentence takes it back."""
-        self.said = sentence
+    def busy(self, note: str) -> None:
+        """Set the sentence of the status on what takes time or is limited; empty removes it."""
+        self.note = note
 
     def skip(self, part: str, skipped: Skipped) -> None:
-        """Say in the status what was not understood in the newest reading of a part."""
+        """Set what was not understood in the newest reading of a part."""
         self._skipped[part] = skipped
 
     @property
@@ -192,10 +280,6 @@ class Report:
     def left_out(self) -> str:
         """The objects that were not taken, and the reasons; empty if there are none."""
         return "; ".join(dict.fromkeys(self._left_out.values()))
-
-    def __len__(self) -> int:
-        """Count the objects that there are."""
-        return sum(map(len, self._names.values()))
 
     def count(self, kind: str) -> int:
         """Count the objects of a kind that there are."""
@@ -212,47 +296,46 @@ class Report:
     def take(self) -> Batch:
         """Return what was reported since the last time."""
         self.news.clear()
-        return self._merged.take()
+        batch, self._batch = self._batch, Batch(self._batch.volatile)
+        return batch
 
     def put_back(self, batch: Batch) -> None:
         """Take back a batch that could not be written; what was reported meanwhile wins."""
-        self._merged.put_back(batch)
+        batch.include(self._batch)
+        self._batch = batch
         self.news.set()
 
     def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]], why: Why) -> None:
         names = self._names.setdefault(kind, set())
         new = objects.keys() - names
-        room = MAX_OBJECTS - len(self)
+        room = MAX_OBJECTS - sum(map(len, self._names.values()))
         if len(new) > room or max(map(len, new), default=0) > _MAX_NAME:
-            objects = self._fitting(kind, objects, new, room)
+            short = {name for name in new if len(name) <= _MAX_NAME}
+            self._left_out[kind] = (
+                f"there are more than {MAX_OBJECTS:,} objects: the rest is left out"
+                if len(short) > room
+                else f"a name of more than {_MAX_NAME:,} characters is left out"
+            )
+            fitting = [
+                *(names & objects.keys()),
+                *islice(filter(short.__contains__, objects), room),
+            ]
+            objects = {name: objects[name] for name in fitting}
         names.update(objects)
-        self._merged.add(kind, objects, why)
+        self._batch.add(kind, objects, why)
         self.news.set()
 
-    def _fitting(
-        self, kind: str, objects: Mapping[str, Mapping[str, Json]], new: AbstractSet[str], room: int
-    ) -> Mapping[str, Mapping[str, Json]]:
-        """Return the known ones of objects, and as many others as there is room for."""
-        short = {name for name in new if len(name) <= _MAX_NAME}
-        self._left_out[kind] = (
-            f"there are more than {MAX_OBJECTS:,} objects: the rest is left out"
-            if len(short) > room
-            else f"a name of more than {_MAX_NAME:,} characters is left out"
-        )
-        known = self._names[kind] & objects.keys()
-        taken = [*known, *islice(filter(short.__contains__, objects), room)]
-        return {name: objects[name] for name in taken}
-
-    def _remove(self, kind: str, gone: AbstractSet[str], why: Why) -> None:
+    def _remove(self, kind: str, gone: AbstractSet[str], cause: str) -> None:
         if not gone:
             return
-        if len(self._merged) + len(gone) > _MAX_WAITING:
+        if sum(map(len, self._batch.kinds.values())) + len(gone) > _MAX_WAITING:
             raise LostSource("changes came faster than they could be written")
         self._names[kind] -= gone
-        self._merged.add(kind, dict.fromkeys(gone), why)
+        self._batch.add(kind, dict.fromkeys(gone), Why(cause))
         self.news.set()
 
 
-def _sendable(name: str) -> str:
-    """Write as escapes what D-Bus cannot carry, so that two names remain two."""
-    return name.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+def _without(state: State, fields: AbstractSet[str]) -> State:
+    if not fields or state is None:
+        return state
+    return {name: value for name, value in state.items() if name not in fields}

@@ -21,36 +21,36 @@ _PROPERTIES: Final = f"{_BUS}.Properties"
 _ANSWER_SECONDS: Final = 10.0
 # Signals within this time are read together.
 BURST_SECONDS: Final = 0.1
-# Signals that wait to be read, and their bytes; past them the source has to be listed again.
+# Limits of signals that wait to be read, and of their bytes; beyond, all must be listed again.
 _MAX_WAITING: Final = 10_000
 _MAX_WAITING_BYTES: Final = 16 << 20
 # More than 50,000 units take.
 _MAX_REPLY_BYTES: Final = 16 << 20
-# As much as the system's bus lets through: it is read in parts.
+# The limit of the system's bus; such a reply is read in parts.
 _MAX_LISTING_BYTES: Final = 32 << 20
 _PART_BYTES: Final = 16 << 10
 # A larger signal would keep every thread waiting while it is decoded.
 _MAX_SIGNAL_BYTES: Final = 1 << 20
-# Of each turn of the event loop: a flood must leave most of it to our clients.
+# Reading time in each turn of the event loop: a flood must leave most of it to our clients.
 _TURN_SECONDS: Final = 0.0005
 
 
 class Signal(NamedTuple):
-    """A signal of a service that is followed; its body is empty where it was too large to read."""
+    """A signal of a followed service; its body is empty if it was too large to read."""
 
     path: str
     interface: str
     member: str
     body: list[Plain]
     signature: str = ""
-    # when it came, in seconds since 1970
+    # time of receipt, in seconds since 1970
     at: float = 0.0
 
 
 class Service:
-    """A service on the system bus: called without being started, its signals in order.
+    """A service on the system bus, which is not started by calls; its signals come in order.
 
-    Raises Absent where there is no such bus or service, and LostSource when the bus or the service
+    Raises Absent if there is no such bus or service, and LostSource when the bus or the service
     goes away, does not answer, or sends faster than its signals are read. Variants are taken out of
     values, unless signals are `typed`.
     """
@@ -64,19 +64,24 @@ class Service:
         self._waiting_bytes = 0
         self._news = asyncio.Event()
         self._owner = ""
+        # why the source must be listed again
         self._lost = ""
 
     async def __aenter__(self) -> Self:
-        """Connect, and find who owns the name; raises Absent."""
+        """Connect, and find the owner of the name; raises Absent."""
         try:
             await self._connection.__aenter__()
         except BusError as error:
             raise Absent(str(error)) from None
         try:
-            self._connection.wants_signal = self._wants
-            self._connection.on_signal = self._take
+            self._connection.wants_signal = self._is_wanted
+            self._connection.on_signal = self._on_signal
             await self._connection.subscribe(_changes_of_owner(self.name))
-            self._owner = await self._find_owner()
+            try:
+                (owner,) = await self._connection.ask_bus("GetNameOwner", "s", self.name)
+            except RemoteError:
+                raise Absent(f"{self.name} is not on the system bus") from None
+            self._owner = str(owner)
         except BaseException:
             await self._connection.__aexit__()
             raise
@@ -118,7 +123,7 @@ class Service:
 
     @asynccontextmanager
     async def _answering(self, member: str, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Wait so long for an answer; raises LostSource where none comes."""
+        """Limit the wait for an answer; raises LostSource if none comes."""
         try:
             async with asyncio.timeout(seconds) as limit:
                 yield limit
@@ -139,12 +144,12 @@ class Service:
         return values if isinstance(values, dict) else {}
 
     def take(self) -> list[Signal]:
-        """Return the signals that wait."""
+        """Return and remove the signals that wait."""
         signals, self._waiting, self._waiting_bytes = self._waiting, [], 0
         return signals
 
     async def bursts(self) -> AsyncGenerator[list[Signal]]:
-        """Yield what was followed, in order: all that comes within a tenth of a second together.
+        """Yield the followed signals in order, those within a tenth of a second together.
 
         A caller that takes long gets fewer and longer bursts, of up to a second: see Allowance.
         """
@@ -166,15 +171,8 @@ class Service:
         finally:
             lost.cancel()
 
-    async def _find_owner(self) -> str:
-        try:
-            (owner,) = await self._connection.ask_bus("GetNameOwner", "s", self.name)
-        except RemoteError:
-            raise Absent(f"{self.name} is not on the system bus") from None
-        return str(owner)
-
-    def _wants(self, header: Header, size: int) -> bool:
-        # anybody may send us anything: only the bus and the service itself are trusted
+    def _is_wanted(self, header: Header, size: int) -> bool:
+        # any client may send us signals: only the bus and the service itself are trusted
         if self._lost or header.sender not in {_BUS, self._owner}:
             return False
         if size > _MAX_SIGNAL_BYTES:
@@ -185,7 +183,7 @@ class Service:
             self._end(f"{self.name} sends more than op-dbus can read")
         return not self._lost
 
-    def _take(self, message: Message) -> None:
+    def _on_signal(self, message: Message) -> None:
         if message.sender == _BUS:
             if message.member == "NameOwnerChanged" and message.body[0] == self.name:
                 self._end(f"{self.name} went away or was restarted")
@@ -202,29 +200,29 @@ class Service:
         self._news.set()
 
     def _end(self, reason: str) -> None:
-        """Let `bursts` end, without what still waits: the source is to be listed again."""
+        """Let `bursts` end without the waiting signals: the source must be listed again."""
         self._lost = self._lost or reason
         self._waiting = []
         self._news.set()
 
 
 async def until_owned(name: str) -> None:
-    """Wait until somebody owns a name on the bus, or it goes away; for ever without a bus."""
+    """Wait until a name on the bus is owned, or the bus goes away; for ever without a bus."""
     owned = asyncio.Event()
 
-    def hear(message: Message) -> None:
-        # anybody may send us anything
+    def on_signal(message: Message) -> None:
+        # any client may send us signals
         is_change = message.sender == _BUS and message.member == "NameOwnerChanged"
         if is_change and message.body[0] == name and message.body[2]:
             owned.set()
 
     try:
         async with Connection("system") as connection:
-            connection.on_signal = hear
+            connection.on_signal = on_signal
             await connection.subscribe(_changes_of_owner(name))
             if not (await connection.ask_bus("NameHasOwner", "s", name))[0]:
                 await until_first_ends(owned.wait(), connection.closed())
-    except BusError:  # there is no bus, and nothing tells when there is
+    except BusError:  # without a bus, no signal comes when there is one
         await asyncio.Event().wait()
 
 

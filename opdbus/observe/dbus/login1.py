@@ -41,14 +41,14 @@ async def _list(login: Service, report: Report) -> None:
         for row in rows[:MAX_OBJECTS]:
             with suppress(RemoteError):  # it has ended meanwhile
                 values = await login.properties(row[path], f"{_NAME}.{kind.title()}")
-                found[str(row[name])] = _read(values)
+                found[str(row[name])] = _fields_of(values)
         report.replace(kind, found)
     (rows,) = await login.call(_PATH, f"{_NAME}.Manager.ListInhibitors")
     inhibitors = (dict(zip(_INHIBITOR, row, strict=True)) for row in rows)
     report.replace("inhibitor", {f"{row['user']} {row['what']}": row for row in inhibitors})
 
 
-def _read(values: Mapping[str, Plain]) -> dict[str, Plain]:
+def _fields_of(values: Mapping[str, Plain]) -> dict[str, Plain]:
     """Return the reported fields; of a structure (uid, path) only the first member."""
     found = {name: values[key] for key, name in _FIELDS.items() if key in values}
     plain = {name: v[0] if isinstance(v, list) else v for name, v in found.items()}

@@ -1,11 +1,10 @@
 """Observer of containers and virtual machines that are registered with systemd-machined."""
 
-from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from opdbus.bus.transport.connection import RemoteError
-from opdbus.bus.transport.values import Plain
 from opdbus.observe.core.report import MAX_OBJECTS, LostSource, Observer, Report
 from opdbus.observe.core.system_bus import Service, until_owned
 
@@ -24,21 +23,16 @@ _TYPES: Final = {"vm": "virtual machine"}
 async def observe(report: Report) -> None:
     """Follow machined; raises Absent also when it exits, as it does without machines."""
     try:
-        await _follow(report)
+        # by the machine's path; kept because each query starts a process in machined
+        systems: dict[str, str] = {}
+        async with Service(_NAME) as machined:
+            await machined.follow(f"path_namespace='{_PATH}'")
+            await _list(machined, report, systems)
+            async for _ in machined.bursts():
+                await _list(machined, report, systems)
     except LostSource:
         async with Service(_NAME):
             raise
-
-
-async def _follow(report: Report) -> None:
-    """List all machines, and again after each burst of signals."""
-    # by the machine's path; kept because each query starts a process in machined
-    systems: dict[str, str] = {}
-    async with Service(_NAME) as machined:
-        await machined.follow(f"path_namespace='{_PATH}'")
-        await _list(machined, report, systems)
-        async for _ in machined.bursts():
-            await _list(machined, report, systems)
 
 
 async def _list(machined: Service, report: Report, systems: dict[str, str]) -> None:
@@ -50,14 +44,20 @@ async def _list(machined: Service, report: Report, systems: dict[str, str]) -> N
         with suppress(RemoteError):  # it has ended meanwhile
             values = await machined.properties(path, f"{_NAME}.Machine")
             if path not in systems:
-                systems[path] = await _system(machined, name)
-            found[name] = _read(values, systems[path])
+                systems[path] = await _operating_system(machined, name)
+            fields = {field: values[key] for key, field in _FIELDS.items() if values.get(key)}
+            kind = str(fields.get("type", "machine"))
+            fields["type"] = _TYPES.get(kind, kind)
+            described = ", ".join(filter(None, (fields["type"], systems[path])))
+            found[name] = {"description": described} | fields
+            if systems[path]:
+                found[name]["os"] = systems[path]
     for path in systems.keys() - {row[3] for row in rows}:
         del systems[path]
     report.replace("machine", found)
 
 
-async def _system(machined: Service, name: str) -> str:
+async def _operating_system(machined: Service, name: str) -> str:
     """Return the name of the machine's operating system; empty if machined reports none."""
     with suppress(RemoteError):
         (release,) = await machined.call(_PATH, f"{_NAME}.Manager.GetMachineOSRelease", "s", name)
@@ -65,16 +65,4 @@ async def _system(machined: Service, name: str) -> str:
     return ""
 
 
-def _read(values: Mapping[str, Plain], system: str) -> dict[str, Plain]:
-    found = {name: values[key] for key, name in _FIELDS.items() if values.get(key)}
-    kind = str(found.get("type", "machine"))
-    found["type"] = _TYPES.get(kind, kind)
-    described = {"description": ", ".join(filter(None, (str(found["type"]), system)))}
-    return described | found | ({"os": system} if system else {})
-
-
-async def _appears() -> None:
-    await until_owned(_NAME)
-
-
-OBSERVER: Final = Observer("machined", "machined", observe, appears=_appears)
+OBSERVER: Final = Observer("machined", "machined", observe, appears=partial(until_owned, _NAME))

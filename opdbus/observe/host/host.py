@@ -43,7 +43,7 @@ class HostItself:
         """Report all facts after each change of a file or of the time service."""
         while True:
             try:
-                async with pid1.connected() as systemd:
+                async with Pid1() as systemd:
                     report.busy("")
                     await self._with(systemd, report)
             except Absent as error:

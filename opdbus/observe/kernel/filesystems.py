@@ -50,7 +50,7 @@ class FileSystems:
     async def observe(self, report: Report) -> None:
         """Follow the mounts that systemd lists; without systemd, those that this process sees."""
         try:
-            async with pid1.connected() as systemd:
+            async with pid1.Pid1() as systemd:
                 await self._follow(report, SystemdMounts(systemd, self.mountinfo, report).follow())
         except Absent:
             await self._follow(report, seen_by_us(self.mountinfo, report))

@@ -142,7 +142,7 @@ class SystemdMounts:
         self._known = {path: mount for path, mount in self._known.items() if path in there_are}
         for unit in units:
             if unit.path not in self._known and (
-                values := await self._systemd.properties(unit, _MOUNT)
+                values := await self._systemd.unit_properties(unit, _MOUNT)
             ):
                 self._known[unit.path] = _of_unit(values, unit)
         skipped = Skipped()

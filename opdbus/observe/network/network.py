@@ -56,7 +56,7 @@ class Network:
                 channel.is_stale = False
                 await self._list(channel, report)
                 rest = allowance.rest(time.monotonic() - started)
-                await asyncio.sleep(_MOST_REST_SECONDS if report.said else rest)
+                await asyncio.sleep(_MOST_REST_SECONDS if report.note else rest)
                 await channel.changed()
 
     async def _list(self, channel: Channel, report: Report) -> None:

@@ -25,8 +25,14 @@ REQUESTS: Final = (
 FAMILIES: Final = {2: "ipv4", 10: "ipv6"}
 _ADDRESS_BYTES: Final = {2: 4, 10: 16}
 
+# Attributes of an interface; see IFLA_ADDRESS and so on in linux/if_link.h.
+_MAC, _NAME, _MTU, _PARENT, _MASTER = 1, 3, 4, 5, 10
+_STATE, _INFO, _ALIAS, _SETTINGS, _CARRIER, _PARENT_NAMESPACE = 16, 18, 20, 26, 33, 37
+_INFO_KIND, _INFO_DATA, _VLAN_ID = 1, 2, 1
 # Alternative names, set by `ip link property`: IFLA_PROP_LIST, IFLA_ALT_IFNAME.
 _PROPERTIES, _OTHER_NAME = 52, 53
+# Attributes of an address; see IFA_ADDRESS and so on in linux/if_addr.h.
+_PEER, _LOCAL, _LONG_FLAGS = 1, 2, 8
 _UP, _LOOPBACK, _PROMISCUOUS, _LOWER_UP = 0x1, 0x8, 0x100, 0x10000
 # See IF_OPER in linux/if.h. For 0 (unknown) the flags are read.
 _STATES: Final = {
@@ -73,7 +79,7 @@ class Links:
                 family, hardware, index, flags, _ = _LINK.unpack_from(message.body)
                 values = attributes(message.body, _LINK.size)
                 # bridges report their ports in messages of their own family
-                if family == 0 and (name := text(values.get(3))):
+                if family == 0 and (name := text(values.get(_NAME))):
                     links[index] = _Link(name, hardware, flags, values)
         return cls(links)
 
@@ -87,7 +93,7 @@ class Links:
         return frozenset(
             index
             for index, link in self.links.items()
-            if not link.flags & _LOOPBACK and 18 not in link.attributes
+            if not link.flags & _LOOPBACK and _INFO not in link.attributes
         )
 
     def properties(self, addresses: Iterable[Address]) -> dict[int, Properties]:
@@ -106,22 +112,22 @@ class Links:
             "type": _link_type(link),
             "state": _link_state(link),
             "enabled": bool(link.flags & _UP),
-            "carrier": bool(number(values.get(33))),
-            "mtu": number(values.get(4)),
+            "carrier": bool(number(values.get(_CARRIER))),
+            "mtu": number(values.get(_MTU)),
             "forwards": _forwarded(values),
         }
-        if any(values.get(1, b"")):
-            found["mac"] = values[1].hex(":")
-        if 10 in values:
-            found["master"] = self.name(number(values[10]))
+        if any(values.get(_MAC, b"")):
+            found["mac"] = values[_MAC].hex(":")
+        if _MASTER in values:
+            found["master"] = self.name(number(values[_MASTER]))
         # of a veth pair, the kernel may name a peer in another namespace
-        if 5 in values and 37 not in values:
-            found["parent"] = self.name(number(values[5]))
+        if _PARENT in values and _PARENT_NAMESPACE not in values:
+            found["parent"] = self.name(number(values[_PARENT]))
         if vlan := _vlan(values):
             found["vlan"] = vlan
         if link.flags & _PROMISCUOUS:
             found["promiscuous"] = True
-        if alias := text(values.get(20)):
+        if alias := text(values.get(_ALIAS)):
             found["description"] = alias
         if names := values_of(_OTHER_NAME, values.get(_PROPERTIES, b"")):
             found["aliases"] = sorted(map(text, names))
@@ -137,13 +143,13 @@ def addresses(
             continue
         family, length, flags, scope, index = _ADDRESS.unpack_from(message.body)
         values = attributes(message.body, _ADDRESS.size)
-        peer = address_text(values.get(1), family)
-        address = address_text(values.get(2), family) or peer
+        peer = address_text(values.get(_PEER), family)
+        address = address_text(values.get(_LOCAL), family) or peer
         if not address:
             if skipped:
                 skipped.row(f"address of the family {family} on {links.name(index)}")
             continue
-        flags = number(values.get(8)) or flags
+        flags = number(values.get(_LONG_FLAGS)) or flags
         properties: Properties = {
             "family": FAMILIES[family],
             "address": address,
@@ -160,12 +166,12 @@ def addresses(
 
 
 def _link_type(link: _Link) -> str:
-    kind = text(attributes(link.attributes.get(18, b"")).get(1))
+    kind = text(attributes(link.attributes.get(_INFO, b"")).get(_INFO_KIND))
     return kind or _HARDWARE.get(link.hardware, f"hardware {link.hardware}")
 
 
 def _link_state(link: _Link) -> str:
-    state = number(link.attributes.get(16))
+    state = number(link.attributes.get(_STATE))
     # drivers that report no state, such as that of `lo`
     if state == 0 and link.flags & _UP and link.flags & _LOWER_UP:
         return "up"
@@ -173,14 +179,15 @@ def _link_state(link: _Link) -> str:
 
 
 def _vlan(values: Mapping[int, bytes]) -> int:
-    info = attributes(values.get(18, b""))
-    is_vlan = text(info.get(1)) == "vlan"
-    return number(attributes(info.get(2, b"")).get(1)) if is_vlan else 0
+    info = attributes(values.get(_INFO, b""))
+    is_vlan = text(info.get(_INFO_KIND)) == "vlan"
+    return number(attributes(info.get(_INFO_DATA, b"")).get(_VLAN_ID)) if is_vlan else 0
 
 
 def _forwarded(values: Mapping[int, bytes]) -> list[Json]:
     """Return the families whose packets an interface forwards, by their first setting."""
-    families = attributes(values.get(26, b""))
+    families = attributes(values.get(_SETTINGS, b""))
+    # by family, the attribute that begins with the setting `forwarding`
     settings = {2: 1, 10: 2}
     return [
         FAMILIES[family]

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from opdbus.observe.core.causes import FOLLOWS_SECONDS
 from opdbus.observe.core.file_reading import in_thread
 from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.netlink import DIAG, Channel, Message, Refused, attributes, number
+from opdbus.observe.core.recent_causes import FOLLOWS_SECONDS
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.core.system_bus import BURST_SECONDS
@@ -21,7 +21,7 @@ from opdbus.observe.network import net_words
 from opdbus.observe.packages.port_names import ServiceNames
 from opdbus.observe.systemd import pid1
 from opdbus.observe.systemd.control_groups import ControlGroups
-from opdbus.observe.systemd.socket_units import descriptions, socket_units
+from opdbus.observe.systemd.pid1 import descriptions, socket_units
 from opdbus.platform.accounts import user_name
 from opdbus.platform.tasks import at_most, pauses, until_first_ends
 from opdbus.state.object import Json
@@ -206,7 +206,7 @@ async def _follow_units(changed: asyncio.Event, purposes: LookupCache[str, str])
     delays = pauses(_RETRY_SECONDS)
     while True:
         with suppress(Absent, LostSource):
-            async with pid1.connected() as manager:
+            async with pid1.Pid1() as manager:
                 await manager.subscribe(pid1.UNIT_CHANGED, pid1.of_manager("Reloading"))
                 delays = pauses(_RETRY_SECONDS)
                 # changes before the subscription were not reported

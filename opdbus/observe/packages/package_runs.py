@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from opdbus.history.change import MAX_CAUSE
-from opdbus.observe.core.causes import Causes
 from opdbus.observe.core.file_reading import changed_at, files_in
+from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.skipped import Skipped
 from opdbus.platform.regular_files import open_regular
 from opdbus.state.redact import redact_text

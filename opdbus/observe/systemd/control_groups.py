@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,25 +38,14 @@ class ControlGroups:
         seen = 0
         while waiting and seen < _MAX_GROUPS:
             path, unit = waiting.pop()
-            for entry in _folders_in(path):
+            entries: list[os.DirEntry[str]] = []
+            with suppress(OSError), os.scandir(path) as found:  # it may be removed meanwhile
+                entries = [entry for entry in found if entry.is_dir(follow_symlinks=False)]
+            for entry in entries:
                 seen += 1
-                own = unit or _unit(entry.name)
+                # systemd prefixes `_` to names that collide with kernel files
+                name = entry.name.removeprefix("_")
+                is_of_unit = name.endswith(_UNITS) and is_unit(name)
+                own = unit or (name if is_of_unit else "")
                 yield entry.inode(), own
                 waiting.append((entry.path, own))
-
-
-def _folders_in(path: str) -> list["os.DirEntry[str]"]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []  # the group was removed meanwhile
-
-
-def _unit(name: str) -> str:
-    """Return the unit with a group's name, or empty.
-
-    systemd prefixes `_` to names that collide with kernel files.
-    """
-    unit = name.removeprefix("_")
-    return unit if name.endswith(_UNITS) and is_unit(unit) else ""

@@ -1,15 +1,16 @@
 """D-Bus calls to systemd's manager; none of them loads a unit."""
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.bus.transport.values import Plain
-from opdbus.observe.core.report import LostSource
-from opdbus.observe.core.system_bus import Service, Signal
+from opdbus.observe.core.report import Absent, LostSource
+from opdbus.observe.core.system_bus import Service
 from opdbus.observe.systemd.unit_files import is_unit
 
 NAME: Final = "org.freedesktop.systemd1"
@@ -28,6 +29,11 @@ _FILES_SECONDS: Final = 120.0
 # PID 1 compares each name with each unit; for more names, list all units instead.
 _MAX_NAMES: Final = 200
 _ESCAPED: Final = re.compile("_([0-9a-f]{2})")
+_PROTOCOLS: Final = {"Stream": "tcp", "Datagram": "udp"}
+_REQUIREMENTS: Final = ("Requires", "Requisite", "BindsTo", "PartOf", "Wants", "Upholds")
+# Nearly every unit requires some of these, which say nothing about it.
+_REQUIRED_BY_MOST: Final = (".target", ".slice")
+_REQUIREMENTS_SECONDS: Final = 2.0
 
 
 class Loaded(NamedTuple):
@@ -46,113 +52,132 @@ class UnitFile(NamedTuple):
     state: str
 
 
-class Pid1:
-    """Client of systemd's manager; methods raise LostSource when PID 1 does not answer.
+class Pid1(Service):
+    """Connection to systemd's manager; methods raise LostSource when PID 1 does not answer.
 
-    `loaded_at` and `properties` return an empty value when PID 1 answers with an error.
+    `loaded_at` and `unit_properties` return an empty value when PID 1 answers with an error.
     """
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self) -> None:
+        super().__init__(NAME)
 
     async def subscribe(self, *rules: str) -> None:
         """Subscribe to PID 1's signals and receive those that match one of the rules."""
         try:
-            await self._service.call(_PATH, f"{_MANAGER}.Subscribe")
+            await self.call(_PATH, f"{_MANAGER}.Subscribe")
         except RemoteError as error:
             if not error.name.endswith(".AlreadySubscribed"):
                 raise LostSource(f"PID 1 refused Subscribe: {error}") from None
         for rule in rules:
-            await self._service.follow(rule)
-
-    def bursts(self) -> AsyncGenerator[list[Signal]]:
-        """Yield received signals in batches of a tenth of a second, or up to a second if slow."""
-        return self._service.bursts()
-
-    def take(self) -> list[Signal]:
-        """Return and remove the received signals that no batch has yielded yet."""
-        return self._service.take()
+            await self.follow(rule)
 
     async def own_properties(self) -> Mapping[str, Plain]:
         """Return the properties of the Manager interface."""
         try:
-            return await self._service.properties(_PATH, _MANAGER)
+            return await self.properties(_PATH, _MANAGER)
         except RemoteError as error:
             raise LostSource(f"PID 1 refused its properties: {error}") from None
 
     async def folders(self) -> list[str]:
         """Return the folders of unit files; earlier folders take precedence."""
         folders = await self._ask(f"{_PROPERTIES}.Get", "ss", _MANAGER, "UnitPath")
-        return [folder for folder in _listed(folders) if isinstance(folder, str)]
+        return [folder for folder in folders if isinstance(folder, str)]
 
     async def loaded_at(self) -> float:
         """Return when PID 1 last loaded its units, in seconds since 1970; 0 if unknown."""
         with suppress(RemoteError):
             name = "UnitsLoadTimestamp"
-            match await self._service.call(_PATH, f"{_PROPERTIES}.Get", "ss", _MANAGER, name):
+            match await self.call(_PATH, f"{_PROPERTIES}.Get", "ss", _MANAGER, name):
                 case [int(at)]:
                     return at / 1e6
         return 0.0
 
     async def units(self) -> list[Loaded]:
         """Return all loaded units."""
-        return _loaded(await self._ask(f"{_MANAGER}.ListUnits"))
+        return list(_parse_units(await self._ask(f"{_MANAGER}.ListUnits")))
 
     async def units_of(self, names: Collection[str]) -> list[Loaded]:
         """Return the loaded units among the names."""
         if len(names) > _MAX_NAMES:
             return [unit for unit in await self.units() if unit.name in names]
-        return await self._matching([], names)
+        return await self._units_by_patterns([], names)
 
     async def active(self, patterns: Collection[str]) -> list[Loaded]:
         """Return the active units whose names match a pattern such as `*.mount`."""
-        return await self._matching(["active"], patterns)
+        return await self._units_by_patterns(["active"], patterns)
 
-    async def properties(self, unit: Loaded, interface: str = "") -> Mapping[str, Plain]:
+    async def unit_properties(self, unit: Loaded, interface: str = "") -> Mapping[str, Plain]:
         """Return a unit's properties, of all interfaces or one; empty if it was unloaded."""
         with suppress(RemoteError):
-            return await self._service.properties(unit.path, interface)
+            return await self.properties(unit.path, interface)
         return {}
 
     async def files(self) -> dict[str, UnitFile]:
         """Return all unit files by name; this blocks PID 1 for a second or longer."""
-        return _files(await self._ask(f"{_MANAGER}.ListUnitFiles", seconds=_FILES_SECONDS))
+        rows = await self._ask(f"{_MANAGER}.ListUnitFiles", seconds=_FILES_SECONDS)
+        return dict(_parse_files(rows))
 
     async def files_of(self, names: Collection[str]) -> dict[str, UnitFile]:
         """Return the existing unit files among the names, by name."""
         if not names:
             return {}
         method = f"{_MANAGER}.ListUnitFilesByPatterns"
-        return _files(await self._ask(method, "asas", [], list(names), seconds=_FILES_SECONDS))
+        rows = await self._ask(method, "asas", [], list(names), seconds=_FILES_SECONDS)
+        return dict(_parse_files(rows))
 
     async def jobs(self) -> dict[int, str]:
         """Return the types of all current jobs, such as `restart`, by job number."""
         found = {}
-        for row in _listed(await self._ask(f"{_MANAGER}.ListJobs")):
+        for row in await self._ask(f"{_MANAGER}.ListJobs"):
             with suppress(TypeError, ValueError):
                 number, _, name, *_ = row
                 found[int(number)] = str(name)
         return found
 
-    async def _matching(self, states: list[str], patterns: Collection[str]) -> list[Loaded]:
+    async def _units_by_patterns(
+        self, states: list[str], patterns: Collection[str]
+    ) -> list[Loaded]:
         method = f"{_MANAGER}.ListUnitsByPatterns"
-        return _loaded(await self._ask(method, "asas", states, list(patterns)))
+        return list(_parse_units(await self._ask(method, "asas", states, list(patterns))))
 
     async def _ask(
         self, member: str, signature: str = "", *arguments: Plain, seconds: float = 10.0
-    ) -> Plain:
+    ) -> list[Plain]:
+        """Call a method that answers with one list."""
         try:
-            answer = await self._service.call(_PATH, member, signature, *arguments, seconds=seconds)
+            answer = await self.call(_PATH, member, signature, *arguments, seconds=seconds)
         except RemoteError as error:
             raise LostSource(f"PID 1 refused {member.rpartition('.')[2]}: {error}") from None
-        return answer[0] if answer else None
+        return answer[0] if answer and isinstance(answer[0], list) else []
 
 
-@asynccontextmanager
-async def connected() -> AsyncGenerator[Pid1]:
-    """Connect to PID 1 and disconnect on exit; raise Absent if that fails."""
-    async with Service(NAME) as service:
-        yield Pid1(service)
+async def socket_units() -> dict[str, str]:
+    """Return active socket units by port, such as `tcp [::]:22`; raise Absent or LostSource."""
+    found: dict[str, str] = {}
+    async with Pid1() as manager:
+        for unit in await manager.active(["*.socket"]):
+            values = await manager.unit_properties(unit, f"{NAME}.Socket")
+            for kind, address in values.get("Listen", []):
+                found[f"{_PROTOCOLS.get(kind, kind)} {address}"] = unit.name
+    return found
+
+
+async def descriptions(units: Collection[str]) -> dict[str, str]:
+    """Return the descriptions of the loaded units; raise Absent or LostSource."""
+    async with Pid1() as manager:
+        return {unit.name: unit.description for unit in await manager.units_of(units)}
+
+
+async def required_by(unit: str) -> Collection[str]:
+    """Return the units that a loaded unit requires or wants; none where PID 1 does not answer."""
+    with suppress(Absent, LostSource, TimeoutError):
+        async with asyncio.timeout(_REQUIREMENTS_SECONDS), Pid1() as manager:
+            for loaded in await manager.units_of([unit]):
+                if loaded.name == unit:  # and is no pattern
+                    values = await manager.unit_properties(loaded, f"{NAME}.Unit")
+                    names = {str(name) for key in _REQUIREMENTS for name in values.get(key) or ()}
+                    return sorted(n for n in names if not n.endswith(_REQUIRED_BY_MOST))
+    return []
 
 
 def of_manager(member: str) -> str:
@@ -166,32 +191,24 @@ def unit_at(path: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), escaped)
 
 
-def _listed(value: Plain) -> list[Plain]:
-    return value if isinstance(value, list) else []
-
-
-def _loaded(rows: Plain) -> list[Loaded]:
+def _parse_units(rows: list[Plain]) -> Iterator[Loaded]:
     """Parse a unit listing, without inactive units that have no file.
 
     An active unit without a file is kept.
     """
-    found = []
-    for row in _listed(rows):
+    for row in rows:
         with suppress(TypeError, ValueError):
             name, description, state, active, _, _, path, *_ = row
             is_there = state != "not-found" or active != "inactive"
             if is_unit(name) and is_there and str(path).startswith(_UNITS):
-                found.append(Loaded(name, str(description), str(state), str(path)))
-    return found
+                yield Loaded(name, str(description), str(state), str(path))
 
 
-def _files(rows: Plain) -> dict[str, UnitFile]:
+def _parse_files(rows: list[Plain]) -> Iterator[tuple[str, UnitFile]]:
     """Parse a listing of unit files, without aliases."""
-    found = {}
-    for row in _listed(rows):
+    for row in rows:
         with suppress(TypeError, ValueError):
             path, state = row
             name = PurePath(path).name
             if is_unit(name) and state != "alias":
-                found[name] = UnitFile(path, str(state))
-    return found
+                yield name, UnitFile(path, str(state))

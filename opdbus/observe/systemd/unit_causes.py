@@ -1,14 +1,13 @@
 """Causes of unit changes: a job, the unit's processes, the kernel, or a triggering unit."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
 
 from opdbus.history import jobs
 from opdbus.history.change import Why
-from opdbus.observe.core.causes import Causes
-from opdbus.observe.core.report import MAX_OBJECTS
+from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.system_bus import Signal
 from opdbus.observe.systemd import pid1
 from opdbus.observe.systemd.pid1 import Pid1
@@ -22,16 +21,13 @@ from opdbus.observe.systemd.unit_jobs import (
     Work,
 )
 from opdbus.observe.systemd.unit_loops import LOOP, OF_END
-from opdbus.observe.systemd.unit_properties import DOWN, differ, fault_of, is_same_state
+from opdbus.observe.systemd.unit_properties import DOWN, differ, fault_of, is_same_state, names_in
 from opdbus.state.object import Json
 
-KERNEL, RELOAD = "kernel", "reload"
+Fields = Mapping[str, Json]
+RELOAD: Final = "reload"
 # PID 1 unloads a unit, and its document is read, so long after it has changed.
 _AFTER_SECONDS: Final = 5.0
-# What a cause ends with where a unit that had failed was started and failed again.
-FAILED_AGAIN: Final = ", failed"
-# And where PID 1 itself starts a service again whose process had ended.
-AUTOMATIC: Final = ", automatic"
 # PID 1 gives up a unit that ends too often: the job that it has then does not stop it.
 _GAVE_UP: Final = "start-limit-hit"
 
@@ -41,36 +37,38 @@ class UnitCauses:
 
     def __init__(self, causes: Causes) -> None:
         self._causes = causes
-        self._jobs = UnitJobs()
+        self.jobs = UnitJobs()
         # when PID 1 began to read unit files anew, or to enable one, in seconds since 1970
         self._reloaded_at = 0.0
-        # when it says that it did, which is heard of later; 0 if it is to be asked
+        # the same time as PID 1 reports it, later; 0 if it is to be asked
         self._loaded_at = 0.0
-        # how the processes of services ended that did not end well
+        # faults that ended the processes of services
         self._faults: dict[str, str] = {}
 
-    def hear(self, signal: Signal) -> None:
+    def on_signal(self, signal: Signal) -> None:
         """Update the state of jobs, faults and reloads from a signal of PID 1."""
         with suppress(ValueError):
             match signal.member, signal.body:
                 case "PropertiesChanged", [pid1.SERVICE, properties, *_]:
-                    self._ended(pid1.unit_at(signal.path), properties)
+                    # the service may run again before it is read
+                    if (fault := fault_of(properties)) is not None:
+                        self._faults[pid1.unit_at(signal.path)] = fault
                 case "PropertiesChanged", [_, properties, *_]:
-                    self._changed(pid1.unit_at(signal.path), properties)
+                    unit = pid1.unit_at(signal.path)
+                    self.jobs.update(unit, properties)
+                    if self.jobs.is_failed(unit):
+                        self._causes.has_failed.set()
+                    if cause := self.jobs.last_cause(unit):
+                        self._causes.note_job(unit, cause)
                 case "JobRemoved", [number, _, str(unit), *_]:
-                    self._jobs.removed(number, unit)
+                    self.jobs.end_job(number, unit)
                 case "UnitRemoved", [str(unit), *_]:
-                    self._jobs.forget(unit)
+                    self.jobs.forget(unit)
                     self._faults.pop(unit, None)
                 case "Reloading", [True]:
                     self._reloaded_at, self._loaded_at = signal.at, 0.0
                 case "UnitFilesChanged", _:
                     self._reloaded_at = signal.at
-
-    async def ask(self, manager: Pid1, units: Collection[str]) -> None:
-        """Ask PID 1 for job types that signals do not show, once for each job."""
-        if self._jobs.are_unclear(units):
-            self._jobs.learn(await manager.jobs())
 
     async def date_reload(self, manager: Pid1) -> None:
         """Ask PID 1 when it loaded unit files; the signal may come after a package run."""
@@ -78,19 +76,10 @@ class UnitCauses:
         if at > self._loaded_at:
             self._reloaded_at = self._loaded_at = at
 
-    def is_behind(self, unit: str, properties: Mapping[str, object], *, is_new: bool) -> bool:
-        """Return whether a unit changed and the signal with the cause is still to come."""
-        changed = properties.get("StateChangeTimestampMonotonic")
-        return self._jobs.is_behind(unit, changed, is_new=is_new)
-
-    def has_left(self, unit: str, before: Mapping[str, Json]) -> bool:
+    def has_left(self, unit: str, before: Fields) -> bool:
         """Return whether all signals of an unloaded unit have been received."""
         is_up = before.get("active_state") not in {*DOWN, None}
-        return not is_up or self._jobs.has(unit) or not self._jobs.is_loaded(unit)
-
-    def has_read(self, unit: str, properties: Mapping[str, object]) -> None:
-        """Record the time of a unit's last state change in the properties just read."""
-        self._jobs.has_read(unit, properties.get("StateChangeTimestampMonotonic"))
+        return not is_up or self.jobs.has_work(unit) or not self.jobs.is_loaded(unit)
 
     @property
     def reload(self) -> str:
@@ -101,149 +90,113 @@ class UnitCauses:
         """Return the cause of file changes at a time in seconds since 1970."""
         return self._causes.run(changed_at) or RELOAD
 
-    def whys(
-        self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
+    def explain(
+        self, unit: str, before: Fields | None, now: Fields, other: str
     ) -> tuple[Why, Why | None]:
-        """Return the cause of a unit's change and, if any, of a separate event; see `why`.
+        """Return the cause of a unit's change and, if any, of a separate event.
 
-        A change by unit files is separate from a job that left the state unchanged. For a new
-        unit, only the cause of its file is returned; the job that started it is left for later.
+        `other` is the cause if the unit itself was neither started nor stopped. A change by unit
+        files is separate from a job that left the state unchanged. For a new unit, only the cause
+        of its file is returned; the job that started it is left for later.
         """
         if _is_of_run(unit, before, now) or not _is_of_files(other):
-            return self.why(unit, before, now, other), None
+            return self._take_why(unit, before, now, other), None
         if before is None or differ(before, now):
             self._causes.note(unit, other)
         if before is None:
             return Why(other), None
-        event = self.why(unit, now, now, "")
+        event = self._take_why(unit, now, now, "")
         return Why(other), event if event.is_event else None
 
-    def was_started(self, unit: str) -> bool:
-        """Return whether a job works on a unit or has ended and was not taken yet."""
-        return self._jobs.has(unit)
+    def explain_removal(self, unit: str, before: Fields, other: str, of_file: str) -> str:
+        """Return the cause of a unit's removal: that of its own file, before that of a job."""
+        cause = self._take_why(unit, before, {}, other).cause
+        return of_file if of_file and _is_of_own_file(unit, before) else cause
 
-    def why(
-        self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
-    ) -> Why:
-        """Take a unit's jobs and return the cause of its change; `is_event` if any job ended.
+    def latest(self, unit: str, fields: Fields) -> str:
+        """Return the latest cause of a unit or its triggers or triggered units, within 5 s."""
+        return self._causes.of_units([unit, *_triggers_and_triggered(fields)], _AFTER_SECONDS)
 
-        `other` is the cause where the unit itself was neither started nor stopped.
-        """
+    def _take_why(self, unit: str, before: Fields | None, now: Fields, other: str) -> Why:
+        """Take a unit's jobs and return the cause of its change; `is_event` if any job ended."""
         is_other = before is None or differ(before, now)
-        own = self._own(unit, before, now) if before else None
-        # a unit that was unloaded since is triggered by nothing
-        triggers = listed(now, "triggered_by") or listed(before or {}, "triggered_by")
-        work = self._jobs.take(unit, triggers)
+        own = self._own_cause(unit, before, now) if before else None
+        # a unit that was unloaded since has no triggers
+        triggers = names_in(now, "triggered_by") or names_in(before or {}, "triggered_by")
+        work = self.jobs.take(unit, triggers)
         is_given_up = now.get("result") == _GAVE_UP and (own == EXIT or work.is_automatic)
         if before and LOOP in now and LOOP not in before:
             cause = EXIT
         elif is_given_up:
             cause = work.cause.replace(jobs.alone(work.cause), jobs.GAVE_UP) or jobs.GAVE_UP
-            if not is_other:  # its job is heard of after that was told
+            if not is_other:  # its job is heard of after the change was reported
                 return Why(cause)
         elif work.cause:
-            cause = self._of_work(unit, work, now, is_other=is_other)
+            cause = self._cause_of_work(unit, work, now, is_other=is_other)
         elif own is None:
             is_run = now.get("active_state") and _is_of_run(unit, before, now)
             cause = "" if is_run and _is_of_files(other) else other
         else:
             cause = own
         if work.cause and is_other:
-            self._jobs.told(unit)
+            self.jobs.mark_reported(unit)
         if cause and (work.cause or is_other):
             self._causes.note(unit, jobs.alone(cause))
-        if work.earlier and not is_other:  # what works now is told when it has ended
+        if work.earlier and not is_other:  # a running job is reported when it has ended
             return Why(work.earlier, work.ended - 1, is_event=True)
         folded = work.ended if work.earlier else max(0, work.ended - 1)
         if work.earlier:
             cause = jobs.joined(work.earlier, work.ended, cause)
         return Why(cause, folded, is_event=work.ended > 0)
 
-    def _of_work(self, unit: str, work: Work, now: Mapping[str, Json], *, is_other: bool) -> str:
+    def _cause_of_work(self, unit: str, work: Work, now: Fields, *, is_other: bool) -> str:
         """Return the cause for a job, with a suffix for failure or automatic restart."""
         is_failed = now.get("active_state") == "failed"
         if is_failed and work.is_automatic and is_other:
             return work.cause.replace(jobs.alone(work.cause), EXIT)
-        if not is_other and is_failed and _starts(work.cause):
-            return work.cause + FAILED_AGAIN
+        if not is_other and is_failed and jobs.act(work.cause) in {START, RESTART}:
+            return work.cause + ", failed"
         if work.is_automatic and is_other and now.get("n_restarts"):
-            return work.cause + AUTOMATIC
+            return work.cause + ", automatic"
         if work.is_automatic and not is_other:
             fault = self._faults.get(unit, "")
             return f"{EXIT}:{fault}" if fault else EXIT
         return work.cause
 
-    def why_gone(self, unit: str, before: Mapping[str, Json], other: str, of_file: str) -> str:
-        """Return the cause of a unit's removal: that of its own file, before that of a job."""
-        cause = self.why(unit, before, {}, other).cause
-        return of_file if of_file and _is_of_own_file(unit, before) else cause
-
-    def latest(self, unit: str, properties: Mapping[str, Json]) -> str:
-        """Return the latest cause of a unit or its triggers or triggered units, within 5 s."""
-        return self._causes.of_units([unit, *_others(properties)], _AFTER_SECONDS)
-
-    def order(self, unit: str) -> tuple[bool, bool]:
-        """Return a sort key that puts units with jobs first and triggers last among equals."""
-        return not self._jobs.has(unit), unit.endswith(TRIGGERS)
-
-    def _changed(self, unit: str, properties: object) -> None:
-        """Hear that a unit changed, and note at once which job works on it, or that it ended."""
-        self._jobs.changed(unit, properties)
-        if self._jobs.is_failed(unit):
-            self._causes.has_failed.set()
-        if job := self._jobs.of(unit):
-            self._causes.note_job(unit, job)
-
-    def _ended(self, unit: str, properties: object) -> None:
-        """Note how the process of a service ended, which runs again soon."""
-        if isinstance(properties, dict) and (fault := fault_of(properties)) is not None:
-            if len(self._faults) > MAX_OBJECTS:
-                self._faults.clear()
-            self._faults[unit] = fault
-
-    def _own(self, unit: str, before: Mapping[str, Json], now: Mapping[str, Json]) -> str | None:
-        """Return why a unit went to another state by itself; None if that is not known."""
+    def _own_cause(self, unit: str, before: Fields, now: Fields) -> str | None:
+        """Return the cause of a change of state without a job; None if it is not known."""
         was, state = before.get("active_state"), now.get("active_state")
-        if is_same_state(before, now):
-            return None
-        if state is None and was == "inactive":
+        if is_same_state(before, now) or (state is None and was == "inactive"):
             return None
         if unit.endswith(".device"):
-            return KERNEL
+            return "kernel"
         if unit.endswith(TRIGGERS):
-            return self._causes.of_ports(_others(now), _AFTER_SECONDS) or None
+            return self._causes.of_ports(_triggers_and_triggered(now), _AFTER_SECONDS) or None
         if LOOP in before and state == "active":
             return ""  # it runs, and has for a while
         if (was, state) == ("activating", "active"):
-            # what started it, which was told before
+            # the cause of its start, which was reported before
             return self._causes.of_ports([unit], _AFTER_SECONDS)
         has_ended = unit.endswith(WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
 
 
-def _others(properties: Mapping[str, Json]) -> list[str]:
-    """Return the units that a unit starts, and those that start it."""
-    return [*listed(properties, "triggers"), *listed(properties, "triggered_by")]
-
-
-def listed(properties: Mapping[str, Json], name: str) -> list[str]:
-    """Return a property that is a list of texts; empty where it is none."""
-    value = properties.get(name)
-    return list(map(str, value)) if isinstance(value, list) else []
-
-
-def is_with_file(unit: str, now: Mapping[str, Json], cause: str) -> bool:
+def is_with_file(unit: str, now: Fields, cause: str) -> bool:
     """Return whether a new unit came with its file."""
     return _is_of_files(cause) and _is_of_own_file(unit, now)
 
 
-def _is_of_own_file(unit: str, properties: Mapping[str, Json]) -> bool:
+def _triggers_and_triggered(fields: Fields) -> list[str]:
+    return [*names_in(fields, "triggers"), *names_in(fields, "triggered_by")]
+
+
+def _is_of_own_file(unit: str, fields: Fields) -> bool:
     """Return whether a unit is not made by a start, as instances and transient units are."""
-    file = PurePath(str(properties.get("fragment_path", "")))
-    return file.name == unit and not properties.get("transient")
+    file = PurePath(str(fields.get("fragment_path", "")))
+    return file.name == unit and not fields.get("transient")
 
 
-def _is_of_run(unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json]) -> bool:
+def _is_of_run(unit: str, before: Fields | None, now: Fields) -> bool:
     """Return whether a unit ran or ended between two states, which no file brings about."""
     if before is None:
         return not _is_of_own_file(unit, now)
@@ -253,7 +206,3 @@ def _is_of_run(unit: str, before: Mapping[str, Json] | None, now: Mapping[str, J
 
 def _is_of_files(cause: str) -> bool:
     return cause == RELOAD or cause.startswith(("apt:", "dpkg:"))
-
-
-def _starts(job: str) -> bool:
-    return jobs.act(job) in {START, RESTART}

@@ -6,9 +6,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from stat import S_ISLNK
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
-from opdbus.observe.core.file_reading import changed_at, files_in, read_at_most
+from opdbus.observe.core.file_reading import changed_at, files_in, in_thread, read_at_most
+from opdbus.observe.core.report import LostSource
 from opdbus.observe.systemd import unit_syntax
 from opdbus.state.object import Json
 
@@ -16,12 +17,13 @@ TYPES: Final = "service socket timer mount automount swap device target path sli
 _NAME: Final = re.compile(rf"[A-Za-z0-9:_.\\@-]{{1,247}}\.({'|'.join(TYPES)})")
 # Folders of links and of drop-in files, named after a unit.
 _FOLDERS: Final = (".wants", ".requires", ".upholds", ".d")
+_GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
 # Far more than any host has; of one file, the beginning is enough.
 _MAX_FILES: Final = 20_000
 _MAX_BYTES: Final = 2 * unit_syntax.MAX_LINE
 
 
-class Stamp(NamedTuple):
+class _Stamp(NamedTuple):
     """Metadata to detect a change of a file or link target; times are in nanoseconds."""
 
     modified: int
@@ -30,38 +32,92 @@ class Stamp(NamedTuple):
     changed: int
 
 
-def is_unit(name: object) -> bool:
+def is_unit(name: object) -> TypeGuard[str]:
     """Return whether a value is a valid unit name."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
-def scan(folders: Iterable[str]) -> dict[Path, Stamp]:
-    """Return the stamps of all unit files, links and drop-ins, at most 20,000."""
-    return dict(islice(_stamps(folders), _MAX_FILES))
+class UnitFolders:
+    """Reader of the folders in order of precedence; a hanging folder yields no changes."""
+
+    def __init__(self, folders: Iterable[str] = ()) -> None:
+        # generators write theirs anew at each reload, after which all units are read anyway
+        self._folders = [name for name in folders if not _GENERATED.search(name)]
+        self._stamps: Mapping[Path, _Stamp] = {}
+
+    async def changed(self) -> dict[str, float]:
+        """Return units whose files changed since the last call, with the times of change.
+
+        Times are in seconds since 1970.
+        """
+        before = self._stamps
+        with suppress(LostSource):
+            self._stamps = await in_thread(lambda: dict(islice(_stamps(self._folders), _MAX_FILES)))
+        found: dict[str, float] = {}
+        for path in before.keys() | self._stamps.keys():
+            stamps = [before.get(path), self._stamps.get(path)]
+            if stamps[0] != stamps[1]:
+                at = stamps[1].changed / 1e9 if stamps[1] else changed_at(str(path))
+                folder = path.parent.name
+                unit = folder.removesuffix(".d") if folder.endswith(".d") else path.name
+                names = [unit, *(Path(stamp.target).name for stamp in stamps if stamp)]
+                found |= {name: max(at, found.get(name, at)) for name in filter(is_unit, names)}
+        return found
+
+    async def describe(self, names: Iterable[str]) -> Mapping[str, dict[str, Json]]:
+        """Return the description and documentation of units from their files; empty on a hang."""
+        if wanted := list(names):
+            with suppress(LostSource):
+                return await in_thread(lambda: describe_units(wanted, self._folders))
+        return {}
+
+    def is_alias(self, file: str) -> bool:
+        """Return whether a unit file is a link to a unit of another name."""
+        path = Path(file)
+        stamp = self._stamps.get(path)
+        target = Path(stamp.target).name if stamp else ""
+        return is_unit(target) and target != path.name
 
 
-def changed(before: Mapping[Path, Stamp], after: Mapping[Path, Stamp]) -> dict[str, float]:
-    """Return the units whose files differ.
-
-    The values are the times of their latest file change, in seconds since 1970.
-    """
-    found: dict[str, float] = {}
-    for path in before.keys() | after.keys():
-        stamps = [before.get(path), after.get(path)]
-        if stamps[0] != stamps[1]:
-            at = stamps[1].changed / 1e9 if stamps[1] else changed_at(str(path))
-            names = [_unit_of(path), *(Path(stamp.target).name for stamp in stamps if stamp)]
-            found |= {name: max(at, found.get(name, at)) for name in filter(is_unit, names)}
-    return found
+async def find_change_times(files: Mapping[str, Iterable[str]]) -> Mapping[str, float]:
+    """Return the latest change time of each unit's files; empty if a file system hangs."""
+    if files:
+        with suppress(LostSource):
+            return await in_thread(
+                lambda: {name: max(map(changed_at, paths)) for name, paths in files.items()}
+            )
+    return {}
 
 
-def described(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[str, Json]]:
+def describe_units(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[str, Json]]:
     """Return the description and documentation of units from their files and drop-ins.
 
     A masked unit is described by the file that is hidden, and an instance by its template.
     """
     links = _links(folders)
-    return {name: _described(name, folders, links) for name in names}
+    found: dict[str, dict[str, Json]] = {}
+    for name in names:
+        candidates = dict.fromkeys((name, _template(name)))
+        paths = (Path(folder, candidate) for candidate in candidates for folder in folders)
+        # an empty file masks as a link to /dev/null does: it hides the next one
+        path = next(filter(_content, paths), None)
+        drop_ins = _drop_ins([name, *_aliases(name, links)], folders) if path else ()
+        found[name] = _parse_texts(name, [path, *drop_ins]) if path else {}
+    return found
+
+
+def _stamps(folders: Iterable[str]) -> Iterator[tuple[Path, _Stamp]]:
+    """Yield the stamps of all unit files, links and drop-ins."""
+    for folder in dict.fromkeys(map(Path, folders)):
+        for path in files_in(folder):
+            for file in files_in(path) if path.name.endswith(_FOLDERS) else [path]:
+                with suppress(OSError):
+                    status = file.lstat()
+                    target = str(file.readlink()) if S_ISLNK(status.st_mode) else ""
+                    yield (
+                        file,
+                        _Stamp(status.st_mtime_ns, status.st_size, target, status.st_ctime_ns),
+                    )
 
 
 def _links(folders: Sequence[str]) -> dict[str, list[str]]:
@@ -89,37 +145,10 @@ def _aliases(name: str, links: Mapping[str, Sequence[str]]) -> list[str]:
     return sorted(found[1:])
 
 
-def _stamps(folders: Iterable[str]) -> Iterator[tuple[Path, Stamp]]:
-    for folder in dict.fromkeys(map(Path, folders)):
-        for path in files_in(folder):
-            if path.name.endswith(_FOLDERS):
-                for inner in files_in(path):
-                    yield from _stamp(inner)
-            else:
-                yield from _stamp(path)
-
-
-def _stamp(path: Path) -> Iterator[tuple[Path, Stamp]]:
+def _content(path: Path) -> bytes:
     with suppress(OSError):
-        found = path.lstat()
-        target = str(path.readlink()) if S_ISLNK(found.st_mode) else ""
-        yield path, Stamp(found.st_mtime_ns, found.st_size, target, found.st_ctime_ns)
-
-
-def _unit_of(path: Path) -> str:
-    return path.parent.name.removesuffix(".d") if path.parent.name.endswith(".d") else path.name
-
-
-def _described(
-    name: str, folders: Sequence[str], links: Mapping[str, Sequence[str]]
-) -> dict[str, Json]:
-    for path in _fragments(name, folders):
-        with suppress(OSError):
-            content, _ = read_at_most(path, _MAX_BYTES)
-            # an empty file masks as a link to /dev/null does: what it hides still tells most
-            if content:
-                return _told(name, [path, *_drop_ins([name, *_aliases(name, links)], folders)])
-    return {}
+        return read_at_most(path, _MAX_BYTES)[0]
+    return b""
 
 
 def _template(name: str) -> str:
@@ -128,19 +157,13 @@ def _template(name: str) -> str:
     return f"{prefix}@.{rest.rpartition('.')[2]}" if "." in rest else name
 
 
-def _fragments(name: str, folders: Sequence[str]) -> Iterator[Path]:
-    """Yield where the file of a unit may be, that which counts first."""
-    for candidate in dict.fromkeys((name, _template(name))):
-        yield from (Path(folder, candidate) for folder in folders)
-
-
 def _drop_ins(names: Sequence[str], folders: Sequence[str]) -> list[Path]:
     """Return the drop-ins of a unit, which may have several names, in the order of reading.
 
     One of an earlier folder, or of a more exact name, replaces others of its file name.
     """
     found: dict[str, Path] = {}
-    for each in (*map(_and_prefixes, names), [names[0].rpartition(".")[2]]):
+    for each in (*map(_with_prefixes, names), [names[0].rpartition(".")[2]]):
         for folder in folders:
             for one in each:
                 for path in files_in(Path(folder, f"{one}.d")):
@@ -148,7 +171,7 @@ def _drop_ins(names: Sequence[str], folders: Sequence[str]) -> list[Path]:
     return [found[each] for each in sorted(found) if each.endswith(".conf")]
 
 
-def _and_prefixes(name: str) -> list[str]:
+def _with_prefixes(name: str) -> list[str]:
     """Return a name with others whose drop-ins count, too: `a-.service` of `a-b.service`."""
     whole, _, kind = name.rpartition(".")
     names = list(dict.fromkeys((name, _template(name))))
@@ -159,15 +182,12 @@ def _and_prefixes(name: str) -> list[str]:
     return names
 
 
-def _told(name: str, files: Iterable[Path]) -> dict[str, Json]:
+def _parse_texts(name: str, files: Iterable[Path]) -> dict[str, Json]:
     """Return description and documentation; later files are drop-ins of earlier ones."""
     description = ""
     documentation: list[str] = []
     for path in files:
-        content = b""
-        with suppress(OSError):
-            content, _ = read_at_most(path, _MAX_BYTES)
-        for section, key, written in unit_syntax.assignments(content):
+        for section, key, written in unit_syntax.assignments(_content(path)):
             value = unit_syntax.expand(written, name, str(path))
             if section != "Unit" or value is None:
                 continue
@@ -175,9 +195,5 @@ def _told(name: str, files: Iterable[Path]) -> dict[str, Json]:
                 description = value
             elif key == "Documentation":
                 documentation = documentation + unit_syntax.references(value) if written else []
-    told: dict[str, Json] = {}
-    if description:
-        told["description"] = description
-    if documentation:
-        told["documentation"] = sorted(documentation)
-    return told
+    fields: dict[str, Json] = {"description": description, "documentation": sorted(documentation)}
+    return {name: value for name, value in fields.items() if value}

@@ -2,42 +2,52 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
 from opdbus.bus.transport.values import Plain
+from opdbus.history.change import START, Why
 from opdbus.observe.core.pace import Pace
 from opdbus.observe.core.report import MAX_OBJECTS, Observer, Report
 from opdbus.observe.core.system_bus import BURST_SECONDS, Signal
 from opdbus.observe.packages.documents import Places
 from opdbus.observe.systemd import pid1, unit_files, unit_properties
 from opdbus.observe.systemd.pid1 import Loaded, Pid1, UnitFile
-from opdbus.observe.systemd.unit_causes import UnitCauses
+from opdbus.observe.systemd.unit_causes import UnitCauses, is_with_file
 from opdbus.observe.systemd.unit_documents import FACTS, UnitDocuments
-from opdbus.observe.systemd.unit_folders import UnitFolders
-from opdbus.observe.systemd.unit_loops import UnitLoops
-from opdbus.observe.systemd.unit_report import KIND, UnitReport
+from opdbus.observe.systemd.unit_files import UnitFolders
+from opdbus.observe.systemd.unit_jobs import TRIGGERS
+from opdbus.observe.systemd.unit_loops import LOOP, UnitLoops
 from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.state.object import Json
 
+KIND: Final = "unit"
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFilesChanged")
 # Sent of every unit while PID 1 reloads.
 _OF_ALL: Final = frozenset(("UnitNew", "UnitRemoved"))
-# Signals are read together: those of a change that is seen already come within this time.
+# Units that are started and stopped; others change with the kernel, or with what they hold.
+_STARTED: Final = (".service", ".socket", ".timer", ".path")
+_OF_FILE: Final = ("fragment_path", "unit_file_state")
+# Signals are read together: the rest of a change that was read early comes within this time.
 _WAIT_SECONDS: Final = 1.5 * BURST_SECONDS
-# A unit that has reloaded by then is as it was before: that is told, and not that it reloads.
+# The state `reloading` is reported only if it lasts longer.
 _RELOAD_SECONDS: Final = 1.0
 _NEVER: Final = float("inf")
+Fields = dict[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """When PID 1 lists what takes it long, in seconds, and what else tests choose."""
+    """Intervals in seconds of PID 1's expensive listings, the limit of units, and file locations.
 
-    # all unit files: after the start or a change, and since the last time
+    Only tests choose others.
+    """
+
+    # delay of listing all unit files after the start or a change, and pause between two listings
     files_after: float = 10.0
     files_every: float = 600.0
-    # all units: since the last time, when one reload follows another
+    # pause between two listings of all units, when one reload follows another
     units_every: float = 1.0
     most_units: int = MAX_OBJECTS
     places: Places = field(default_factory=Places)
@@ -45,10 +55,167 @@ class Options:
 
 async def observe(report: Report, options: Options = Options()) -> None:
     """List all units and follow their changes until the connection is lost."""
-    async with pid1.connected() as manager:
+    async with Pid1() as manager:
         units = _Units(manager, report, options)
-        await units.begin()
-        await until_first_ends(units.follow(), units.keep_up(), units.told.describe())
+        await units.list_first()
+        await until_first_ends(
+            units.queue_changes(), units.read_changes(), units.reported.add_facts()
+        )
+
+
+class _ReportedUnits:
+    """Last reported fields of each unit, without the facts from documents."""
+
+    def __init__(self, report: Report, documents: UnitDocuments, causes: UnitCauses) -> None:
+        self._report = report
+        self._documents = documents
+        self._causes = causes
+        self._fields: dict[str, Fields] = {}
+        # new units whose file is the cause: this is written before they are read again
+        self._new: set[str] = set()
+        # units whose files only an earlier run has read
+        self._of_earlier: set[str] = set()
+        # while many are read, to be reported together at the end
+        self.is_quiet = True
+        # whether all unit files were listed
+        self.has_all = False
+
+    async def resume(self) -> Mapping[str, Fields]:
+        """Load and return the properties that an earlier run stored."""
+        stored = await self._report.stored(KIND)
+        self._fields = {name: self._documents.remember(name, stored[name]) for name in stored}
+        return stored
+
+    @property
+    def names(self) -> AbstractSet[str]:
+        """Names of the reported units."""
+        return self._fields.keys()
+
+    def last(self, name: str) -> Fields:
+        """Return a unit's last reported fields; empty for an unreported unit."""
+        return self._fields.get(name, {})
+
+    def begin(self, of_earlier: AbstractSet[str]) -> None:
+        """Report all units that were read in this run."""
+        self.is_quiet = False
+        self._of_earlier = set(of_earlier)
+        for name in self._fields.keys() - self._of_earlier:
+            self.put(name, self._fields[name])
+
+    def report_missed(
+        self, stored: Mapping[str, Fields], times: Mapping[str, tuple[Plain, Plain]]
+    ) -> None:
+        """Report units that came up or ended since op-dbus ran, and are in the same state as then.
+
+        `times` are when each came up last and when it ended, in microseconds since 1970. A socket
+        or timer that was restarted with its service is left out.
+        """
+        whys: dict[str, Why] = {}
+        for name, (up, ended) in times.items():
+            state = self._fields[name].get("active_state")
+            at, cause = {
+                "active": (up, ""),
+                "failed": (ended, f"{START}:failed"),
+                "inactive": (ended, f"{START}:ran"),
+            }.get(str(state), (0, ""))
+            is_same = stored.get(name, {}).get("active_state") == state
+            is_missed = isinstance(at, int) and at > self._report.recorded_until
+            if is_same and is_missed and name.endswith(_STARTED):
+                whys[name] = Why(cause)
+        for name, why in whys.items():
+            if whys.keys().isdisjoint(unit_properties.names_in(self._fields[name], "triggers")):
+                self._report.happened(KIND, name, why)
+
+    def put(self, name: str, fields: Fields, cause: str = "") -> bool:
+        """Report a unit's fields; return whether to read it again soon.
+
+        A new unit that was started is first reported as unloaded, with its file as the cause.
+        """
+        before, is_started = self._fields.get(name), False
+        if not self.is_quiet:
+            cause = cause or self._cause_of_file(name, fields)
+            if before is None and is_with_file(name, fields, cause):
+                self._new.add(name)
+                is_up = fields.get("active_state") not in {"inactive", None}
+                is_started = is_up or self._causes.jobs.has_work(name)
+                if is_started:
+                    fields = unit_properties.unloaded(fields)
+        self._fields[name] = fields
+        self._of_earlier.discard(name)
+        shown = self._with_facts(name)
+        if self.is_quiet:
+            return False
+        why, event = self._causes.explain(name, before, fields, cause)
+        if before and LOOP in before and LOOP in fields:
+            # restarts in a loop are no events
+            why, event = Why(why.cause), None
+        seen = unit_properties.newly_seen(before, fields)
+        self._report.put(KIND, name, shown, why._replace(seen=seen))
+        if event:
+            self._report.happened(KIND, name, event)
+        return is_started
+
+    def remove(self, name: str, cause: str) -> None:
+        """Report the removal of a unit and drop its fields."""
+        self._documents.forget(name)
+        of_file = self._cause_of_file(name, {})
+        last = self._fields.pop(name, None)
+        if last is not None and not self.is_quiet:
+            other = cause or self._causes.latest(name, last) or of_file
+            cause = self._causes.explain_removal(name, last, other, of_file)
+        self._report.gone(KIND, name, cause)
+
+    def replace(self, cause: str) -> None:
+        """Report all units; others that an earlier run stored are gone."""
+        self.has_all = True
+        self._report.replace(KIND, {name: self._with_facts(name) for name in self._fields}, cause)
+
+    async def add_facts(self) -> None:
+        """Look up new units in the host's documents, after they were reported.
+
+        The facts are no change of a unit, and take no job from one.
+        """
+        while True:
+            await self._documents.has_new.wait()
+            for name in await self._documents.look_up():
+                if name in self._fields:
+                    self._report.put(KIND, name, self._with_facts(name), Why(seen=FACTS))
+
+    def is_new(self, name: str) -> bool:
+        """Return whether the appearance of a unit is still to be written."""
+        if name in self._new and self._report.is_waiting(KIND, name):
+            return True
+        self._new.discard(name)
+        return False
+
+    def other_files(self, read: Mapping[str, Fields]) -> dict[str, set[str]]:
+        """Return the files, of before and of now, of units that were read with other files."""
+        if self.is_quiet:
+            return {}
+        found = {}
+        for name, fields in read.items():
+            # the drop-ins of a unit are only known if it was loaded
+            is_known = self._has_file(name) and "load_state" in self._fields.get(name, fields)
+            before, now = _files(self.last(name)), _files(fields)
+            if is_known and before != now and not fields.get("transient"):
+                found[name] = before | now
+        return found
+
+    def _cause_of_file(self, name: str, fields: Fields) -> str:
+        """Return the cause of a change of a unit's file, which may be seen before a reload."""
+        before = self.last(name)
+        is_transient = before.get("transient") or fields.get("transient")
+        is_other = any(before.get(key) != fields.get(key) for key in _OF_FILE)
+        is_changed = self._has_file(name) and is_other and not is_transient
+        return self._causes.reload if is_changed else ""
+
+    def _has_file(self, name: str) -> bool:
+        """Return whether this run has read the file of a unit: until all are listed, of few."""
+        return self.has_all or (name in self._fields and name not in self._of_earlier)
+
+    def _with_facts(self, name: str) -> Fields:
+        fields = self._fields[name]
+        return {**fields, **self._documents.facts_of(name, fields)}
 
 
 class _Units:
@@ -65,7 +232,7 @@ class _Units:
         self._options = options
         self._documents = UnitDocuments(options.places)
         self._causes = UnitCauses(report.causes)
-        self.told = UnitReport(report, self._documents, self._causes)
+        self.reported = _ReportedUnits(report, self._documents, self._causes)
         # when units came up last, and when they ended, in microseconds since 1970
         self._times: dict[str, tuple[Plain, Plain]] = {}
         # when new units were started, in seconds since 1970
@@ -83,90 +250,87 @@ class _Units:
         self._folders = UnitFolders()
         self._loops = UnitLoops(self._clock)
         self._loaded: set[str] = set()
-        # of unit files that have changed since PID 1 read them
+        # states of unit files that have changed since PID 1 read them
         self._states: dict[str, str] = {}
 
-    async def begin(self) -> None:
-        """Subscribe and then list, so that nothing that happens in between is lost."""
+    async def list_first(self) -> None:
+        """Subscribe to signals, then list all units: no change in between is lost."""
         rules = map(pid1.of_manager, _FOLLOWED)
         await self._pid1.subscribe(pid1.UNIT_CHANGED, pid1.SERVICE_CHANGED, *rules)
         await self._causes.date_reload(self._pid1)
         self._folders = UnitFolders(await self._pid1.folders())
         await self._folders.changed()
-        stored = await self.told.resume()
-        for name in self.told.names:
-            self._loops.resume(name, self.told.last(name))
+        stored = await self.reported.resume()
+        for name, fields in stored.items():
+            self._loops.resume(name, fields)
         await self._list()
-        # what was unloaded since; the files of all others are listed later
-        left = self.told.left_since(self._loaded)
-        await self._look_at_unloaded(left, "")
+        # units that were unloaded since; the files of others are listed later
+        others = {name: self.reported.last(name) for name in self.reported.names - self._loaded}
+        left = {name for name in others if unit_properties.unloaded(others[name]) != others[name]}
+        await self._report_unloaded(left, "")
         await self._documents.look_up()
-        self.told.begin(self.told.names - self._loaded - left)
+        self.reported.begin(self.reported.names - self._loaded - left)
         if self._report.is_first:
-            self.told.tell_since(stored, self._times)
+            self.reported.report_missed(stored, self._times)
         self._files_at = self._clock() + self._options.files_after
 
-    async def follow(self) -> None:
-        """Note which units to read."""
+    async def queue_changes(self) -> None:
+        """Receive signals, and queue the units to read."""
         async for burst in self._pid1.bursts():
             for signal in burst:
-                self._hear(signal)
+                self._on_signal(signal)
             self._news.set()
 
-    async def keep_up(self) -> None:
-        """Read what has changed, when it is time for it."""
+    async def read_changes(self) -> None:
+        """Read queued units, and list units or unit files, each when it is due."""
         while True:
             at = min(self._list_at, self._files_at, self._pace.next_at)
             async with at_most(at - self._clock()):
                 await self._news.wait()
             self._news.clear()
             if self._have_files_changed:
-                await self._look_at_files()
-            await self._look(self._pace.take(), self._of_reload())
+                await self._read_changed_files()
+            await self._read_names(self._pace.take(), self._cause_of_reload())
             if self._list_at <= self._clock():
                 await self._list()
             if self._files_at <= self._clock():
                 await self._list_files()
 
-    def _of_reload(self) -> str:
-        """Return why units differ until they are listed after a reload."""
+    def _cause_of_reload(self) -> str:
+        """Return the cause of differences until units are listed after a reload."""
         is_due = self._is_reloading or self._list_at != _NEVER
         return self._causes.reload if is_due else ""
 
-    def _hear_rest(self) -> None:
-        """Hear what PID 1 said before its last answer: it may be why that is as it is."""
-        for signal in self._pid1.take():
-            self._hear(signal)
-
-    def _hear(self, signal: Signal) -> None:
-        now, first = self._clock(), signal.body[0] if signal.body else None
+    def _on_signal(self, signal: Signal) -> None:
         if self._is_reloading and signal.member in _OF_ALL:
             return
-        self._causes.hear(signal)
+        self._causes.on_signal(signal)
+        now, options = self._clock(), self._options
+        first = name = signal.body[0] if signal.body else None
         match signal.member:
             case "PropertiesChanged":
-                self._changed(pid1.unit_at(signal.path))
-            case "UnitNew" | "UnitRemoved":
-                self._changed(first)
+                name = pid1.unit_at(signal.path)
             case "JobRemoved":
-                self._changed(next(iter(signal.body[2:]), None))
+                name = next(iter(signal.body[2:]), None)
             case "Reloading":
                 self._is_reloading = first is True
                 if not self._is_reloading:
                     self._have_files_changed = True
-                    self._list_at = max(now, self._listed_at + self._options.units_every)
+                    self._list_at = max(now, self._listed_at + options.units_every)
             case "UnitFilesChanged":
                 self._have_files_changed = True
-                options = self._options
                 due = max(now + options.files_after, self._files_listed_at + options.files_every)
                 self._files_at = min(self._files_at, due)
+        if unit_files.is_unit(name):
+            self._pace.queue(name)
 
-    def _changed(self, name: object) -> None:
-        if isinstance(name, str) and unit_files.is_unit(name):
-            self._pace.changed(name)
+    def _take_signals(self) -> None:
+        """Process the signals that PID 1 sent before its last answer: they may explain it."""
+        for signal in self._pid1.take():
+            self._on_signal(signal)
 
     async def _list(self) -> None:
-        """Read all units that are loaded, new ones first; those that are not any more are gone."""
+        """Read all loaded units, new ones first; units that were unloaded are gone."""
         self._list_at = _NEVER
         units = await self._pid1.units()
         most = self._options.most_units
@@ -174,139 +338,146 @@ class _Units:
             f"of {len(units):,} units {most:,} are observed" if len(units) > most else ""
         )
         units = units[:most]
-        # what PID 1 has read again is as new as can be
+        # PID 1 has read the files again
         self._states.clear()
         cause = self._causes.reload
-        await self._look_at_unloaded(self._loaded - {unit.name for unit in units}, cause)
-        new = [unit for unit in units if unit.name not in self._loaded]
+        await self._report_unloaded(self._loaded - {unit.name for unit in units}, cause)
         known = [unit for unit in units if unit.name in self._loaded]
-        await self._read(new, cause)
+        await self._read([unit for unit in units if unit.name not in self._loaded], cause)
         for unit in known:
             await self._read([unit], cause)
             # others must not wait until all are read
-            await self._look(self._pace.take(), cause)
+            await self._read_names(self._pace.take(), cause)
         self._listed_at = self._clock()
 
-    async def _look(self, names: Collection[str], cause: str) -> None:
-        """Read those of some units that are loaded; the cause is that of all but their states."""
+    async def _read_names(self, names: Collection[str], cause: str) -> None:
+        """Read the loaded units among the names; report the files of the others.
+
+        The cause is that of changes other than of a unit's state.
+        """
         if not names:
             return
         units = await self._pid1.units_of(names)
-        self._hear_rest()
-        await self._causes.ask(self._pid1, names)
-        await self._read(sorted(units, key=lambda unit: self._causes.order(unit.name)), cause)
-        await self._look_at_unloaded(set(names) - {unit.name for unit in units}, cause)
+        self._take_signals()
+        jobs = self._causes.jobs
+        if jobs.are_unclear(names):
+            jobs.set_types(await self._pid1.jobs())
+        # units with jobs come first, and the units that they trigger before the triggers
+        units.sort(key=lambda unit: (not jobs.has_work(unit.name), unit.name.endswith(TRIGGERS)))
+        await self._read(units, cause)
+        if unloaded := set(names) - {unit.name for unit in units}:
+            await self._report_unloaded(unloaded, cause)
 
     async def _read(self, units: Collection[Loaded], cause: str) -> None:
         """Read and report units that are loaded."""
-        texts = await self._folders.texts(unit.name for unit in units if unit.state == "masked")
-        read: dict[str, dict[str, Json]] = {}
+        texts = await self._folders.describe(unit.name for unit in units if unit.state == "masked")
+        read: dict[str, Fields] = {}
         for unit in units:
-            if told := await self._properties(unit, cause):
-                read[unit.name] = texts.get(unit.name, {}) | told
-        if not self.told.is_quiet:
+            if fields := await self._read_fields(unit, cause):
+                read[unit.name] = texts.get(unit.name, {}) | fields
+        if not self.reported.is_quiet:
             await self._documents.expect(read)
-        times = await self._folders.changed_at(self.told.other_files(read))
+        times = await unit_files.find_change_times(self.reported.other_files(read))
         if self._is_reloading or self._have_files_changed:
             await self._causes.date_reload(self._pid1)
-        for name, told in read.items():
-            # what was started before a package run did not come with it
+        for name, fields in read.items():
+            # a unit that was started before a package run did not come with it
             at = min(times.get(name, _NEVER), self._came.pop(name, _NEVER))
-            of_files = self._causes.of_files(at) if name in times else cause or self._of_reload()
-            why = self._waited(name, of_files)
+            is_other = name in times
+            of_files = self._causes.of_files(at) if is_other else cause or self._cause_of_reload()
+            why = self._pop_waited_cause(name, of_files)
             if name not in self._loaded:
-                why = why or self._causes.latest(name, told)
+                why = why or self._causes.latest(name, fields)
             self._loaded.add(name)
-            self._tell(name, told, why)
+            self._put(name, fields, why)
 
-    async def _properties(self, unit: Loaded, cause: str) -> dict[str, Json]:
-        """Return the properties of a loaded unit; nothing if it is to be read later."""
-        if self.told.is_coming(unit.name):
-            self._pace.changed(unit.name, BURST_SECONDS)
+    async def _read_fields(self, unit: Loaded, cause: str) -> Fields:
+        """Return the fields of a loaded unit; nothing if it is to be read later."""
+        name, is_quiet = unit.name, self.reported.is_quiet
+        if self.reported.is_new(name):
+            self._pace.queue(name, BURST_SECONDS)
             return {}
-        values = await self._pid1.properties(unit)
-        self._hear_rest()
-        states = values.get("LoadState"), values.get("ActiveState")
-        if not values or states == ("not-found", "inactive"):
+        values = await self._pid1.unit_properties(unit)
+        self._take_signals()
+        state = values.get("ActiveState")
+        if not values or (values.get("LoadState"), state) == ("not-found", "inactive"):
             return {}  # it was unloaded meanwhile: a signal comes next
-        is_new = unit.name not in self._loaded and not self.told.is_quiet
-        is_behind = self._causes.is_behind(unit.name, values, is_new=is_new)
-        if is_behind and self._waits_for(unit.name, cause):
+        is_new = name not in self._loaded and not is_quiet
+        is_behind = self._causes.jobs.is_behind(name, values, is_new=is_new)
+        if is_behind and self._must_wait(name, cause):
             return {}
-        is_reloading = values.get("ActiveState") == "reloading" and not self.told.is_quiet
-        if is_reloading and self._waits_for(unit.name, cause, _RELOAD_SECONDS):
+        if state == "reloading" and not is_quiet and self._must_wait(name, cause, _RELOAD_SECONDS):
             return {}
-        self._causes.has_read(unit.name, values)
+        self._causes.jobs.set_read(name, values)
         if is_new and isinstance(at := values.get("StateChangeTimestamp"), int) and at:
-            self._came[unit.name] = at / 1e6
-        if self.told.is_quiet:
+            self._came[name] = at / 1e6
+        if is_quiet:
             ended = values.get("InactiveEnterTimestamp")
-            self._times[unit.name] = values.get("ActiveEnterTimestamp"), ended
-        told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
-        lasting, again_in = self._loops.lasting(unit.name, told)
+            self._times[name] = values.get("ActiveEnterTimestamp"), ended
+        fields = unit_properties.of_unit(values, self._states.get(name, ""))
+        steady, again_in = self._loops.steady(name, fields)
         if again_in:
-            self._pace.changed(unit.name, again_in)
-        return lasting
+            self._pace.queue(name, again_in)
+        return steady
 
-    def _waits_for(self, name: str, cause: str, seconds: float = _WAIT_SECONDS) -> bool:
-        """Return whether signals of a unit may still come; it is looked at again, then."""
+    def _must_wait(self, name: str, cause: str, seconds: float = _WAIT_SECONDS) -> bool:
+        """Return whether signals of a unit may still come; queue it for later if so."""
         until, _ = self._waited_for.setdefault(name, (self._clock() + seconds, cause))
         wait = until - self._clock()
         if wait > 0:
-            self._pace.changed(name, wait)
+            self._pace.queue(name, wait)
         return wait > 0
 
-    def _waited(self, name: str, cause: str) -> str:
-        """Return the cause that a unit was waited for with, if it was."""
+    def _pop_waited_cause(self, name: str, cause: str) -> str:
+        """Return the cause from before a unit's wait for signals, or else `cause`."""
         return self._waited_for.pop(name, (0.0, cause))[1]
 
-    async def _look_at_unloaded(self, names: Collection[str], cause: str) -> None:
-        """Report what the files of unloaded units say; a unit without a file is gone."""
+    async def _report_unloaded(self, names: Collection[str], cause: str) -> None:
+        """Report the files of unloaded units; a unit without a file is gone."""
         names = {
             name
             for name in names
-            if self._causes.has_left(name, self.told.last(name)) or not self._waits_for(name, cause)
+            if self._causes.has_left(name, self.reported.last(name))
+            or not self._must_wait(name, cause)
         }
         self._loaded -= names
         for name in names:
             self._loops.forget(name)
-            self._causes.has_read(name, {})
-        await self._tell_files(names, await self._pid1.files_of(names), cause)
+            self._causes.jobs.set_read(name, {})
+        await self._report_files(names, await self._pid1.files_of(names), cause)
 
-    async def _tell_files(
+    async def _report_files(
         self, names: Iterable[str], files: Mapping[str, UnitFile], cause: str
     ) -> None:
-        there = [
-            name for name in names if name in files and not self._folders.is_alias(files[name])
-        ]
-        texts = await self._folders.texts(there)
-        if not self.told.is_quiet:
+        there = [n for n in names if n in files and not self._folders.is_alias(files[n].path)]
+        texts = await self._folders.describe(there)
+        if not self.reported.is_quiet:
             await self._documents.expect({n: unit_properties.of_file(*files[n]) for n in there})
         for name in there:
-            why = self._waited(name, cause)
-            before = unit_properties.unloaded(self.told.last(name)) | texts.get(name, {})
-            told = before | unit_properties.of_file(*files[name])
-            self._tell(name, told, why or self._causes.latest(name, told))
+            why = self._pop_waited_cause(name, cause)
+            before = unit_properties.unloaded(self.reported.last(name)) | texts.get(name, {})
+            fields = before | unit_properties.of_file(*files[name])
+            self._put(name, fields, why or self._causes.latest(name, fields))
         left = set(names) - set(there)
-        if left and not self.told.is_quiet:
+        if left and not self.reported.is_quiet:
             await self._causes.date_reload(self._pid1)
         for name in left:
-            self.told.left(name, self._waited(name, cause))
+            self.reported.remove(name, self._pop_waited_cause(name, cause))
 
     async def _list_files(self) -> None:
         """Report all unit files that are not loaded; other units that are not loaded are gone."""
         self._files_at = _NEVER
         files = await self._pid1.files()
-        cause = self._causes.reload if self.told.has_all else ""
+        cause = self._causes.reload if self.reported.has_all else ""
         self._files_listed_at = self._clock()
-        self.told.is_quiet = True
-        await self._tell_files((files.keys() | self.told.names) - self._loaded, files, cause)
+        self.reported.is_quiet = True
+        await self._report_files((files.keys() | self.reported.names) - self._loaded, files, cause)
         await self._documents.look_up()
-        self.told.is_quiet = False
-        # removes also what an earlier run stored and is not there any more
-        self.told.replace(cause)
+        self.reported.is_quiet = False
+        # removes also units that an earlier run stored and that are gone
+        self.reported.replace(cause)
 
-    async def _look_at_files(self) -> None:
+    async def _read_changed_files(self) -> None:
         """Read the units whose files have changed, and whether they are enabled now."""
         self._have_files_changed = False
         await self._causes.date_reload(self._pid1)
@@ -318,11 +489,16 @@ class _Units:
         for name, at in changed.items():
             by_cause.setdefault(self._causes.of_files(at), []).append(name)
         for cause, names in by_cause.items():
-            await self._look(names, cause)
+            await self._read_names(names, cause)
 
-    def _tell(self, name: str, properties: dict[str, Json], cause: str) -> None:
-        if self.told.tell(name, properties, cause):
-            self._pace.changed(name)
+    def _put(self, name: str, fields: Fields, cause: str) -> None:
+        if self.reported.put(name, fields, cause):
+            self._pace.queue(name)
+
+
+def _files(fields: Fields) -> set[str]:
+    paths = [fields.get("fragment_path"), *unit_properties.names_in(fields, "drop_ins")]
+    return {str(path) for path in paths if path}
 
 
 OBSERVER: Final = Observer(

@@ -4,19 +4,10 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 
 from opdbus.bus.transport.values import Plain
-from opdbus.observe.systemd import unit_dependencies
-from opdbus.observe.systemd.unit_values import (
-    NO_NUMBER,
-    as_number,
-    as_span,
-    as_text,
-    as_texts,
-    as_time,
-    if_true,
-)
 from opdbus.state.object import Json
 
 Values = Mapping[str, Plain]
@@ -26,23 +17,37 @@ VOLATILE: Final = frozenset(
     "main_pid n_restarts status_text active_since state_changed next_elapse last_trigger"
     " unmet_condition".split()
 )
-# These say nothing about a unit that was unloaded.
+# These describe one run of a unit, and are dropped when it is unloaded.
 _OF_A_RUN: Final = VOLATILE | set(
     "result exit_status exit_signal restart_loop load_error need_daemon_reload triggered_by".split()
 )
-# What is known of a unit that was never loaded.
+# Fields of a unit that was never loaded.
 _OF_FILE_ALONE: Final = frozenset(
     "active_state sub_state fragment_path unit_file_state masked enabled".split()
 )
-# What other units are loaded says, too: PID 1 sends nothing when it changes.
-_OF_OTHERS: Final = frozenset(("triggered_by", *unit_dependencies.FIELDS))
+# These depend on other loaded units, too: PID 1 sends no signal when they change.
+_OF_OTHERS: Final = frozenset(("triggered_by", "requires", "wants", "after"))
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
+# Unit types with dependencies shown; other types group these or follow kernel devices.
+_WITH_DEPENDENCIES: Final = (".service", ".timer", ".socket", ".mount")
+# Dependencies of nearly every unit, and those that its fields `what` and `slice` repeat.
+_COMMON_TYPES: Final = (".target", ".slice", ".device")
+_COMMON_UNITS: Final = frozenset(
+    "-.mount tmp.mount systemd-remount-fs.service systemd-tmpfiles-setup.service"
+    " systemd-journald.service systemd-journald.socket systemd-journald-dev-log.socket"
+    " systemd-journald-audit.socket".split()
+)
+_MAX_DEPENDENCIES: Final = 12
+# PID 1 sends this for an unset number.
+_NO_NUMBER: Final = (1 << 64) - 1
+# Value of ExecMainCode for an exit; larger ones are for signals.
 _EXITED: Final = 1
 # States of a unit that does not run.
 DOWN: Final = frozenset(("inactive", "failed"))
-# What reading values raises that are not of the type that they should have.
+# The exceptions of reading values of unexpected types.
 ODD: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError)
+_SPANS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _SINCE: Final = {
     "OnActiveUSec": "after the timer was started",
     "OnBootUSec": "after boot",
@@ -66,13 +71,13 @@ def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
     `file_state`, if given, replaces PID 1's UnitFileState. Empty values and values of a wrong
     type are left out.
     """
-    told = {}
-    for name, read in _FIELDS:
+    fields = {}
+    for name, convert in _FIELDS:
         with suppress(*ODD):
-            told[name] = read(values)
-    told = {name: value for name, value in told.items() if value not in (None, "", [])}
-    state = file_state or told.get("unit_file_state", "")
-    return told | ({"unit_file_state": state} | of_file_state(state) if state else {})
+            fields[name] = convert(values)
+    fields = {name: value for name, value in fields.items() if value not in (None, "", [])}
+    state = file_state or fields.get("unit_file_state", "")
+    return fields | ({"unit_file_state": state} | of_file_state(state) if state else {})
 
 
 def of_file(path: str, state: str) -> dict[str, Json]:
@@ -84,15 +89,15 @@ def of_file_state(state: str) -> dict[str, Json]:
     """Return `masked`, and `enabled` unless the state is neither, such as `static`."""
     if not state:
         return {}
-    told: dict[str, Json] = {"masked": state.startswith("masked")}
+    fields: dict[str, Json] = {"masked": state.startswith("masked")}
     if state in _ENABLED or state in _DISABLED:
-        told["enabled"] = state in _ENABLED
-    return told
+        fields["enabled"] = state in _ENABLED
+    return fields
 
 
-def unloaded(properties: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the properties of a unit that was unloaded but still has its file."""
-    lasting = {name: value for name, value in properties.items() if name not in _OF_A_RUN}
+def unloaded(fields: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fields of a unit that was unloaded but still has its file."""
+    lasting = {name: value for name, value in fields.items() if name not in _OF_A_RUN}
     if lasting.get("load_state") != "loaded":
         lasting.pop("load_state", None)
     return lasting | {"active_state": "inactive", "sub_state": "dead"}
@@ -101,7 +106,7 @@ def unloaded(properties: Mapping[str, Json]) -> dict[str, Json]:
 def newly_seen(before: Mapping[str, Json] | None, after: Mapping[str, Json]) -> frozenset[str]:
     """Return the fields of a unit that only differ because it or another was loaded or unloaded.
 
-    Of a unit that was never loaded, only few are known.
+    A unit that was never loaded has few fields.
     """
     if not before:
         return frozenset()
@@ -116,21 +121,66 @@ def differ(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:
     return any(before.get(name) != after.get(name) for name in names)
 
 
-def fault_of(values: Values) -> str | None:
-    """Return how the main process of a service ended: its signal, its status, or systemd's word.
-
-    Nothing is said of one that ended well; None where none has ended.
-    """
-    with suppress(*ODD):
-        status = _exit_status(values)
-        told = _exit_signal(values) or (f"status {status}" if status else _result(values["Result"]))
-        return told if values["ExecMainCode"] >= _EXITED else None
-    return None
-
-
 def is_same_state(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:
     """Return whether a unit is neither started, stopped nor anything in between."""
     return all(before.get(name) == after.get(name) for name in ("active_state", "sub_state"))
+
+
+def names_in(fields: Mapping[str, Json], name: str) -> list[str]:
+    """Return a field that is a list of names; empty if it has another type."""
+    value = fields.get(name)
+    return list(map(str, value)) if isinstance(value, list) else []
+
+
+def fault_of(values: Values) -> str | None:
+    """Return how the main process of a service ended: its signal, its status, or systemd's word.
+
+    Empty for one that ended well; None if none has ended.
+    """
+    with suppress(*ODD):
+        status = _exit_status(values)
+        fault = _exit_signal(values) or (
+            f"status {status}" if status else _result(values["Result"])
+        )
+        return fault if values["ExecMainCode"] >= _EXITED else None
+    return None
+
+
+def as_text(value: Plain) -> str:
+    """Return a string unchanged; raise TypeError for other types."""
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _as_texts(value: Plain) -> list[str]:
+    return sorted(map(as_text, value))
+
+
+def _as_number(value: Plain) -> int | None:
+    """Return the number; None for zero or an unset number."""
+    return int(value) if 0 < value < _NO_NUMBER else None
+
+
+def _as_time(microseconds: Plain) -> str | None:
+    """Format microseconds since 1970 as a UTC time; None for zero or an unset number."""
+    if not 0 < microseconds < _NO_NUMBER:
+        return None
+    return datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _if_true(value: Plain) -> bool | None:
+    return True if value is True else None
+
+
+def _as_span(microseconds: int) -> str:
+    """Format microseconds as a duration such as `1 h 30 min`."""
+    left, parts = round(microseconds / 1_000_000), []
+    for unit, seconds in _SPANS:
+        if left >= seconds:
+            parts.append(f"{left // seconds} {unit}")
+            left %= seconds
+    return " ".join(parts) or "0 s"
 
 
 def _command(commands: Plain) -> str:
@@ -148,34 +198,40 @@ def _calendar(rows: Plain) -> list[str]:
     return [f"{spec} ({_OFTEN[spec]})" if spec in _OFTEN else spec for spec in specs]
 
 
-def _after(rows: Plain) -> list[str]:
-    return [f"{as_span(span)} {_SINCE.get(base, as_text(base))}" for base, span, _ in rows]
+def _spans_after(rows: Plain) -> list[str]:
+    return [f"{_as_span(span)} {_SINCE.get(base, as_text(base))}" for base, span, _ in rows]
 
 
 def _result(value: Plain) -> str:
     return "" if value == "success" else as_text(value)
 
 
-def _second(rows: Plain) -> list[str]:
+def _second_column(rows: Plain) -> list[str]:
     return [as_text(row[1]) for row in rows]
 
 
+def _dependencies(*keys: str) -> Callable[[Values], list[str]]:
+    """Return a function that lists the units in the properties: at most twelve, sorted."""
+
+    def list_units(values: Values) -> list[str]:
+        if not as_text(values["Id"]).endswith(_WITH_DEPENDENCIES):
+            return []
+        found = {as_text(name) for key in keys for name in values.get(key, ())} - _COMMON_UNITS
+        return sorted(name for name in found if not name.endswith(_COMMON_TYPES))[
+            :_MAX_DEPENDENCIES
+        ]
+
+    return list_units
+
+
 def _description(values: Values) -> str:
-    """Return the description, unless it only repeats what the unit is called."""
+    """Return the description, unless it only repeats the name."""
     text = as_text(values["Description"])
     return "" if text in {values.get("Id"), values.get("Where")} else text
 
 
-def _type(values: Values) -> str:
-    return "" if "Where" in values else as_text(values["Type"])
-
-
-def _fstype(values: Values) -> str:
-    return as_text(values["Type"]) if "Where" in values else ""
-
-
 def _user(values: Values) -> str | None:
-    """Return whom a service runs as: system services that name nobody run as root."""
+    """Return the user of a service: system services that name nobody run as root."""
     if "ExecMainPID" not in values or values["LoadState"] != "loaded":
         return None
     return as_text(values["User"]) or "root"
@@ -186,32 +242,22 @@ def _load_error(values: Values) -> str:
     return as_text(values["LoadError"][1]) if is_fault else ""
 
 
-def _aliases(values: Values) -> list[str]:
-    return sorted(name for name in values["Names"] if name != values["Id"])
-
-
-def _active_since(values: Values) -> str | None:
-    return as_time(values["ActiveEnterTimestamp"]) if values["ActiveState"] == "active" else None
-
-
 def _exit_status(values: Values) -> int | None:
     is_exit = values["ExecMainCode"] == _EXITED and values["Result"] != "success"
     return int(values["ExecMainStatus"]) if is_exit else None
 
 
 def _exit_signal(values: Values) -> str | None:
-    is_killed = values["ExecMainCode"] > _EXITED and values["Result"] != "success"
-    return _signal(int(values["ExecMainStatus"])) if is_killed else None
+    """Return the name of the signal that ended a service; its number if it has no name.
 
-
-def _signal(number: int) -> str:
-    """Return the name of a signal; its number where it has none, as most of real time.
-
-    Raises ValueError for what is no signal.
+    Raises ValueError for a number that is no signal.
     """
-    names = {int(each): each.name for each in signal.Signals}
+    if values["ExecMainCode"] <= _EXITED or values["Result"] == "success":
+        return None
+    number = int(values["ExecMainStatus"])
     if not 0 < number < signal.NSIG:
         raise ValueError(number)
+    names = {int(each): each.name for each in signal.Signals}
     return names.get(number, f"signal {number}")
 
 
@@ -230,20 +276,20 @@ def _unmet_condition(values: Values) -> list[str]:
 
 
 def _next_elapse(values: Values) -> str | None:
-    if at := as_time(values["NextElapseUSecRealtime"]):
+    if at := _as_time(values["NextElapseUSecRealtime"]):
         return at
     since_boot = values["NextElapseUSecMonotonic"]
-    if not 0 < since_boot < NO_NUMBER:
+    if not 0 < since_boot < _NO_NUMBER:
         return None
-    return as_time(since_boot + int((time.time() - time.monotonic()) * 1_000_000))
+    return _as_time(since_boot + int((time.time() - time.monotonic()) * 1_000_000))
 
 
 def _of(key: str, convert: Callable[[Plain], Json] = as_text) -> Callable[[Values], Json]:
-    """Make what reads one property."""
+    """Return a function that converts one property."""
     return lambda values: convert(values[key])
 
 
-# Our names, and what reads them.
+# Field names, and the functions that make the fields of the properties.
 _FIELDS: Final[tuple[tuple[str, Callable[[Values], Json]], ...]] = (
     ("description", _description),
     ("load_state", _of("LoadState")),
@@ -251,44 +297,50 @@ _FIELDS: Final[tuple[tuple[str, Callable[[Values], Json]], ...]] = (
     ("sub_state", _of("SubState")),
     ("unit_file_state", _of("UnitFileState")),
     ("fragment_path", _of("FragmentPath")),
-    ("drop_ins", _of("DropInPaths", as_texts)),
-    ("documentation", _of("Documentation", as_texts)),
+    ("drop_ins", _of("DropInPaths", _as_texts)),
+    ("documentation", _of("Documentation", _as_texts)),
     ("following", _of("Following")),
-    ("triggers", _of("Triggers", as_texts)),
-    ("triggered_by", _of("TriggeredBy", as_texts)),
-    ("requires", unit_dependencies.reading("Requires", "Requisite", "BindsTo")),
-    ("wants", unit_dependencies.reading("Wants")),
-    ("after", unit_dependencies.reading("After")),
-    ("transient", _of("Transient", if_true)),
-    ("need_daemon_reload", _of("NeedDaemonReload", if_true)),
+    ("triggers", _of("Triggers", _as_texts)),
+    ("triggered_by", _of("TriggeredBy", _as_texts)),
+    ("requires", _dependencies("Requires", "Requisite", "BindsTo")),
+    ("wants", _dependencies("Wants")),
+    ("after", _dependencies("After")),
+    ("transient", _of("Transient", _if_true)),
+    ("need_daemon_reload", _of("NeedDaemonReload", _if_true)),
     ("result", _of("Result", _result)),
     ("group", _of("Group")),
     ("slice", _of("Slice")),
     ("exec", _of("ExecStart", _command)),
     ("restart", _of("Restart")),
-    ("main_pid", _of("MainPID", as_number)),
-    ("n_restarts", _of("NRestarts", as_number)),
+    ("main_pid", _of("MainPID", _as_number)),
+    ("n_restarts", _of("NRestarts", _as_number)),
     ("status_text", _of("StatusText")),
-    ("listens", _of("Listen", _second)),
-    ("accept", _of("Accept", if_true)),
+    ("listens", _of("Listen", _second_column)),
+    ("accept", _of("Accept", _if_true)),
     ("unit", _of("Unit")),
     ("calendar", _of("TimersCalendar", _calendar)),
-    ("on", _of("TimersMonotonic", _after)),
-    ("last_trigger", _of("LastTriggerUSec", as_time)),
-    ("persistent", _of("Persistent", if_true)),
-    ("watches", _of("Paths", _second)),
+    ("on", _of("TimersMonotonic", _spans_after)),
+    ("last_trigger", _of("LastTriggerUSec", _as_time)),
+    ("persistent", _of("Persistent", _if_true)),
+    ("watches", _of("Paths", _second_column)),
     ("where", _of("Where")),
     ("what", _of("What")),
     ("options", _of("Options")),
     ("priority", _of("Priority", lambda value: int(value) if value != -1 else None)),
     ("sysfs_path", _of("SysFSPath")),
-    ("state_changed", _of("StateChangeTimestamp", as_time)),
-    ("type", _type),
-    ("fstype", _fstype),
+    ("state_changed", _of("StateChangeTimestamp", _as_time)),
+    # the type of a mount is its file system
+    ("type", lambda values: "" if "Where" in values else as_text(values["Type"])),
+    ("fstype", lambda values: as_text(values["Type"]) if "Where" in values else ""),
     ("user", _user),
     ("load_error", _load_error),
-    ("aliases", _aliases),
-    ("active_since", _active_since),
+    ("aliases", lambda values: sorted(name for name in values["Names"] if name != values["Id"])),
+    (
+        "active_since",
+        lambda values: (
+            _as_time(values["ActiveEnterTimestamp"]) if values["ActiveState"] == "active" else None
+        ),
+    ),
     ("exit_status", _exit_status),
     ("exit_signal", _exit_signal),
     ("read_only", _read_only),

@@ -1,17 +1,19 @@
-"""Table of the observers, and the selection of them by OP_DBUS_OBSERVE."""
+"""Built-in observers, and the selection of observers by OP_DBUS_OBSERVE."""
 
 import difflib
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from itertools import chain
 from typing import Final
 
 from opdbus.errors import ConfigError
 from opdbus.observe.core.report import Observer
-from opdbus.observe.dbus import login1, machined, mirror
+from opdbus.observe.dbus import login1, machined
+from opdbus.observe.dbus.mirror import INTROSPECT, Mirror
 from opdbus.observe.host import cron, files, host, users
 from opdbus.observe.kernel import devices, filesystems, kernel
 from opdbus.observe.kernel.uevents import Uevents
@@ -21,7 +23,7 @@ from opdbus.observe.systemd import unit_observer
 from opdbus.settings.parsing import AUTO
 
 # Entry point group in which other packages register observers.
-GROUP: Final = "opdbus.observers"
+_GROUP: Final = "opdbus.observers"
 # Built-in observers that need no socket from systemd.
 OURS: Final = (
     cron.OBSERVER,
@@ -36,7 +38,7 @@ OURS: Final = (
 )
 
 
-def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Observer]:
+def select_observers(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Observer]:
     """Return the observers that OP_DBUS_OBSERVE names; `auto` means all built-in ones.
 
     A name with a dot or colon that is no plug-in is a service on the system bus, to be mirrored.
@@ -57,50 +59,45 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
     named = dict.fromkeys(chain.from_iterable(ours if n == AUTO else [n] for n in names))
     if not named.keys() - ours.keys():
         return [ours[name] for name in named]
-    others = {point.name: point for point in entry_points(group=GROUP)}
-    found = [ours.get(name) or _other(name, others, [*ours, *others]) for name in named]
+    found = [ours.get(name) or _load_other(name, ours) for name in named]
     counted = Counter(observer.name for observer in found).most_common(1)
     if counted[0][1] > 1:
         raise ConfigError(f"OP_DBUS_OBSERVE: {counted[0][0]} is named twice")
     return found
 
 
-def of_plugin(plugin: str) -> list[str]:
+def names_of_plugin(plugin: str) -> list[str]:
     """Return the names of the built-in observers of a plugin."""
-    return [each.name for each in chosen([AUTO], {}) if each.plugin == plugin]
+    return [each.name for each in select_observers([AUTO], {}) if each.plugin == plugin]
 
 
-def with_volatile(observers: Sequence[Observer], fields: Sequence[str]) -> list[Observer]:
+def add_volatile(observers: Sequence[Observer], fields: Sequence[str]) -> list[Observer]:
     """Return the observers with added volatile fields, each given as plugin/kind:field."""
-    return [_moving(observer, fields) for observer in observers]
+    found = []
+    for observer in observers:
+        volatile = dict(observer.volatile)
+        for field in fields:
+            path, _, name = field.partition(":")
+            plugin, _, kind = path.partition("/")
+            if plugin == observer.plugin:
+                volatile[kind] = volatile.get(kind, frozenset()) | {name}
+        found.append(replace(observer, volatile=volatile))
+    return found
 
 
-def _moving(observer: Observer, fields: Sequence[str]) -> Observer:
-    found = dict(observer.volatile)
-    for field in fields:
-        kind, _, name = field.partition(":")
-        plugin, _, kind = kind.partition("/")
-        if plugin == observer.plugin:
-            found[kind] = found.get(kind, frozenset()) | {name}
-    return replace(observer, volatile=found)
-
-
-def _other(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) -> Observer:
+def _load_other(name: str, ours: Mapping[str, Observer]) -> Observer:
     """Return a mirror of a bus service, or load an observer of another package."""
-    if name in others or not set(".:") & set(name):
-        return _loaded(name, others, there_are)
-    if mirror.is_service(name):
-        return mirror.Mirror(name).observer
-    raise ConfigError(
-        f"OP_DBUS_OBSERVE: {name!r} is no service: give its name on the bus such as"
-        " org.freedesktop.UDisks2, with the path of its ObjectManager where that is not known"
-        f" (NAME:/path), or {mirror.INTROSPECT}NAME for one without"
-    )
-
-
-def _loaded(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) -> Observer:
-    """Load an observer of another package."""
+    others = {point.name: point for point in entry_points(group=_GROUP)}
+    if name not in others and set(".:") & set(name):
+        with suppress(ValueError):
+            return Mirror(name).observer
+        raise ConfigError(
+            f"OP_DBUS_OBSERVE: {name!r} is no service: give its name on the bus such as"
+            " org.freedesktop.UDisks2, with the path of its ObjectManager where that is not known"
+            f" (NAME:/path), or {INTROSPECT}NAME for one without"
+        )
     if name not in others:
+        there_are = [*ours, *others]
         close = difflib.get_close_matches(name, there_are, n=1)
         hint = f": did you mean {close[0]}?" if close else f"; there are {', '.join(there_are)}"
         raise ConfigError(f"OP_DBUS_OBSERVE: there is no observer {name!r}{hint}")
