@@ -245,7 +245,7 @@ def test_words_of_a_language_are_no_mistakes(tmp_path: Path) -> None:
 
         found = await memory.archive.read(read)
         assert found == [spelling.Correction("fire wall", "firewall")]
-        assert spelling.corrected("Fire-wall of shot", found) == "firewall of shot"
+        assert spelling.apply_corrections("Fire-wall of shot", found) == "firewall of shot"
         return []
 
     asked(tmp_path, work)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from house import House, unit
 
-from opdbus.index.query import relative_dates
-from opdbus.index.query.relative_dates import ENDS, LASTS
+from opdbus.index.query import constraints, query_parser
+from opdbus.index.query.constraints import ENDS, LASTS
 from opdbus.index.search.hits import Page
 from opdbus.language import past_spans
 from opdbus.platform import timestamps
@@ -38,7 +38,7 @@ BEGINNING = "0001-01-01"
 )
 def test_dates_are_asked_for(question: str, fields: list[str], first: str, last: str) -> None:
     """Read when something ends or was last done."""
-    (asked,) = relative_dates.find(question, TODAY)
+    (asked,) = constraints.find_dates(question, TODAY)
     assert (asked.fields, f"{asked.first.date()}", f"{asked.last.date()}") == (
         fields, first, last,
     )  # fmt: skip
@@ -48,7 +48,7 @@ def test_dates_are_asked_for(question: str, fields: list[str], first: str, last:
 def test_spans_are_as_long_in_all_readers(unit: str) -> None:
     """Read a unit as long inside of a question for dates or for changes as in an option."""
     span = timedelta(microseconds=timestamps.span(f"7 {unit}s"))
-    (asked,) = relative_dates.find(f"no backup for over 7 {unit}s", TODAY)
+    (asked,) = constraints.find_dates(f"no backup for over 7 {unit}s", TODAY)
     assert TODAY - asked.last == span
     now = TODAY.replace(tzinfo=None)
     given, _ = past_spans.find(f"what changed in the last 7 {unit}s", now)
@@ -70,12 +70,12 @@ def test_spans_are_as_long_in_all_readers(unit: str) -> None:
 )
 def test_no_dates_are_asked_for(question: str) -> None:
     """Read no date in a question without any, and none in a document."""
-    assert not relative_dates.find(question, TODAY)
+    assert not constraints.find_dates(question, TODAY)
 
 
 def test_a_document_is_looked_through_quickly() -> None:
     """Look at the beginning of a question only: patterns may go back many times."""
-    assert len(relative_dates.find("expire in in in not for " * 100_000, TODAY)) <= 3
+    assert len(constraints.find_dates("expire in in in not for " * 100_000, TODAY)) <= 3
 
 
 @pytest.mark.parametrize("is_read", [False, True])
@@ -83,7 +83,7 @@ def test_what_has_the_date_comes_first(
     *, is_read: bool, live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Raise what expired, or soon will, before what says so; no date of another year or sort."""
-    monkeypatch.setattr(relative_dates, "now", lambda: TODAY)
+    monkeypatch.setattr(query_parser, "now", lambda: TODAY)
 
     async def first(made: House, question: str) -> str:
         (hit,) = await made.finder.search(question, Page(1), "lexical")

@@ -44,7 +44,7 @@ def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[s
 
     def read(store: Store) -> Sequence[literal_values.Literal]:
         terms = query_terms.terms(question)
-        return literal_values.read(
+        return literal_values.read_literals(
             store, question, {term: store.words.count_matches(term) for term in terms}
         )
 

@@ -12,8 +12,7 @@ import pytest
 from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import condition_matching, query_parser
-from opdbus.index.ranking.boosts import NAME_WEIGHT
-from opdbus.index.ranking.scores import SAID_WEIGHT
+from opdbus.index.ranking.scores import NAME_WEIGHT, SAID_WEIGHT
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.state_store import StateStore
@@ -205,7 +204,7 @@ QUESTION = [
 def read(folder: Path, text: str) -> query_parser.ParsedQuery:
     """Read a question to the two units of this file."""
     found: query_parser.ParsedQuery = run(
-        folder, QUESTION, lambda memory: query_parser.read(memory, text)
+        folder, QUESTION, lambda memory: query_parser.parse_query(memory, text)
     )
     return found
 
@@ -272,7 +271,7 @@ def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
 
     async def look(memory: StateStore) -> list[list[str]]:
         asked = ("description:resolution", "state:active", "state:act")
-        taken = [(await query_parser.read(memory, text)).conditions for text in asked]
+        taken = [(await query_parser.parse_query(memory, text)).conditions for text in asked]
         return [
             names(await condition_matching.object_ids(memory, conditions)) for conditions in taken
         ]

@@ -8,8 +8,8 @@ from test_matching import run
 from opdbus.config import load
 from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.query import question_patterns
-from opdbus.index.ranking.confidence_features import Mismatch
-from opdbus.index.search import mismatches
+from opdbus.index.ranking.scores import Mismatch
+from opdbus.index.search import hit_features
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.state_store import StateStore
@@ -52,7 +52,7 @@ def _host() -> list[StateObject]:
 
 
 def _search(folder: Path, question: str) -> list[tuple[str, Mismatch]]:
-    """Search by words; return the names of the hits, and their mismatches."""
+    """Search by words; return the names of the hits, and their hit_features."""
 
     async def work(memory: StateStore) -> list[tuple[str, Mismatch]]:
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
@@ -171,8 +171,8 @@ def test_a_hit_is_compared_with_what_is_asked(
         entries = [entry for entry in memory.catalogue.view.entries if entry]
         entry = next(each for each in entries if object_id_of(each).name == name)
         contents = await memory.content([entry])
-        has_kind = mismatches.has_asked_kind(question, memory.catalogue.view)
-        return mismatches.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)
+        has_kind = hit_features.has_asked_kind(question, memory.catalogue.view)
+        return hit_features.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)
 
     assert run(tmp_path, _host(), work) == wanted
 

@@ -85,7 +85,7 @@ def test_a_bound_is_no_superlative(tmp_path: Path) -> None:
             stored = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
             await memory.observe(stored, set(), {})
             asked = "the least level of a vat", "a vat whose level is at least okay"
-            return [bool(await extremes.find(memory, each, None)) for each in asked]
+            return [bool(await extremes.find_extremes(memory, each, None)) for each in asked]
 
     assert asyncio.run(work()) == [True, False]
 

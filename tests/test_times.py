@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opdbus.config import load
-from opdbus.index.query.clock_times import find
+from opdbus.index.query.constraints import find_times
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.state_store import StateStore
@@ -17,7 +17,8 @@ from opdbus.state.object import Identity, StateObject
 
 def meant(question: str) -> set[str]:
     """Return the conditions that the times of a question may mean."""
-    return {f"{c.field}{c.operator}{c.value}" for time in find(question) for c in time.meanings}
+    meanings = (each for time in find_times(question) for each in time.meanings)
+    return {f"{each.field}{each.operator}{each.value}" for each in meanings}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_other_numbers_are_no_times(question: str) -> None:
 
 def test_a_document_is_not_full_of_times() -> None:
     """Only the first few times of a text are read, however long it is."""
-    assert len(find("at 04:40 " * 10_000)) < 5
+    assert len(find_times("at 04:40 " * 10_000)) < 5
 
 
 def test_what_is_scheduled_then_comes_first(tmp_path: Path) -> None:

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boost_plan import boost_plan
 from numpy.typing import NDArray
 from value_host import objects
 
-from opdbus.index.ranking.boosts import VALUE_WEIGHT, named_values
-from opdbus.index.ranking.scores import Similarity, rank
+from opdbus.index.ranking.scores import VALUE_WEIGHT, Boosts, Similarity, named_values, rank
 from opdbus.language.vocabulary import TRAIT_BYTES, Reader, asked, denied, rows
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
@@ -152,7 +150,7 @@ def test_values_raise_and_do_not_filter() -> None:
     """Yield every entry, those with the value before equals without it."""
     shares, values = np.zeros(3, np.float32), np.array([0, 0, 1], np.float32)
     cosines = np.array([0.5, 0.5 + VALUE_WEIGHT + 0.1, 0.5], np.float32)
-    boost = boost_plan(values, np.zeros(3, np.float32))
+    boost = Boosts(values, np.zeros(3, np.float32))
     ranked = list(rank(Similarity(cosines), shares, boost))
     assert [index for index, _ in ranked] == [1, 2, 0]
     assert ranked[1][1].values == 1

@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.language.glossary import gloss
+from opdbus.language.synonyms import gloss
 from opdbus.state.fields import split
 from opdbus.state.leaves import leaves
 from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name

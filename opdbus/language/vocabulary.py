@@ -80,7 +80,9 @@ class Reader:
                     if type(value) is str:
                         ways += texts.get(value.lower(), ())
                 for bit, part in ways:
-                    if not traits & bit and (not part or _is_met(part, found)):
+                    if traits & bit:
+                        continue
+                    if not part or all(c.is_met_by(found.get(c.field, ())) for c in part):
                         traits |= bit
         return traits
 
@@ -100,10 +102,6 @@ def _alternatives() -> Mapping[str, Mapping[str, Sequence[tuple[Traits, Conditio
             left = tuple(c for c in part if c is not rare or not rare.text)
             texts.setdefault(rare.text, []).append((1 << number, left))
     return found
-
-
-def _is_met(conditions: Conditions, found: Mapping[str, list[Json]]) -> bool:
-    return all(c.is_met_by(found.get(c.field, ())) for c in conditions)
 
 
 def as_bytes(traits: Traits) -> bytes:
@@ -182,16 +180,15 @@ def plain(question: str) -> Iterator[str]:
             yield word
 
 
-def _as_read(phrases: str) -> str:
-    """Return phrases in the form that `plain` gives a question."""
-    return "|".join(" ".join(plain(phrase)) for phrase in phrases.split("|"))
-
-
 @cache
 def _phrases() -> tables.Phrases:
+    """Return the phrases of the table, in the form that `plain` gives a question."""
     return tables.Phrases(
         (
-            (_as_read(row.phrases), 1 << number if row.alternatives else 0)
+            (
+                "|".join(" ".join(plain(phrase)) for phrase in row.phrases.split("|")),
+                1 << number if row.alternatives else 0,
+            )
             for number, row in enumerate(rows())
         ),
         stem,

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Final
 
 from opdbus.engine.batching import Rank
-from opdbus.errors import ModelError, NotKept, OpDbusError, ProviderError, UnknownObject
+from opdbus.errors import NotKept, UnknownObject
 from opdbus.history import event_questions, jobs, row_filter
 from opdbus.history.row_filter import Clause, Filter, Row
 from opdbus.history.row_times import said
@@ -22,12 +22,12 @@ from opdbus.index.changes.change_ranking import Meant, Near
 from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching
-from opdbus.index.query.query_parser import MAX_CHARACTERS
+from opdbus.index.query.query_parser import MAX_CHARACTERS, embed_question
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.vector_index import VectorIndex
-from opdbus.language import everyday, kinds
-from opdbus.language.glossary import gloss
+from opdbus.language import kinds
 from opdbus.language.object_text import UNIT_NOUNS, digest_of
+from opdbus.language.synonyms import find_synonyms, gloss
 from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
 from opdbus.state.object import ObjectId
@@ -227,7 +227,7 @@ class ChangeFinder:
         self, asked: str, wanted: Filter, limit: int, rank: Rank, *, is_question: bool = True
     ) -> list[RankedChange]:
         meant = await self._meant(wanted)
-        near = await self._near(change_ranking.subject(asked), meant, rank)
+        near = await self._near(change_ranking.subject(asked) or asked, meant, rank)
 
         def read(store: Store) -> list[tuple[SentenceHit, float]]:
             candidates = change_ranking.candidates(store, asked, near.cosines, meant)
@@ -342,8 +342,12 @@ class ChangeFinder:
         if wanted == Filter(is_oldest_first=wanted.is_oldest_first):
             return None
         found: dict[int, tuple[int, int]] = {}
+
+        def read(clause: Clause) -> Awaitable[list[tuple[int, int, int]]]:
+            return self._memory.archive.read(lambda store: store.sentences.meant(*clause))
+
         async for clause in self._clauses(wanted):
-            rows = await self._memory.archive.read(partial(_sentences, *clause))
+            rows = await read(clause)
             for number, newest, count in rows:
                 before = found.get(number, (0, 0))
                 found[number] = max(before[0], newest), before[1] + count
@@ -368,12 +372,10 @@ class ChangeFinder:
 
         `meant` limits the sentences; None means all.
         """
-        try:
-            index, vector = await self._vectors.ask(asked, rank)
-        except OpDbusError as error:
-            if isinstance(error, ModelError | ProviderError) or self._vectors.serving.phase.error:
-                return Near({})
-            raise
+        asking = await embed_question(self._vectors, asked, rank)
+        if asking is None:
+            return Near({})
+        index, vector = asking
         found: dict[int, float] = {}
         async for block in self._blocks(index, meant):
             found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
@@ -381,14 +383,21 @@ class ChangeFinder:
 
     async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
         """Yield blocks of vectors; other readers run between them."""
-        read = self._memory.archive.read
+        read, engine, dimension = self._memory.archive.read, index.engine, index.dimension
+
+        def read_some(ids: Sequence[int]) -> Awaitable[Block]:
+            return read(lambda store: store.sentences.some(engine, dimension, ids))
+
+        def read_next(after: int) -> Awaitable[Block]:
+            return read(lambda store: store.sentences.block(engine, dimension, after, _AT_A_TIME))
+
         if meant is not None:
             for part in slices(list(meant), _AT_A_TIME):
-                yield await read(partial(_some, index, part))
+                yield await read_some(part)
             return
         last = 0
         while last >= 0:
-            block = await read(partial(_block, index, last))
+            block = await read_next(last)
             yield block
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
 
@@ -413,7 +422,7 @@ def _has_any(words: Sequence[str], store: Store) -> bool:
     texts = [word for word in words if word.rpartition(".")[2] not in UNIT_NOUNS]
     tables = store.words, store.sentences.words
     return any(
-        everyday.said(word) or gloss(word) or any(table.count_matches(word) for table in tables)
+        find_synonyms(word) or gloss(word) or any(table.count_matches(word) for table in tables)
         for word in texts
     )
 
@@ -435,18 +444,6 @@ def _is_like(one: Row, other: Row) -> bool:
 def _is_same(one: Row, other: Row) -> bool:
     """Return whether the same event happened to the same object."""
     return one.identity == other.identity and event_questions.is_alike(one.sentence, other.sentence)
-
-
-def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:
-    return store.sentences.some(index.engine, index.dimension, ids)
-
-
-def _block(index: VectorIndex, after: int, store: Store) -> Block:
-    return store.sentences.block(index.engine, index.dimension, after, _AT_A_TIME)
-
-
-def _sentences(sql: str, values: Sequence[str | int], store: Store) -> list[tuple[int, int, int]]:
-    return store.sentences.meant(sql, values)
 
 
 def _distinct(found: Sequence[RankedChange]) -> list[RankedChange]:

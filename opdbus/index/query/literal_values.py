@@ -7,13 +7,16 @@ anywhere in the question: `main` alone does not mean a routing table. Technical 
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from opdbus.index.database.store import Store
 from opdbus.index.query import query_terms
 from opdbus.language import vocabulary
+from opdbus.language.tables import NUMBERS
 from opdbus.state.fields import leaves, split
 from opdbus.state.flatten import singular
+from opdbus.state.object import Json
 
 # A word in more objects distinguishes little; a field name with a number may be in more.
 _MOST: Final = 100
@@ -47,11 +50,7 @@ _CALLED: Final[Mapping[str, Sequence[str]]] = {
     "who": ("shell", "group", "member"),
 }
 # Numbers in words, without `one`, which rarely means 1.
-_DIGITS: Final = {
-    word: str(number)
-    for number, word in enumerate("two three four five six seven eight nine ten".split(), 2)
-}
-
+_DIGITS: Final = {word: str(number) for word, number in NUMBERS.items() if number > 1}
 # Fields whose values are all technical words, and fields where only words in capitals or with a
 # hyphen are.
 _TECHNICAL: Final = frozenset("fstype option".split())
@@ -65,23 +64,24 @@ class Literal(NamedTuple):
     entries: Sequence[int]
 
 
-def read(store: Store, question: str, matches: Mapping[str, int]) -> list[Literal]:
+def read_literals(store: Store, question: str, matches: Mapping[str, int]) -> list[Literal]:
     """Return the values of a question that objects have; `matches` counts the objects by term."""
     found = [
         Literal("", store.words.having(phrase, _MOST_NUMBERED)) for phrase in _numbered(question)
     ]
-    denied = _denied(question)
-    words = [w for w in query_terms.names(question) if matches.get(w.lower(), 0) <= _MOST]
-    words = [word for word in words if word.lower() not in denied]
-    fields = _fields(question)
-    found += [Literal(word, _whole(store, word, fields)) for word in words[:_MAX_VALUES]]
-    return [literal for literal in found if literal.entries]
-
-
-def _denied(question: str) -> frozenset[str]:
-    """Return the words of values that a question negates: `not run as root`."""
+    # words of values that a question negates: `not run as root`
     phrases = map(str.split, vocabulary.asked(question).values())
-    return frozenset(word for first, *others in phrases if first == "not" for word in others)
+    denied = {word for first, *others in phrases if first == "not" for word in others}
+    words = [
+        word
+        for word in query_terms.names(question)
+        if matches.get(word.lower(), 0) <= _MOST and word.lower() not in denied
+    ]
+    # words of the question that may name fields, and the field names they stand for
+    fields = {form for word in split(question) for form in (word, singular(word))}
+    fields.update(*(_CALLED.get(word, ()) for word in fields))
+    found += [Literal(word, _having_value(store, word, fields)) for word in words[:_MAX_VALUES]]
+    return [literal for literal in found if literal.entries]
 
 
 def _numbered(question: str) -> list[str]:
@@ -99,34 +99,23 @@ def _numbered(question: str) -> list[str]:
     return list(found)[:_MAX_VALUES]
 
 
-def _fields(question: str) -> frozenset[str]:
-    """Return the words of a question that may name fields, and the field names they stand for."""
-    words = {form for word in split(question) for form in (word, singular(word))}
-    return frozenset(words.union(*(_CALLED.get(word, ()) for word in words)))
-
-
-def _whole(store: Store, word: str, fields: frozenset[str]) -> list[int]:
-    """Return the ids of entries in which one of the fields has a word as its value: see `_is`."""
+def _having_value(store: Store, word: str, fields: AbstractSet[str]) -> list[int]:
+    """Return the ids of entries in which one of the fields has a word as its value."""
     value = word.lower()
     keys = (fields - {value}) | _TECHNICAL
     if "-" in word or word.isupper():
         keys |= _STATES
+
+    def has(path: str, found: Json) -> bool:
+        """Return whether a value equals the word, lists it, ends in it, or is its service."""
+        if not isinstance(found, str):
+            return False
+        text, words = found.lower().removesuffix(".service"), split(path)
+        is_value = text == value or text.endswith(f"/{value}") or value in text.split(",")
+        return is_value and bool(words) and singular(words[-1]) in keys
+
     return [
         entry
         for entry, properties in store.words.properties_having(word, _MOST, _MOST_CHARACTERS)
-        if any(
-            isinstance(found, str) and _is(found.lower(), value) and _key(path) in keys
-            for path, _, found in leaves(properties)
-        )
+        if any(has(path, found) for path, _, found in leaves(properties))
     ]
-
-
-def _is(found: str, value: str) -> bool:
-    """Return whether a value equals a word, lists it, ends in it as a path, or is its service."""
-    found = found.removesuffix(".service")
-    return found == value or found.endswith(f"/{value}") or value in found.split(",")
-
-
-def _key(path: str) -> str:
-    words = split(path)
-    return singular(words[-1]) if words else ""

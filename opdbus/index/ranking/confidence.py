@@ -6,7 +6,7 @@ half of the check sets; docs/searching.md has the results on the other half.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
@@ -142,7 +142,7 @@ def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
     return rating
 
 
-def like(found: Sequence[Score]) -> list[RatedHit]:
+def rate_similar(found: Sequence[Score]) -> list[RatedHit]:
     """Return the ratings of objects similar to a given one: their cosines, and none is weak."""
     return [RatedHit(min(1.0, max(0.0, score.vector)), is_weak=False) for score in found]
 
@@ -151,12 +151,52 @@ def featured(found: Sequence[Score]) -> list[Features]:
     """Return the features of each hit; `found` begins with the best."""
     best = found[:COMPARED]
     highest = max((each.vector for each in best), default=0.0)
-    totals = _two([score.total for score in best])
-    words = _two([score.lexical for score in best])
-    return [
-        _of(score, highest, _margin(score.total, totals), _margin(score.lexical, words))
-        for score in found
-    ]
+
+    def margins(values: Sequence[float]) -> Iterator[float]:
+        """Yield the difference of each value from the best of the other hits."""
+        first, second, *_ = *sorted(values[:COMPARED], reverse=True), 0.0, 0.0
+        return (value - (first if value < first else second) for value in values)
+
+    rows = zip(
+        found,
+        margins([score.total for score in found]),
+        margins([score.lexical for score in found]),
+        strict=True,
+    )
+    features = []
+    for score, total_margin, lexical_margin in rows:
+        mean, spread, _ = score.background
+        distinct = (score.vector - mean) / max(spread, _LEAST_SPREAD)
+        alike, lacking, domain = score.match_features
+        kind, value, name = score.mismatch
+        features.append(
+            Features(
+                vector=score.vector,
+                lexical=score.lexical,
+                values=score.values,
+                boost=score.kinds,
+                distinct=distinct,
+                highest=highest,
+                unknown=score.missing.words,
+                named=score.missing.names,
+                domain=domain,
+                said=score.said,
+                total_margin=total_margin,
+                lexical_margin=lexical_margin,
+                mean=mean,
+                spread=spread,
+                alike=alike,
+                lacking=lacking,
+                other_kind=kind,
+                other_value=value,
+                other_name=name,
+                distinct_lexical=distinct * score.lexical,
+                distinct_lacking=distinct * lacking,
+                other_name_lexical=name * score.lexical,
+                other_kind_lexical=kind * score.lexical,
+            )
+        )
+    return features
 
 
 def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
@@ -164,44 +204,3 @@ def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
     constant, *rest = weights
     odds = constant + sum(weight * value for weight, value in zip(rest, values, strict=True))
     return 1 / (1 + math.exp(-min(max(odds, -_MOST_ODDS), _MOST_ODDS)))
-
-
-def _of(score: Score, highest: float, total_margin: float, lexical_margin: float) -> Features:
-    mean, spread, _ = score.background
-    distinct = (score.vector - mean) / max(spread, _LEAST_SPREAD)
-    alike, lacking, domain = score.match_features
-    return Features(
-        vector=score.vector,
-        lexical=score.lexical,
-        values=score.values,
-        boost=score.kinds,
-        distinct=distinct,
-        highest=highest,
-        unknown=score.missing.words,
-        named=score.missing.names,
-        domain=domain,
-        said=score.said,
-        total_margin=total_margin,
-        lexical_margin=lexical_margin,
-        mean=mean,
-        spread=spread,
-        alike=alike,
-        lacking=lacking,
-        other_kind=score.mismatch.kind,
-        other_value=score.mismatch.value,
-        other_name=score.mismatch.name,
-        distinct_lexical=distinct * score.lexical,
-        distinct_lacking=distinct * lacking,
-        other_name_lexical=score.mismatch.name * score.lexical,
-        other_kind_lexical=score.mismatch.kind * score.lexical,
-    )
-
-
-def _two(values: Sequence[float]) -> tuple[float, float]:
-    """Return the two largest values, 0 for each that is missing."""
-    best, second, *_ = *sorted(values, reverse=True), 0.0, 0.0
-    return best, second
-
-
-def _margin(value: float, best: tuple[float, float]) -> float:
-    return value - (best[0] if value < best[0] else best[1])

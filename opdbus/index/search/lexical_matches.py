@@ -1,12 +1,10 @@
 """Lexical scores and boosts of entries for a query: words, values, kinds and names."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from itertools import chain
 from operator import or_
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +17,19 @@ from opdbus.index.fulltext.word_index import Lookup
 from opdbus.index.query import literal_values, query_terms, question_patterns
 from opdbus.index.query.literal_values import Literal
 from opdbus.index.query.query_parser import ComparedValue
-from opdbus.index.ranking.boosts import (
+from opdbus.index.ranking.scores import (
     ALONE_WEIGHT,
-    EVERY,
-    KIND_WEIGHT,
     NAME_WEIGHT,
-    BoostPlan,
     Boosts,
+    Missing,
+    ceiling,
+    idf,
     named_kinds,
     named_values,
 )
-from opdbus.index.ranking.confidence_features import NOTHING_MISSING, Missing
-from opdbus.index.ranking.scores import ceiling, idf
-from opdbus.language import everyday, vocabulary
-from opdbus.language.glossary import gloss
+from opdbus.language import vocabulary
 from opdbus.language.kinds import Kinds, RequestedKinds
-from opdbus.platform.slices import parts
+from opdbus.language.synonyms import find_synonyms, gloss
 
 # A word in more entries distinguishes little.
 _TELLING: Final = 500
@@ -54,8 +49,7 @@ _MANY: Final = 20_000
 _LEAST_NAMED: Final = -0.05
 
 
-@dataclass(frozen=True, slots=True)
-class LexicalMatches:
+class LexicalMatches(NamedTuple):
     """Lexical matches of a question: shares (entries,) by place, and literal values.
 
     `terms` counts the search terms of `question`. A share, 0 to 1, is the mean of the share of the
@@ -66,90 +60,62 @@ class LexicalMatches:
     terms: int
     shares: NDArray[np.float32]
     literals: Sequence[Literal] = ()
-    missing: Missing = NOTHING_MISSING
+    missing: Missing = Missing()
 
     def at(self, places: NDArray[np.intp] | None) -> "LexicalMatches":
         """Return the matches of the entries at some places; all if None."""
-        return self if places is None else replace(self, shares=self.shares[places])
+        return self if places is None else self._replace(shares=self.shares[places])
 
 
 def compute_boosts(
-    matches: LexicalMatches,
-    compared: Sequence[ComparedValue],
-    catalogue: Catalogue,
-    at: NDArray[np.intp] | None = None,
-) -> BoostPlan:
-    """Compute the boosts for values, kinds and exact names in a question.
-
-    For all entries, or for those at the places `at`.
-    """
-    view, question = catalogue.view, matches.question
-    form = question_patterns.of(question)
+    matches: LexicalMatches, compared: Sequence[ComparedValue], catalogue: Catalogue
+) -> Boosts:
+    """Compute the boosts of all entries for values, kinds and exact names in a question."""
+    view, question, entries = catalogue.view, matches.question, len(matches.shares)
+    form, kinds = question_patterns.of(question), view.kinds[:entries]
     if compared and not form.asked.named:
-        form = form._replace(asked=RequestedKinds(_sorts_of(compared, view), 0))
-    having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
+        met = [view.kinds[view.there(one.entries)] for one in compared]
+        sorts = int(np.bitwise_or.reduce(np.concatenate(met)))
+        form = form._replace(asked=RequestedKinds(sorts, 0))
+    having = _having(matches, compared, view, form.asked.subject)
     # count all places: the number of free ones depends on what has gone since the start
-    values = named_values(having, len(view.places), EVERY if at is None else at)
+    values = named_values(having, len(view.places))
     if values is not None and form.is_pure:
         # an object with all values is the answer, however many there are
         is_meant = reduce(np.logical_and, having)
         if form.asked.subject:
-            is_meant = is_meant & (view.kinds[: len(is_meant)] & form.asked.subject != 0)
-        values[is_meant[EVERY if at is None else at]] = 1.0
-    entries = len(matches.shares) if at is None else len(at)
+            is_meant = is_meant & (kinds & form.asked.subject != 0)
+        values[is_meant] = 1.0
+    less = view.less[:entries]
+    for others, amount in form.less:
+        less = np.where(kinds & others != 0, np.float32(amount), less)
+    if values is not None and form.damped:
+        is_damped = form.damped == question_patterns.EVERY or kinds & form.damped != 0
+        values *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
+    more = named_kinds(form.asked, kinds, less, values)
+    _add_names(more, matches, catalogue, form.asked.subject)
+    return Boosts(values, more)
 
-    def unnamed(some: NDArray[np.intp]) -> Boosts:
-        there = some if at is None else at[some]
-        sorts, less = view.kinds[there], view.less[there]
-        for others, amount in form.less:
-            less = np.where(sorts & others != 0, np.float32(amount), less)
-        own = None if values is None else values[some]
-        if own is not None and form.damped:
-            is_damped = form.damped == question_patterns.EVERY or sorts & form.damped != 0
-            own *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
-        return Boosts(own, named_kinds(form.asked, sorts, less, own))
 
+def _add_names(
+    boosts: NDArray[np.float32], matches: LexicalMatches, catalogue: Catalogue, subject: Kinds
+) -> None:
+    """Add to the boosts of entries whose name is a word of a question, or all of it."""
     # a word that is a value does not count as a name, too
-    names = set(query_terms.names(question)).difference(one.word for one in matches.literals)
-    places = {name: _among(at, entries, catalogue.named(name)) for name in names}
-    # a question that consists of a name asks for the object of that name
-    alone = _among(at, entries, catalogue.named(question.strip()))
-    named = np.array(sorted({*alone, *chain.from_iterable(places.values())}), np.intp)
-    more = unnamed(named).kinds
-    for name, some in places.items():
-        number = np.searchsorted(named, some)
-        # packages, accounts and groups often have ordinary words as names
-        number = number[more[number] > _LEAST_NAMED]
-        if form.asked.subject:
-            # `processes of alice` does not ask for the account
-            there = named[number] if at is None else at[named[number]]
-            number = number[view.kinds[there] & form.asked.subject != 0]
-        more[number] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
-    more[np.searchsorted(named, alone)] += ALONE_WEIGHT
-
-    def boost(some: NDArray[np.intp]) -> Boosts:
-        found = unnamed(some)
-        is_named = np.isin(some, named)
-        found.kinds[is_named] = more[np.searchsorted(named, some[is_named])]
-        return found
-
-    most = max(KIND_WEIGHT if form.asked.named else 0.0, *(-amount for _, amount in form.less), 0.0)
-    return BoostPlan(entries, boost, most, named, values)
-
-
-def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> list[int]:
-    """Return the indices of places in `at`, which is sorted; without it, the places themselves."""
-    if at is None:
+    literals = {one.word for one in matches.literals}
+    for name in query_terms.names(matches.question):
         # entries may have been added since
-        return [place for place in places if place < entries]
-    found: list[int] = np.flatnonzero(np.isin(at, places)).tolist()
-    return found
-
-
-def _sorts_of(compared: Sequence[ComparedValue], view: EntryView) -> Kinds:
-    """Return the kinds of the entries that meet comparisons."""
-    met = [view.kinds[view.there(one.entries)] for one in compared]
-    return int(np.bitwise_or.reduce(np.concatenate(met)))
+        named = catalogue.named(name) if name not in literals else ()
+        places = np.array([place for place in named if place < len(boosts)], np.intp)
+        # packages, accounts and groups often have ordinary words as names
+        places = places[boosts[places] > _LEAST_NAMED]
+        if subject:
+            # `processes of alice` does not ask for the account
+            places = places[catalogue.view.kinds[places] & subject != 0]
+        boosts[places] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
+    # a question that consists of a name asks for the object of that name
+    alone = catalogue.named(matches.question.strip())
+    boosts[[place for place in alone if place < len(boosts)]] += ALONE_WEIGHT
 
 
 def having_all(form: question_patterns.Form, view: EntryView) -> EntryRefs | None:
@@ -167,46 +133,39 @@ def having_all(form: question_patterns.Form, view: EntryView) -> EntryRefs | Non
     return EntryRefs(places, view.ids[places]) if len(places) or form.is_strict else None
 
 
-def _of_subject(
-    having: Sequence[NDArray[np.bool_]], subject: Kinds, view: EntryView
-) -> Sequence[NDArray[np.bool_]]:
-    """Return the masks of values that an object of the subject's kinds has; all if there are none.
-
-    In `files that the administrator changed` no account is meant.
-    """
-    if not subject or len(having) <= 1:
-        return having
-    is_subject = [view.kinds[np.flatnonzero(mask)] & subject != 0 for mask in having]
-    return [mask for mask, some in zip(having, is_subject, strict=True) if some.any()] or having
-
-
 def _having(
-    matches: LexicalMatches, compared: Sequence[ComparedValue], view: EntryView
-) -> Iterator[NDArray[np.bool_]]:
-    """Yield a mask (entries,) of the entries that have it, for each value that a question names."""
+    matches: LexicalMatches, compared: Sequence[ComparedValue], view: EntryView, subject: Kinds
+) -> Sequence[NDArray[np.bool_]]:
+    """Return a mask (entries,) of the entries that have it, for each value that a question names.
+
+    Of several values only those count that an object of the kinds `subject` has, if there are any:
+    in `files that the administrator changed` no account is meant.
+    """
     entries = len(matches.shares)
-    for bits in vocabulary.asked(matches.question):
-        yield _having_any(bits, view.traits[:entries])
+    asked = vocabulary.asked(matches.question)
+    masks = [_having_any(bits, view.traits[:entries]) for bits in asked]
     # entries may have been removed since the words were looked up
     found = [view.found(one.entries).places for one in matches.literals]
     found += [view.there(one.entries) for one in compared]
     for places in found:
-        mask = np.zeros(entries, np.bool_)
-        mask[places[places < entries]] = True
-        yield mask
+        masks.append(np.zeros(entries, np.bool_))
+        masks[-1][places[places < entries]] = True
+    if not subject or len(masks) <= 1:
+        return masks
+    is_subject = view.kinds[:entries] & subject != 0
+    return [mask for mask in masks if (mask & is_subject).any()] or masks
 
 
 def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return a mask (entries,) of the entries that have one of some values."""
     meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
     words = np.flatnonzero(meant).tolist()
-    found = np.empty(len(traits), np.bool_)
-    for part in parts(len(traits)):
-        found[part] = reduce(or_, (traits[part, word] & meant[word] != 0 for word in words))
-    return found
+    return reduce(or_, (traits[:, word] & meant[word] != 0 for word in words))
 
 
-def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) -> LexicalMatches:
+def read_matches(
+    store: Store, lookup: Lookup | None, question: str, view: EntryView
+) -> LexicalMatches:
     """Return the lexical matches of a question; takes about a millisecond with words in memory."""
     # negated values are not searched: `not enabled` would find `enabled`
     denied = vocabulary.denied(question)
@@ -222,17 +181,22 @@ def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) ->
     shares, objects = found.scores(), len(view.places)
     shares /= np.float32(ceiling([*found.counts.values()], objects))
     np.minimum(shares, 1, out=shares)
-    if telling := [term for term in terms if found.counts[term] <= _TELLING]:
+    # BM25 also rates frequency and length of text; this rates only the presence of rare terms
+    if telling := [found.having(term) for term in terms if found.counts[term] <= _TELLING]:
         shares /= 2
-        for places, share in _covers(found, telling, objects):
+        weights = [ceiling([len(places)], objects) for places in telling]
+        for weight, places in zip(weights, telling, strict=True):
             there = places[places < len(shares)]
-            shares[there[shares[there] > 0]] += share / 2
+            shares[there[shares[there] > 0]] += weight / sum(weights) / 2
     if lookup:
         # without words in memory this would double the time of a search
         _add_everyday(shares, store, lookup, question, found, view)
-    meant = _meant(found, terms)
-    shares[meant[meant < len(shares)]] = 1.0
-    literals = literal_values.read(store, question, found.counts)
+    exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
+    if exact:
+        meant = reduce(np.intersect1d, map(found.having, exact))
+        if len(meant) <= _FEW:
+            shares[meant[meant < len(shares)]] = 1.0
+    literals = literal_values.read_literals(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
     return LexicalMatches(question, len(terms), shares, literals, missing)
 
@@ -251,12 +215,12 @@ def _add_everyday(
     """
     objects = len(view.places)
     rarity = {term: idf(count, objects) for term, count in found.counts.items()}
-    for said in everyday.said(question):
-        own = [term for term in said.phrase if term in rarity]
+    for phrase in find_synonyms(question):
+        own = [term for term in phrase.phrase if term in rarity]
         weight = _EVERYDAY_WEIGHT * sum(map(rarity.__getitem__, own)) / sum(rarity.values())
-        if not weight or not said.words:
+        if not weight or not phrase.words:
             continue
-        others = bm25_scores(store, lookup, said.words, view)
+        others = bm25_scores(store, lookup, phrase.words, view)
         more, having = np.zeros(len(shares), np.float32), [np.empty(0, np.int32)]
         # assigned in order of rarity, so that the rarest is kept
         for word, count in sorted(others.counts.items(), key=lambda one: -one[1]):
@@ -294,24 +258,3 @@ def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
     names = [term for term in unknown if gloss(term)]
     telling = max(0.0, math.log10(max(1, objects) / _FEW_OBJECTS)) / len(counts)
     return Missing(len(unknown) * telling, len(names) * telling)
-
-
-def _covers(
-    found: Bm25Scores, telling: Sequence[str], objects: int
-) -> Iterator[tuple[NDArray[np.int32], float]]:
-    """Yield the places of entries with each rare term, and the term's share of their idf.
-
-    BM25 also rates frequency and length of text; this rates only presence.
-    """
-    having = [found.having(term) for term in telling]
-    weights = [ceiling([len(places)], objects) for places in having]
-    for weight, places in zip(weights, having, strict=True):
-        yield places, weight / sum(weights)
-
-
-def _meant(found: Bm25Scores, terms: Sequence[str]) -> NDArray[np.int32]:
-    """Return the entries with every identifier of a question, none if more than `_FEW` have."""
-    exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
-    having = [found.having(term) for term in exact]
-    every = reduce(np.intersect1d, having) if having else np.empty(0, np.int32)
-    return every if len(every) <= _FEW else every[:0]

@@ -44,7 +44,7 @@ class Reranker:
         numerics, asked, known = await self._embedded(question, texts, level, priority)
         self._keep(numerics, known)
         rows = [
-            (entry, score.by(float(known[entry.text_digest] @ asked), level))
+            (entry, score.with_cosine(float(known[entry.text_digest] @ asked), level))
             for entry, score in there
         ]
         return sorted(rows, key=lambda row: -row[1].total)
