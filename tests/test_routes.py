@@ -11,7 +11,7 @@ from opdbus.language import past_spans, routes
 from opdbus.platform import timestamps
 
 # a Thursday
-NOW = datetime(2026, 11, 26, 14, 0)  # noqa: DTZ001 -- local time, as routes.read takes it
+NOW = datetime(2026, 11, 26, 14, 0)  # noqa: DTZ001 -- local time, as routes.find_route takes it
 QUESTIONS = json.loads((ROOT / "benchmarks/answers/data/routes.json").read_text(encoding="utf-8"))
 
 
@@ -196,7 +196,7 @@ def test_other_words_are_no_span(words: str) -> None:
 )
 def test_a_route_has_a_command(question: str, command: str) -> None:
     """Say the command that answers, as a shell takes it."""
-    assert routes.read(question, NOW).command(question) == f"op-dbus {command}"
+    assert routes.find_route(question, NOW).command(question) == f"op-dbus {command}"
 
 
 def test_a_route_is_found_in_time_that_does_not_grow() -> None:
@@ -217,6 +217,6 @@ def test_a_route_is_found_in_time_that_does_not_grow() -> None:
         for size in (2_000, 200_000):
             question = (piece * size)[:size]
             start = time.process_time()
-            routes.read(question, NOW)
+            routes.find_route(question, NOW)
             times.append(time.process_time() - start)
         assert times[1] < 6 * times[0] + 0.05, piece

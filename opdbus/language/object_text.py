@@ -62,17 +62,10 @@ VOLATILE: Final = frozenset(
 )
 # Nouns for the types of systemd units.
 UNIT_NOUNS: Final = {
-    "service": "service",
-    "socket": "listening socket",
-    "timer": "timer, schedule",
-    "target": "target",
-    "mount": "mount",
-    "automount": "automount",
+    **{name: name for name in "service target mount automount swap slice scope".split()},
+    "socket": "listening socket", "timer": "timer, schedule",
     "path": "watched path",
-    "swap": "swap",
-    "slice": "slice",
-    "scope": "scope",
-}
+}  # fmt: skip
 
 # Nouns for kinds, whether observed or declared.
 NOUNS: Final = {
@@ -102,15 +95,11 @@ NOUNS: Final = {
 
 
 class _Name(NamedTuple):
-    """A dotted name in words, its last key in words, and that key as one word: `fullname`.
-
-    Values of a name that `is_of_others` are left out of lexical search.
-    """
+    """A dotted name in words, its last key in words, and that key as one word: `fullname`."""
 
     words: str
     last: str
     key: str
-    is_of_others: bool
 
 
 # The name, its last key as one word, and the value.
@@ -209,8 +198,7 @@ def _pair(name: str, value: Json) -> _Pair:
 def _name(name: str) -> _Name:
     """Split a name into words; cached, since objects of a kind share their names."""
     last = split(name.rpartition(".")[2])
-    key = "".join(last)
-    return _Name(" ".join(split(name)), " ".join(last), key, key in _OF_OTHERS)
+    return _Name(" ".join(split(name)), " ".join(last), "".join(last))
 
 
 def _described(pairs: list[_Pair]) -> str:
@@ -254,8 +242,8 @@ def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
     parts += sorted(
         f"{name.words} {value}"
-        for name, _, value in pairs
-        if value != REDACTED and not name.is_of_others
+        for name, key, value in pairs
+        if value != REDACTED and key not in _OF_OTHERS
     )
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 

@@ -160,8 +160,14 @@ class ChangeFinder:
             return []
         # among nearly equal matches of the same event, take the newest
         best = events[0]
-        near = [e.row for e in events if best.score - e.score <= _AS_WELL]
-        newest = max((r for r in near if _is_same(r, best.row)), key=lambda row: row.seq)
+        near = [
+            each.row
+            for each in events
+            if best.score - each.score <= _AS_WELL
+            and each.row.identity == best.row.identity
+            and event_questions.is_alike(each.row.sentence, best.row.sentence)
+        ]
+        newest = max(near, key=lambda row: row.seq)
         return await self._led_to(newest, wanted, limit, within)
 
     async def _named(self, event: str, span: Filter) -> Row | None:
@@ -190,9 +196,8 @@ class ChangeFinder:
 
     async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
         """Return the newest row of an event of some objects with a name; raises NotKept if none."""
-        async with aclosing(
-            history_reader.parts(self._memory, replace(wanted, has_first=False))
-        ) as parts:
+        wanted = replace(wanted, has_first=False)
+        async with aclosing(history_reader.parts(self._memory, wanted)) as parts:
             async for part in parts:
                 if row := next((row for row in part.rows if _has_happened(event, row)), None):
                     return row
@@ -218,7 +223,13 @@ class ChangeFinder:
         most = _CANDIDATES if seq else limit
         found = await self._about(said, wanted, most, Rank.FEW, is_question=not seq)
         if isinstance(to, Row):
-            found = [each for each in found if _is_like(each.row, to)][:limit]
+            kind, sentence = to.identity[1:3], to.sentence
+            found = [
+                each
+                for each in found
+                if each.row.identity[1:3] == kind
+                and event_questions.is_alike(each.row.sentence, sentence)
+            ][:limit]
         return [
             ChangeChain(replace(each, event=seq), await self._followed(each.row)) for each in found
         ]
@@ -283,8 +294,13 @@ class ChangeFinder:
             return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
 
         def scored() -> list[RankedChange]:
-            found = _distinct([RankedChange(row, 1, score(row), event.seq) for row in rows])
-            found = _without_bulk(found, loose)
+            # the best change of each sentence
+            counts = Counter(row.sentence for row in rows)
+            every = [RankedChange(r, counts[r.sentence], score(r), event.seq) for r in rows]
+            best: dict[str, RankedChange] = {}
+            for each in sorted(every, key=lambda each: (-each.score, -each.row.seq)):
+                best.setdefault(each.row.sentence, each)
+            found = _without_bulk([*best.values()], loose)
             return [replace(each, total=len(found)) for each in found[:limit]]
 
         return await asyncio.to_thread(scored)
@@ -301,10 +317,9 @@ class ChangeFinder:
             failed = [
                 row for row in since_start if "failed" in event_questions.happened(row.sentence)
             ]
-            first = failed[-1] if failed else event
-            if first is event:
+            if not failed:
                 break
-            event = first
+            event = failed[-1]
         return event
 
     async def _followed(self, row: Row) -> list[Row]:
@@ -434,25 +449,6 @@ def _is_beside(row: Row, other: Row) -> bool:
     """
     is_of_file, of_file = (event_questions.is_of_declaration(r.sentence) for r in (row, other))
     return is_of_file and not of_file
-
-
-def _is_like(one: Row, other: Row) -> bool:
-    is_same_sort = one.identity[1:3] == other.identity[1:3]
-    return is_same_sort and event_questions.is_alike(one.sentence, other.sentence)
-
-
-def _is_same(one: Row, other: Row) -> bool:
-    """Return whether the same event happened to the same object."""
-    return one.identity == other.identity and event_questions.is_alike(one.sentence, other.sentence)
-
-
-def _distinct(found: Sequence[RankedChange]) -> list[RankedChange]:
-    """Return the best change of each sentence with the sentence's count, best first."""
-    counts = Counter(each.row.sentence for each in found)
-    best: dict[str, RankedChange] = {}
-    for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
-        best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
-    return list(best.values())
 
 
 def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:

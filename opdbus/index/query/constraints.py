@@ -10,13 +10,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.language.tables import NUMBERS
 from opdbus.platform.timestamps import MONTH, YEAR
 from opdbus.state.conditions import Condition, condition
 from opdbus.state.flatten import singular
+
+M = TypeVar("M")
+Meaning: TypeAlias = Callable[[re.Match[str]], Sequence[Condition]]
+DateMeaning: TypeAlias = Callable[[datetime, timedelta], tuple[Sequence[str], datetime, datetime]]
 
 # Constraints of each table that are read from a question.
 _MOST: Final = 3
@@ -98,23 +102,17 @@ class DateConstraint(NamedTuple):
     last: datetime
 
 
-class Rule(NamedTuple):
-    """A pattern, the conditions that a match may mean, and a question that has it (tested)."""
+class Rule(NamedTuple, Generic[M]):
+    """A pattern, its meaning, and a question that has it (tested)."""
 
     name: str
-    pattern: str
-    meaning: Callable[[re.Match[str]], Sequence[Condition]]
+    meaning: M
     example: str
+    pattern: re.Pattern[str]
 
 
-class DateRule(NamedTuple):
-    """Fields, a pattern, the bounds of the date from today and a span, and an example."""
-
-    name: str
-    fields: Sequence[str]
-    pattern: str
-    bounds: Callable[[datetime, timedelta], tuple[datetime, datetime]]
-    example: str
+def _rule(name: str, meaning: M, example: str, *pattern: str) -> Rule[M]:
+    return Rule(name, meaning, example, re.compile("".join(pattern), re.IGNORECASE))
 
 
 def _compare(match: re.Match[str]) -> Sequence[Condition]:
@@ -192,72 +190,54 @@ def _run_on_day(match: re.Match[str]) -> Sequence[Condition]:
     )
 
 
-COMPARISONS: Final = (
+COMPARISONS: Final[Sequence[Rule[Meaning]]] = (
     # the operator, an optional field, the number, an optional unit, and `free` or `used`
-    Rule(
-        "number",
-        rf"\b(?P<order>{'|'.join(_ORDERS)}) (?:(?:the|usual|default|normal) )*"
-        rf"(?:(?P<field>[^\W\d_]+) )?"
-        rf"(?P<number>\d{{1,12}}(?:\.\d{{1,6}})?|(?:{'|'.join(NUMBERS)})\b)(?![\w.:/-]*\d)"
-        r"(?: ?(?P<unit>%|[^\W\d_]+)(?: (?P<state>free|left|available|full|used|in use)\b)?)?",
-        _compare, "disks over 90 percent",
-    ),
+    _rule("number", _compare, "disks over 90 percent",
+          rf"\b(?P<order>{'|'.join(_ORDERS)}) (?:(?:the|usual|default|normal) )*",
+          r"(?:(?P<field>[^\W\d_]+) )?(?P<number>\d{1,12}(?:\.\d{1,6})?",
+          rf"|(?:{'|'.join(NUMBERS)})\b)(?![\w.:/-]*\d)(?: ?(?P<unit>%|[^\W\d_]+)",
+          r"(?: (?P<state>free|left|available|full|used|in use)\b)?)?"),
 )  # fmt: skip
-TIMES: Final = (
-    Rule(
-        "digits",
-        r"\b(?:at )?(?P<hour>\d{1,2})(?::|\.(?=\d\d ?(?:h|am|pm)\b))(?P<minute>\d\d)"
-        rf"(?![\w:.]*\d){_PART}?",
-        _run_at_clock, "what starts at 21:45",
-    ),
-    Rule("part of the day", rf"\b(?:at )?(?P<hour>{_MINUTE}){_PART}", _run_at_clock,
-         "jobs at 3 am"),
-    Rule(
-        "minutes beside an hour",
-        rf"\b(?:at )?(?P<minute>{_MINUTE})(?: minutes?)? (?P<to>past|to|before|after)"
-        rf" (?P<hour>\d{{1,2}}|{'|'.join(NUMBERS)})\b{_PART}?",
-        _run_at_clock, "what runs at twenty to five in the morning",
-    ),
-    Rule("o'clock", rf"\b(?:at )?(?P<hour>{_MINUTE}) o'?clock\b{_PART}?", _run_at_clock,
-         "what starts at six o'clock"),
-    Rule("named hour", r"\b(?:at )?(midnight|noon|midday)\b",
-         lambda match: _run_at(0 if match[1].lower() == "midnight" else 12, 0),
-         "what runs at midnight"),
-    Rule(
-        "interval",
-        rf"\b(?:every|each) (?:(?P<count>{_MINUTE}) (?P<unit>minutes|hours)"
-        r"|(?P<share>half|quarter)(?: of)?(?: an)? hour)\b",
-        _run_every, "every half hour",
-    ),
-    Rule("day at the end", rf"\bon the {_OF_MONTH}(?=\W*$)", _run_on_day,
-         "what happens on the 5th?"),
-    Rule("day of a month", rf"\b{_OF_MONTH} of (?:the|a|each|every) month\b", _run_on_day,
-         "timers on the first of a month"),
+TIMES: Final[Sequence[Rule[Meaning]]] = (
+    _rule("digits", _run_at_clock, "what starts at 21:45",
+          r"\b(?:at )?(?P<hour>\d{1,2})(?::|\.(?=\d\d ?(?:h|am|pm)\b))(?P<minute>\d\d)",
+          rf"(?![\w:.]*\d){_PART}?"),
+    _rule("part of the day", _run_at_clock, "jobs at 3 am",
+          rf"\b(?:at )?(?P<hour>{_MINUTE}){_PART}"),
+    _rule("minutes", _run_at_clock, "what runs at twenty to five in the morning",
+          rf"\b(?:at )?(?P<minute>{_MINUTE})(?: minutes?)? (?P<to>past|to|before|after)",
+          rf" (?P<hour>\d{{1,2}}|{'|'.join(NUMBERS)})\b{_PART}?"),
+    _rule("o'clock", _run_at_clock, "what starts at six o'clock",
+          rf"\b(?:at )?(?P<hour>{_MINUTE}) o'?clock\b{_PART}?"),
+    _rule("midnight", lambda _: _run_at(0, 0), "what runs at midnight",
+          r"\b(?:at )?midnight\b"),
+    _rule("noon", lambda _: _run_at(12, 0), "jobs at noon", r"\b(?:at )?(?:noon|midday)\b"),
+    _rule("interval", _run_every, "every half hour",
+          rf"\b(?:every|each) (?:(?P<count>{_MINUTE}) (?P<unit>minutes|hours)",
+          r"|(?P<share>half|quarter)(?: of)?(?: an)? hour)\b"),
+    _rule("day at the end", _run_on_day, "what happens on the 5th?",
+          rf"\bon the {_OF_MONTH}(?=\W*$)"),
+    _rule("day of a month", _run_on_day, "timers on the first of a month",
+          rf"\b{_OF_MONTH} of (?:the|a|each|every) month\b"),
 )  # fmt: skip
-DATES: Final = (
-    DateRule(
-        "expires soon", ENDS,
-        r"\b(?:expir(?:e|es|ing|y)|lapses?|run(?:s|ning)? out|renewed|renewal|valid)\b(?! of )"
-        r"(?:\W+\w+){0,3}?\W+"
-        rf"(?:soon|(?:(?:with)?in|for|over|before)? ?(?:the )?(?:next )?{_SPAN})",
-        lambda today, span: (today, today + span), "which certificates expire soon?",
-    ),
-    DateRule(
-        "expired", ENDS,
-        r"\b(?:expired|lapsed|(?:have|has|had|did)(?: \w+){0,3}? run out|ran out|no longer valid"
-        r"|not valid any ?more|no longer (?:supported|paid)|out of support"
-        r"|(?:contract|subscription|licen[cs]e|warranty|guarantee|support)s?(?: \w+){0,2}? "
-        r"(?:ended|is over|are over)|past (?:its|their) (?:end|date|expiry))\b(?! of )",
-        lambda today, _span: (_FIRST, today), "which certificate has expired?",
-    ),
-    DateRule(
-        "not done for long", LASTS,
-        r"\b(?:not|never|no|last|older)\b(?:\W+\w+){0,5}?\W+"
-        r"(?:(?:for|in|since|than)(?: (?:more than|over|at least|the last|the past|about))?) "
-        rf"{_SPAN}|\b(?:more than|over|at least) (?P<count2>\d{{1,4}}) "
-        r"(?P<unit2>day|week|month)s? (?:ago|old)\b",
-        lambda today, span: (_FIRST, today - span), "no backup for over a week",
-    ),
+# The meaning: the fields, and the range of the date from today and the span that is named.
+DATES: Final[Sequence[Rule[DateMeaning]]] = (
+    _rule("expires soon", lambda today, span: (ENDS, today, today + span),
+          "which certificates expire soon?",
+          r"\b(?:expir(?:e|es|ing|y)|lapses?|run(?:s|ning)? out|renewed|renewal|valid)\b",
+          r"(?! of )(?:\W+\w+){0,3}?\W+(?:soon",
+          rf"|(?:(?:with)?in|for|over|before)? ?(?:the )?(?:next )?{_SPAN})"),
+    _rule("expired", lambda today, _span: (ENDS, _FIRST, today), "which certificate has expired?",
+          r"\b(?:expired|lapsed|(?:have|has|had|did)(?: \w+){0,3}? run out|ran out",
+          r"|no longer (?:valid|supported|paid)|not valid any ?more|out of support",
+          r"|(?:contract|subscription|licen[cs]e|warranty|guarantee|support)s?(?: \w+){0,2}? ",
+          r"(?:ended|is over|are over)|past (?:its|their) (?:end|date|expiry))\b(?! of )"),
+    _rule("not done for long", lambda today, span: (LASTS, _FIRST, today - span),
+          "no backup for over a week",
+          r"\b(?:not|never|no|last|older)\b(?:\W+\w+){0,5}?\W+",
+          r"(?:for|in|since|than)(?: (?:more than|over|at least|the last|the past|about))? ",
+          rf"{_SPAN}|\b(?:more than|over|at least) (?P<count2>\d{{1,4}}) ",
+          r"(?P<unit2>day|week|month)s? (?:ago|old)\b"),
 )  # fmt: skip
 
 
@@ -288,21 +268,21 @@ def find_times(question: str) -> list[Comparison]:
 
 
 def _matches(
-    rules: Sequence[Rule], question: str, most: int
-) -> Iterator[tuple[Rule, re.Match[str]]]:
-    patterns = ((rule, re.compile(rule.pattern, re.IGNORECASE)) for rule in rules)
-    return islice(((rule, m) for rule, one in patterns for m in one.finditer(question)), most)
+    rules: Sequence[Rule[M]], question: str, most: int
+) -> Iterator[tuple[Rule[M], re.Match[str]]]:
+    every = ((rule, match) for rule in rules for match in rule.pattern.finditer(question))
+    return islice(every, most)
 
 
 def find_dates(question: str, today: datetime) -> list[DateConstraint]:
     """Return the first date constraints of a question."""
     text, found = question[:_CHARACTERS].lower(), []
     for rule in DATES:
-        for match in islice(re.finditer(rule.pattern, text), _MOST):
+        for match in islice(rule.pattern.finditer(text), _MOST):
             given = match.groupdict()
             span = _DAY if given.get("day") else _SOON
             if unit := given.get("unit") or given.get("unit2"):
                 count = given.get("count") or given.get("count2") or ""
                 span = _SPANS[unit] * (_COUNTS[count] if count in _COUNTS else int(count))
-            found.append(DateConstraint(match[0], rule.fields, *rule.bounds(today, span)))
+            found.append(DateConstraint(match[0], *rule.meaning(today, span)))
     return found[:_MOST]

@@ -41,7 +41,7 @@ class UnitQuestion(NamedTuple):
     The fields are the named unit's own (`is_own`) or those of the units that name it.
     """
 
-    pattern: str
+    pattern: re.Pattern[str]
     fields: Sequence[str]
     example: str
     is_own: bool = False
@@ -49,16 +49,18 @@ class UnitQuestion(NamedTuple):
 
 UNIT_QUESTIONS: Final = (
     UnitQuestion(
-        rf"{_UNITS} {_NEEDING} (?P<unit>.+)", ("requires", "wants"), "what needs postgresql"
+        re.compile(rf"{_UNITS} {_NEEDING} (?P<unit>.+)", re.IGNORECASE),
+        ("requires", "wants"),
+        "what needs postgresql",
     ),
     UnitQuestion(
-        rf"{_UNITS} does (?P<unit>.+) {_NEEDING}",
+        re.compile(rf"{_UNITS} does (?P<unit>.+) {_NEEDING}", re.IGNORECASE),
         ("requires", "wants"),
         "which services does nextcloud need",
         is_own=True,
     ),
     UnitQuestion(
-        rf"{_UNITS} (?:is )?start(?:s|ed)? after (?P<unit>.+)",
+        re.compile(rf"{_UNITS} (?:is )?start(?:s|ed)? after (?P<unit>.+)", re.IGNORECASE),
         ("after",),
         "what starts after the network",
     ),
@@ -101,7 +103,7 @@ async def _related_units(memory: StateStore, question: str, found: Found) -> Seq
     """Return the units that name the unit in a question, or that its fields name."""
     asked = question.strip(" ?.!")
     for pattern, fields, _, is_own in UNIT_QUESTIONS:
-        match = re.fullmatch(pattern, asked, re.IGNORECASE)
+        match = pattern.fullmatch(asked)
         if not match or vocabulary.asked(question):
             continue
         unit = next((each for each, _ in found[:_BEST] if _is_called(each, match["unit"])), None)
