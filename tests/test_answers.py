@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,7 +112,7 @@ async def indexed(vectors: ObjectVectors) -> None:
 def _constant(curve: Curve, chance: float) -> Curve:
     """Return a curve by which a hit without any features is right so often."""
     odds = math.log(chance / (1 - chance))
-    return replace(curve, right=(odds, *[0.0] * len(_NOTHING)))
+    return curve._replace(right=(odds, *[0.0] * len(_NOTHING)))
 
 
 def search(folder: Path, question: str) -> list[Hit]:
@@ -172,7 +171,7 @@ def test_an_answer_is_as_weak_as_its_best_hit() -> None:
 @pytest.mark.parametrize("key", curves())
 def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None:
     """Demand a likelier hit, the fewer objects a host has, at every level."""
-    curve = replace(curves()[key], there=(30.0, *[0.0] * len(_NOTHING)))
+    curve = curves()[key]._replace(there=(30.0, *[0.0] * len(_NOTHING)))
     unlikely, enough, likely = (_constant(curve, chance) for chance in (0.01, 0.1, 0.3))
     assert [unlikely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, True, True]
     assert [enough.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache, reduce
 from operator import or_
@@ -50,8 +49,7 @@ _LATER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Phrases, patterns of the objects they name, and the penalty where they are not asked for.
 
     A pattern is `plugin/kind/part`, with wildcards: see `of_object`. The penalty is 0 to 1.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from opdbus.language import tables
 from opdbus.state.conditions import Condition, parse
@@ -45,8 +44,7 @@ _QUESTIONS: Final = 16
 _ENDING: Final = frozenset("not and or but that which who are is of with than as".split())
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Phrases that name a value, and alternatives: an object that meets all of one has it."""
 
     phrases: str

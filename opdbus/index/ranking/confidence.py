@@ -7,7 +7,6 @@ half of the check sets; docs/searching.md has the results on the other half.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -70,8 +69,7 @@ class Features(NamedTuple):
     other_kind_lexical: float
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """Weights of the log-odds, the constant one first, of one level and mode.
 
     `there` is for an answer on this host, `right` for a hit. A result is weak if the probability of
@@ -82,23 +80,14 @@ class Curve:
     right: Weights
     least: float
 
-    def chance(self, features: Features) -> float:
-        """Return the probability that a hit is right."""
-        return logistic(self.right, features)
-
-    def answerable(self, features: Features) -> float:
-        """Return the probability that the query has an answer here, from its best hit."""
-        return logistic(self.there, features)
-
     def is_weak(self, features: Features, few: float) -> bool:
         """Return whether an answer is improbable, from the best hit; see `CosineBaseline.few`."""
         odds: float = self.least / (1 - self.least) * _ODDS_OF_FEW**few
-        is_unlikely = self.answerable(features) < odds / (1 + odds)
-        return is_unlikely or self.chance(features) < _LEAST_OF_FEW * few**2
+        is_unlikely = logistic(self.there, features) < odds / (1 + odds)
+        return is_unlikely or logistic(self.right, features) < _LEAST_OF_FEW * few**2
 
 
-@dataclass(frozen=True, slots=True)
-class RatedHit:
+class RatedHit(NamedTuple):
     """The probability that a hit is right, and whether the hit is weak."""
 
     chance: float
@@ -123,22 +112,20 @@ def curves() -> Mapping[tuple[str, str], Curve]:
 def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
     """Return the rating of each hit, best hit first; chances never increase from hit to hit.
 
-    All hits are weak if `Curve.is_weak` is true of the best one, or if the query asks for the state
+    All hits are weak if an answer is improbable by the best one, or if the query asks for the state
     of a named object and the names of all of the best hits differ. A single hit is also weak if its
     chance is below _LEAST.
     """
     rating: list[RatedHit] = []
-    is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
+    is_refused = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
+    least = 1.0
     for score, features in zip(found, featured(found), strict=True):
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
-        chance = curve.chance(features)
-        is_refused = (
-            rating[0].is_weak
-            if rating
-            else is_other or curve.is_weak(features, score.background.few)
-        )
-        chance = min(chance, rating[-1].chance) if rating else chance
-        rating.append(RatedHit(chance, is_refused or chance < _LEAST))
+        if not rating:
+            is_refused |= curve.is_weak(features, score.background.few)
+        least = min(least, logistic(curve.right, features))
+        rating.append(RatedHit(least, is_refused or least < _LEAST))
+        is_refused = rating[0].is_weak
     return rating
 
 

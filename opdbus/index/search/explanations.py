@@ -101,7 +101,8 @@ def _matches(item: StateObject, question: str) -> tuple[list[Field], list[str], 
     searched = [f"{' '.join(split(name))} {value} {more}" for name, value, more in named]
     found = having([*searched, *meanings], terms)
     asking = [*terms, *(w for w in split(question) if w in _MEANT and w not in terms)]
-    forms = {word: _forms(word) for word in asking}
+    plain = {word: singular(word) for word in asking}
+    forms = {word: _stems([*split(one), *_MEANT.get(one, ())]) for word, one in plain.items()}
     # field -> vocabulary phrase whose conditions are on it
     about = {
         field: phrase
@@ -139,11 +140,6 @@ def _requested(
 @lru_cache(_MOST_NAMES)
 def _stems_of_name(name: str) -> frozenset[str]:
     return _stems(word for word in split(name) if word not in _UNITS | STOP_WORDS)
-
-
-def _forms(word: str) -> frozenset[str]:
-    plain = singular(word)
-    return _stems([*split(plain), *_MEANT.get(plain, ())])
 
 
 def _stems(words: Iterable[str]) -> frozenset[str]:

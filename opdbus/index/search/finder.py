@@ -392,9 +392,7 @@ class Finder:
             return found, rating
         rows.sort(key=lambda row: (row[1].is_weak, row[0][0].id in absent))
         chances = accumulate((one.chance for _, one in rows), min)
-        marks = [
-            replace(one, chance=chance) for (_, one), chance in zip(rows, chances, strict=True)
-        ]
+        marks = [RatedHit(c, one.is_weak) for (_, one), c in zip(rows, chances, strict=True)]
         return [row for row, _ in rows], marks
 
     async def _read(
