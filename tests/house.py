@@ -1,18 +1,20 @@
 """A memory whose events are kept, and the loop that vectorizes it, with the tiny model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from running import PATIENCE_SECONDS
 
-from opdbus.config import Config
+from opdbus.config import Config, load
 from opdbus.engine.opening import open_level
 from opdbus.engine.runtimes import open_session
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, Page
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -122,6 +124,24 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def search_words(
+    folder: Path, objects: Sequence[StateObject], question: str, *pages: Page
+) -> list[Hit]:
+    """Search by words among some objects, without a model; return the hits of all pages."""
+
+    async def searching() -> list[Hit]:
+        async with StateStore(folder / "memory.db") as memory:
+            for source in {item.identity.source for item in objects}:
+                mine = [item for item in objects if item.identity.source == source]
+                identities = IdentityHashSet({item.identity for item in mine})
+                await memory.replace(source, identities, mine)
+            finder = Finder(ObjectVectors(memory, Serving(load({}))))
+            every = [await finder.search(question, one, "lexical") for one in pages or (Page(10),)]
+            return [hit for hits in every for hit in hits]
+
+    return asyncio.run(searching())
 
 
 def unit(name: str, description: str, source: str = FILE, **more: Any) -> StateObject:
