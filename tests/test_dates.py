@@ -58,7 +58,7 @@ def test_spans_are_as_long_in_all_readers(unit: str) -> None:
     (asked,) = constraints.find_dates(f"no backup for over 7 {unit}s", TODAY)
     assert TODAY - asked.last == span
     now = TODAY.replace(tzinfo=None)
-    given, _ = past_spans.find(f"what changed in the last 7 {unit}s", now)
+    given, _ = past_spans.find_span(f"what changed in the last 7 {unit}s", now)
     assert given == {"since": f"{now - span:%Y-%m-%d %H:%M}"}
 
 

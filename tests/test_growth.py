@@ -169,10 +169,10 @@ QUESTIONS: Final[dict[str, Work]] = {
     "dates": lambda text: constraints.find_dates(text, datetime.now(UTC)),
     "everyday words": synonyms.find_synonyms,
     "form": question_patterns.of,
-    "kinds": lambda text: (kinds.requested(text, query_terms.STOP_WORDS), kinds.names(text)),
+    "kinds": lambda text: (kinds.requested(text, query_terms.STOP_WORDS), kinds.kind_phrases(text)),
     "subject": change_ranking.subject,
     "times": constraints.find_times,
-    "vocabulary": vocabulary.denied,
+    "vocabulary": vocabulary.negated_words,
 }
 
 
@@ -180,7 +180,7 @@ def _forgetful(work: Work) -> Work:
     """Work without what is remembered of the same text."""
 
     def anew(text: str) -> None:
-        for cached in (vocabulary.asked, synonyms.find_synonyms, question_patterns.of):
+        for cached in (vocabulary.values_in, synonyms.find_synonyms, question_patterns.of):
             cached.cache_clear()
         with suppress(OpDbusError, ValueError):
             work(text)

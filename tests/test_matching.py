@@ -12,7 +12,7 @@ import pytest
 from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import condition_matching, query_parser
-from opdbus.index.ranking.scores import NAME_WEIGHT, SAID_WEIGHT
+from opdbus.index.ranking.scores import NAME_WEIGHT, OVERLAP_WEIGHT
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.state_store import StateStore
@@ -319,7 +319,7 @@ def test_a_name_raises_what_the_question_asks_for(
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
         found = await finder.search(question, Page(10), "lexical")
         (score,) = (hit.score for hit in found if hit.object_id.name == "stork.service")
-        return score.total - score.lexical - SAID_WEIGHT * score.said
+        return score.total - score.lexical - OVERLAP_WEIGHT * score.overlap
 
     assert run(tmp_path, [unit("stork.service")], look) == pytest.approx(
         times * NAME_WEIGHT, abs=1e-6

@@ -136,7 +136,7 @@ def test_spans_become_options_that_are_read(
     words: str, since: str | None, before: str | None
 ) -> None:
     """Give `op-dbus changes` the times that a question names, as `when` reads them."""
-    given, rest = past_spans.find(f"what changed {words}", NOW)
+    given, rest = past_spans.find_span(f"what changed {words}", NOW)
     assert (given.get("since"), given.get("before"), rest) == (since, before, "what changed")
     for text in given.values():
         assert timestamps.moment(text, NOW.timestamp(), NOW.timestamp() - 1000) > 0
@@ -165,7 +165,7 @@ def test_spans_become_options_that_are_read(
 )
 def test_other_words_are_no_span(words: str) -> None:
     """Leave addresses, ports, versions and what is yet to come in a question."""
-    assert past_spans.find(f"what changed {words}", NOW) == ({}, f"what changed {words}")
+    assert past_spans.find_span(f"what changed {words}", NOW) == ({}, f"what changed {words}")
 
 
 @pytest.mark.parametrize(

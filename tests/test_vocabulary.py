@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from value_host import objects
 
 from opdbus.index.ranking.scores import VALUE_WEIGHT, Boosts, Similarity, named_values, rank
-from opdbus.language.vocabulary import TRAIT_BYTES, Reader, asked, denied, rows
+from opdbus.language.vocabulary import TRAIT_BYTES, Reader, negated_words, rows, values_in
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
 
@@ -20,7 +20,7 @@ QUESTIONS = Path(__file__).parent / "data" / "value_questions.json"
 def has(question: str, kind: str = "unit", **properties: Any) -> bool:
     """Return whether an object of a kind has a value that a question names."""
     traits = Reader().traits(Identity("live:x", "systemd", kind, "a"), properties)
-    return any(traits & bits for bits in asked(question))
+    return any(traits & bits for bits in values_in(question))
 
 
 def test_the_vocabulary_fits() -> None:
@@ -38,7 +38,7 @@ def test_the_vocabulary_fits() -> None:
 )
 def test_what_is_denied_is_not_looked_for(question: str, words: set[str]) -> None:
     """Give the words of a denial that name the opposite of what is asked for."""
-    assert denied(question) == words
+    assert negated_words(question) == words
 
 
 @pytest.mark.parametrize(

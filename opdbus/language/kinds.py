@@ -171,14 +171,14 @@ def published() -> Kinds:
     )
 
 
-def words(question: str) -> set[str]:
+def kind_words(question: str) -> set[str]:
     """Return the words of a question that name kinds."""
     asked = tables.words_of(question)
     found = _phrases().find(asked)
     return {word for at, length, kinds in found if kinds for word in asked[at : at + length]}
 
 
-def names(question: str) -> list[str]:
+def kind_phrases(question: str) -> list[str]:
     """Return the phrases of several words in a question that name kinds."""
     words = tables.words_of(question)
     found = _phrases().find(words)

@@ -123,7 +123,7 @@ def render(item: StateObject) -> Rendering:
     rarely ask in the words of a description.
     """
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
-    described = _described(pairs)
+    described = _description(pairs)
     telling = _telling(item, pairs)
     meanings = _meanings(item, telling, pairs)
     # a question for the purpose of a service rarely means its account or group
@@ -133,7 +133,9 @@ def render(item: StateObject) -> Rendering:
     if shown := [(key, value) for key, value in telling if not described or key in _BELONGING]:
         line += "; " + ", ".join(f"{key} {value}" for key, value in shown)
     other = [meaning for meaning in known[:1] if meaning and meaning not in line]
-    return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
+    return Rendering(
+        "\n".join([_clean(line)[:MAX_LINE], *other]), _searched_words(item, pairs, meanings)
+    )
 
 
 def first_line(text: str) -> str:
@@ -178,30 +180,30 @@ def head(item: StateObject) -> str:
     return " ".join([*words, *name])
 
 
-def _short(value: Json) -> str:
+def _shortened(value: Json) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
         return ""
     if isinstance(value, list):
-        return ", ".join(_short(item) for item in value[:MAX_LIST])
+        return ", ".join(_shortened(item) for item in value[:MAX_LIST])
     return str(value)
 
 
 def _pair(name: str, value: Json) -> _Pair:
     """Return a pair with the same key for `full_name`, `fullName` and `fullname`."""
-    found = _name(name) if len(name) <= _MAX_KEPT else _name.__wrapped__(name)
-    return found, found.key, value if type(value) is str else _short(value)
+    found = _split_name(name) if len(name) <= _MAX_KEPT else _split_name.__wrapped__(name)
+    return found, found.key, value if type(value) is str else _shortened(value)
 
 
 @lru_cache(maxsize=4096)
-def _name(name: str) -> _Name:
+def _split_name(name: str) -> _Name:
     """Split a name into words; cached, since objects of a kind share their names."""
     last = split(name.rpartition(".")[2])
     return _Name(" ".join(split(name)), " ".join(last), "".join(last))
 
 
-def _described(pairs: list[_Pair]) -> str:
+def _description(pairs: list[_Pair]) -> str:
     """Return the description of an object, and those of documentation that add to it."""
     # the first value of each key counts
     found = {key: value for _, key, value in reversed(pairs) if key in _SAYING}
@@ -233,7 +235,7 @@ def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
     return [(key, value) for _, key, value in ranked[: MAX_SETTINGS if settings else MAX_PAIRS]]
 
 
-def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
+def _searched_words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     """Return the whole object as text for lexical search, with identifiers also split into words.
 
     The gloss of its name is there twice, so that it counts as much as the words of the text. Fields

@@ -63,7 +63,7 @@ _OF_DAY: Final = (
 )
 
 
-def find(question: str, now: datetime) -> tuple[dict[str, str], str]:
+def find_span(question: str, now: datetime) -> tuple[dict[str, str], str]:
     """Return the options for the first span in a question, and the question without it.
 
     The question is as `routes.plain` returns it; `now` is local time without a zone. A span that
@@ -116,7 +116,7 @@ def _midnight(now: datetime, days: int = 0) -> datetime:
     return datetime.combine(now.date(), time()) - days * _DAY
 
 
-def _number(word: str | None) -> float:
+def _count(word: str | None) -> float:
     return int(word) if word and word.isdecimal() else _NUMBERS[word or "one"]
 
 
@@ -131,7 +131,7 @@ def _day_of(said: str, now: datetime) -> datetime:
 def _at(match: re.Match[str], now: datetime) -> datetime:
     """Return the last occurrence of a time of the day."""
     day, word, half = match["day"] or "", match["hour"], match["half"]
-    hour = {"noon": 12, "midnight": 24}.get(word) or int(_number(word))
+    hour = {"noon": 12, "midnight": 24}.get(word) or int(_count(word))
     is_late = half == "p" or any(part in day for part in ("afternoon", "evening", "tonight"))
     # `at 11 last night` is before midnight, `at 3 last night` after it
     is_night = "night" in day
@@ -166,7 +166,7 @@ def _back(at: datetime, span: timedelta) -> datetime:
 
 def _ago(match: re.Match[str], now: datetime) -> Span:
     unit = _UNITS[match["unit"]]
-    at = _back(now, _number(match["count"]) * unit)
+    at = _back(now, _count(match["count"]) * unit)
     return _back(at, unit / 2), at + unit / 2
 
 
@@ -177,7 +177,7 @@ def _past(match: re.Match[str], now: datetime) -> Span:
         return _midnight(now, now.weekday() + 7), _LAST
     if not match["count"] and unit == "month":
         return _midnight(now, now.day).replace(day=1), _LAST
-    return _back(now, _number(match["count"]) * _UNITS[unit]), _LAST
+    return _back(now, _count(match["count"]) * _UNITS[unit]), _LAST
 
 
 def _date(match: re.Match[str], now: datetime) -> Span:

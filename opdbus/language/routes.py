@@ -125,7 +125,7 @@ def find_route(question: str, now: datetime) -> Route:
     name = name_of(question)
     if name != "changes":
         return Route(name, {"about": question} if name == "drift" else {})
-    times, rest = past_spans.find(plain(question), now)
+    times, rest = past_spans.find_span(plain(question), now)
     match = _EVENT.search(rest)
     event = next(filter(None, match.groups())) if match else ""
     if len(event.split()) > 1:

@@ -108,7 +108,7 @@ def as_bytes(traits: Traits) -> bytes:
 
 
 @lru_cache(maxsize=_QUESTIONS)
-def asked(question: str) -> Mapping[Traits, str]:
+def values_in(question: str) -> Mapping[Traits, str]:
     """Return the phrases in a question that name values, by the rows they name."""
     words = _beside_verbs(list(plain(question)))
     asking = next((at for at, word in enumerate(words) if word in _ASKING), len(words))
@@ -134,11 +134,11 @@ def asked(question: str) -> Mapping[Traits, str]:
     }
 
 
-def denied(question: str) -> set[str]:
+def negated_words(question: str) -> set[str]:
     """Return the words of phrases that are negated and name a value: `enabled` in `not enabled`."""
-    phrases = (phrase.split() for phrase in asked(question).values())
+    phrases = (phrase.split() for phrase in values_in(question).values())
     denials = (rest for first, *rest in phrases if first == "not")
-    return {word for rest in denials if asked(" ".join(rest)) for word in rest}
+    return {word for rest in denials if values_in(" ".join(rest)) for word in rest}
 
 
 def _beside_verbs(words: list[str]) -> list[str]:

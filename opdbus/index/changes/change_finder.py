@@ -144,7 +144,7 @@ class ChangeFinder:
         if named := await self._named(event, span):
             return await self._led_to(named, wanted, limit, within)
         events = await self._about(event, span, _EVENTS, Rank.FEW)
-        if rest := change_ranking.names(event):
+        if rest := change_ranking.naming_words(event):
             if not await self._memory.archive.read(partial(_has_any, rest)):
                 name = " ".join(rest)
                 raise UnknownObject(f"there is no object named {name}, and history has none")
@@ -175,7 +175,7 @@ class ChangeFinder:
 
         Raises NotKept if history has no such event of the object.
         """
-        words = change_ranking.names(event)
+        words = change_ranking.naming_words(event)
         certain = [word for word in words if len(words) == 1 or not word.isalpha()]
         if not certain:
             return None
@@ -197,7 +197,7 @@ class ChangeFinder:
     async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
         """Return the newest row of an event of some objects with a name; raises NotKept if none."""
         wanted = replace(wanted, has_first=False)
-        async with aclosing(history_reader.parts(self._memory, wanted)) as parts:
+        async with aclosing(history_reader.row_parts(self._memory, wanted)) as parts:
             async for part in parts:
                 if row := next((row for row in part.rows if _has_happened(event, row)), None):
                     return row
@@ -242,7 +242,7 @@ class ChangeFinder:
 
         def read(store: Store) -> list[tuple[SentenceHit, float]]:
             candidates = change_ranking.candidates(store, asked, near.cosines, meant)
-            about = {each.said.seq for each in candidates}
+            about = {each.hit.seq for each in candidates}
             if is_question:
                 about = change_ranking.about(asked, near, candidates)
             ranked = change_ranking.rank(store, asked, candidates) if about else []
@@ -264,10 +264,10 @@ class ChangeFinder:
         event = await self._beginning(event)
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
-        rows = await history_reader.first(self._memory, window, _MOST_ROWS)
+        rows = await history_reader.first_rows(self._memory, window, _MOST_ROWS)
         most = min(wanted.before, event.at + change_relations.MOST_LATE)
         after = replace(window, since=event.at, before=most, after=event.seq, below=wanted.below)
-        later = await history_reader.first(self._memory, after, _MOST_ROWS)
+        later = await history_reader.first_rows(self._memory, after, _MOST_ROWS)
         rows = [*(row for row in later if change_relations.is_seen_late(row, event)), *rows]
         near = await self._near_to(event, rows)
         object_ids = await connections.around(
@@ -312,7 +312,7 @@ class ChangeFinder:
                 break
             object_id = ObjectId(*event.identity[1:])
             before = Filter(object_ids=[object_id], since=event.at - WITHIN, below=event.seq)
-            rows = await history_reader.first(self._memory, before, _MOST_ROWS)
+            rows = await history_reader.first_rows(self._memory, before, _MOST_ROWS)
             since_start = takewhile(lambda row: not change_relations.is_start(row), rows)
             failed = [
                 row for row in since_start if "failed" in event_questions.happened(row.sentence)
@@ -328,7 +328,7 @@ class ChangeFinder:
         Of rows with the same sentence, such as those of a restart loop, only the first is returned.
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
-        rows = await history_reader.first(self._memory, window, _MOST_ROWS)
+        rows = await history_reader.first_rows(self._memory, window, _MOST_ROWS)
         object_ids = await connections.around(self._memory, ObjectId(*row.identity[1:]))
 
         def followed() -> list[Row]:
@@ -372,7 +372,7 @@ class ChangeFinder:
         """Yield SQL clauses, one for each part, that together select the rows of a filter."""
         if wanted.where:
             # its conditions cannot be written in SQL
-            async with aclosing(history_reader.parts(self._memory, wanted)) as parts:
+            async with aclosing(history_reader.row_parts(self._memory, wanted)) as parts:
                 async for part in parts:
                     rows = json.dumps([row.seq for row in part.rows])
                     yield Clause("seq IN (SELECT value FROM json_each(?))", [rows])

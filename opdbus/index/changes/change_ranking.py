@@ -63,7 +63,7 @@ class Near(NamedTuple):
 class Candidate(NamedTuple):
     """A sentence that may answer, its cosine with the question, and its share of BM25, 0 to 1."""
 
-    said: SentenceHit
+    hit: SentenceHit
     cosine: float
     share: float
 
@@ -73,9 +73,9 @@ def subject(asked: str) -> str:
     return " ".join(_ASKING.sub(" ", asked).split()).strip("?!., ")
 
 
-def names(asked: str) -> list[str]:
+def naming_words(asked: str) -> list[str]:
     """Return the words of a question that neither ask nor name an event or a kind."""
-    saying = query_terms.STOP_WORDS | event_questions.saying(asked) | kinds.words(asked)
+    saying = query_terms.STOP_WORDS | event_questions.saying(asked) | kinds.kind_words(asked)
     words = (word.lower() for word in query_terms.names(asked) if not _ASKING.fullmatch(word))
     return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
@@ -87,15 +87,15 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
     """
     happened = event_questions.asked(asked)
     if not near.background or not subject(asked):
-        return {each.said.seq for each in found}
+        return {each.hit.seq for each in found}
     is_found = any(each.share or each.cosine >= _LEAST_COSINE for each in found)
     if not happened and not is_found:
         return set()
     least = near.background.mean + _CLOSE * near.background.spread
     return {
-        each.said.seq
+        each.hit.seq
         for each in found
-        if each.share or each.cosine >= least or event_questions.share(happened, each.said.text)
+        if each.share or each.cosine >= least or event_questions.share(happened, each.hit.text)
     }
 
 
@@ -118,9 +118,9 @@ def candidates(
     if meant is not None:
         ids &= meant.keys()
     return [
-        Candidate(said, cosines.get(number, 0.0), shares.get(number, 0.0))
-        for number, said in sentences.said(ids, meant)
-        if said.seq
+        Candidate(hit, cosines.get(number, 0.0), shares.get(number, 0.0))
+        for number, hit in sentences.said(ids, meant)
+        if hit.seq
     ]
 
 
@@ -133,14 +133,14 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
     the host.
     """
     names = {name.lower() for name in query_terms.names(asked)}
-    object_ids = store.sentences.object_ids([each.said.seq for each in found])
+    object_ids = store.sentences.object_ids([each.hit.seq for each in found])
     is_of_host = not event_questions.asks_for_declarations(asked)
     if is_of_host:
         found = [
             each
             for each in found
-            if names & change_relations.called(object_ids[each.said.seq])
-            or not event_questions.is_of_declaration(each.said.text)
+            if names & change_relations.called(object_ids[each.hit.seq])
+            or not event_questions.is_of_declaration(each.hit.text)
         ] or found
     happened = event_questions.asked(asked)
     wanted = kinds.requested(asked, query_terms.STOP_WORDS | event_questions.saying(asked))
@@ -151,16 +151,16 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
         for word in query_terms.terms(" ".join(rest))
     )
     if is_of_events:
-        found = [each for each in found if event_questions.share(happened, each.said.text)] or found
-    numbers = [each.said.seq for each in found]
+        found = [each for each in found if event_questions.share(happened, each.hit.text)] or found
+    numbers = [each.hit.seq for each in found]
     oldest, newest = min(numbers, default=0), max(numbers, default=0)
 
     def score(each: Candidate) -> float:
-        object_id = object_ids[each.said.seq]
+        object_id = object_ids[each.hit.seq]
         kind, less = kinds.of_object(object_id)
         total = each.cosine + LEXICAL_WEIGHT * each.share
-        total += HAPPENED_WEIGHT * event_questions.share(happened, each.said.text)
-        total += NEWEST_WEIGHT * (each.said.seq - oldest) / max(1, newest - oldest)
+        total += HAPPENED_WEIGHT * event_questions.share(happened, each.hit.text)
+        total += NEWEST_WEIGHT * (each.hit.seq - oldest) / max(1, newest - oldest)
         total += NAME_WEIGHT * bool(names & change_relations.called(object_id))
         total += KIND_WEIGHT * bool(kind & wanted.subject) - less * (not kind & wanted.named)
         return total + is_of_events * SORT_WEIGHT * bool(kind & wanted.named)
@@ -168,12 +168,12 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
     scored = [(each, score(each)) for each in found]
     if is_of_host:
         # changes of the state file come after those of the host that have words of the question
-        is_declared = [event_questions.is_of_declaration(each.said.text) for each in found]
+        is_declared = [event_questions.is_of_declaration(each.hit.text) for each in found]
         both = [*zip(scored, is_declared, strict=True)]
         of_host = (total for (each, total), is_wish in both if each.share and not is_wish)
         below = math.nextafter(min(of_host, default=math.inf), -math.inf)
         scored = [
             (each, min(total, below) if is_wish else total) for (each, total), is_wish in both
         ]
-    rows = ((each.said, total) for each, total in scored)
+    rows = ((each.hit, total) for each, total in scored)
     return sorted(rows, key=lambda row: (-row[1], -row[0].seq))

@@ -87,14 +87,14 @@ async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_m
     `look` reads the mentions of a unit.
     """
     fields = await fields_of(memory, object_id)
-    named = {*_named(object_id, fields)}
+    named = {*_named_objects(object_id, fields)}
     found = {object_id, *named}
     for other in (object_id, *(each for each in sorted(named) if each[:2] in _SHARED)):
         # the objects that name it, by each field of relations to its kind
         for field in sorted({each.field for each in RELATIONS if each.to == other[:2]}):
             of = {r.of for r in RELATIONS if (r.to, r.field) == (other[:2], field)}
             for each in await _candidates(memory, field, other):
-                if each[:2] in of and other in _named(each, await fields_of(memory, each)):
+                if each[:2] in of and other in _named_objects(each, await fields_of(memory, each)):
                     found.add(each)
             if len(found) > MOST:
                 break
@@ -121,19 +121,19 @@ async def earlier(memory: StateStore, object_id: ObjectId) -> frozenset[ObjectId
         return frozenset()
     ports = [each for each in await history_reader.object_ids(memory) if each[:2] == LISTENER]
     wanted = Filter(object_ids=ports, where=[Condition("unit", "~", object_id.name)])
-    rows = await history_reader.first(memory, wanted, MOST)
+    rows = await history_reader.first_rows(memory, wanted, MOST)
     return frozenset(
         ObjectId(*row.identity[1:])
         for row in rows
         for path, *sides in row.fields
         for side in sides
-        if path == ["unit"] and object_id.name in _names(side[0] if side else None)
+        if path == ["unit"] and object_id.name in _names_of(side[0] if side else None)
     )
 
 
 async def named(memory: StateStore, object_id: ObjectId) -> list[ObjectId]:
     """Return the objects that the fields of an object name."""
-    return [*_named(object_id, await fields_of(memory, object_id))]
+    return [*_named_objects(object_id, await fields_of(memory, object_id))]
 
 
 async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Json]:
@@ -149,14 +149,15 @@ async def naming(memory: StateStore, field: str, object_id: ObjectId) -> list[Ob
     return [
         each
         for each in await _candidates(memory, field, object_id)
-        if each[:2] == UNIT and object_id.name in _names((await fields_of(memory, each)).get(field))
+        if each[:2] == UNIT
+        and object_id.name in _names_of((await fields_of(memory, each)).get(field))
     ]
 
 
 def units_in(fields: Mapping[str, Json], *names: str) -> list[ObjectId]:
     """Return the distinct units that the given fields name."""
     return list(
-        dict.fromkeys(ObjectId(*UNIT, name) for key in names for name in _names(fields.get(key)))
+        dict.fromkeys(ObjectId(*UNIT, name) for key in names for name in _names_of(fields.get(key)))
     )
 
 
@@ -167,15 +168,15 @@ async def _candidates(memory: StateStore, field: str, object_id: ObjectId) -> li
     return sorted(await condition_matching.object_ids(memory, conditions))[:MOST]
 
 
-def _named(object_id: ObjectId, fields: Mapping[str, Json]) -> Iterator[ObjectId]:
+def _named_objects(object_id: ObjectId, fields: Mapping[str, Json]) -> Iterator[ObjectId]:
     """Yield the objects that the fields of an object name."""
     for relation in RELATIONS:
         if relation.of == object_id[:2]:
-            for name in _names(fields.get(relation.field)):
+            for name in _names_of(fields.get(relation.field)):
                 yield ObjectId(*relation.to, name)
 
 
-def _names(value: Json) -> Sequence[str]:
+def _names_of(value: Json) -> Sequence[str]:
     if isinstance(value, list):
         return [name for name in value if isinstance(name, str)]
     return value.split(", ") if isinstance(value, str) and value else []

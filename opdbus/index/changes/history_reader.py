@@ -17,7 +17,7 @@ from opdbus.state.object import Json, ObjectId
 MAX_BYTES: Final = 1 << 20
 
 
-async def parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None]:
+async def row_parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None]:
     """Yield the rows that pass a filter, part by part; rows added meanwhile are left out."""
     numbers = await memory.archive.read(lambda store: store.history.numbers(wanted))
 
@@ -32,7 +32,7 @@ async def parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None
             rest = part.rest
 
 
-async def first(
+async def first_rows(
     memory: StateStore, wanted: Filter, limit: int, *, is_sent: bool = False
 ) -> list[Row]:
     """Return the first rows that pass a filter, at most `limit`.
@@ -40,7 +40,7 @@ async def first(
     With `is_sent`, raise LimitsExceeded if they are too large for a reply.
     """
     found: list[Row] = []
-    async with aclosing(parts(memory, wanted)) as read:
+    async with aclosing(row_parts(memory, wanted)) as read:
         async for part in read:
             found += part.rows[: limit - len(found)]
             if is_sent:
@@ -74,7 +74,7 @@ async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[st
         raise NotKept(f"what was at {said(at)} is not known: history {begins}")
     then = StateRewinder(now.states)
     wanted, before = Filter(object_ids=[object_id], below=now.numbers.stop), None
-    async with aclosing(parts(memory, wanted)) as read:
+    async with aclosing(row_parts(memory, wanted)) as read:
         async for part in read:
             later = list(takewhile(lambda row: row.at > at, part.rows))
             for row in later:

@@ -79,7 +79,7 @@ async def found(
         clauses.append((listed, 0))
     others: set[ObjectId] = set()
     for within, after in clauses:
-        async for part in parts(memory, within, memory.volatile, matching, after):
+        async for part in read_parts(memory, within, memory.volatile, matching, after):
             others.update(part)
             if others and only_first:
                 return catalogue.found(others)
@@ -158,12 +158,12 @@ async def field_names(memory: StateStore, wanted: Mapping[str, str]) -> Counter[
         return {f".{p}" if p.lower() in fields.IDENTITY else p for p in fields.paths(properties)}
 
     found: Counter[str] = Counter()
-    async for part in parts(memory, clause, memory.volatile, paths):
+    async for part in read_parts(memory, clause, memory.volatile, paths):
         found.update(part)
     return found
 
 
-async def parts(
+async def read_parts(
     memory: StateStore,
     clause: Clause,
     volatile: VolatileValues | None,

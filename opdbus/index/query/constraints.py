@@ -144,7 +144,7 @@ def _unit(match: re.Match[str]) -> str:
     return _UNITS.get(unit, unit)
 
 
-def _number(text: str) -> int:
+def _to_number(text: str) -> int:
     return int(text) if text.isdecimal() else _MINUTES[text.lower()]
 
 
@@ -157,7 +157,7 @@ def _run_at(hour: int, minute: int) -> Sequence[Condition]:
 def _run_at_clock(match: re.Match[str]) -> Sequence[Condition]:
     """Return the conditions of a clock time: both halves of the day if that is open."""
     given = match.groupdict()
-    hour, minute = _number(match["hour"]), _number(given.get("minute") or "0")
+    hour, minute = _to_number(match["hour"]), _to_number(given.get("minute") or "0")
     if given.get("to") in {"to", "before"}:
         hour, minute = (hour - 1) % 24, 60 - minute
     if not (0 <= hour < 24 and 0 <= minute < 60):
@@ -172,7 +172,7 @@ def _run_at_clock(match: re.Match[str]) -> Sequence[Condition]:
 def _run_every(match: re.Match[str]) -> Sequence[Condition]:
     """Return the conditions of timers and cron jobs that repeat at an interval."""
     is_hours = (match["unit"] or "").lower() == "hours"
-    count = _number(match["count"] or match["share"])
+    count = _to_number(match["count"] or match["share"])
     return (
         Condition("schedule", "~", f"every {count} {'hours' if is_hours else 'minutes'}"),
         Condition("calendar", "~", f"/{count:02}:" if is_hours else f"/{count:02}:00"),

@@ -70,7 +70,7 @@ def read_literals(store: Store, question: str, matches: Mapping[str, int]) -> li
         Literal("", store.words.having(phrase, _MOST_NUMBERED)) for phrase in _numbered(question)
     ]
     # words of values that a question negates: `not run as root`
-    phrases = map(str.split, vocabulary.asked(question).values())
+    phrases = map(str.split, vocabulary.values_in(question).values())
     denied = {word for first, *others in phrases if first == "not" for word in others}
     words = [
         word

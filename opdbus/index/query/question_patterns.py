@@ -146,7 +146,7 @@ def _of_deed(_question: str, words: Sequence[str], asked: RequestedKinds) -> For
     of_after = kinds.requested(after, frozenset()).named & ~kinds.of_phrases(_ACTED_ON)
     if not is_asking and (not after or after in _AFTER_NOUNS or of_after):
         return None
-    if kinds.requested(verb, frozenset()).named or vocabulary.asked(verb):
+    if kinds.requested(verb, frozenset()).named or vocabulary.values_in(verb):
         return None
     less = kinds.of_phrases(_PASSIVE)
     passive = less | kinds.of_phrases(_ALSO_PASSIVE)
@@ -157,7 +157,7 @@ def _of_deed(_question: str, words: Sequence[str], asked: RequestedKinds) -> For
 def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Form:
     """Read a question about the state of an object, or for all objects with some values."""
     is_pure = _is_pure(question)
-    phrases = vocabulary.asked(question)
+    phrases = vocabulary.values_in(question)
     having = _kinds_having(reduce(or_, phrases, 0))
     # a `network card that is down` is an interface, not a device
     can_have = asked.subject & having
@@ -208,12 +208,12 @@ def is_yes_or_no(question: str) -> bool:
 
 def states(question: str) -> set[str]:
     """Return the words of a question that name states, and the usual words of states."""
-    return {*" ".join(vocabulary.asked(question).values()).split()} | _OF_STATES
+    return {*" ".join(vocabulary.values_in(question).values()).split()} | _OF_STATES
 
 
 def subject(question: str) -> list[str]:
     """Return the terms that name the object whose state is asked for."""
-    passed = states(question) | kinds.words(question) | _FILLERS
+    passed = states(question) | kinds.kind_words(question) | _FILLERS
     return [word for word in query_terms.terms(question) if word not in passed]
 
 
@@ -224,14 +224,14 @@ def is_statement(question: str) -> bool:
         return False
     at = next((at for at, word in enumerate(words) if word in _VERBS), 0)
     rest = " ".join(words[at + 1 :])
-    return at > 0 and rest in vocabulary.asked(rest).values()
+    return at > 0 and rest in vocabulary.values_in(rest).values()
 
 
 def _is_pure(question: str) -> bool:
     """Return whether a question has values and, apart from kinds and filler words, nothing else."""
-    asked = vocabulary.asked(question)
+    asked = vocabulary.values_in(question)
     own = {*" ".join(asked.values()).split()}
-    passed = own | kinds.words(question) | _FILLERS | STOP_WORDS | vocabulary.CONTRASTS
+    passed = own | kinds.kind_words(question) | _FILLERS | STOP_WORDS | vocabulary.CONTRASTS
     return bool(asked) and passed.issuperset(vocabulary.plain(question))
 
 

@@ -37,7 +37,7 @@ class Features(NamedTuple):
     `distinct` is the number of standard deviations of the hit's cosine above the baseline's mean;
     `highest` is the highest cosine of the best hits. `unknown` and `named` are the fields of
     `Missing`. `total_margin` and `lexical_margin` are the differences from the best of the other
-    hits. `said` is the term overlap. `alike`, `lacking` and `domain` are as in
+    hits. `overlap` is that of the terms. `alike`, `lacking` and `domain` are as in
     `ConfidenceFeatures`, `other_kind`, `other_value` and `other_name` as in `Mismatch`.
 
     The last four are products. Lexical matches count more where the cosine agrees, and less in an
@@ -53,7 +53,7 @@ class Features(NamedTuple):
     unknown: float
     named: float
     domain: float
-    said: float
+    overlap: float
     total_margin: float
     lexical_margin: float
     mean: float
@@ -167,7 +167,7 @@ def featured(found: Sequence[Score]) -> list[Features]:
                 unknown=score.missing.words,
                 named=score.missing.names,
                 domain=domain,
-                said=score.said,
+                overlap=score.overlap,
                 total_margin=total_margin,
                 lexical_margin=lexical_margin,
                 mean=mean,

@@ -18,7 +18,7 @@ MODES: Final = ("hybrid", "vector", "lexical")
 # Weight of the lexical share beside a cosine: fitted by benchmarks/quality.py.
 LEXICAL_WEIGHT: Final = 0.5
 # Weight of the term overlap: fitted by benchmarks/answers.
-SAID_WEIGHT: Final = 0.2
+OVERLAP_WEIGHT: Final = 0.2
 # Weight of the share of named values: fitted on tests/data/value_questions.json, and small enough
 # that an exact name still wins.
 VALUE_WEIGHT: Final = 0.4
@@ -99,7 +99,7 @@ class Score(NamedTuple):
 
     `vector`, `lexical` and `values` are at most 1; `kinds` is as in `Boosts`. `stage` is the level
     whose vectors were compared, empty if none were, and `background` the baseline of that level's
-    cosines for this query. `missing` has the query terms that no object has. `said` (term overlap),
+    cosines for this query. `missing` has the query terms that no object has. `overlap` (of terms),
     `match_features` and `mismatch` are set on the best hits only.
     """
 
@@ -110,7 +110,7 @@ class Score(NamedTuple):
     kinds: float = 0.0
     stage: str = ""
     background: CosineBaseline = USUAL_BACKGROUND
-    said: float = 0.0
+    overlap: float = 0.0
     missing: Missing = Missing()
     match_features: ConfidenceFeatures = ConfidenceFeatures()
     mismatch: Mismatch = Mismatch()

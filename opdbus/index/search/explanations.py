@@ -13,7 +13,7 @@ from opdbus.history.full_text import TOKENIZED, FullText
 from opdbus.index.database.store import Entry
 from opdbus.index.query import query_terms
 from opdbus.index.query.query_terms import STOP_WORDS
-from opdbus.index.ranking.scores import SAID_WEIGHT, Score
+from opdbus.index.ranking.scores import OVERLAP_WEIGHT, Score
 from opdbus.index.search.hits import Field, Query, Why
 from opdbus.language import object_text, vocabulary
 from opdbus.state.conditions import Condition
@@ -73,13 +73,15 @@ def explain(
     fields, glosses, missing = _matches(StateObject(entry.identity, properties), query.question)
     # the words of the question that name a value of the object
     traits = int.from_bytes(entry.traits, "little")
-    values = [phrase for bits, phrase in vocabulary.asked(query.question).items() if traits & bits]
+    values = [
+        phrase for bits, phrase in vocabulary.values_in(query.question).items() if traits & bits
+    ]
     literals = query.matches.literals if query.matches else ()
     values += [one.word for one in literals if one.word and entry.id in one.entries]
     values += [one.words for one in query.compared if entry.id in one.entries.ids]
     return Why(
         score.total,
-        score.kinds + SAID_WEIGHT * score.said,
+        score.kinds + OVERLAP_WEIGHT * score.overlap,
         tuple(fields),
         tuple(missing),
         tuple(glosses),
@@ -106,7 +108,7 @@ def _matches(item: StateObject, question: str) -> tuple[list[Field], list[str], 
     # field -> vocabulary phrase whose conditions are on it
     about = {
         field: phrase
-        for traits, phrase in vocabulary.asked(question).items()
+        for traits, phrase in vocabulary.values_in(question).items()
         for field in vocabulary.fields(traits)
     }
     fields = []

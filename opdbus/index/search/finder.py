@@ -321,7 +321,7 @@ class Finder:
             traits = int.from_bytes(entry.traits, "little") & ~int.from_bytes(
                 self._standing(entry).traits, "little"
             )
-            is_untrue = any(bits & traits for bits in vocabulary.asked(query.question))
+            is_untrue = any(bits & traits for bits in vocabulary.values_in(query.question))
             is_right = side.unobserved and at not in is_wrong and not is_untrue
             if not side.differing or is_right or self._is_only_wish(query, entry):
                 rows.append(row)

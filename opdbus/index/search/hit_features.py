@@ -26,7 +26,7 @@ from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import question_patterns
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.ranking.scores import (
-    SAID_WEIGHT,
+    OVERLAP_WEIGHT,
     ConfidenceFeatures,
     Mismatch,
     Missing,
@@ -103,8 +103,8 @@ def order_by_overlap(
     rows = []
     for (entry, score), share in zip(best, overlaps, strict=True):
         overlap = share + agreement(question, contents[entry.id])
-        total = score.total + SAID_WEIGHT * overlap
-        rows.append((entry, score._replace(total=total, said=overlap, missing=missing)))
+        total = score.total + OVERLAP_WEIGHT * overlap
+        rows.append((entry, score._replace(total=total, overlap=overlap, missing=missing)))
     # rows without a vector of the level come after those with one: see `second_stage`
     has_stages = bool(rows) and rows[0][1].stage != STATIC
     rows.sort(key=lambda row: (has_stages and row[1].stage == STATIC, -row[1].total))
@@ -118,7 +118,7 @@ def shares(question: str, texts: Sequence[str]) -> list[float]:
     """
 
     def beginnings(text: str) -> set[str]:
-        return {word[:BEGINNING] for word in _words(text) if word not in STOP_WORDS}
+        return {word[:BEGINNING] for word in _lower_words(text) if word not in STOP_WORDS}
 
     asked, words = beginnings(question), [beginnings(text) for text in texts]
     asked.update(w[:BEGINNING] for phrase in synonyms.find_synonyms(question) for w in phrase.words)
@@ -177,7 +177,7 @@ def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: 
         # an object of a kind without states can only refer to the named one
         only_names = is_other and object_id[:2] in kinds.STATELESS
         return Mismatch(kind, 0.0, 1.0 if only_names else _other_name(question, entry, content))
-    asked, traits = [*vocabulary.asked(question)], int.from_bytes(entry.traits, "little")
+    asked, traits = [*vocabulary.values_in(question)], int.from_bytes(entry.traits, "little")
     return Mismatch(kind, sum(not traits & bits for bits in asked) / max(1, len(asked)))
 
 
@@ -210,7 +210,7 @@ def _other_name(question: str, entry: Entry, content: Content) -> float:
     )
 
 
-def _words(text: str) -> list[str]:
+def _lower_words(text: str) -> list[str]:
     """Return the words of the first `_CHARACTERS` of a text, in order and in lower case."""
     return _WORD.findall(text[:_CHARACTERS].lower())
 
@@ -232,7 +232,7 @@ class WordSimilarity:
         self._lengths = np.empty(_KEPT, np.float32)
         # many names share a meaning
         meanings = dict.fromkeys(synonyms.glossary().values())
-        vectors = np.stack([self._whole(*self._vectors(_words(each))) for each in meanings])
+        vectors = np.stack([self._whole(*self._vectors(_lower_words(each))) for each in meanings])
         vectors -= vectors.mean(axis=0)
         # the covariance gives the spread of a text's cosines with the meanings
         self._spread = vectors.T @ vectors / len(vectors)
@@ -241,7 +241,7 @@ class WordSimilarity:
         self, question: str, contents: Sequence[Content]
     ) -> list[ConfidenceFeatures]:
         """Return the confidence features of each content for a question."""
-        asked, texts = _words(question), [_words(content.text) for content in contents]
+        asked, texts = _lower_words(question), [_lower_words(content.text) for content in contents]
         whole = self._whole(*self._vectors(asked))
         domain = math.sqrt(max(0.0, float(whole @ self._spread @ whole)))
         telling = [word for word in dict.fromkeys(asked) if word not in STOP_WORDS]

@@ -142,7 +142,7 @@ def _having(
     in `files that the administrator changed` no account is meant.
     """
     entries = len(matches.shares)
-    asked = vocabulary.asked(matches.question)
+    asked = vocabulary.values_in(matches.question)
     masks = [_having_any(bits, view.traits[:entries]) for bits in asked]
     # entries may have been removed since the words were looked up
     found = [view.found(one.entries).places for one in matches.literals]
@@ -168,7 +168,7 @@ def read_matches(
 ) -> LexicalMatches:
     """Return the lexical matches of a question; takes about a millisecond with words in memory."""
     # negated values are not searched: `not enabled` would find `enabled`
-    denied = vocabulary.denied(question)
+    denied = vocabulary.negated_words(question)
     terms: Sequence[str] = [term for term in query_terms.terms(question) if term not in denied]
     if not terms:
         return LexicalMatches(question, 0, np.zeros(len(view.entries), np.float32))
@@ -241,7 +241,7 @@ def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequ
 
     Entries in the state are boosted instead; the word would find what stops something.
     """
-    said = vocabulary.asked(terms[0])
+    said = vocabulary.values_in(terms[0])
     if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
         return terms
     having = np.count_nonzero(_having_any(next(iter(said)), view.traits[: len(view.entries)]))
@@ -253,7 +253,7 @@ def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
 
     Scales with the logarithm of the number of objects: small hosts lack most words.
     """
-    said = {term for phrase in vocabulary.asked(question).values() for term in phrase.split()}
+    said = {term for phrase in vocabulary.values_in(question).values() for term in phrase.split()}
     unknown = [term for term, count in counts.items() if not count and term not in said]
     names = [term for term in unknown if gloss(term)]
     telling = max(0.0, math.log10(max(1, objects) / _FEW_OBJECTS)) / len(counts)

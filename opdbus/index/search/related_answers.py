@@ -104,7 +104,7 @@ async def _related_units(memory: StateStore, question: str, found: Found) -> Seq
     asked = question.strip(" ?.!")
     for pattern, fields, _, is_own in UNIT_QUESTIONS:
         match = pattern.fullmatch(asked)
-        if not match or vocabulary.asked(question):
+        if not match or vocabulary.values_in(question):
             continue
         unit = next((each for each, _ in found[:_BEST] if _is_called(each, match["unit"])), None)
         if unit is None:
@@ -129,7 +129,7 @@ def _is_called(entry: Entry, words: str) -> bool:
 
 async def _related(memory: StateStore, question: str, object_id: ObjectId) -> Sequence[ObjectId]:
     """Return the objects asked for that are reached from an object, and exist; [] without any."""
-    if _STARTING.match(question) and not vocabulary.asked(question):
+    if _STARTING.match(question) and not vocabulary.values_in(question):
         fields = await connections.fields_of(memory, object_id)
         names = fields.get(_STARTED_BY) if object_id[:2] == UNIT else None
         names = names if isinstance(names, list) else []
