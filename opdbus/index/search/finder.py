@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from itertools import accumulate, islice
 from typing import Final, TypeAlias
 
@@ -39,7 +39,7 @@ from opdbus.index.search.hits import Hit, Page, Query, Why
 from opdbus.index.search.lexical_matches import (
     LexicalMatches,
     compute_boosts,
-    having_all,
+    entries_having,
     read_matches,
 )
 from opdbus.index.search.rerank import RERANKED, Reranker
@@ -182,18 +182,24 @@ class Finder:
     def _having_all(self, question: str, within: EntryRefs | None) -> EntryRefs | None:
         """Restrict entries to those with all values of a question that asks for several together.
 
-        Declared values of an observed object do not count. May be called on any thread.
+        Without such entries they stay as they are, unless the question is strict. Declared values
+        of an observed object do not count. May be called on any thread.
         """
         view, declarations = self._memory.catalogue.view, self._memory.declarations
-        met = having_all(question_patterns.of(question), view)
-        if met is None:
+        form, end = question_patterns.of(question), view.end
+        masks = [entries_having(bits, view.traits[:end]) for bits in form.values]
+        if form.holders:
+            masks.append(view.kinds[:end] & form.holders != 0)
+        places = np.flatnonzero(reduce(np.logical_and, masks) & (view.ids[:end] != 0))
+        ids = view.ids[places]
+        if not len(places) and not form.is_strict:
             return within
-        is_kept = np.isin(met.ids, met.ids if within is None else within.ids)
-        for at, entry in enumerate(map(view.at, met.places.tolist())):
+        is_kept = np.isin(ids, ids if within is None else within.ids)
+        for at, entry in enumerate(map(view.at, places.tolist())):
             is_wish = entry is not None and entry.identity.source == FILE
             if entry is None or (is_wish and declarations.observed(object_id_of(entry))):
                 is_kept[at] = False
-        return EntryRefs(met.places[is_kept], met.ids[is_kept])
+        return EntryRefs(places[is_kept], ids[is_kept])
 
     async def _compared(self, query: Query, mode: str, ask: Ask, stage: str) -> Query:
         """Add similarity by vectors of a stage, lexical matches and boosts."""

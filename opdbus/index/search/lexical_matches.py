@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.catalogue import Catalogue
-from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext.bm25 import Bm25Scores, bm25_scores
 from opdbus.index.fulltext.word_index import Lookup
@@ -118,21 +118,6 @@ def _add_names(
     boosts[[place for place in alone if place < len(boosts)]] += ALONE_WEIGHT
 
 
-def having_all(form: question_patterns.Form, view: EntryView) -> EntryRefs | None:
-    """Return the entries with all values of a question, and of a kind it asks for.
-
-    None if the question has fewer than two values, or if no entry has them all and it is not
-    strict.
-    """
-    if not form.values:
-        return None
-    masks = [_having_any(bits, view.traits[: view.end]) for bits in form.values]
-    if form.holders:
-        masks.append(view.kinds[: view.end] & form.holders != 0)
-    places = np.flatnonzero(reduce(np.logical_and, masks) & (view.ids[: view.end] != 0))
-    return EntryRefs(places, view.ids[places]) if len(places) or form.is_strict else None
-
-
 def _having(
     matches: LexicalMatches, compared: Sequence[ComparedValue], view: EntryView, subject: Kinds
 ) -> Sequence[NDArray[np.bool_]]:
@@ -143,7 +128,7 @@ def _having(
     """
     entries = len(matches.shares)
     asked = vocabulary.values_in(matches.question)
-    masks = [_having_any(bits, view.traits[:entries]) for bits in asked]
+    masks = [entries_having(bits, view.traits[:entries]) for bits in asked]
     # entries may have been removed since the words were looked up
     found = [view.found(one.entries).places for one in matches.literals]
     found += [view.there(one.entries) for one in compared]
@@ -156,7 +141,7 @@ def _having(
     return [mask for mask in masks if (mask & is_subject).any()] or masks
 
 
-def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def entries_having(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return a mask (entries,) of the entries that have one of some values."""
     meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
     words = np.flatnonzero(meant).tolist()
@@ -244,7 +229,7 @@ def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequ
     said = vocabulary.values_in(terms[0])
     if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
         return terms
-    having = np.count_nonzero(_having_any(next(iter(said)), view.traits[: len(view.entries)]))
+    having = np.count_nonzero(entries_having(next(iter(said)), view.traits[: len(view.entries)]))
     return terms[1:] if having > _USUAL_STATE * len(view.places) else terms
 
 
