@@ -1,9 +1,10 @@
 """A memory whose events are kept, and the loop that vectorizes it, with the tiny model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,29 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def with_first(
+    fixture: str, begin: Callable[[Any, Callable[[Any], Awaitable[None]]], Any]
+) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run an async test with what `begin` makes of a fixture as its first parameter."""
+
+    def decorated(test: Callable[..., Awaitable[None]]) -> Any:
+        @wraps(test)
+        def run(**given: Any) -> None:
+            begin(given.pop(fixture), lambda made: test(made, **given))
+
+        own = [*signature(test).parameters.values()][1:]
+        first = Parameter(fixture, Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = Signature([first, *own])  # type: ignore[attr-defined]
+        return run
+
+    return decorated
+
+
+def lived(**how: Any) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run a test with a house as its first parameter, as the fixture `live` does."""
+    return with_first("live", lambda live, work: live(work, **how))
 
 
 def search_words(

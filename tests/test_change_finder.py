@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
-from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+from house import with_first
 
 from opdbus.config import Config
 from opdbus.errors import CallerError, NotKept
@@ -88,19 +87,8 @@ def run(settings: Config, work: Callable[[Day], Awaitable[None]], *, level: str 
 
 
 def on_a_day(*, level: str = "none") -> Callable[[Callable[..., Awaitable[None]]], Any]:
-    """Run a test with a day as its first parameter; the others are pytest's."""
-
-    def decorated(test: Callable[..., Awaitable[None]]) -> Any:
-        @wraps(test)
-        def begin(settings: Config, **given: Any) -> None:
-            run(settings, lambda day: test(day, **given), level=level)
-
-        own = [*signature(test).parameters.values()][1:]
-        settings = [*signature(begin, follow_wrapped=False).parameters.values()][:1]
-        begin.__signature__ = Signature([*settings, *own])  # type: ignore[attr-defined]
-        return begin
-
-    return decorated
+    """Run a test with a day as its first parameter."""
+    return with_first("settings", lambda settings, work: run(settings, work, level=level))
 
 
 async def morning(day: Day) -> None:

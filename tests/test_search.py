@@ -98,19 +98,6 @@ def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() ->
     assert compared == sorted(np.argsort(-estimates, kind="stable")[:400].tolist())
 
 
-def test_what_is_named_is_found_however_low_it_is() -> None:
-    """Rank what its name raises by that, though its cosine alone would leave it out."""
-    cosines = np.random.default_rng(2).normal(0.3, 0.1, 100_000).astype(np.float32)
-    named = np.array([12_345, 99_999])
-    cosines[named] = 0.01
-
-    boosts = np.zeros(len(cosines), np.float32)
-    boosts[named] = 1
-    ranked = rank(Similarity(cosines), None, Boosts(None, boosts))
-    assert [place for place, _ in islice(ranked, 2)] == named.tolist()
-    assert next(ranked)[0] == np.argmax(cosines)
-
-
 @pytest.mark.parametrize("objects", [0, 1, 10, 10_000])
 @pytest.mark.parametrize("matches", [0, 1, 10, 10_001])
 def test_the_ceiling_is_always_a_positive_number(objects: int, matches: int) -> None:

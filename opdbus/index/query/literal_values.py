@@ -35,20 +35,12 @@ _STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
 _BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
 # Field names for everyday words.
 _CALLED: Final[Mapping[str, Sequence[str]]] = {
-    "account": ("user",),
+    "account": ("user",), "code": ("status",), "core": ("cpus",), "id": ("uid", "gid"),
+    "member": ("member", "count"), "permission": ("user",), "privilege": ("user",),
+    "processor": ("cpus",), "right": ("user",), "who": ("shell", "group", "member"),
     # `what runs as www-data`
-    "as": ("user",),
-    "code": ("status",),
-    "core": ("cpus",),
-    "id": ("uid", "gid"),
-    "member": ("member", "count"),
-    "permission": ("user",),
-    "privilege": ("user",),
-    "processor": ("cpus",),
-    "right": ("user",),
-    "under": ("user",),
-    "who": ("shell", "group", "member"),
-}
+    "as": ("user",), "under": ("user",),
+}  # fmt: skip
 # Numbers in words, without `one`, which rarely means 1.
 _DIGITS: Final = {word: str(number) for word, number in NUMBERS.items() if number > 1}
 # Fields whose values are all technical words, and fields where only words in capitals or with a

@@ -29,32 +29,17 @@ _MOST_CHARACTERS: Final = 200
 _MOST_SEARCHED: Final = 2000
 # Abbreviations and compounds, by the words they stand for.
 _SPELT: Final[Mapping[str, str]] = {
-    "filesystem": "file system",
-    "fstype": "file system type",
-    "gid": "group id",
-    "hostname": "host name",
-    "pid": "process id",
-    "timezone": "time zone",
-    "uid": "user id",
-}
+    "filesystem": "file system", "fstype": "file system type", "gid": "group id",
+    "hostname": "host name", "pid": "process id", "timezone": "time zone", "uid": "user id",
+}  # fmt: skip
 # Words of questions, and words of the field names they ask for.
 _MEANT: Final[Mapping[str, Sequence[str]]] = {
-    "account": ("user",),
-    "big": ("size",),
-    "directory": ("home", "path"),
-    "folder": ("home", "path"),
-    "full": ("used",),
-    "ip": ("address",),
-    "large": ("size",),
-    "manufacturer": ("vendor",),
-    "often": ("schedule",),
-    "permission": ("mode",),
-    "release": ("version",),
-    "space": ("used", "size"),
-    "usage": ("used",),
-    "when": ("schedule", "elapse", "since"),
-    "who": ("members",),
-}
+    "account": ("user",), "big": ("size",), "directory": ("home", "path"),
+    "folder": ("home", "path"), "full": ("used",), "ip": ("address",), "large": ("size",),
+    "manufacturer": ("vendor",), "often": ("schedule",), "permission": ("mode",),
+    "release": ("version",), "space": ("used", "size"), "usage": ("used",),
+    "when": ("schedule", "elapse", "since"), "who": ("members",),
+}  # fmt: skip
 _UNITS: Final = frozenset("bytes gb kb mb percent seconds".split())
 # Share of a field that a vocabulary phrase such as `at boot` asks for without naming it.
 _BY_PHRASE: Final = 0.9
@@ -114,7 +99,8 @@ def _matches(item: StateObject, question: str) -> tuple[list[Field], list[str], 
     fields = []
     for at, (name, value, _) in enumerate(named):
         share, by = (0.0, []) if name in IDENTITY else _requested(name, forms, about)
-        words = tuple(sorted({*found.get(at, ()), *by}, key=question.lower().find))
+        both = {*found.get(at, ()), *by}
+        words = tuple(sorted(both, key=lambda word: (question.lower().find(word), word)))
         if words:
             order = -share if share >= _BY_PHRASE else 0.0, -share - len(words)
             fields.append((order, Field(name, value[:_MOST_CHARACTERS], words)))
