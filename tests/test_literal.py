@@ -8,7 +8,8 @@ import pytest
 from house import search_words
 
 from opdbus.index.database.store import Store
-from opdbus.index.query import literal_values, query_terms
+from opdbus.index.query import query_terms
+from opdbus.index.search import lexical_matches
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, StateObject
 
@@ -38,9 +39,9 @@ def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[s
             names = {entry.id: entry.identity.name for entry in memory.catalogue}
             return {names[number] for one in found for number in one.entries}
 
-    def read(store: Store) -> Sequence[literal_values.Literal]:
+    def read(store: Store) -> Sequence[lexical_matches.Literal]:
         terms = query_terms.terms(question)
-        return literal_values.read_literals(
+        return lexical_matches.read_literals(
             store, question, {term: store.words.count_matches(term) for term in terms}
         )
 

@@ -50,7 +50,7 @@ from opdbus.index.vectors.second_stage import Ask, Found, Vector, prefetch_embed
 from opdbus.index.vectors.two_stage_search import Cascade
 from opdbus.language import vocabulary
 from opdbus.language.object_text import first_line
-from opdbus.platform.slices import batches, each
+from opdbus.platform.slices import each
 from opdbus.state.fields import split
 from opdbus.state.object import FILE, Json, ObjectId
 
@@ -348,34 +348,30 @@ class Finder:
 
     async def _best(self, query: Query, enough: int) -> tuple[Found, Found]:
         """Return the best `enough` rows, and declared entries of observed objects."""
-        declarations, view, within = (
-            self._memory.declarations, self._memory.catalogue.view, query.within
-        )  # fmt: skip
-        wishes: list[tuple[Entry, Score]] = []
+        declarations, view = self._memory.declarations, self._memory.catalogue.view
+        within, wishes = query.within, list[tuple[Entry, Score]]()
         found: dict[ObjectId, tuple[Entry, Score]] = {}
         shares = None if query.matches is None else query.matches.shares
         ids = view.ids if within is None else within.ids
         is_left_out = hit_features.left_out(query.question)
-        for part in batches(rank(query.similarity, shares, query.boosts, ids), min(enough, _FEW)):
-            for number, score in part:
-                entry = view.at(number if within is None else within.places.item(number))
-                # another entry may have taken its place since
-                if entry is None or (within is not None and entry.id != within.ids[number]):
-                    continue
-                object_id = object_id_of(entry)
-                if query.without is None and is_left_out(object_id, score):
-                    continue
-                if entry.identity.source == FILE and declarations.observed(object_id):
-                    wishes += [(entry, score)] if len(wishes) < hit_features.OVERLAPPED else []
-                elif object_id != query.without:
-                    # keep the best-scoring entry of each object
-                    found.setdefault(object_id, (entry, score))
-                if len(found) == enough:
-                    break
+        ranking = rank(query.similarity, shares, query.boosts, ids)
+        for count, (number, score) in enumerate(ranking, 1):
+            if not count % _FEW:
+                await asyncio.sleep(0)
+            entry = view.at(number if within is None else within.places.item(number))
+            # another entry may have taken its place since
+            if entry is None or (within is not None and entry.id != within.ids[number]):
+                continue
+            object_id = object_id_of(entry)
+            if query.without is None and is_left_out(object_id, score):
+                continue
+            if entry.identity.source == FILE and declarations.observed(object_id):
+                wishes += [(entry, score)] if len(wishes) < hit_features.OVERLAPPED else []
+            elif object_id != query.without:
+                # keep the best-scoring entry of each object
+                found.setdefault(object_id, (entry, score))
             if len(found) == enough:
                 break
-            # declarations change on the event loop, so they are read there
-            await asyncio.sleep(0)
         return list(found.values()), wishes if query.without is None else []
 
     def _absent_last(

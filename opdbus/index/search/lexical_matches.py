@@ -1,7 +1,15 @@
-"""Lexical scores and boosts of entries for a query: words, values, kinds and names."""
+"""Lexical scores and boosts of entries for a query: words, values, kinds and names.
+
+A literal value in a question, such as `uid 0` or `zsh as shell`, boosts the entries that have it. A
+number counts only next to the name of its field. A word counts if the name of its field is anywhere
+in the question: `main` alone does not mean a routing table. Technical words such as `auto-restart`,
+`SIGABRT` or `noexec` count without a field name.
+"""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple
@@ -14,8 +22,7 @@ from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext.bm25 import Bm25Scores, bm25_scores
 from opdbus.index.fulltext.word_index import Lookup
-from opdbus.index.query import literal_values, query_terms, question_patterns
-from opdbus.index.query.literal_values import Literal
+from opdbus.index.query import query_terms, question_patterns
 from opdbus.index.query.query_parser import ComparedValue
 from opdbus.index.ranking.scores import (
     ALONE_WEIGHT,
@@ -30,6 +37,10 @@ from opdbus.index.ranking.scores import (
 from opdbus.language import vocabulary
 from opdbus.language.kinds import Kinds, RequestedKinds
 from opdbus.language.synonyms import find_synonyms, gloss
+from opdbus.language.tables import NUMBERS
+from opdbus.state.fields import leaves, split
+from opdbus.state.flatten import singular
+from opdbus.state.object import Json
 
 # A word in more entries distinguishes little.
 _TELLING: Final = 500
@@ -47,6 +58,42 @@ _RARE: Final = 5.0
 _MANY: Final = 20_000
 # Objects of kinds with a larger penalty get no boost for their name.
 _LEAST_NAMED: Final = -0.05
+# A word in more objects distinguishes little; a field name with a number may be in more.
+_MOST_WITH_VALUE: Final = 100
+_MOST_WITH_NUMBER: Final = 1000
+# Larger objects are not searched for values.
+_MOST_READ: Final = 8192
+# A question with more values is a document.
+_MAX_VALUES: Final = 16
+
+_TOKEN = re.compile(r"[^\W\d_]+|(?<![\w.:/-])\d+(?![\w:/-]|\.\d)")
+# 51820/udp
+_PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
+# the exit status 203 of a line with "status=203/EXEC"
+_STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
+# Words allowed between the name of a field and its number.
+_BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
+# Field names for everyday words.
+_CALLED: Final[Mapping[str, Sequence[str]]] = {
+    "account": ("user",), "code": ("status",), "core": ("cpus",), "id": ("uid", "gid"),
+    "member": ("member", "count"), "permission": ("user",), "privilege": ("user",),
+    "processor": ("cpus",), "right": ("user",), "who": ("shell", "group", "member"),
+    # `what runs as www-data`
+    "as": ("user",), "under": ("user",),
+}  # fmt: skip
+# Numbers in words, without `one`, which rarely means 1.
+_DIGITS: Final = {word: str(number) for word, number in NUMBERS.items() if number > 1}
+# Fields whose values are all technical words, and fields where only words in capitals or with a
+# hyphen are.
+_TECHNICAL: Final = frozenset("fstype option".split())
+_STATES: Final = frozenset("class mode restart result scope signal state status type".split())
+
+
+class Literal(NamedTuple):
+    """A value in a question and the ids of entries that have it; `word` is "" for a number."""
+
+    word: str
+    entries: Sequence[int]
 
 
 class LexicalMatches(NamedTuple):
@@ -181,7 +228,7 @@ def read_matches(
         meant = reduce(np.intersect1d, map(found.having, exact))
         if len(meant) <= _FEW:
             shares[meant[meant < len(shares)]] = 1.0
-    literals = literal_values.read_literals(store, question, found.counts)
+    literals = read_literals(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
     return LexicalMatches(question, len(terms), shares, literals, missing)
 
@@ -243,3 +290,60 @@ def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
     names = [term for term in unknown if gloss(term)]
     telling = max(0.0, math.log10(max(1, objects) / _FEW_OBJECTS)) / len(counts)
     return Missing(len(unknown) * telling, len(names) * telling)
+
+
+def read_literals(store: Store, question: str, matches: Mapping[str, int]) -> list[Literal]:
+    """Return the values of a question that objects have; `matches` counts the objects by term."""
+    found = [
+        Literal("", store.words.having(phrase, _MOST_WITH_NUMBER)) for phrase in _numbered(question)
+    ]
+    # words of values that a question negates: `not run as root`
+    phrases = map(str.split, vocabulary.values_in(question).values())
+    denied = {word for first, *others in phrases if first == "not" for word in others}
+    words = [
+        word
+        for word in query_terms.names(question)
+        if matches.get(word.lower(), 0) <= _MOST_WITH_VALUE and word.lower() not in denied
+    ]
+    # words of the question that may name fields, and the field names they stand for
+    fields = {form for word in split(question) for form in (word, singular(word))}
+    fields.update(*(_CALLED.get(word, ()) for word in fields))
+    found += [Literal(word, _having_value(store, word, fields)) for word in words[:_MAX_VALUES]]
+    return [literal for literal in found if literal.entries]
+
+
+def _numbered(question: str) -> list[str]:
+    """Return a phrase `name number` for each number and the word before or after it."""
+    words = (_DIGITS.get(word, word) for word in _TOKEN.findall(question.lower()))
+    tokens = [word for word in words if word not in _BETWEEN]
+    found: dict[str, None] = {}
+    for at, token in enumerate(tokens):
+        if token.isdecimal():
+            for word in (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2]):
+                names = _CALLED.get(singular(word), [word])
+                found |= dict.fromkeys(f"{name} {token}" for name in names)
+    for name, pattern in (("port", _PORT), ("status", _STATUS)):
+        found |= dict.fromkeys(f"{name} {number}" for number in pattern.findall(question.lower()))
+    return list(found)[:_MAX_VALUES]
+
+
+def _having_value(store: Store, word: str, fields: AbstractSet[str]) -> list[int]:
+    """Return the ids of entries in which one of the fields has a word as its value."""
+    value = word.lower()
+    keys = (fields - {value}) | _TECHNICAL
+    if "-" in word or word.isupper():
+        keys |= _STATES
+
+    def has(path: str, found: Json) -> bool:
+        """Return whether a value equals the word, lists it, ends in it, or is its service."""
+        if not isinstance(found, str):
+            return False
+        text, words = found.lower().removesuffix(".service"), split(path)
+        is_value = text == value or text.endswith(f"/{value}") or value in text.split(",")
+        return is_value and bool(words) and singular(words[-1]) in keys
+
+    return [
+        entry
+        for entry, properties in store.words.properties_having(word, _MOST_WITH_VALUE, _MOST_READ)
+        if any(has(path, found) for path, _, found in leaves(properties))
+    ]
