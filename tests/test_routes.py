@@ -1,6 +1,7 @@
 """Routes of questions: which command answers, and the times that it is given."""
 
 import json
+import re
 import time
 from datetime import datetime
 
@@ -140,6 +141,14 @@ def test_spans_become_options_that_are_read(
     assert (given.get("since"), given.get("before"), rest) == (since, before, "what changed")
     for text in given.values():
         assert timestamps.moment(text, NOW.timestamp(), NOW.timestamp() - 1000) > 0
+
+
+@pytest.mark.parametrize("row", past_spans.SPANS, ids=[words for *_, words in past_spans.SPANS])
+def test_each_span_reads_its_words(row: tuple[str, past_spans.Meaning, str]) -> None:
+    """Read the words of each row of the table by this row, and by none before it."""
+    rows = [each for each in past_spans.SPANS if re.search(each[0], row[2])]
+    assert rows[0] == row
+    assert past_spans.find_span(f"what changed {row[2]}", NOW)[1] == "what changed"
 
 
 @pytest.mark.parametrize(

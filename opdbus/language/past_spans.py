@@ -230,33 +230,40 @@ _CLOCK: Final = re.compile(rf"(?<![\w.:])(?:(?:at|around|about|near) )*{_HOUR}{_
 _CLEAR: Final = (
     r"(?=(?:at|around|about|near) |\d{1,2}[:.]\d\d|\w+ ?(?:[ap]\.?m\b|o'?clock)|noon|midnight)"
 )
-_INSIDE: Final[Sequence[tuple[str, Meaning]]] = (
-    (_CLEAR + _CLOCK.pattern, _clock),
-    (r"\b(?:on )?(?P<year>\d{4})-(?P<month>\d\d)-(?P<date>\d\d)\b", _date),
-    (rf"\b(?:on )?(?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b", _date),
-    (rf"\b(?:on )?{_MONTH} (?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?\b", _date),
-    (r"\b(?:on )?the (?P<date>\d{1,2})(?:st|nd|rd|th)\b", _date),
-    (r"\b(?:the )?day before yesterday\b", _days(2)),
-    (rf"\b(?:last|this|yesterday|over|to|(?:during|in|over) the|{_NAMED_DAY}) ?{_PART}\b", _part),
-    (rf"\b(?:about )?{_COUNT}{_UNIT} (?:ago|back|earlier)\b", _ago),
-    (rf"\b(?:(?:in|during|over|within) )?(?:the )?(?:last|past|previous) {_COUNT}{_UNIT}\b", _past),
-    (r"\b(?:this|the current) week\b", lambda _m, now: (_midnight(now, now.weekday()), _LAST)),
-    (r"\b(?:this|the current) month\b", lambda _m, now: (_midnight(now, now.day - 1), _LAST)),
+# Pattern, meaning, and words that it reads (tested); the first row that matches counts.
+SPANS: Final[Sequence[tuple[str, Meaning, str]]] = (
+    (_CLEAR + _CLOCK.pattern, _clock, "at 15:00"),
+    (r"\b(?:on )?(?P<year>\d{4})-(?P<month>\d\d)-(?P<date>\d\d)\b", _date, "on 2026-11-20"),
+    (rf"\b(?:on )?(?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b", _date,
+     "on the 20th of november"),
+    (rf"\b(?:on )?{_MONTH} (?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?\b", _date,
+     "on december 24th"),
+    (r"\b(?:on )?the (?P<date>\d{1,2})(?:st|nd|rd|th)\b", _date, "on the 5th"),
+    (r"\b(?:the )?day before yesterday\b", _days(2), "the day before yesterday"),
+    (rf"\b(?:last|this|yesterday|over|to|(?:during|in|over) the|{_NAMED_DAY}) ?{_PART}\b", _part,
+     "last night"),
+    (rf"\b(?:about )?{_COUNT}{_UNIT} (?:ago|back|earlier)\b", _ago, "a few minutes ago"),
+    (rf"\b(?:(?:in|during|over|within) )?(?:the )?(?:last|past|previous) {_COUNT}{_UNIT}\b", _past,
+     "in the last two hours"),
+    (r"\b(?:this|the current) week\b", lambda _m, now: (_midnight(now, now.weekday()), _LAST),
+     "this week"),
+    (r"\b(?:this|the current) month\b", lambda _m, now: (_midnight(now, now.day - 1), _LAST),
+     "this month"),
     (r"\b(?:this|the current) year\b",
-     lambda _m, now: (_midnight(now, now.timetuple().tm_yday - 1), _LAST)),
-    (r"\b(?:(?:on|over|at|during|the|this|last) )+weekend\b", _weekday),
-    (rf"\b{_NAMED_DAY}\b", _weekday),
-    (r"\byesterday\b", _days(1)),
-    (r"\b(?:earlier |so far )?today\b", _days(0)),
-    (r"\b(?:recently|lately|these days)\b", lambda _m, now: (_midnight(now, 7), _LAST)),
-    (r"\b(?:just now|a moment ago)\b", lambda _m, now: (now - 2 * _ABOUT, _LAST)),
+     lambda _m, now: (_midnight(now, now.timetuple().tm_yday - 1), _LAST), "this year"),
+    (r"\b(?:(?:on|over|at|during|the|this|last) )+weekend\b", _weekday, "over the weekend"),
+    (rf"\b{_NAMED_DAY}\b", _weekday, "on monday"),
+    (r"\byesterday\b", _days(1), "yesterday"),
+    (r"\b(?:earlier |so far )?today\b", _days(0), "today"),
+    (r"\b(?:recently|lately|these days)\b", lambda _m, now: (_midnight(now, 7), _LAST), "lately"),
+    (r"\b(?:just now|a moment ago)\b", lambda _m, now: (now - 2 * _ABOUT, _LAST), "just now"),
 )  # fmt: skip
 _BOUNDS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     (re.compile(
         r"(?:(?:the|its|our|it) )?(?:(?:last|latest|previous) )?(?:re)?(?:boot|start|startup)"
         r"(?:ed)?(?: of (?:the|this) (?:machine|host|server|system|computer|box))?"),
      lambda _match, _now: (_BOOT, _LAST)),
-    *((re.compile(form), meaning) for form, meaning in _INSIDE[1:]),
+    *((re.compile(form), meaning) for form, meaning, _ in SPANS[1:]),
     (re.compile(rf"{_COUNT}{_UNIT}"), _past),
     (_CLOCK, _clock),
 )  # fmt: skip
@@ -272,5 +279,5 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
     (re.compile(
         rf"\b(?<!day )(?P<word>since|after|before|until|till|up to) (?P<bound>{_BOUND})(?!\w)"),
      _bound),
-    *((re.compile(form), meaning) for form, meaning in _INSIDE),
+    *((re.compile(form), meaning) for form, meaning, _ in SPANS),
 )  # fmt: skip
