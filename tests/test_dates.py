@@ -1,12 +1,10 @@
 """Dates of objects beside today: which a question asks for, and what has them."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-from house import House, unit
+from house import House, lived, unit
 
 from opdbus.index.query import constraints, query_parser
 from opdbus.index.query.constraints import ENDS, LASTS
@@ -86,8 +84,9 @@ def test_a_document_is_looked_through_quickly() -> None:
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_what_has_the_date_comes_first(
-    *, is_read: bool, live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+@lived(engine=False)
+async def test_what_has_the_date_comes_first(
+    made: House, *, is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Raise what expired, or soon will, before what says so; no date of another year or sort."""
     monkeypatch.setattr(query_parser, "now", lambda: TODAY)
@@ -96,20 +95,17 @@ def test_what_has_the_date_comes_first(
         (hit,) = await made.finder.search(question, Page(1), "lexical")
         return hit.object_id.name
 
-    async def work(made: House) -> None:
-        texts = {
-            "old": "2026-11-22T23:59:59Z",
-            "soon": "2026-12-05",
-            "late": "2031-01-01",
-            "odd": "2026-99-99",
-        }
-        others = [unit(f"u{n}", "nothing") for n in range(40)]
-        ends = [unit(name, "a certificate", not_after=each) for name, each in texts.items()]
-        await made.declare(*others, *ends)
-        if is_read:
-            await asyncio.wait_for(made.memory.fields.catch_up(), 30)
-        assert await first(made, "which certificate has expired") == "old"
-        assert await first(made, "which certificate expires soon") == "soon"
-        assert await first(made, "which certificate lapses within ten years") in {"soon", "late"}
-
-    live(work, engine=False)
+    texts = {
+        "old": "2026-11-22T23:59:59Z",
+        "soon": "2026-12-05",
+        "late": "2031-01-01",
+        "odd": "2026-99-99",
+    }
+    others = [unit(f"u{n}", "nothing") for n in range(40)]
+    ends = [unit(name, "a certificate", not_after=each) for name, each in texts.items()]
+    await made.declare(*others, *ends)
+    if is_read:
+        await asyncio.wait_for(made.memory.fields.catch_up(), 30)
+    assert await first(made, "which certificate has expired") == "old"
+    assert await first(made, "which certificate expires soon") == "soon"
+    assert await first(made, "which certificate lapses within ten years") in {"soon", "late"}

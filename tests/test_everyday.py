@@ -1,10 +1,7 @@
 """Everyday phrases: which a question has, and what they find."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from house import House, unit
+from house import House, lived, unit
 
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hit_features import shares
@@ -53,20 +50,18 @@ def test_long_questions_are_not_read_to_their_end() -> None:
     assert not find_synonyms(f"{'x ' * 10_000}phone calls")
 
 
-def test_hosts_words_are_found_after_those_of_the_question(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_hosts_words_are_found_after_those_of_the_question(made: House) -> None:
     """Find what has another word, behind what has the one asked for, and raise nothing else."""
 
     async def names(finder: Finder, question: str) -> list[str]:
         return [hit.object_id.name for hit in await finder.search(question, Page(2), "lexical")]
 
-    async def work(made: House) -> None:
-        others = [unit(f"u{n}", "nothing of that sort") for n in range(40)]
-        await made.declare(*others, unit("z", "the asterisk server"))
-        assert await names(made.finder, "telephone") == ["z"]
-        await made.declare(*others, unit("z", "the asterisk server"), unit("y", "a telephone"))
-        assert await names(made.finder, "telephone") == ["y", "z"]
-
-    live(work, engine=False)
+    others = [unit(f"u{n}", "nothing of that sort") for n in range(40)]
+    await made.declare(*others, unit("z", "the asterisk server"))
+    assert await names(made.finder, "telephone") == ["z"]
+    await made.declare(*others, unit("z", "the asterisk server"), unit("y", "a telephone"))
+    assert await names(made.finder, "telephone") == ["y", "z"]
 
 
 def test_a_text_is_said_in_other_words_too() -> None:

@@ -127,33 +127,30 @@ async def test_a_corrected_question_is_asked_as_it_is_meant(made: House, mode: s
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
-def test_a_condition_only_leaves_out(mode: str, live: Callable[..., Any]) -> None:
+@lived()
+async def test_a_condition_only_leaves_out(made: House, mode: str) -> None:
     """Give what meets a condition, with the scores that its entries have without one."""
 
     def scored(hits: Sequence[Hit]) -> dict[str, Any]:
         rows = {hit.object_id.name: hit.score for hit in hits}
         return {name: (s.vector, s.lexical, s.values, s.kinds) for name, s in rows.items()}
 
-    async def work(made: House) -> None:
-        failed = unit("disk7", "the disk of the user", active_state="failed", size=20)
-        await made.declare(*units(60), failed)
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        for question in ("network mail 7", "u7", "failed units of the user", "size below 30"):
-            every = await made.finder.search(question, Page(100), mode)
-            for condition in (Condition("name", op, value) for op, value in ASKED):
-                page = Page(100, where=(condition,))
-                found = await made.finder.search(question, page, mode)
-                met = [hit for hit in every if condition.is_met_by([hit.object_id.name])]
-                expected = scored(met).items()
-                assert scored(found) == {k: pytest.approx(v, abs=1e-5) for k, v in expected}
-
-    live(work)
+    failed = unit("disk7", "the disk of the user", active_state="failed", size=20)
+    await made.declare(*units(60), failed)
+    while made.vectors.waiting():
+        await made.event(Vectorized)
+    for question in ("network mail 7", "u7", "failed units of the user", "size below 30"):
+        every = await made.finder.search(question, Page(100), mode)
+        for condition in (Condition("name", op, value) for op, value in ASKED):
+            page = Page(100, where=(condition,))
+            found = await made.finder.search(question, page, mode)
+            met = [hit for hit in every if condition.is_met_by([hit.object_id.name])]
+            expected = scored(met).items()
+            assert scored(found) == {k: pytest.approx(v, abs=1e-5) for k, v in expected}
 
 
-def test_what_takes_the_place_of_what_met_a_condition_is_not_found(
-    live: Callable[..., Any],
-) -> None:
+@lived()
+async def test_what_takes_the_place_of_what_met_a_condition_is_not_found(made: House) -> None:
     """Give nothing that does not meet a condition, also where objects change during a search."""
 
     class Changing(ObjectVectors):
@@ -163,15 +160,12 @@ def test_what_takes_the_place_of_what_met_a_condition_is_not_found(
 
     after = [unit("other", "the mail"), *units(4)]
 
-    async def work(made: House) -> None:
-        await made.declare(unit("wanted", "the mail"), *units(4))
-        page = Page(9, where=(Condition("name", "=", "wanted"),))
-        assert len(await made.finder.search("the mail", page)) == 1
-        finder = Finder(Changing(made.memory, made.serving))
-        assert await finder.search("the mail", page) == []
-        assert made.memory.catalogue.view.end == len(after), "it has another place"
-
-    live(work)
+    await made.declare(unit("wanted", "the mail"), *units(4))
+    page = Page(9, where=(Condition("name", "=", "wanted"),))
+    assert len(await made.finder.search("the mail", page)) == 1
+    finder = Finder(Changing(made.memory, made.serving))
+    assert await finder.search("the mail", page) == []
+    assert made.memory.catalogue.view.end == len(after), "it has another place"
 
 
 @lived()
