@@ -284,7 +284,11 @@ def _totals(
     if boosts.values is not None:
         total = total + VALUE_WEIGHT * boosts.values[:entries]
     # a boost does not make a match of an entry without one, and a penalty does not unmake it
-    return np.where(total > 0, np.maximum(total + boosts.kinds[:entries], _LEAST), total)
+    # `where` takes five times as long
+    boosted: NDArray[np.float32] = np.maximum(total + boosts.kinds[:entries], _LEAST)
+    boosted *= total > 0
+    boosted += np.minimum(total, 0)
+    return boosted
 
 
 def _highest(
