@@ -203,7 +203,7 @@ def read_matches(
     denied = vocabulary.negated_words(question)
     terms: Sequence[str] = [term for term in query_terms.terms(question) if term not in denied]
     if not terms:
-        return LexicalMatches(question, 0, np.zeros(len(view.entries), np.float32))
+        return LexicalMatches(question, 0, np.zeros(view.end, np.float32))
     terms = _without_state(question, terms, view)
     if question_patterns.is_statement(question):
         # the state in `the web server is down` would find what shuts the host down
@@ -276,7 +276,7 @@ def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequ
     said = vocabulary.values_in(terms[0])
     if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
         return terms
-    having = np.count_nonzero(entries_having(next(iter(said)), view.traits[: len(view.entries)]))
+    having = np.count_nonzero(entries_having(next(iter(said)), view.traits[: view.end]))
     return terms[1:] if having > _USUAL_STATE * len(view.places) else terms
 
 
