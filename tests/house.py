@@ -1,18 +1,21 @@
 """A memory whose events are kept, and the loop that vectorizes it, with the tiny model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Any
 
 from running import PATIENCE_SECONDS
 
-from opdbus.config import Config
+from opdbus.config import Config, load
 from opdbus.engine.opening import open_level
 from opdbus.engine.runtimes import open_session
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, Page
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -122,6 +125,47 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def with_first(
+    fixture: str, begin: Callable[[Any, Callable[[Any], Awaitable[None]]], Any]
+) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run an async test with what `begin` makes of a fixture as its first parameter."""
+
+    def decorated(test: Callable[..., Awaitable[None]]) -> Any:
+        @wraps(test)
+        def run(**given: Any) -> None:
+            begin(given.pop(fixture), lambda made: test(made, **given))
+
+        own = [*signature(test).parameters.values()][1:]
+        first = Parameter(fixture, Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = Signature([first, *own])  # type: ignore[attr-defined]
+        return run
+
+    return decorated
+
+
+def lived(**how: Any) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run a test with a house as its first parameter, as the fixture `live` does."""
+    return with_first("live", lambda live, work: live(work, **how))
+
+
+def search_words(
+    folder: Path, objects: Sequence[StateObject], question: str, *pages: Page
+) -> list[Hit]:
+    """Search by words among some objects, without a model; return the hits of all pages."""
+
+    async def searching() -> list[Hit]:
+        async with StateStore(folder / "memory.db") as memory:
+            for source in {item.identity.source for item in objects}:
+                mine = [item for item in objects if item.identity.source == source]
+                identities = IdentityHashSet({item.identity for item in mine})
+                await memory.replace(source, identities, mine)
+            finder = Finder(ObjectVectors(memory, Serving(load({}))))
+            every = [await finder.search(question, one, "lexical") for one in pages or (Page(10),)]
+            return [hit for hits in every for hit in hits]
+
+    return asyncio.run(searching())
 
 
 def unit(name: str, description: str, source: str = FILE, **more: Any) -> StateObject:

@@ -332,7 +332,7 @@ async def measure(
         )
         object_ids |= await connections.earlier(memory, unit)
         failed = (
-            await history_reader.first(
+            await history_reader.first_rows(
                 memory, Filter(where=conditions.parse("active_state=failed"), object_ids=[unit]), 1
             )
         )[0]
@@ -343,7 +343,7 @@ async def measure(
             is_oldest_first=True,
             has_first=False,
         )
-        rows = await history_reader.first(memory, window, 1000)
+        rows = await history_reader.first_rows(memory, window, 1000)
         named = ["/".join(row.identity[1:]) for row in rows]
         best = ["/".join(each.row.identity[1:]) for each in found]
         return {

@@ -3,11 +3,11 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from house import search_words
 from running import PATIENCE_SECONDS
 
 from opdbus.config import load
@@ -83,18 +83,18 @@ def found(score: float, *, cosine: float = 0.5) -> Score:
     return Score(score, cosine, 0.5, stage="medium", background=CosineBaseline(0.1, 0.1))
 
 
+UNITS = [
+    StateObject(Identity(FILE, "systemd", "unit", name), {"description": text})
+    for name, text in HOST.items()
+]
+
+
 def asked(folder: Path, work: Callable[[StateStore], Awaitable[T]]) -> T:
     """Return what work on a host of some units gives."""
 
     async def main() -> T:
         async with StateStore(folder / "db") as memory:
-            objects = [
-                StateObject(Identity(FILE, "systemd", "unit", name), {"description": said})
-                for name, said in HOST.items()
-            ]
-            await memory.replace(
-                FILE, IdentityHashSet({each.identity for each in objects}), objects
-            )
+            await memory.replace(FILE, IdentityHashSet({each.identity for each in UNITS}), UNITS)
             return await work(memory)
 
     return asyncio.run(main())
@@ -113,18 +113,12 @@ async def indexed(vectors: ObjectVectors) -> None:
 def _constant(curve: Curve, chance: float) -> Curve:
     """Return a curve by which a hit without any features is right so often."""
     odds = math.log(chance / (1 - chance))
-    return replace(curve, right=(odds, *[0.0] * len(_NOTHING)))
+    return curve._replace(right=(odds, *[0.0] * len(_NOTHING)))
 
 
 def search(folder: Path, question: str) -> list[Hit]:
     """Search by words, and have the hits explained."""
-    page = Page(10, is_explained=True)
-    return asked(
-        folder,
-        lambda memory: Finder(ObjectVectors(memory, Serving(load({})))).search(
-            question, page, "lexical"
-        ),
-    )
+    return search_words(folder, UNITS, question, Page(10, is_explained=True))
 
 
 def test_every_level_and_mode_has_a_curve() -> None:
@@ -172,7 +166,7 @@ def test_an_answer_is_as_weak_as_its_best_hit() -> None:
 @pytest.mark.parametrize("key", curves())
 def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None:
     """Demand a likelier hit, the fewer objects a host has, at every level."""
-    curve = replace(curves()[key], there=(30.0, *[0.0] * len(_NOTHING)))
+    curve = curves()[key]._replace(there=(30.0, *[0.0] * len(_NOTHING)))
     unlikely, enough, likely = (_constant(curve, chance) for chance in (0.01, 0.1, 0.3))
     assert [unlikely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, True, True]
     assert [enough.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, True]
@@ -237,18 +231,14 @@ def test_what_is_like_nothing_stays_as_it_is(tmp_path: Path) -> None:
 def test_words_of_a_language_are_no_mistakes(tmp_path: Path) -> None:
     """Correct only what is wrong, but join and part any words that no object has."""
 
-    async def work(memory: StateStore) -> list[Hit]:
-        def read(store: Store) -> list[spelling.Correction]:
-            missing = spelling.unknown_words(store, "fire wall of shot")
-            assert missing == ["fire", "wall", "shot"]
-            return spelling.corrections(store, "fire wall of shot", missing, [])
+    def correct(store: Store) -> list[spelling.Correction]:
+        missing = spelling.unknown_words(store, "fire wall of shot")
+        assert missing == ["fire", "wall", "shot"]
+        return spelling.corrections(store, "fire wall of shot", missing, [])
 
-        found = await memory.archive.read(read)
-        assert found == [spelling.Correction("fire wall", "firewall")]
-        assert spelling.corrected("Fire-wall of shot", found) == "firewall of shot"
-        return []
-
-    asked(tmp_path, work)
+    found = asked(tmp_path, lambda memory: memory.archive.read(correct))
+    assert found == [spelling.Correction("fire wall", "firewall")]
+    assert spelling.apply_corrections("Fire-wall of shot", found) == "firewall of shot"
 
 
 @pytest.mark.parametrize(
@@ -264,18 +254,11 @@ def test_what_no_object_has_counts_where_there_are_many(
     tmp_path: Path, objects: int, question: str, words: float, names: float
 ) -> None:
     """Count words that none of many objects has, and names of programs among them."""
-
-    async def main() -> Score:
-        async with StateStore(tmp_path / "db") as memory:
-            items = [
-                StateObject(Identity(FILE, "systemd", "unit", f"{n}.service"), PAPER)
-                for n in range(objects)
-            ]
-            await memory.replace(FILE, IdentityHashSet({item.identity for item in items}), items)
-            finder = Finder(ObjectVectors(memory, Serving(load({}))))
-            return (await finder.search(question, Page(1), "lexical"))[0].score
-
-    found = asyncio.run(main()).missing
+    items = [
+        StateObject(Identity(FILE, "systemd", "unit", f"{n}.service"), PAPER)
+        for n in range(objects)
+    ]
+    found = search_words(tmp_path, items, question, Page(1))[0].score.missing
     assert (found.words, found.names) == pytest.approx((words, names))
 
 

@@ -26,7 +26,7 @@ from sessions import Wrapped
 from opdbus.config import Config
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
-from opdbus.index.ranking.scores import SAID_WEIGHT
+from opdbus.index.ranking.scores import OVERLAP_WEIGHT
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, Page
 from opdbus.index.state_store.events import Vectorized
@@ -252,7 +252,7 @@ def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
 
 def unsaid(hit: Hit) -> float:
     """Return what ranked a hit before its own words did: of equal ones any may be among these."""
-    return hit.score.total - SAID_WEIGHT * hit.score.said
+    return hit.score.total - OVERLAP_WEIGHT * hit.score.overlap
 
 
 def test_two_stages_score_as_one_does(live: Callable[..., Any]) -> None:

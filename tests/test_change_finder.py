@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from house import with_first
 
 from opdbus.config import Config
 from opdbus.errors import CallerError, NotKept
@@ -85,6 +86,11 @@ def run(settings: Config, work: Callable[[Day], Awaitable[None]], *, level: str 
     asyncio.run(both())
 
 
+def on_a_day(*, level: str = "none") -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run a test with a day as its first parameter."""
+    return with_first("settings", lambda settings, work: run(settings, work, level=level))
+
+
 async def morning(day: Day) -> None:
     """Let a service be reconfigured, restarted and fail, and other things happen besides."""
     web = {"description": "Web server of the shop", "package": "shopd"}
@@ -102,33 +108,27 @@ def names(found: Sequence[RankedChange]) -> list[str]:
     return [each.row.identity.name for each in found]
 
 
-def test_words_find_changes_without_a_model(settings: Config) -> None:
+@on_a_day()
+async def test_words_find_changes_without_a_model(day: Day) -> None:
     """Answer by words and by what happened where there is no engine."""
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        found = await day.finder.about("which services crashed?", Filter(), 3)
-        assert names(found)[0] == "shop.service"
-        assert found[0].row.what == "changed"
-        assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
-        upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
-        assert [each.row.seq for each in upgraded] == [5]
-
-    run(settings, work)
+    await morning(day)
+    found = await day.finder.about("which services crashed?", Filter(), 3)
+    assert names(found)[0] == "shop.service"
+    assert found[0].row.what == "changed"
+    assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
+    upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
+    assert [each.row.seq for each in upgraded] == [5]
 
 
-def test_a_filter_is_met_by_all_that_is_found(settings: Config) -> None:
+@on_a_day()
+async def test_a_filter_is_met_by_all_that_is_found(day: Day) -> None:
     """Count and rank only the rows that a filter means."""
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
-        assert {each.row.identity.kind for each in of_units} == {"unit"}
-        assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
-        early = await day.finder.about("mail stopped", Filter(below=4), 9)
-        assert max(each.row.seq for each in early) == 3
-
-    run(settings, work)
+    await morning(day)
+    of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
+    assert {each.row.identity.kind for each in of_units} == {"unit"}
+    assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
+    early = await day.finder.about("mail stopped", Filter(below=4), 9)
+    assert max(each.row.seq for each in early) == 3
 
 
 @pytest.mark.parametrize(
@@ -142,22 +142,19 @@ def test_a_filter_is_met_by_all_that_is_found(settings: Config) -> None:
         ("alice", {"alice"}),
     ],
 )
-def test_a_sort_that_is_named_is_found(settings: Config, asked: str, first: set[str]) -> None:
+@on_a_day()
+async def test_a_sort_that_is_named_is_found(day: Day, asked: str, first: set[str]) -> None:
     """Find settings of the kernel by their names, and declarations only where they are meant."""
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        await day.see("sysctl", "vm.panic", value="1")
-        await day.see("sysctl", "vm.swappiness", value="60")
-        await day.see("sysctl", "vm.swappiness", value="10")
-        await day.see("account", "carol", uid=1001)
-        await day.see("account", "alice", STATE_FILE, uid=1000)
-        await day.see("file", "/etc/hosts", size=5)
-        found = names(await day.finder.about(asked, Filter(), 9))
-        assert set(found[: len(first)]) == first
-        assert ("alice" in found) == ("alice" in first)
-
-    run(settings, work)
+    await morning(day)
+    await day.see("sysctl", "vm.panic", value="1")
+    await day.see("sysctl", "vm.swappiness", value="60")
+    await day.see("sysctl", "vm.swappiness", value="10")
+    await day.see("account", "carol", uid=1001)
+    await day.see("account", "alice", STATE_FILE, uid=1000)
+    await day.see("file", "/etc/hosts", size=5)
+    found = names(await day.finder.about(asked, Filter(), 9))
+    assert set(found[: len(first)]) == first
+    assert ("alice" in found) == ("alice" in first)
 
 
 def test_what_is_not_about_a_question_is_left_out() -> None:
@@ -174,35 +171,29 @@ def test_what_is_not_about_a_question_is_left_out() -> None:
     assert about("name resolution", near._replace(background=None), found) == {1, 2, 3}
 
 
-def test_what_happens_again_and_again_is_one_answer(settings: Config) -> None:
+@on_a_day()
+async def test_what_happens_again_and_again_is_one_answer(day: Day) -> None:
     """Return the newest row of each sentence, with how many there are."""
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        await day.repeat("mail.service", "job:7 restart", 100)
-        found = await day.finder.about("what was restarted?", Filter(), 3)
-        assert (found[0].row.identity.name, found[0].count) == ("mail.service", 100)
-        assert found[0].row.seq == 107
-        assert len({each.row.sentence for each in found}) == len(found)
-
-    run(settings, work)
+    await morning(day)
+    await day.repeat("mail.service", "job:7 restart", 100)
+    found = await day.finder.about("what was restarted?", Filter(), 3)
+    assert (found[0].row.identity.name, found[0].count) == ("mail.service", 100)
+    assert found[0].row.seq == 107
+    assert len({each.row.sentence for each in found}) == len(found)
 
 
 @pytest.mark.parametrize("asked", ["the shop failed", "what happened before the web shop failed?"])
-def test_what_came_before_an_event(settings: Config, asked: str) -> None:
+@on_a_day()
+async def test_what_came_before_an_event(day: Day, asked: str) -> None:
     """Begin with what has to do with it: an upgrade of its package, not the file edited later."""
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        find = day.finder.about if "before" in asked else day.finder.before
-        found = await find(asked, Filter(), 9)
-        assert [(each.row.identity.name, each.row.what) for each in found][:2] == [
-            ("shopd", "changed"),
-            ("shopd", "appeared"),
-        ]
-        assert all(each.row.seq < 7 for each in found)
-
-    run(settings, work)
+    await morning(day)
+    find = day.finder.about if "before" in asked else day.finder.before
+    found = await find(asked, Filter(), 9)
+    assert [(each.row.identity.name, each.row.what) for each in found][:2] == [
+        ("shopd", "changed"),
+        ("shopd", "appeared"),
+    ]
+    assert all(each.row.seq < 7 for each in found)
 
 
 @pytest.mark.parametrize(
@@ -220,135 +211,114 @@ def test_what_came_before_an_event(settings: Config, asked: str) -> None:
         ("purple elephant crashed", "there is no object named purple elephant"),
     ],
 )
-def test_what_never_happened_is_said_to_be_so(settings: Config, event: str, said: str) -> None:
+@on_a_day()
+async def test_what_never_happened_is_said_to_be_so(day: Day, event: str, said: str) -> None:
     """Name the object that an event is of, and lead to no other one to which it happened."""
-
-    async def work(day: Day) -> None:
-        await day.see("lamp", "lamp", FIRST, colour="red")
-        await morning(day)
-        await day.see("unit", "mailer.service", active_state="active")
-        await day.see("unit", "mail.service", active_state="active", description="Mail transport")
-        await day.see("account", "mail", uid=8)
-        await day.see("unit", "db.service", active_state="failed")
-        await day.repeat("db.service", "job:7 restart", 1)
-        await day.see("file", "/etc/mail")
-        with pytest.raises(CallerError, match=said):
-            await day.finder.before(event, Filter(), 9)
-
-    run(settings, work)
+    await day.see("lamp", "lamp", FIRST, colour="red")
+    await morning(day)
+    await day.see("unit", "mailer.service", active_state="active")
+    await day.see("unit", "mail.service", active_state="active", description="Mail transport")
+    await day.see("account", "mail", uid=8)
+    await day.see("unit", "db.service", active_state="failed")
+    await day.repeat("db.service", "job:7 restart", 1)
+    await day.see("file", "/etc/mail")
+    with pytest.raises(CallerError, match=said):
+        await day.finder.before(event, Filter(), 9)
 
 
-def test_an_event_in_other_words_is_of_what_has_them(settings: Config) -> None:
+@on_a_day()
+async def test_an_event_in_other_words_is_of_what_has_them(day: Day) -> None:
     """Find the event by what an object is described as, and none of an object without the words."""
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        await day.see("account", "web", uid=33)
-        await day.see("unit", "db.service", active_state="failed", description="Ledger")
-        found = await day.finder.before("the web server failed", Filter(), 9)
-        assert {each.event for each in found} == {7}
-        assert await day.finder.before("the mail transport failed", Filter(), 9) == []
-
-    run(settings, work)
+    await morning(day)
+    await day.see("account", "web", uid=33)
+    await day.see("unit", "db.service", active_state="failed", description="Ledger")
+    found = await day.finder.before("the web server failed", Filter(), 9)
+    assert {each.event for each in found} == {7}
+    assert await day.finder.before("the mail transport failed", Filter(), 9) == []
 
 
-def test_the_host_comes_before_what_is_declared(settings: Config) -> None:
+@on_a_day()
+async def test_the_host_comes_before_what_is_declared(day: Day) -> None:
     """Rank what the state file says below the host's own, which it neither led to nor followed."""
-
-    async def work(day: Day) -> None:
-        await day.see("account", "alice", home="/home/a", description="alice")
-        await day.see("account", "alice", home="/srv/a", description="alice")
-        await day.see("account", "alice", STATE_FILE, home="/home/a")
-        found = await day.finder.about("home of alice", Filter(), 9)
-        assert [each.row.seq for each in found] == [2, 1, 3]
-        await day.see("mount", "/srv", used_percent=2)
-        await day.see("account", "alice", description="locked alice", can_log_in=False)
-        led = await day.finder.before("alice locked", Filter(), 9)
-        assert led[-1].row.seq == 3
-        (first, *_) = await day.finder.nearest("alice added", Filter(), 1)
-        assert [row.seq for row in first.rows] == [2, 5]
-        declared = await day.finder.about("what was declared of alice?", Filter(), 1)
-        assert [each.row.seq for each in declared] == [3]
-
-    run(settings, work)
+    await day.see("account", "alice", home="/home/a", description="alice")
+    await day.see("account", "alice", home="/srv/a", description="alice")
+    await day.see("account", "alice", STATE_FILE, home="/home/a")
+    found = await day.finder.about("home of alice", Filter(), 9)
+    assert [each.row.seq for each in found] == [2, 1, 3]
+    await day.see("mount", "/srv", used_percent=2)
+    await day.see("account", "alice", description="locked alice", can_log_in=False)
+    led = await day.finder.before("alice locked", Filter(), 9)
+    assert led[-1].row.seq == 3
+    (first, *_) = await day.finder.nearest("alice added", Filter(), 1)
+    assert [row.seq for row in first.rows] == [2, 5]
+    declared = await day.finder.about("what was declared of alice?", Filter(), 1)
+    assert [each.row.seq for each in declared] == [3]
 
 
-def test_a_sort_comes_first_where_only_what_happened_is_asked(settings: Config) -> None:
+@on_a_day()
+async def test_a_sort_comes_first_where_only_what_happened_is_asked(day: Day) -> None:
     """Give the file that was deleted before other things that are gone, whose words are closer."""
-
-    async def work(day: Day) -> None:
-        for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
-            await day.see(kind, name, description="Which files were deleted")
-        for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
-            await day.see(kind, name)
-        found = names(await day.finder.about("which files were deleted?", Filter(), 3))
-        assert found[0] == "/etc/issue"
-
-    run(settings, work)
+    for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
+        await day.see(kind, name, description="Which files were deleted")
+    for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
+        await day.see(kind, name)
+    found = names(await day.finder.about("which files were deleted?", Filter(), 3))
+    assert found[0] == "/etc/issue"
 
 
-def test_it_has_happened_before(settings: Config) -> None:
+@on_a_day()
+async def test_it_has_happened_before(day: Day) -> None:
     """Find the earlier changes like one, not itself, with what followed of it within minutes."""
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        web = {"description": "Web server of the shop", "package": "shopd"}
-        await day.see("unit", "shop.service", active_state="active", **web)
-        await day.see("unit", "shop.service", active_state="failed", **web)
-        rows = await day.memory.archive.read(lambda store: store.history.numbered([9]))
-        found = await day.finder.nearest(rows[0], Filter(), 1)
-        assert [each.found.row.seq for each in found] == [7]
-        assert [row.seq for row in found[0].rows] == [8, 9]
-        said = await day.finder.nearest("mail", Filter(), 2)
-        assert {each.found.row.identity.name for each in said} == {"mail.service"}
-
-    run(settings, work)
+    await morning(day)
+    web = {"description": "Web server of the shop", "package": "shopd"}
+    await day.see("unit", "shop.service", active_state="active", **web)
+    await day.see("unit", "shop.service", active_state="failed", **web)
+    rows = await day.memory.archive.read(lambda store: store.history.numbered([9]))
+    found = await day.finder.nearest(rows[0], Filter(), 1)
+    assert [each.found.row.seq for each in found] == [7]
+    assert [row.seq for row in found[0].rows] == [8, 9]
+    said = await day.finder.nearest("mail", Filter(), 2)
+    assert {each.found.row.identity.name for each in said} == {"mail.service"}
 
 
-def test_what_people_call_themselves_connects_nothing(settings: Config) -> None:
+@on_a_day()
+async def test_what_people_call_themselves_connects_nothing(day: Day) -> None:
     """An account has to do with its groups, and not with what has a word of its full name."""
-
-    async def work(day: Day) -> None:
-        await day.see("account", "bob", full_name="N16 Baker", description="N16 Baker", uid=1001)
-        await day.see("mount", "/mnt/n16", fstype="tmpfs")
-        await day.see("group", "audio", members=["alice", "bob"])
-        (found,) = await day.finder.nearest("account added", Filter(), 1)
-        assert [row.identity.name for row in found.rows] == ["audio"]
-        account = ObjectId("users", "account", "bob")
-        around = await connections.around(day.memory, account)
-        assert around.object_ids == {account, ObjectId("users", "group", "audio")}
-
-    run(settings, work)
+    await day.see("account", "bob", full_name="N16 Baker", description="N16 Baker", uid=1001)
+    await day.see("mount", "/mnt/n16", fstype="tmpfs")
+    await day.see("group", "audio", members=["alice", "bob"])
+    (found,) = await day.finder.nearest("account added", Filter(), 1)
+    assert [row.identity.name for row in found.rows] == ["audio"]
+    account = ObjectId("users", "account", "bob")
+    around = await connections.around(day.memory, account)
+    assert around.object_ids == {account, ObjectId("users", "group", "audio")}
 
 
-def test_sentences_get_vectors_after_the_objects(settings: Config, tiny_graphs: Path) -> None:
+@on_a_day(level="medium")
+async def test_sentences_get_vectors_after_the_objects(day: Day, tiny_graphs: Path) -> None:
     """Embed each sentence once, the newest first, and no more than the hour allows."""
     del tiny_graphs
-
-    async def work(day: Day) -> None:
-        await morning(day)
-        memory, serving = day.memory, day.vectors.serving
-        engine = (await day.vectors.index(*await numerics(serving))).engine
-        ours = SentenceVectors(day.vectors, an_hour=3, clock=lambda: 0.0)
-        async with asyncio.timeout(60):
-            indexing = asyncio.create_task(Indexer(day.vectors).run())
-            while await waiting(memory, engine):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
-                await asyncio.sleep(0.01)
-            indexing.cancel()
-        vectors = await memory.archive.read(lambda store: store.sentences.block(engine, 32, 0, 99))
-        assert len(vectors.ids) == 7
-        await memory.archive.write(forget)
-        memory.unembedded.set()
-        working = asyncio.create_task(ours.run())
-        async with asyncio.timeout(60):
-            while len(await waiting(memory, engine)) > 4:  # noqa: ASYNC110 -- nothing says when a sentence has its vector
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        working.cancel()
-        left = await waiting(memory, engine)
-        assert [number for number, _ in left] == [4, 3, 2, 1]
-
-    run(settings, work, level="medium")
+    await morning(day)
+    memory, serving = day.memory, day.vectors.serving
+    engine = (await day.vectors.index(*await numerics(serving))).engine
+    ours = SentenceVectors(day.vectors, an_hour=3, clock=lambda: 0.0)
+    async with asyncio.timeout(60):
+        indexing = asyncio.create_task(Indexer(day.vectors).run())
+        while await waiting(memory, engine):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+            await asyncio.sleep(0.01)
+        indexing.cancel()
+    vectors = await memory.archive.read(lambda store: store.sentences.block(engine, 32, 0, 99))
+    assert len(vectors.ids) == 7
+    await memory.archive.write(forget)
+    memory.unembedded.set()
+    working = asyncio.create_task(ours.run())
+    async with asyncio.timeout(60):
+        while len(await waiting(memory, engine)) > 4:  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    working.cancel()
+    left = await waiting(memory, engine)
+    assert [number for number, _ in left] == [4, 3, 2, 1]
 
 
 async def numerics(serving: Serving) -> tuple[str, int]:
@@ -383,28 +353,23 @@ def forget(store: Any) -> None:
         for words in several.split()
     ],
 )
-def test_what_happened_is_found_by_any_of_its_words(
-    settings: Config, words: str, name: str
-) -> None:
+@on_a_day()
+async def test_what_happened_is_found_by_any_of_its_words(day: Day, words: str, name: str) -> None:
     """Find a change first by each synonym of what happened, and by nothing else in the question."""
-
-    async def work(day: Day) -> None:
-        telnet = {"description": "remote login server", "version": "0.17"}
-        await day.see("package", "telnetd", status="installed", **telnet)
-        await day.see("unit", "cron.service", active_state="active", description="jobs")
-        await day.see("mount", "/srv", fstype="ext4")
-        await day.see("file", "/etc/issue", sha256="a", size=1)
-        await day.see("file", "/etc/issue", sha256="b", size=2)
-        await day.see("mount", "/srv")
-        await day.see("unit", "cron.service", active_state="inactive", description="jobs")
-        await day.see("package", "telnetd", status="config-files", removed=True, **telnet)
-        await day.see("package", "nmap", status="installed", description="network mapper")
-        found = await day.finder.about(f"what was {words}?", Filter(), 3)
-        assert name in names(found)
-        of_package = await day.finder.about(f"which packages were {words}?", Filter(), 1)
-        assert name.startswith(("/", "cron")) or names(of_package) == [name]
-
-    run(settings, work)
+    telnet = {"description": "remote login server", "version": "0.17"}
+    await day.see("package", "telnetd", status="installed", **telnet)
+    await day.see("unit", "cron.service", active_state="active", description="jobs")
+    await day.see("mount", "/srv", fstype="ext4")
+    await day.see("file", "/etc/issue", sha256="a", size=1)
+    await day.see("file", "/etc/issue", sha256="b", size=2)
+    await day.see("mount", "/srv")
+    await day.see("unit", "cron.service", active_state="inactive", description="jobs")
+    await day.see("package", "telnetd", status="config-files", removed=True, **telnet)
+    await day.see("package", "nmap", status="installed", description="network mapper")
+    found = await day.finder.about(f"what was {words}?", Filter(), 3)
+    assert name in names(found)
+    of_package = await day.finder.about(f"which packages were {words}?", Filter(), 1)
+    assert name.startswith(("/", "cron")) or names(of_package) == [name]
 
 
 async def needed(unit: str, fields: Mapping[str, Json], files: Collection[str]) -> Mentions:
@@ -420,70 +385,61 @@ async def named(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mention
     return Mentions(paths=paths, ports=frozenset({53}), folders=folders)
 
 
-def test_many_changes_of_one_cause_are_one(settings: Config) -> None:
+@on_a_day()
+async def test_many_changes_of_one_cause_are_one(day: Day) -> None:
     """An upgrade of 200 packages is one answer, but for the package that the event concerns."""
-
-    async def work(day: Day) -> None:
-        web = {"description": "Web server of the shop", "package": "shopd"}
-        await day.see("unit", "shop.service", active_state="active", **web)
-        for number in range(60):
-            name = "shopd" if number == 30 else f"gir{number}"
-            await day.see("package", name, version="1.0", description=f"{name} data")
-        day.hurry()
-        for number in range(60):
-            name = "shopd" if number == 30 else f"gir{number}"
-            await day.see("package", name, "apt:x", version="2.0", description=f"{name} data")
-        await day.see("file", "/etc/motd", description="message of the day")
-        await day.see("unit", "shop.service", active_state="failed", **web)
-        found = await day.finder.before("shop failed", Filter(), 9, within=61_500_000)
-        assert names(found)[0] == "shopd"
-        others = {each.row.identity.name: each.others for each in found}
-        assert others.pop("shopd") == others.pop("/etc/motd") == 0
-        assert list(others.values()) == [58]
-        assert found[0].total == 3
-
-    run(settings, work)
+    web = {"description": "Web server of the shop", "package": "shopd"}
+    await day.see("unit", "shop.service", active_state="active", **web)
+    for number in range(60):
+        name = "shopd" if number == 30 else f"gir{number}"
+        await day.see("package", name, version="1.0", description=f"{name} data")
+    day.hurry()
+    for number in range(60):
+        name = "shopd" if number == 30 else f"gir{number}"
+        await day.see("package", name, "apt:x", version="2.0", description=f"{name} data")
+    await day.see("file", "/etc/motd", description="message of the day")
+    await day.see("unit", "shop.service", active_state="failed", **web)
+    found = await day.finder.before("shop failed", Filter(), 9, within=61_500_000)
+    assert names(found)[0] == "shopd"
+    others = {each.row.identity.name: each.others for each in found}
+    assert others.pop("shopd") == others.pop("/etc/motd") == 0
+    assert list(others.values()) == [58]
+    assert found[0].total == 3
 
 
-def test_what_led_to_the_failure_of_what_is_needed(settings: Config) -> None:
+@on_a_day()
+async def test_what_led_to_the_failure_of_what_is_needed(day: Day) -> None:
     """Of a unit that failed because another one did, both that and its cause are answers."""
-
-    async def work(day: Day) -> None:
-        day.finder = ChangeFinder(day.vectors, needed)
-        for name in ("db.service", "shop.service", "mail.service"):
-            await day.see("unit", name, active_state="active", description=name)
-        for path in ("/etc/mail/main.cf", "/etc/db/db.conf", "/etc/motd"):
-            await day.see("file", path, description="configuration", sha256="1")
-        await day.see("file", "/etc/db/db.conf", description="configuration", sha256="2")
-        await day.see("file", "/etc/mail/main.cf", description="configuration", sha256="2")
-        await day.see("unit", "mail.service", active_state="failed", description="mail.service")
-        await day.see("unit", "db.service", active_state="failed", description="db.service")
-        await day.see("unit", "shop.service", active_state="failed", description="shop.service")
-        found = await day.finder.before("shop.service failed", Filter(), 2)
-        assert names(found) == ["db.service", "/etc/db/db.conf"]
-
-    run(settings, work)
+    day.finder = ChangeFinder(day.vectors, needed)
+    for name in ("db.service", "shop.service", "mail.service"):
+        await day.see("unit", name, active_state="active", description=name)
+    for path in ("/etc/mail/main.cf", "/etc/db/db.conf", "/etc/motd"):
+        await day.see("file", path, description="configuration", sha256="1")
+    await day.see("file", "/etc/db/db.conf", description="configuration", sha256="2")
+    await day.see("file", "/etc/mail/main.cf", description="configuration", sha256="2")
+    await day.see("unit", "mail.service", active_state="failed", description="mail.service")
+    await day.see("unit", "db.service", active_state="failed", description="db.service")
+    await day.see("unit", "shop.service", active_state="failed", description="shop.service")
+    found = await day.finder.before("shop.service failed", Filter(), 2)
+    assert names(found) == ["db.service", "/etc/db/db.conf"]
 
 
 @pytest.mark.parametrize("unit", [{"unit": "named.service"}, {}])
-def test_a_port_that_closes_led_to_nothing(settings: Config, unit: dict[str, str]) -> None:
+@on_a_day()
+async def test_a_port_that_closes_led_to_nothing(day: Day, unit: dict[str, str]) -> None:
     """What is configured comes before the ports of a service that closed as it failed."""
-
-    async def work(day: Day) -> None:
-        day.finder = ChangeFinder(day.vectors, named)
-        ports = [f"{kind} {at}:53" for kind in ("tcp", "udp") for at in ("127.0.0.1", "10.0.0.5")]
-        await day.see("unit", "named.service", active_state="active", description="DNS")
-        await day.see("file", "/etc/bind/zones", description="configuration", sha256="1")
-        for port in ports:
-            await day.see("listener", port, port=53, **unit)
-        await day.see("file", "/etc/bind/zones", description="configuration", sha256="2")
-        for port in ports:
-            await day.see("listener", port)
-        await day.see("unit", "named.service", active_state="failed", description="DNS")
-        found = await day.finder.before("named failed", Filter(), 3)
-        assert names(found)[0] == "/etc/bind/zones"
-
-    run(settings, work)
+    day.finder = ChangeFinder(day.vectors, named)
+    ports = [f"{kind} {at}:53" for kind in ("tcp", "udp") for at in ("127.0.0.1", "10.0.0.5")]
+    await day.see("unit", "named.service", active_state="active", description="DNS")
+    await day.see("file", "/etc/bind/zones", description="configuration", sha256="1")
+    for port in ports:
+        await day.see("listener", port, port=53, **unit)
+    await day.see("file", "/etc/bind/zones", description="configuration", sha256="2")
+    for port in ports:
+        await day.see("listener", port)
+    await day.see("unit", "named.service", active_state="failed", description="DNS")
+    found = await day.finder.before("named failed", Filter(), 3)
+    assert names(found)[0] == "/etc/bind/zones"
 
 
 @pytest.mark.parametrize(
@@ -495,99 +451,84 @@ def test_a_port_that_closes_led_to_nothing(settings: Config, unit: dict[str, str
         ("file", "/etc/bind/other", {"sha256": "1"}, 3, False),
     ],
 )
-def test_what_is_looked_at_now_and_then_may_be_seen_late(
-    settings: Config, kind: str, name: str, fields: dict[str, Any], seconds: int, *, is_first: bool
+@on_a_day()
+async def test_what_is_looked_at_now_and_then_may_be_seen_late(
+    day: Day, kind: str, name: str, fields: dict[str, Any], seconds: int, *, is_first: bool
 ) -> None:
     """A file system that was seen to be full, or a port to be taken, after a failure led to it."""
-
-    async def work(day: Day) -> None:
-        day.finder, day._pause = ChangeFinder(day.vectors, named), 1
-        await day.see("mount", "/srv", used_percent=50)
-        await day.see("unit", "named.service", active_state="active", description="DNS")
-        await day.see("account", "carol", uid=1001)
-        await day.see("unit", "named.service", active_state="failed", description="DNS")
-        day._pause = seconds
-        await day.see(kind, name, **fields)
-        found = await day.finder.before("named failed", Filter(), 3)
-        assert (name == names(found)[0] and found[0].row.seq == 5) == is_first
-
-    run(settings, work)
+    day.finder, day._pause = ChangeFinder(day.vectors, named), 1
+    await day.see("mount", "/srv", used_percent=50)
+    await day.see("unit", "named.service", active_state="active", description="DNS")
+    await day.see("account", "carol", uid=1001)
+    await day.see("unit", "named.service", active_state="failed", description="DNS")
+    day._pause = seconds
+    await day.see(kind, name, **fields)
+    found = await day.finder.before("named failed", Filter(), 3)
+    assert (name == names(found)[0] and found[0].row.seq == 5) == is_first
 
 
-def test_an_outage_begins_with_its_first_failure(settings: Config) -> None:
+@on_a_day()
+async def test_an_outage_begins_with_its_first_failure(day: Day) -> None:
     """What led to an outage came before its first failure, however often it was tried again."""
-
-    async def work(day: Day) -> None:
-        shop = {"description": "Web server of the shop"}
-        await day.see("unit", "shop.service", active_state="failed", **shop)
-        await day.see("unit", "shop.service", active_state="active", **shop)
-        await day.see("file", "/etc/shop/shop.conf", description="configuration", sha256="1")
-        await day.see("unit", "shop.service", active_state="failed", **shop)
-        for number in range(5):
-            await day.see("file", f"/etc/shop/try{number}", description="x", sha256="1")
-            await day.repeat("shop.service", "job:9 start, failed", 1)
-        found = await day.finder.before("shop failed", Filter(), 9)
-        assert {each.event for each in found} == {4}
-        assert {each.row.seq for each in found} == {1, 2, 3}
-
-    run(settings, work)
+    shop = {"description": "Web server of the shop"}
+    await day.see("unit", "shop.service", active_state="failed", **shop)
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("file", "/etc/shop/shop.conf", description="configuration", sha256="1")
+    await day.see("unit", "shop.service", active_state="failed", **shop)
+    for number in range(5):
+        await day.see("file", f"/etc/shop/try{number}", description="x", sha256="1")
+        await day.repeat("shop.service", "job:9 start, failed", 1)
+    found = await day.finder.before("shop failed", Filter(), 9)
+    assert {each.event for each in found} == {4}
+    assert {each.row.seq for each in found} == {1, 2, 3}
 
 
-def test_what_a_unit_has_run_with_led_less_to_its_failure(settings: Config) -> None:
+@on_a_day()
+async def test_what_a_unit_has_run_with_led_less_to_its_failure(day: Day) -> None:
     """A change after which a unit started well comes below one that came after that start."""
-
-    async def work(day: Day) -> None:
-        shop = {"description": "Web server of the shop"}
-        port = "tcp 0.0.0.0:80"
-        await day.see("unit", "shop.service", active_state="active", **shop)
-        await day.see("listener", port, unit="shop.service", port=80)
-        await day.see("file", "/etc/default/shop", description="settings of shop", sha256="1")
-        await day.see("unit", "shop.service", active_state="inactive", **shop)
-        await day.see("unit", "shop.service", active_state="active", **shop)
-        await day.see("unit", "shop.service", active_state="inactive", **shop)
-        # somebody else has the port before it was seen to be closed
-        await day.see("listener", port, unit="session-3.scope", port=80)
-        await day.see("unit", "shop.service", active_state="failed", **shop)
-        found = await day.finder.before("shop failed", Filter(), 9)
-        assert names(found)[0] == port
-        assert found[0].row.seq == 7
-        assert names(found).index("/etc/default/shop") <= 2
-
-    run(settings, work)
+    shop = {"description": "Web server of the shop"}
+    port = "tcp 0.0.0.0:80"
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("listener", port, unit="shop.service", port=80)
+    await day.see("file", "/etc/default/shop", description="settings of shop", sha256="1")
+    await day.see("unit", "shop.service", active_state="inactive", **shop)
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("unit", "shop.service", active_state="inactive", **shop)
+    # somebody else has the port before it was seen to be closed
+    await day.see("listener", port, unit="session-3.scope", port=80)
+    await day.see("unit", "shop.service", active_state="failed", **shop)
+    found = await day.finder.before("shop failed", Filter(), 9)
+    assert names(found)[0] == port
+    assert found[0].row.seq == 7
+    assert names(found).index("/etc/default/shop") <= 2
 
 
-def test_the_newest_of_alike_failures_is_the_event(settings: Config) -> None:
+@on_a_day()
+async def test_the_newest_of_alike_failures_is_the_event(day: Day) -> None:
     """Of several failures of a unit, which differ in their details, the last one is meant."""
-
-    async def work(day: Day) -> None:
-        shop = {"description": "Web server of the shop"}
-        for before, result in (("inactive", ""), ("active", "exit-code"), ("activating", "oom")):
-            await day.see("unit", "shop.service", active_state=before, result="", **shop)
-            await day.see("file", f"/etc/shop/{before}", description="configuration", sha256="1")
-            await day.see("unit", "shop.service", active_state="failed", result=result, **shop)
-            await day.see("unit", "shop.service", "job:1 start", active_state="active", **shop)
-        found = await day.finder.before("shop failed", Filter(), 9)
-        assert {each.event for each in found} == {11}
-
-    run(settings, work)
+    shop = {"description": "Web server of the shop"}
+    for before, result in (("inactive", ""), ("active", "exit-code"), ("activating", "oom")):
+        await day.see("unit", "shop.service", active_state=before, result="", **shop)
+        await day.see("file", f"/etc/shop/{before}", description="configuration", sha256="1")
+        await day.see("unit", "shop.service", active_state="failed", result=result, **shop)
+        await day.see("unit", "shop.service", "job:1 start", active_state="active", **shop)
+    found = await day.finder.before("shop failed", Filter(), 9)
+    assert {each.event for each in found} == {11}
 
 
-def test_the_event_is_of_the_time_that_is_asked_for(settings: Config) -> None:
+@on_a_day()
+async def test_the_event_is_of_the_time_that_is_asked_for(day: Day) -> None:
     """Of the failures of a unit that is the event which was from `since` to `before`."""
-
-    async def work(day: Day) -> None:
-        shop = {"description": "Web server of the shop"}
-        for number in range(3):
-            await day.see("unit", "shop.service", active_state="active", **shop)
-            await day.see("file", f"/etc/shop/{number}", description="configuration", sha256="1")
-            await day.see("unit", "shop.service", active_state="failed", **shop)
-        start = 1_800_000_000 * 1_000_000
-        for number in range(3):
-            since, before = (start + (3 * n) * MINUTE * 1_000_000 + 1 for n in (number, number + 1))
-            found = await day.finder.before("shop failed", Filter(since=since, before=before), 9)
-            assert {each.event for each in found} == {3 * number + 3}
-        later = Filter(since=start + 60 * MINUTE * 1_000_000)
-        with pytest.raises(NotKept, match=r"shop has not failed in the history .since 2027-01-15"):
-            await day.finder.before("shop failed", later, 9)
-
-    run(settings, work)
+    shop = {"description": "Web server of the shop"}
+    for number in range(3):
+        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("file", f"/etc/shop/{number}", description="configuration", sha256="1")
+        await day.see("unit", "shop.service", active_state="failed", **shop)
+    start = 1_800_000_000 * 1_000_000
+    for number in range(3):
+        since, before = (start + (3 * n) * MINUTE * 1_000_000 + 1 for n in (number, number + 1))
+        found = await day.finder.before("shop failed", Filter(since=since, before=before), 9)
+        assert {each.event for each in found} == {3 * number + 3}
+    later = Filter(since=start + 60 * MINUTE * 1_000_000)
+    with pytest.raises(NotKept, match=r"shop has not failed in the history .since 2027-01-15"):
+        await day.finder.before("shop failed", later, 9)

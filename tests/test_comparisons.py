@@ -2,7 +2,7 @@
 
 import pytest
 
-from opdbus.index.query.comparisons import find
+from opdbus.index.query.constraints import find_comparisons
 from opdbus.state.conditions import Condition
 
 
@@ -27,7 +27,7 @@ from opdbus.state.conditions import Condition
 )
 def test_words_compare_with_a_number(question: str, meant: list[tuple[str, str, float]]) -> None:
     """The unit of a number names its field, else the word before, or else the word after it."""
-    found = [meaning for comparison in find(question) for meaning in comparison.meanings]
+    found = [meaning for one in find_comparisons(question) for meaning in one.meanings]
     for field, order, number in meant:
         assert Condition(field, order, f"{number:.6f}") in found
 
@@ -47,10 +47,10 @@ def test_words_compare_with_a_number(question: str, meant: list[tuple[str, str, 
 )
 def test_other_words_compare_nothing(question: str) -> None:
     """Addresses, times and the like are no numbers to compare with."""
-    assert find(question) == []
+    assert find_comparisons(question) == []
 
 
 def test_a_document_is_not_full_of_comparisons() -> None:
     """Only the first few comparisons of a text are taken for such, however long it is."""
-    assert len(find("over 9 percent " * 10_000)) < 5
-    assert find("over " * 100_000) == []
+    assert len(find_comparisons("over 9 percent " * 10_000)) < 5
+    assert find_comparisons("over " * 100_000) == []

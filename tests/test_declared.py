@@ -15,7 +15,7 @@ from running import PATIENCE_SECONDS, replace, state_file
 from opdbus.cli.grouping import lines
 from opdbus.errors import StateFileError, StoreError
 from opdbus.history.row_filter import Filter, Row
-from opdbus.index.changes.history_reader import first
+from opdbus.index.changes.history_reader import first_rows
 from opdbus.index.state_store.events import Changed, Claimed
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
@@ -112,7 +112,7 @@ def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
     """History has a row when the file is bad or gone, with why, and one when it is read again."""
 
     async def work(house: Watched) -> None:
-        rows = await first(house.memory, Filter(), 100)
+        rows = await first_rows(house.memory, Filter(), 100)
         told.extend(row for row in rows if row.identity.source == "history")
         await house.declared.try_load()
         await house.declared.try_load()
@@ -146,7 +146,9 @@ def test_what_was_declared_at_first_is_no_change(tmp_path: Path) -> None:
         for content in ({}, {"a": "one"}, {"a": "two", "b": "one"}):
             state_file(house.declared.path, content)
             await house.declared.load()
-        rows.extend(await first(house.memory, Filter(has_first=True, is_oldest_first=True), 100))
+        rows.extend(
+            await first_rows(house.memory, Filter(has_first=True, is_oldest_first=True), 100)
+        )
 
     rows: list[Row] = []
     run(tmp_path / "empty at first", work)

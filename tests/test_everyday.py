@@ -1,15 +1,13 @@
 """Everyday phrases: which a question has, and what they find."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from house import House, unit
+from house import House, lived, unit
 
 from opdbus.index.search.finder import Finder
+from opdbus.index.search.hit_features import shares
 from opdbus.index.search.hits import Page
-from opdbus.index.search.term_overlap import shares
-from opdbus.language import everyday, tables
+from opdbus.language import tables
+from opdbus.language.synonyms import find_synonyms
 
 
 def test_phrases_stand_for_single_words() -> None:
@@ -20,7 +18,7 @@ def test_phrases_stand_for_single_words() -> None:
             word.isascii() and word.isalnum() and word == word.lower() for word in words.split()
         )
         phrases += said.split("|")
-    assert all(phrase == " ".join(everyday.WORD.findall(phrase)) for phrase in phrases)
+    assert all(phrase == " ".join(tables.words_of(phrase)) for phrase in phrases)
     assert len(phrases) > 1000
 
 
@@ -35,37 +33,35 @@ def test_phrases_stand_for_single_words() -> None:
 def test_phrases_are_read_in_any_form(question: str, phrase: str, word: str) -> None:
     """Read regular nouns and verbs as the table has them in another form."""
     assert any(
-        " ".join(said.phrase) == phrase and word in said.words for said in everyday.said(question)
+        " ".join(said.phrase) == phrase and word in said.words for said in find_synonyms(question)
     )
 
 
 def test_what_is_asked_is_not_meant_besides() -> None:
     """Leave out words that the question has itself, and say nothing of what no row has."""
-    assert all("postfix" not in said.words for said in everyday.said("mail from postfix"))
-    assert not everyday.said("cheese and apples")
-    assert not everyday.said("")
+    assert all("postfix" not in said.words for said in find_synonyms("mail from postfix"))
+    assert not find_synonyms("cheese and apples")
+    assert not find_synonyms("")
 
 
 def test_long_questions_are_not_read_to_their_end() -> None:
     """Take what is far back in a document for no phrase: a question is short."""
-    assert everyday.said("phone calls")
-    assert not everyday.said(f"{'x ' * 10_000}phone calls")
+    assert find_synonyms("phone calls")
+    assert not find_synonyms(f"{'x ' * 10_000}phone calls")
 
 
-def test_hosts_words_are_found_after_those_of_the_question(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_hosts_words_are_found_after_those_of_the_question(made: House) -> None:
     """Find what has another word, behind what has the one asked for, and raise nothing else."""
 
     async def names(finder: Finder, question: str) -> list[str]:
         return [hit.object_id.name for hit in await finder.search(question, Page(2), "lexical")]
 
-    async def work(made: House) -> None:
-        others = [unit(f"u{n}", "nothing of that sort") for n in range(40)]
-        await made.declare(*others, unit("z", "the asterisk server"))
-        assert await names(made.finder, "telephone") == ["z"]
-        await made.declare(*others, unit("z", "the asterisk server"), unit("y", "a telephone"))
-        assert await names(made.finder, "telephone") == ["y", "z"]
-
-    live(work, engine=False)
+    others = [unit(f"u{n}", "nothing of that sort") for n in range(40)]
+    await made.declare(*others, unit("z", "the asterisk server"))
+    assert await names(made.finder, "telephone") == ["z"]
+    await made.declare(*others, unit("z", "the asterisk server"), unit("y", "a telephone"))
+    assert await names(made.finder, "telephone") == ["y", "z"]
 
 
 def test_a_text_is_said_in_other_words_too() -> None:

@@ -1,18 +1,17 @@
 """Forms of questions: which sorts they ask for, and what counts less in them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_matching import run, unit
+from house import search_words
+from test_matching import unit
 
-from opdbus.config import load
 from opdbus.index.query import question_patterns
-from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.query.question_patterns import Form
 from opdbus.language import kinds
-from opdbus.serving.serving import Serving
+from opdbus.language.tables import words_of
 from opdbus.state.object import Identity, ObjectId, StateObject
 
 UNIT = ObjectId("systemd", "unit", "a.service")
@@ -126,15 +125,9 @@ def test_a_state_that_is_asked_about_counts_little(
         said = {"sub_state": state, "description": f"a {name} stork{nest}"}
         return StateObject(Identity("live:x", "systemd", "unit", f"{name}-stork.service"), said)
 
-    async def look(memory: StateStore) -> str:
-        found = await Finder(ObjectVectors(memory, Serving(load({})))).search(
-            question, Page(10), "lexical"
-        )
-        return found[0].object_id.name
-
     others = [unit(f"other{n}.service") for n in range(20)]
     objects = [stork("black", "inactive"), stork("white", "running"), *others]
-    assert run(tmp_path, objects, look) == first
+    assert search_words(tmp_path, objects, question)[0].object_id.name == first
 
 
 @pytest.mark.parametrize(
@@ -173,11 +166,15 @@ def test_all_values_of_a_question_must_be_met(
     ]
     objects += [unit(f"other{n}.service", active_state="inactive") for n in range(150)]
 
-    async def look(memory: StateStore) -> set[str]:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        found = await finder.search(question, Page(10), "lexical")
-        return {hit.object_id.name for hit in found if not hit.rating.is_weak}
-
-    found = run(tmp_path, objects, look)
+    hits = search_words(tmp_path, objects, question)
+    found = {hit.object_id.name for hit in hits if not hit.rating.is_weak}
     assert found >= names
     assert " or " in question or found == names
+
+
+@pytest.mark.parametrize(("reader", "example"), question_patterns.PATTERNS)
+def test_each_pattern_reads_its_example(reader: Callable[..., Form | None], example: str) -> None:
+    """Read the example of each row of the table by this row, and by none before it."""
+    words, asked = words_of(example), kinds.requested(example, STOP_WORDS)
+    readers = [one for one, _ in question_patterns.PATTERNS]
+    assert next(one for one in readers if one(example, words, asked)) is reader

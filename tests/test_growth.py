@@ -26,16 +26,12 @@ from opdbus.index.changes import change_ranking, change_relations
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.store import Entry
 from opdbus.index.query import (
-    clock_times,
-    comparisons,
+    constraints,
     query_terms,
     question_patterns,
-    relative_dates,
-    spelling,
 )
 from opdbus.index.query.query_parser import MAX_CHARACTERS
-from opdbus.index.search import word_similarity
-from opdbus.language import everyday, glossary, kinds, routes, vocabulary
+from opdbus.language import kinds, routes, synonyms, vocabulary
 from opdbus.language.object_text import render
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.host import crontab
@@ -128,7 +124,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "env file": _file(folder, "env", lambda: [*env_file.read(folder / "env")]),
         "fields": lambda text: (fields.split(text), fields.paths(_object(text))),
         "flatten": lambda text: [*flatten.flatten({text: _object(text), "b": {text: {"a": {}}}})],
-        "glossary": glossary.gloss,
+        "glossary": synonyms.gloss,
         "happening": _change,
         "lexical terms": lambda text: (query_terms.terms(text), query_terms.names(text)),
         "manual page": lambda text: manual_page.described(f".SH NAME\nx \\- {text}"),
@@ -169,16 +165,14 @@ def _readers(folder: Path) -> dict[str, Work]:
 QUESTIONS: Final[dict[str, Work]] = {
     "changes asked for": event_questions.asked,
     "changes besides": lambda text: (event_questions.besides(text), event_questions.saying(text)),
-    "comparisons": comparisons.find,
-    "dates": lambda text: relative_dates.find(text, datetime.now(UTC)),
-    "everyday words": everyday.said,
+    "comparisons": constraints.find_comparisons,
+    "dates": lambda text: constraints.find_dates(text, datetime.now(UTC)),
+    "everyday words": synonyms.find_synonyms,
     "form": question_patterns.of,
-    "joined words": lambda text: spelling.find_compounds(text, lambda _: ()),
-    "kinds": lambda text: (kinds.requested(text, query_terms.STOP_WORDS), kinds.names(text)),
+    "kinds": lambda text: (kinds.requested(text, query_terms.STOP_WORDS), kinds.kind_phrases(text)),
     "subject": change_ranking.subject,
-    "times": clock_times.find,
-    "vocabulary": vocabulary.denied,
-    "word vectors": word_similarity.words_of,
+    "times": constraints.find_times,
+    "vocabulary": vocabulary.negated_words,
 }
 
 
@@ -186,7 +180,7 @@ def _forgetful(work: Work) -> Work:
     """Work without what is remembered of the same text."""
 
     def anew(text: str) -> None:
-        for cached in (vocabulary.asked, everyday.said, question_patterns.of):
+        for cached in (vocabulary.values_in, synonyms.find_synonyms, question_patterns.of):
             cached.cache_clear()
         with suppress(OpDbusError, ValueError):
             work(text)

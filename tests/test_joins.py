@@ -1,16 +1,13 @@
 """Answers that the best hit names: from a port to its unit, and from that to its package."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
+from house import search_words
 
-from opdbus.config import load
-from opdbus.index.search.finder import Finder
+from opdbus.index.search import related_answers
 from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.serving.serving import Serving
+from opdbus.index.search.related_answers import UnitQuestion
 from opdbus.state.conditions import parse
 from opdbus.state.object import Identity, Json, StateObject
 
@@ -49,6 +46,22 @@ OBJECTS: dict[tuple[str, str, str], dict[str, Json]] = {
 TO_PACKAGE = "which package brings what listens on port 631"
 
 
+def search(
+    folder: Path, question: str, page: Page, *others: StateObject
+) -> list[tuple[str, float]]:
+    """Return the names and totals of what a question finds by words."""
+    objects = [StateObject(Identity("live:x", *of), fields) for of, fields in OBJECTS.items()]
+    hits = search_words(folder, [*others, *objects], question, page)
+    return [(hit.object_id.name, hit.score.total) for hit in hits]
+
+
+@pytest.mark.parametrize("row", related_answers.UNIT_QUESTIONS)
+def test_each_question_about_units_reads_its_example(row: UnitQuestion) -> None:
+    """Read the example of each row of the table by this row alone."""
+    rows = related_answers.UNIT_QUESTIONS
+    assert [one for one in rows if one.pattern.fullmatch(row.example)] == [row]
+
+
 @pytest.mark.parametrize(
     ("question", "first"),
     [
@@ -65,7 +78,7 @@ def test_what_a_hit_names_comes_first_where_it_is_asked_for(
     tmp_path: Path, question: str, first: str
 ) -> None:
     """Follow the fields of the best hit to what a question asks for, if it is there."""
-    found = asyncio.run(search(tmp_path, question, Page(9)))
+    found = search(tmp_path, question, Page(9))
     assert found[0][0] == first
     assert len(found) == len(dict(found))
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
@@ -84,7 +97,7 @@ def test_what_a_hit_names_comes_first_where_it_is_asked_for(
 )
 def test_what_requires_a_unit_comes_first(tmp_path: Path, question: str, first: list[str]) -> None:
     """Put the units that name another, or that it names, before it where they are asked for."""
-    found = asyncio.run(search(tmp_path, question, Page(9)))
+    found = search(tmp_path, question, Page(9))
     assert [name for name, _ in found][: len(first)] == first
     assert len(found) == len(dict(found))
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
@@ -93,7 +106,7 @@ def test_what_requires_a_unit_comes_first(tmp_path: Path, question: str, first: 
 def test_a_condition_counts_for_what_a_hit_names(tmp_path: Path) -> None:
     """Leave out what is asked for where it does not meet the conditions of a search."""
     page = Page(9, where=parse("kind!=package"))
-    names = [name for name, _ in asyncio.run(search(tmp_path, TO_PACKAGE, page))]
+    names = [name for name, _ in search(tmp_path, TO_PACKAGE, page)]
     assert names
     assert not {"cups-daemon", "listening-tools"} & {*names}
 
@@ -103,19 +116,7 @@ def test_a_thing_of_two_sources_comes_once(tmp_path: Path, source: str) -> None:
     """Count what is asked for once, whichever of its entries is found by its words."""
     name = Identity(source, "packages", "package", "cups-daemon")
     other = StateObject(name, {"wanted": "what a port brings"})
-    found = asyncio.run(search(tmp_path, TO_PACKAGE, Page(9), other))
+    found = search(tmp_path, TO_PACKAGE, Page(9), other)
     names = [name for name, _ in found]
     assert names[0] == "cups-daemon"
     assert names.count("cups-daemon") == 1
-
-
-async def search(
-    folder: Path, question: str, page: Page, *others: StateObject
-) -> list[tuple[str, float]]:
-    """Return the names and totals of what a question finds by words."""
-    async with StateStore(folder / "db") as memory:
-        objects = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
-        await memory.observe([*others, *objects], set(), {})
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        hits = await finder.search(question, page, "lexical")
-        return [(hit.object_id.name, hit.score.total) for hit in hits]

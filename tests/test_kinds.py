@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from boost_plan import boost_plan
 
 from opdbus.index.query.query_terms import STOP_WORDS
-from opdbus.index.ranking.boosts import KIND_WEIGHT, named_kinds
-from opdbus.index.ranking.scores import Similarity, rank
+from opdbus.index.ranking.scores import KIND_WEIGHT, Boosts, Similarity, named_kinds, rank
 from opdbus.language import kinds
 from opdbus.language.kinds import RequestedKinds
 from opdbus.state.object import ObjectId
@@ -106,7 +104,7 @@ def test_the_rare_value_of_the_sort_comes_first() -> None:
     """What is of the sort and has the value that a question names comes before both others."""
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
-    boost = boost_plan(values, named_kinds(RequestedKinds(1, 1), known, less, values))
+    boost = Boosts(values, named_kinds(RequestedKinds(1, 1), known, less, values))
     similarity = Similarity(np.array([0.3, 0.3, 0.5], np.float32))
     assert next(rank(similarity, np.zeros(3, np.float32), boost))[0] == 0
     assert named_kinds(RequestedKinds(1, 1), known, less, None).tolist() == pytest.approx(

@@ -5,15 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from house import search_words
 
-from opdbus.config import Config
 from opdbus.index.database.store import Store
-from opdbus.index.query import literal_values, query_terms
-from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.query import query_terms
+from opdbus.index.search import lexical_matches
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
 
 ADA = {"uid": 0, "gid": 7, "shell": "/bin/zsh", "groups": ["staff", "wheel"]}
@@ -42,9 +39,9 @@ def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[s
             names = {entry.id: entry.identity.name for entry in memory.catalogue}
             return {names[number] for one in found for number in one.entries}
 
-    def read(store: Store) -> Sequence[literal_values.Literal]:
+    def read(store: Store) -> Sequence[lexical_matches.Literal]:
         terms = query_terms.terms(question)
-        return literal_values.read(
+        return lexical_matches.read_literals(
             store, question, {term: store.words.count_matches(term) for term in terms}
         )
 
@@ -110,21 +107,6 @@ def test_other_words_are_no_values(tmp_path: Path, question: str) -> None:
     assert having(tmp_path, _objects(), question) == set()
 
 
-def found(folder: Path, settings: Config, objects: Sequence[StateObject], question: str) -> str:
-    """Return the first of all objects, which a search for words finds."""
-
-    async def work() -> str:
-        async with StateStore(folder / "db") as memory, Serving(settings) as serving:
-            await memory.observe(objects, frozenset(), {})
-            hits = await Finder(ObjectVectors(memory, serving)).search(
-                question, Page(10), "lexical"
-            )
-            assert len(hits) == len(objects)
-            return hits[0].object_id.name
-
-    return asyncio.run(work())
-
-
 @pytest.mark.parametrize(
     ("question", "name"),
     [
@@ -133,18 +115,17 @@ def found(folder: Path, settings: Config, objects: Sequence[StateObject], questi
         ("mounts with used percent 50", "/srv/50"),
     ],
 )
-def test_what_compares_is_raised(
-    tmp_path: Path, settings: Config, question: str, name: str
-) -> None:
+def test_what_compares_is_raised(tmp_path: Path, question: str, name: str) -> None:
     """What meets a comparison comes first, and nothing else is left out."""
     disks = [
         StateObject(Identity("live:x", "mounts", "mount", f"/srv/{n}"), {"used_percent": n})
         for n in (10, 50, 95)
     ]
-    assert found(tmp_path, settings, disks, question) == name
+    hits = search_words(tmp_path, disks, question)
+    assert (len(hits), hits[0].object_id.name) == (3, name)
 
 
-def test_a_name_alone_asks_for_what_has_it(tmp_path: Path, settings: Config) -> None:
+def test_a_name_alone_asks_for_what_has_it(tmp_path: Path) -> None:
     """What only belongs to a thing, or has its name in a path, comes after the thing."""
     units = {
         "a.service": {"slice": "ci.slice", "description": "ci slice"},
@@ -152,7 +133,8 @@ def test_a_name_alone_asks_for_what_has_it(tmp_path: Path, settings: Config) -> 
         "ci.slice": {"description": "jobs"},
     }
     objects = [StateObject(Identity("live:x", "systemd", "unit", n), p) for n, p in units.items()]
-    assert found(tmp_path, settings, objects, "ci.slice") == "ci.slice"
+    hits = search_words(tmp_path, objects, "ci.slice")
+    assert (len(hits), hits[0].object_id.name) == (3, "ci.slice")
 
 
 def test_hostile_values_are_not_looked_into(tmp_path: Path) -> None:

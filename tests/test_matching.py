@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from house import search_words
 
-from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import condition_matching, query_parser
-from opdbus.index.ranking.boosts import NAME_WEIGHT
-from opdbus.index.ranking.scores import SAID_WEIGHT
-from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.ranking.scores import NAME_WEIGHT, OVERLAP_WEIGHT
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.serving.serving import Serving
 from opdbus.state.conditions import OPERATORS, AllOf, Condition, parse
 from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
@@ -115,36 +110,44 @@ def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
     run(tmp_path, objects, compare)
 
 
-def test_what_is_observed_of_a_thing_counts(tmp_path: Path) -> None:
-    """What is observed counts, and what is declared only of what nothing observes."""
-    objects = [
-        unit("a", FILE, enabled=True, active_state="active"),
-        unit("a", active_state="failed"),
-        unit("b", enabled=True),
-    ]
+@pytest.mark.parametrize(
+    ("objects", "wanted"),
+    [
+        (
+            [
+                unit("a", FILE, enabled=True, active_state="active"),
+                unit("a", active_state="failed"),
+                unit("b", enabled=True),
+            ],
+            {
+                "enabled=yes": ["b"],
+                "active_state=failed": ["a"],
+                "enabled=yes, active_state=failed": [],
+                "active_state=active": [],
+                "source=file, active_state=failed": ["a"],
+            },
+        ),
+        (
+            [
+                unit("a", "live:systemd", active_state="active"),
+                unit("a", "publish:probe", active_state="failed", note="odd"),
+            ],
+            {"active_state=active": ["a"], "active_state=failed": [], "note=odd": ["a"]},
+        ),
+    ],
+    ids=["declared", "published"],
+)
+def test_what_op_dbus_observes_counts_first(
+    tmp_path: Path, objects: list[StateObject], wanted: dict[str, list[str]]
+) -> None:
+    """What is declared counts only of what nothing observes, what is published only besides."""
 
-    async def look(memory: StateStore) -> list[list[str]]:
-        asked = (
-            *("enabled=yes", "active_state=failed", "enabled=yes, active_state=failed"),
-            *("active_state=active", "source=file, active_state=failed"),
-        )
-        return [names(await condition_matching.object_ids(memory, parse(text))) for text in asked]
+    async def look(memory: StateStore) -> dict[str, list[str]]:
+        return {
+            text: names(await condition_matching.object_ids(memory, parse(text))) for text in wanted
+        }
 
-    assert run(tmp_path, objects, look) == [["b"], ["a"], [], [], ["a"]]
-
-
-def test_what_op_dbus_saw_counts_before_what_was_published(tmp_path: Path) -> None:
-    """A program that publishes about a thing adds to what is observed, and hides nothing of it."""
-    objects = [
-        unit("a", "live:systemd", active_state="active"),
-        unit("a", "publish:probe", active_state="failed", note="odd"),
-    ]
-
-    async def look(memory: StateStore) -> list[list[str]]:
-        asked = ("active_state=active", "active_state=failed", "note=odd")
-        return [names(await condition_matching.object_ids(memory, parse(text))) for text in asked]
-
-    assert run(tmp_path, objects, look) == [["a"], [], ["a"]]
+    assert run(tmp_path, objects, look) == wanted
 
 
 def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:
@@ -202,10 +205,10 @@ QUESTION = [
 ]
 
 
-def read(folder: Path, text: str) -> query_parser.ParsedQuery:
-    """Read a question to the two units of this file."""
+def parse_question(folder: Path, text: str) -> query_parser.ParsedQuery:
+    """Parse a question to the two units of this file."""
     found: query_parser.ParsedQuery = run(
-        folder, QUESTION, lambda memory: query_parser.read(memory, text)
+        folder, QUESTION, lambda memory: query_parser.parse_query(memory, text)
     )
     return found
 
@@ -229,9 +232,9 @@ def test_conditions_are_taken_out_of_questions(
     tmp_path: Path, text: str, words: str, condition: tuple[str, str, str]
 ) -> None:
     """Take FIELD:VALUE of a known field for a condition, with quotes around many words."""
-    (found,) = read(tmp_path, text).conditions
+    (found,) = parse_question(tmp_path, text).conditions
     assert (found.field, found.operator, found.value) == condition
-    assert read(tmp_path, text).words.split() == words.rstrip("?").split()
+    assert parse_question(tmp_path, text).words.split() == words.rstrip("?").split()
 
 
 @pytest.mark.parametrize(
@@ -258,13 +261,13 @@ def test_conditions_are_taken_out_of_questions(
 )
 def test_what_only_looks_like_a_condition_stays(tmp_path: Path, text: str) -> None:
     """Leave URLs, times, addresses, paths, credentials and unknown fields in the question."""
-    assert read(tmp_path, text) == query_parser.ParsedQuery(text)
+    assert parse_question(tmp_path, text) == query_parser.ParsedQuery(text)
 
 
 def test_a_document_is_no_list_of_conditions(tmp_path: Path) -> None:
     """Take nothing out of a text that is full of colons."""
     text = "state:failed " * 9
-    assert read(tmp_path, text) == query_parser.ParsedQuery(text)
+    assert parse_question(tmp_path, text) == query_parser.ParsedQuery(text)
 
 
 def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
@@ -272,7 +275,7 @@ def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
 
     async def look(memory: StateStore) -> list[list[str]]:
         asked = ("description:resolution", "state:active", "state:act")
-        taken = [(await query_parser.read(memory, text)).conditions for text in asked]
+        taken = [(await query_parser.parse_query(memory, text)).conditions for text in asked]
         return [
             names(await condition_matching.object_ids(memory, conditions)) for conditions in taken
         ]
@@ -315,16 +318,9 @@ def test_a_name_raises_what_the_question_asks_for(
     tmp_path: Path, question: str, times: float
 ) -> None:
     """A name raises things of the sort that is asked for; a mere word of a long question, less."""
-
-    async def look(memory: StateStore) -> float:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        found = await finder.search(question, Page(10), "lexical")
-        (score,) = (hit.score for hit in found if hit.object_id.name == "stork.service")
-        return score.total - score.lexical - SAID_WEIGHT * score.said
-
-    assert run(tmp_path, [unit("stork.service")], look) == pytest.approx(
-        times * NAME_WEIGHT, abs=1e-6
-    )
+    (hit,) = search_words(tmp_path, [unit("stork.service")], question)
+    boost = hit.score.total - hit.score.lexical - OVERLAP_WEIGHT * hit.score.overlap
+    assert boost == pytest.approx(times * NAME_WEIGHT, abs=1e-6)
 
 
 def test_a_state_of_many_is_looked_for_by_its_value(tmp_path: Path) -> None:
@@ -333,13 +329,9 @@ def test_a_state_of_many_is_looked_for_by_its_value(tmp_path: Path) -> None:
     objects.append(unit("halt.service", description="stopped"))
     objects.append(unit("db.service", description="a database of birds", active_state="inactive"))
 
-    async def look(memory: StateStore) -> str:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        found = await finder.search("stopped database", Page(10), "lexical")
-        assert "halt.service" not in {hit.object_id.name for hit in found}
-        return found[0].object_id.name
-
-    assert run(tmp_path, objects, look) == "db.service"
+    found = [hit.object_id.name for hit in search_words(tmp_path, objects, "stopped database")]
+    assert found[0] == "db.service"
+    assert "halt.service" not in found
 
 
 def test_a_value_that_nothing_asked_for_has_is_left_out(tmp_path: Path) -> None:
@@ -350,13 +342,8 @@ def test_a_value_that_nothing_asked_for_has_is_left_out(tmp_path: Path) -> None:
           for n in range(9)),
     ]  # fmt: skip
 
-    async def look(memory: StateStore) -> dict[str, float]:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        question = "files that the administrator changed"
-        found = await finder.search(question, Page(10), "lexical")
-        return {hit.object_id.name: hit.score.values for hit in found}
-
-    found = run(tmp_path, objects, look)
+    hits = search_words(tmp_path, objects, "files that the administrator changed")
+    found = {hit.object_id.name: hit.score.values for hit in hits}
     assert found["/etc/3"] > 0.5
     assert not found.get("ada")
 
@@ -373,9 +360,5 @@ def test_two_words_are_read_as_the_name_that_they_make(
         unit("a.service", description=f"{said} of love and birds"),
     ]
 
-    async def look(memory: StateStore) -> list[str]:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        found = await finder.search("who may love birds?", Page(10), "lexical")
-        return [hit.object_id.name for hit in found if hit.object_id.name == "lovebirds.service"]
-
-    assert run(tmp_path, objects, look) == names
+    found = [hit.object_id.name for hit in search_words(tmp_path, objects, "who may love birds?")]
+    assert [name for name in found if name == "lovebirds.service"] == names

@@ -3,18 +3,15 @@
 from pathlib import Path
 
 import pytest
+from house import search_words
 from test_matching import run
 
-from opdbus.config import load
 from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.query import question_patterns
-from opdbus.index.ranking.confidence_features import Mismatch
-from opdbus.index.search import mismatches
-from opdbus.index.search.finder import Finder
+from opdbus.index.ranking.scores import Mismatch
+from opdbus.index.search import hit_features
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, Json, StateObject
 
 OWN = "op-dbus-containers.service"
@@ -24,11 +21,9 @@ def _host() -> list[StateObject]:
     def unit(name: str, **fields: Json) -> StateObject:
         return StateObject(Identity("live:systemd", "systemd", "unit", name), fields)
 
-    def file(name: str, **fields: Json) -> StateObject:
-        return StateObject(Identity("live:files", "files", "file", name), fields)
-
-    def package(name: str, **fields: Json) -> StateObject:
-        return StateObject(Identity("live:packages", "packages", "package", name), fields)
+    def other(plugin: str, name: str, **fields: Json) -> StateObject:
+        identity = Identity(f"live:{plugin}", plugin, plugin.removesuffix("s"), name)
+        return StateObject(identity, fields)
 
     failed = {"active_state": "failed", "sub_state": "failed"}
     stopped = {"active_state": "inactive", "sub_state": "dead"}
@@ -42,24 +37,25 @@ def _host() -> list[StateObject]:
         unit("printer.target", description="Printer Support", active_state="active"),
         unit("bluetooth.target", description="Bluetooth Support", active_state="active"),
         unit("systemd-poweroff.service", description="shuts a server down", **stopped),
-        package("nginx", description="web server", status="installed"),
-        package("kubectl", description="Kubernetes command line client", status="installed"),
-        package("half", description="a tool", status="half-configured"),
-        package("apt", description="commandline package manager", status="installed"),
-        file("/etc/ucf.conf", description="changes of config files someone made", modified=False),
-        file("/etc/motd", description="greeting", modified=True),
+        other("packages", "nginx", description="web server", status="installed"),
+        other(
+            "packages", "kubectl", description="Kubernetes command line client", status="installed"
+        ),
+        other("packages", "half", description="a tool", status="half-configured"),
+        other("packages", "apt", description="commandline package manager", status="installed"),
+        other(
+            "files",
+            "/etc/ucf.conf",
+            description="changes of config files someone made",
+            modified=False,
+        ),
+        other("files", "/etc/motd", description="greeting", modified=True),
     ]
 
 
-def _search(folder: Path, question: str) -> list[tuple[str, Mismatch]]:
-    """Search by words; return the names of the hits, and their mismatches."""
-
-    async def work(memory: StateStore) -> list[tuple[str, Mismatch]]:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        hits = await finder.search(question, Page(10), "lexical")
-        return [(hit.object_id.name, hit.score.mismatch) for hit in hits]
-
-    return run(folder, _host(), work)
+def _search(folder: Path, question: str) -> list[str]:
+    """Search by words; return the names of the hits."""
+    return [hit.object_id.name for hit in search_words(folder, _host(), question)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +73,7 @@ def test_our_own_units_answer_for_no_other(
     tmp_path: Path, question: str, *, is_found: bool
 ) -> None:
     """List a unit of ours only where a question names us, or names nothing but values."""
-    assert (OWN in [name for name, _ in _search(tmp_path, question)]) == is_found
+    assert (OWN in _search(tmp_path, question)) == is_found
 
 
 @pytest.mark.parametrize(
@@ -96,7 +92,7 @@ def test_a_target_answers_for_no_device(
     tmp_path: Path, question: str, name: str, *, is_found: bool
 ) -> None:
     """List a target for a question of yes or no only where it is asked for."""
-    assert (name in [hit for hit, _ in _search(tmp_path, question)]) == is_found
+    assert (name in _search(tmp_path, question)) == is_found
 
 
 def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:
@@ -116,15 +112,10 @@ def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:
         for number in range(60)
     ]
 
-    async def work(memory: StateStore) -> list[list[str]]:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        pages = [Page(10, offset) for offset in range(0, 60, 10)]
-        found = [await finder.search("podman containers", page, "lexical") for page in pages]
-        return [[hit.object_id.name for hit in hits] for hits in found]
-
-    found = run(tmp_path, own + others, work)
-    assert [len(names) for names in found] == [10] * 6
-    assert {name for names in found for name in names} == {one.identity.name for one in others}
+    pages = [Page(10, offset) for offset in range(0, 60, 10)]
+    found = search_words(tmp_path, own + others, "podman containers", *pages)
+    assert len(found) == 60
+    assert {hit.object_id.name for hit in found} == {one.identity.name for one in others}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +134,7 @@ def test_what_has_the_value_or_the_name_comes_first(
     tmp_path: Path, question: str, first: str
 ) -> None:
     """Begin with what is as asked, not with what speaks of it."""
-    assert _search(tmp_path, question)[0][0] == first
+    assert _search(tmp_path, question)[0] == first
 
 
 @pytest.mark.parametrize(
@@ -171,8 +162,8 @@ def test_a_hit_is_compared_with_what_is_asked(
         entries = [entry for entry in memory.catalogue.view.entries if entry]
         entry = next(each for each in entries if object_id_of(each).name == name)
         contents = await memory.content([entry])
-        has_kind = mismatches.has_asked_kind(question, memory.catalogue.view)
-        return mismatches.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)
+        has_kind = hit_features.has_asked_kind(question, memory.catalogue.view)
+        return hit_features.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)
 
     assert run(tmp_path, _host(), work) == wanted
 
@@ -230,14 +221,9 @@ def test_what_says_the_reverse_of_a_question_comes_later(
     tmp_path: Path, question: str, first: set[str]
 ) -> None:
     """Rank by what fields that a question names say yes or no to, whoever publishes them."""
-
-    async def work(memory: StateStore) -> list[str]:
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        hits = await finder.search(question, Page(10), "lexical")
-        return [hit.object_id.name for hit in hits if hit.object_id.kind == "slide"]
-
     objects = [
         StateObject(Identity("publish:pool", "pool", "slide", name), fields)
         for name, fields in SLIDES.items()
     ]
-    assert {*run(tmp_path, objects, work)[: len(first)]} == first
+    hits = search_words(tmp_path, objects, question)
+    assert {hit.object_id.name for hit in hits[: len(first)]} == first

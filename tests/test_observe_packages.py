@@ -92,7 +92,9 @@ async def test_what_was_uninstalled_is_found_by_any_word(places: Places, word: s
         await host.until_shown("packages/package/leaves", removed=True)
         finder = ChangeFinder(ObjectVectors(host.memory, serving), nothing_more)
         for asked in (f"what was {word}?", f"which packages were {word}?", f"{word} software"):
-            route = routes.read(asked, datetime(2026, 11, 26, tzinfo=UTC).replace(tzinfo=None))
+            route = routes.find_route(
+                asked, datetime(2026, 11, 26, tzinfo=UTC).replace(tzinfo=None)
+            )
             found = await finder.about(route.options["about"], Filter(), 9)
             assert {each.row.identity.name for each in found} == {"goes", "leaves"}
 

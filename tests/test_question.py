@@ -34,7 +34,7 @@ def asked(folder: Path, changes: Sequence[Change], *filters: Filter, limit: int 
     async def work() -> list[list[int]]:
         async with StateStore(folder / "memory.db", boot="b1") as memory:
             await memory.archive.write(lambda store: write(store, changes))
-            found = [await history_reader.first(memory, wanted, limit) for wanted in filters]
+            found = [await history_reader.first_rows(memory, wanted, limit) for wanted in filters]
             return [[row.seq for row in rows] for rows in found]
 
     return asyncio.run(work())
@@ -70,7 +70,7 @@ def test_what_is_kept_is_in_the_order_of_its_numbers(tmp_path: Path) -> None:
         async with StateStore(tmp_path / "memory.db") as memory:
             for at in (50, 10, 20, 60):
                 await memory.archive.write(lambda store, at=at: one(store, at))
-            return [row.seq for row in await history_reader.first(memory, Filter(since=15), 9)]
+            return [row.seq for row in await history_reader.first_rows(memory, Filter(since=15), 9)]
 
     def one(store: Store, at: int) -> None:
         with store.transaction():

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from house import units
 from tiny import write_tiny_model
 
 from opdbus.config import Config
@@ -26,7 +27,7 @@ from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
-from opdbus.state.object import FILE, Identity, StateObject
+from opdbus.state.object import FILE, Identity
 
 ANGLES = {"question": 0.0, "near": 0.1, "far": 1.0, "opposite": 3.0}
 
@@ -131,18 +132,6 @@ def both(settings: Config, tiny_graphs: Path, tmp_path: Path) -> Config:
     return replace(settings, model_dir=tmp_path / "models")
 
 
-def object_ids(count: int) -> list[StateObject]:
-    """Make objects with texts of their own."""
-    words = "network mail disk user time login backup service host rule".split()
-    return [
-        StateObject(
-            Identity(FILE, "systemd", "unit", f"u{n}"),
-            {"description": f"{words[n % 10]} {words[n // 10 % 10]} {n}"},
-        )
-        for n in range(count)
-    ]
-
-
 def test_search_with_another_level(both: Config) -> None:
     """Put the best in another level's order, page by page, and leave the rest where it was."""
 
@@ -156,7 +145,7 @@ def test_search_with_another_level(both: Config) -> None:
             told: asyncio.Queue[Any] = asyncio.Queue()
             memory.notify = told.put_nowait
             indexing = asyncio.create_task(Indexer(vectors).run())
-            objects = object_ids(60)
+            objects = units(60)
             await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
             while vectors.waiting():
                 await told.get()

@@ -1,6 +1,7 @@
 """Routes of questions: which command answers, and the times that it is given."""
 
 import json
+import re
 import time
 from datetime import datetime
 
@@ -11,7 +12,7 @@ from opdbus.language import past_spans, routes
 from opdbus.platform import timestamps
 
 # a Thursday
-NOW = datetime(2026, 11, 26, 14, 0)  # noqa: DTZ001 -- local time, as routes.read takes it
+NOW = datetime(2026, 11, 26, 14, 0)  # noqa: DTZ001 -- local time, as routes.find_route takes it
 QUESTIONS = json.loads((ROOT / "benchmarks/answers/data/routes.json").read_text(encoding="utf-8"))
 
 
@@ -136,10 +137,18 @@ def test_spans_become_options_that_are_read(
     words: str, since: str | None, before: str | None
 ) -> None:
     """Give `op-dbus changes` the times that a question names, as `when` reads them."""
-    given, rest = past_spans.find(f"what changed {words}", NOW)
+    given, rest = past_spans.find_span(f"what changed {words}", NOW)
     assert (given.get("since"), given.get("before"), rest) == (since, before, "what changed")
     for text in given.values():
         assert timestamps.moment(text, NOW.timestamp(), NOW.timestamp() - 1000) > 0
+
+
+@pytest.mark.parametrize("row", past_spans.SPANS, ids=[words for *_, words in past_spans.SPANS])
+def test_each_span_reads_its_words(row: tuple[str, past_spans.Meaning, str]) -> None:
+    """Read the words of each row of the table by this row, and by none before it."""
+    rows = [each for each in past_spans.SPANS if re.search(each[0], row[2])]
+    assert rows[0] == row
+    assert past_spans.find_span(f"what changed {row[2]}", NOW)[1] == "what changed"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +174,7 @@ def test_spans_become_options_that_are_read(
 )
 def test_other_words_are_no_span(words: str) -> None:
     """Leave addresses, ports, versions and what is yet to come in a question."""
-    assert past_spans.find(f"what changed {words}", NOW) == ({}, f"what changed {words}")
+    assert past_spans.find_span(f"what changed {words}", NOW) == ({}, f"what changed {words}")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +205,7 @@ def test_other_words_are_no_span(words: str) -> None:
 )
 def test_a_route_has_a_command(question: str, command: str) -> None:
     """Say the command that answers, as a shell takes it."""
-    assert routes.read(question, NOW).command(question) == f"op-dbus {command}"
+    assert routes.find_route(question, NOW).command(question) == f"op-dbus {command}"
 
 
 def test_a_route_is_found_in_time_that_does_not_grow() -> None:
@@ -217,6 +226,6 @@ def test_a_route_is_found_in_time_that_does_not_grow() -> None:
         for size in (2_000, 200_000):
             question = (piece * size)[:size]
             start = time.process_time()
-            routes.read(question, NOW)
+            routes.find_route(question, NOW)
             times.append(time.process_time() - start)
         assert times[1] < 6 * times[0] + 0.05, piece

@@ -8,13 +8,11 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from boost_plan import boost_plan
 from numpy.typing import NDArray
 
 from opdbus.index.query import query_terms
-from opdbus.index.ranking.boosts import BoostPlan, Boosts
-from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Similarity, ceiling, rank
-from opdbus.index.search import term_overlap
+from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Boosts, Similarity, ceiling, rank
+from opdbus.index.search import hit_features
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
@@ -67,7 +65,7 @@ def test_the_best_of_many_are_those_of_all(places: int) -> None:
     kinds = dice.choice([-0.05, 0, 0.15], places).astype(np.float32)
     total = np.nan_to_num(cosines) + np.float32(LEXICAL_WEIGHT) * shares
     total = np.where(total > 0, np.maximum(total + kinds, np.float32(1e-6)), total)
-    ranked = list(islice(rank(Similarity(cosines), shares, boost_plan(None, kinds)), 5000))
+    ranked = list(islice(rank(Similarity(cosines), shares, Boosts(None, kinds)), 5000))
     assert [place for place, _ in ranked] == np.argsort(-total, kind="stable")[:5000].tolist()
     for place, score in ranked[:500]:
         assert score.total == total[place]
@@ -83,7 +81,7 @@ def test_the_best_of_many_by_words_are_those_of_all(share: float) -> None:
     kinds = dice.choice([-0.3, 0, 0.15], len(shares)).astype(np.float32)
     total = np.where(shares > 0, np.maximum(shares + kinds, np.float32(1e-6)), shares)
     wanted = np.argsort(-total, kind="stable")[: np.count_nonzero(shares)].tolist()
-    assert [place for place, _ in rank(None, shares, boost_plan(None, kinds))] == wanted
+    assert [place for place, _ in rank(None, shares, Boosts(None, kinds))] == wanted
 
 
 def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() -> None:
@@ -98,20 +96,6 @@ def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() ->
 
     next(rank(Similarity(estimates.copy(), exact=exact)))
     assert compared == sorted(np.argsort(-estimates, kind="stable")[:400].tolist())
-
-
-def test_what_is_named_is_found_however_low_it_is() -> None:
-    """Rank what its name raises by that, though its cosine alone would leave it out."""
-    cosines = np.random.default_rng(2).normal(0.3, 0.1, 100_000).astype(np.float32)
-    named = np.array([12_345, 99_999])
-    cosines[named] = 0.01
-
-    def at(places: NDArray[np.intp]) -> Boosts:
-        return Boosts(None, np.isin(places, named).astype(np.float32))
-
-    ranked = rank(Similarity(cosines), None, BoostPlan(len(cosines), at, 0.0, named, None))
-    assert [place for place, _ in islice(ranked, 2)] == named.tolist()
-    assert next(ranked)[0] == np.argmax(cosines)
 
 
 @pytest.mark.parametrize("objects", [0, 1, 10, 10_000])
@@ -147,18 +131,18 @@ def test_a_word_of_a_long_question_is_rarely_a_name(
 def test_of_the_same_words_the_rare_ones_count_and_others_are_against_it() -> None:
     """Tell how much of each text a question says, in any form of its words."""
     texts = ["software package: sass compiler", "software package: sass compiler modules for pike"]
-    whole, part = term_overlap.shares("which software compiles sass?", texts)
+    whole, part = hit_features.shares("which software compiles sass?", texts)
     assert 0 < part < whole < 1
-    assert term_overlap.shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
-    assert term_overlap.shares("sass", []) == []
+    assert hit_features.shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
+    assert hit_features.shares("sass", []) == []
 
 
 def test_shares_are_the_same_in_each_process() -> None:
     """Give the very same shares, whatever the order of the words is in memory."""
     code = """if 1:
-        from opdbus.index.search import term_overlap
+        from opdbus.index.search import hit_features
         texts = [" ".join(f"{n:05}" for n in range(part, 60)) for part in range(40)]
-        print(term_overlap.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
+        print(hit_features.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
     """
     given = {
         subprocess.run(

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from house import search_words
 
 from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -73,7 +74,7 @@ def test_the_most_of_what_is_asked_for_comes_first(
     tmp_path: Path, question: str, first: list[str]
 ) -> None:
     """Compare the things of the sort that a question asks for by the field that it means."""
-    found = asyncio.run(names(tmp_path, OBJECTS, question))
+    found = names(tmp_path, OBJECTS, question)
     assert found[: len(first)] == first
 
 
@@ -85,7 +86,7 @@ def test_a_bound_is_no_superlative(tmp_path: Path) -> None:
             stored = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
             await memory.observe(stored, set(), {})
             asked = "the least level of a vat", "a vat whose level is at least okay"
-            return [bool(await extremes.find(memory, each, None)) for each in asked]
+            return [bool(await extremes.find_extremes(memory, each, None)) for each in asked]
 
     assert asyncio.run(work()) == [True, False]
 
@@ -95,19 +96,16 @@ def test_values_of_two_types_are_compared_apart(tmp_path: Path) -> None:
     of_words: dict[tuple[str, str, str], dict[str, Json]] = {
         ("packages", "package", "vim"): {"installed_size_mb": "unknown"}
     }
-    found = asyncio.run(names(tmp_path, OBJECTS | of_words, "largest packages"))
+    found = names(tmp_path, OBJECTS | of_words, "largest packages")
     assert found[:2] == ["gcc", "git"]
 
 
-async def names(
+def names(
     folder: Path, objects: dict[tuple[str, str, str], dict[str, Json]], question: str
 ) -> list[str]:
     """Return the names of what a question finds, best first."""
-    async with StateStore(folder / "db") as memory:
-        stored = [StateObject(Identity("live:x", *of), said) for of, said in objects.items()]
-        await memory.observe(stored, set(), {})
-        finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        return [hit.object_id.name for hit in await finder.search(question, Page(9), "lexical")]
+    stored = [StateObject(Identity("live:x", *of), fields) for of, fields in objects.items()]
+    return [hit.object_id.name for hit in search_words(folder, stored, question)]
 
 
 def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:

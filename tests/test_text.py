@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from opdbus.language.glossary import gloss
 from opdbus.language.object_text import first_line, render
+from opdbus.language.synonyms import gloss
 from opdbus.state.flatten import Reader
 from opdbus.state.object import FILE, Identity, StateObject
 

@@ -1,23 +1,26 @@
 """Times in questions: which ones are read, and what is scheduled then."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
+from house import search_words
 
-from opdbus.config import load
-from opdbus.index.query.clock_times import find
-from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
-from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.serving.serving import Serving
+from opdbus.index.query.constraints import TIMES, Meaning, Rule, find_times
 from opdbus.state.object import Identity, StateObject
 
 
 def meant(question: str) -> set[str]:
     """Return the conditions that the times of a question may mean."""
-    return {f"{c.field}{c.operator}{c.value}" for time in find(question) for c in time.meanings}
+    meanings = (each for time in find_times(question) for each in time.meanings)
+    return {f"{each.field}{each.operator}{each.value}" for each in meanings}
+
+
+@pytest.mark.parametrize("rule", TIMES, ids=[rule.name for rule in TIMES])
+def test_each_rule_reads_its_example(rule: Rule[Meaning]) -> None:
+    """Read the example of each row of the table by this row."""
+    match = rule.pattern.search(rule.example)
+    assert match
+    assert {*rule.meaning(match)} & {c for time in find_times(rule.example) for c in time.meanings}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_other_numbers_are_no_times(question: str) -> None:
 
 def test_a_document_is_not_full_of_times() -> None:
     """Only the first few times of a text are read, however long it is."""
-    assert len(find("at 04:40 " * 10_000)) < 5
+    assert len(find_times("at 04:40 " * 10_000)) < 5
 
 
 def test_what_is_scheduled_then_comes_first(tmp_path: Path) -> None:
@@ -88,13 +91,7 @@ def test_what_is_scheduled_then_comes_first(tmp_path: Path) -> None:
         said = {"description": f"morning {name} that runs", "calendar": [*calendar]}
         return StateObject(Identity("live:x", "systemd", "unit", f"{name}.timer"), said)
 
-    async def main() -> list[str]:
-        async with StateStore(tmp_path / "db") as memory:
-            objects = [timer(f"t{n}", f"*-*-* {n:02}:15:00") for n in range(10)]
-            objects.append(timer("right", "Mon *-*-* 04:40:00"))
-            await memory.observe(objects, set(), {})
-            finder = Finder(ObjectVectors(memory, Serving(load({}))))
-            question = "what runs at twenty to five in the morning?"
-            return [hit.object_id.name for hit in await finder.search(question, Page(9), "lexical")]
-
-    assert asyncio.run(main())[0] == "right.timer"
+    objects = [timer(f"t{n}", f"*-*-* {n:02}:15:00") for n in range(10)]
+    objects.append(timer("right", "Mon *-*-* 04:40:00"))
+    question = "what runs at twenty to five in the morning?"
+    assert search_words(tmp_path, objects, question)[0].object_id.name == "right.timer"

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boost_plan import boost_plan
 from numpy.typing import NDArray
 from value_host import objects
 
-from opdbus.index.ranking.boosts import VALUE_WEIGHT, named_values
-from opdbus.index.ranking.scores import Similarity, rank
-from opdbus.language.vocabulary import TRAIT_BYTES, Reader, asked, denied, rows
+from opdbus.index.ranking.scores import VALUE_WEIGHT, Boosts, Similarity, named_values, rank
+from opdbus.language.vocabulary import TRAIT_BYTES, Reader, negated_words, rows, values_in
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
 
@@ -22,7 +20,7 @@ QUESTIONS = Path(__file__).parent / "data" / "value_questions.json"
 def has(question: str, kind: str = "unit", **properties: Any) -> bool:
     """Return whether an object of a kind has a value that a question names."""
     traits = Reader().traits(Identity("live:x", "systemd", kind, "a"), properties)
-    return any(traits & bits for bits in asked(question))
+    return any(traits & bits for bits in values_in(question))
 
 
 def test_the_vocabulary_fits() -> None:
@@ -40,7 +38,7 @@ def test_the_vocabulary_fits() -> None:
 )
 def test_what_is_denied_is_not_looked_for(question: str, words: set[str]) -> None:
     """Give the words of a denial that name the opposite of what is asked for."""
-    assert denied(question) == words
+    assert negated_words(question) == words
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_values_raise_and_do_not_filter() -> None:
     """Yield every entry, those with the value before equals without it."""
     shares, values = np.zeros(3, np.float32), np.array([0, 0, 1], np.float32)
     cosines = np.array([0.5, 0.5 + VALUE_WEIGHT + 0.1, 0.5], np.float32)
-    boost = boost_plan(values, np.zeros(3, np.float32))
+    boost = Boosts(values, np.zeros(3, np.float32))
     ranked = list(rank(Similarity(cosines), shares, boost))
     assert [index for index, _ in ranked] == [1, 2, 0]
     assert ranked[1][1].values == 1

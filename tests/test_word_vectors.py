@@ -3,8 +3,8 @@
 import pytest
 
 from opdbus.index.database.store import Content
-from opdbus.index.ranking.confidence_features import ConfidenceFeatures
-from opdbus.index.search import word_similarity
+from opdbus.index.ranking.scores import ConfidenceFeatures
+from opdbus.index.search import hit_features
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
 
@@ -14,7 +14,7 @@ MAIL = Content('{"exec": "/usr/sbin/postfix"}', "systemd service mta: sends and 
 
 def match_features(question: str, *contents: Content) -> list[ConfidenceFeatures]:
     """Compare a question with objects."""
-    return word_similarity.ours().match_features(question, contents)
+    return hit_features.ours().match_features(question, contents)
 
 
 def test_what_an_object_lacks_is_the_word_that_tells_most() -> None:
@@ -64,8 +64,8 @@ def test_a_question_without_words_is_compared() -> None:
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find the same however many words came before."""
-    monkeypatch.setattr(word_similarity, "_KEPT", 64)
-    made = word_similarity.WordSimilarity(StaticTable.read(OURS, max_tokens=512))
+    monkeypatch.setattr(hit_features, "_KEPT", 64)
+    made = hit_features.WordSimilarity(StaticTable.read(OURS, max_tokens=512))
     before = made.match_features("reverse proxy of mail", [WEB, MAIL])
     for number in range(100):
         made.match_features(f"word{number}", [])

@@ -22,7 +22,7 @@ from opdbus import config
 from opdbus.drift.declarations import PairedDeclarations
 from opdbus.drift.pairs import Pairs
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.query import relative_dates
+from opdbus.index.query import query_parser
 from opdbus.index.query.condition_matching import object_ids
 from opdbus.index.ranking.scores import MODES, Score
 from opdbus.index.search.finder import Finder
@@ -227,7 +227,7 @@ async def answers(
 @asynccontextmanager
 async def finding(host: str, level: str, scratch: Path) -> AsyncIterator[tuple[Finder, StateStore]]:
     """Yield a finder of a host's objects as of the time of its observation, and their store."""
-    relative_dates.now = lambda: _OBSERVED
+    query_parser.now = lambda: _OBSERVED
     async with opened(host, level, scratch) as vectors:
         memory = vectors.memory
         memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))

@@ -25,7 +25,7 @@ from asking import EXAMS, HALVES, contents, load
 from strangers import Found, asked, totals
 
 from opdbus import config
-from opdbus.language.glossary import gloss
+from opdbus.language.synonyms import gloss
 from opdbus.serving.serving import Serving
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId, StateObject

@@ -12,7 +12,6 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,7 @@ import structlog
 from asking import EXAMS, HOSTS, STATES, Answer, answers
 from numpy.typing import NDArray
 
-from opdbus.index.ranking.confidence import Curve, Features, Weights, featured
+from opdbus.index.ranking.confidence import Curve, Features, Weights, featured, logistic
 from opdbus.index.ranking.scores import MODES
 
 TABLE: Final = Path(__file__).parents[2] / "opdbus" / "tables" / "calibration.tsv"
@@ -63,7 +62,7 @@ def fitted(found: Sequence[Answer]) -> Curve:
     there = _logistic(first, lambda row: row[1].kind == "answerable")
     rows = [row for each in used if each.kind != "foreign" for row in _rows(each, _HITS)]
     curve = Curve(there, _logistic(rows, lambda row: row[2]), 0.0)
-    return replace(curve, least=_least(curve, asked))
+    return curve._replace(least=_least(curve, asked))
 
 
 def _for_there(row: _Row) -> _Row:
@@ -116,7 +115,7 @@ def _least(curve: Curve, asked: Sequence[Answer]) -> float:
     def chances(kind: str, host: str) -> NDArray[np.float64]:
         scores = [each.scores for each in asked if (each.kind, each.host) == (kind, host)]
         # where nothing is found, nothing is answered
-        return np.array([curve.answerable(featured(some)[0]) if some else 0.0 for some in scores])
+        return np.array([logistic(curve.there, featured(s)[0]) if s else 0.0 for s in scores])
 
     foreign = np.concatenate([chances("foreign", host) for host in HOSTS])
     enough = max(float(np.quantile(foreign, _FOREIGN_REFUSED[asked[0].mode])), 1e-6)

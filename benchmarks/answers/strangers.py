@@ -130,7 +130,7 @@ def routed(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     for row in rows:
         accepted = row["route"] if isinstance(row["route"], list) else [row["route"]]
         every[accepted[0]] += 1
-        right[accepted[0]] += routes.read(row["question"], now).name in accepted
+        right[accepted[0]] += routes.find_route(row["question"], now).name in accepted
     return {route: f"{right[route]} of {n}" for route, n in every.items()}
 
 

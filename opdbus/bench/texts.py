@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from opdbus.language.glossary import entries
 from opdbus.language.object_text import render
+from opdbus.language.synonyms import glossary
 from opdbus.state.object import FILE, Identity, StateObject
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _short(random: Random, wanted: float) -> str:
 def _item(random: Random) -> StateObject:
     """Make an object with a name from the glossary, so that its line has a meaning."""
     plugin, kind = random.choice(_KINDS)
-    name = f"{random.choice(list(entries()))}@{random.choice(_SITES)}{random.randrange(1000)}"
+    name = f"{random.choice(list(glossary()))}@{random.choice(_SITES)}{random.randrange(1000)}"
     comment = _words(random, name)
     return StateObject(
         Identity(FILE, plugin, kind, name), {"comment": comment} if _flag(random, name) else {}

@@ -47,7 +47,7 @@ def ask(context: click.Context, question: tuple[str, ...], json_: bool) -> Any: 
 
 def route_of(question: str) -> routes.Route:
     """Return the route of a question that is asked now."""
-    return routes.read(question, datetime.now(UTC).astimezone().replace(tzinfo=None))
+    return routes.find_route(question, datetime.now(UTC).astimezone().replace(tzinfo=None))
 
 
 def _run(context: click.Context, arguments: list[str]) -> Any:  # noqa: ANN401 -- as of click

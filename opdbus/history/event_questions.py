@@ -62,7 +62,7 @@ def _saying(words: Sequence[str], question: str) -> set[int]:
 
 def _said(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happenings]]:
     """Yield the phrases that name events; those in a kind's name (`kernel tuning`) do not."""
-    names = kinds.names(question)
+    names = kinds.kind_phrases(question)
     for at, length, bits in _phrases().find(words, lambda _at: True):
         phrase = f" {' '.join(words[at : at + length])} "
         if not any(phrase in f" {name} " and phrase.strip() != name for name in names):

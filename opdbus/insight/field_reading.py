@@ -64,7 +64,7 @@ async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Se
             return []
         return [_Item(object_id, identity.source != FILE, properties)]
 
-    async for items in condition_matching.parts(memory, clause, None, alone):
+    async for items in condition_matching.read_parts(memory, clause, None, alone):
         await run(partial(add, items))
     shared = [t for t in memory.catalogue.shared().object_ids if matches(t, wanted)]
     for part in slices(shared, _AT_A_TIME):

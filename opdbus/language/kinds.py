@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from opdbus.language import tables
-from opdbus.language.glossary import gloss
+from opdbus.language.synonyms import gloss
 
 if TYPE_CHECKING:
     from opdbus.state.object import ObjectId
@@ -22,7 +21,6 @@ Kinds: TypeAlias = int
 # Kinds that neither run nor fail.
 STATELESS = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
 
-_WORD = re.compile(r"[a-z0-9]+")
 # a compound such as `stork.service` or `on-call` is one word
 _COMPOUND = re.compile(r"[a-z0-9]+(?:[-._:/@+]+[a-z0-9]+)*")
 # Questions that begin so name their subject last: `can alice's ports be reached`.
@@ -51,11 +49,10 @@ _LATER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Phrases, patterns of the objects they name, and the penalty where they are not asked for.
 
-    A pattern is `plugin/kind/part`, with wildcards: see `_telling`. The penalty is 0 to 1.
+    A pattern is `plugin/kind/part`, with wildcards: see `of_object`. The penalty is 0 to 1.
     """
 
     phrases: str
@@ -72,9 +69,25 @@ def rows() -> tuple[Row, ...]:
     )
 
 
+def of_object(object_id: ObjectId) -> tuple[Kinds, float]:
+    """Return the rows of an object, and its penalty where none of them is asked for."""
+    part, name = "", object_id.name
+    if object_id.kind == "unit":
+        _, at, suffix = name.rpartition("@.")
+        part = f"{at or '.'}{suffix if at else name.rpartition('.')[2]}"
+    elif object_id.kind == "package":
+        name = name.partition(":")[0]
+        part = "lib" if name.startswith("lib") else f"-{name.rpartition('-')[2]}"
+    elif object_id.kind == "file":
+        part = "unit" if "/systemd/system/" in name else ""
+    elif object_id.kind == "fact":
+        part = name
+    return _of_category(f"{object_id.plugin}/{object_id.kind}/{part}")
+
+
 @lru_cache(maxsize=4096)
-def _of_sort(sort: str) -> tuple[Kinds, float]:
-    """Return the rows and the penalty of a `plugin/kind/part`: see `_telling`.
+def _of_category(category: str) -> tuple[Kinds, float]:
+    """Return the rows and the penalty of a `plugin/kind/part`, of which there are few.
 
     A kind that no row has is matched by its last word: a published `podman/container` is meant by
     `containers`, a `storage/disk` by `drive`. Its penalty is 0.
@@ -82,30 +95,12 @@ def _of_sort(sort: str) -> tuple[Kinds, float]:
     fitting = [
         (1 << number, row.less)
         for number, row in enumerate(rows())
-        if any(fnmatchcase(sort, object_id) for object_id in row.object_ids)
+        if any(fnmatchcase(category, object_id) for object_id in row.object_ids)
     ]
     if not fitting:
-        words = _WORD.findall(sort.split("/")[1].lower())
+        words = tables.words_of(category.split("/")[1])
         return requested(" ".join(words[-1:]), frozenset()).named, 0.0
     return sum(bit for bit, _ in fitting), fitting[0][1]
-
-
-def of_object(object_id: ObjectId) -> tuple[Kinds, float]:
-    """Return the rows of an object, and its penalty where none of them is asked for."""
-    return _of_sort(f"{object_id.plugin}/{object_id.kind}/{_telling(object_id)}")
-
-
-def _telling(object_id: ObjectId) -> str:
-    """Return the part of a name that decides the rows, with few distinct values for the cache."""
-    if object_id.kind == "unit":
-        _, at, suffix = object_id.name.rpartition("@.")
-        return f"{at or '.'}{suffix if at else object_id.name.rpartition('.')[2]}"
-    if object_id.kind == "package":
-        name = object_id.name.partition(":")[0]
-        return "lib" if name.startswith("lib") else f"-{name.rpartition('-')[2]}"
-    if object_id.kind == "file":
-        return "unit" if "/systemd/system/" in object_id.name else ""
-    return object_id.name if object_id.kind == "fact" else ""
 
 
 class RequestedKinds(NamedTuple):
@@ -118,12 +113,19 @@ class RequestedKinds(NamedTuple):
     subject: Kinds
 
 
+@cache
+def of_phrases(phrases: str) -> Kinds:
+    """Return the rows that phrases such as `timer|cron job` name; for constants."""
+    named = (requested(phrase, frozenset()).named for phrase in phrases.split("|"))
+    return reduce(or_, named, 0)
+
+
 def requested(question: str, passed: AbstractSet[str]) -> RequestedKinds:
     """Return the rows that a question names; of phrases at one place the longest counts.
 
     Words that are `passed` carry no meaning and may stand before the subject.
     """
-    words = _WORD.findall(question.lower())
+    words = tables.words_of(question)
     found = {at: kinds for at, _, kinds in _phrases().find(words) if kinds}
     named = reduce(or_, found.values(), 0)
     if words and words[0] in _ENDING and words[1:2] != ["there"]:
@@ -133,18 +135,12 @@ def requested(question: str, passed: AbstractSet[str]) -> RequestedKinds:
         # the noun follows its adjectives: `which old web services`
         noun = next((at for at in range(1, _FIRST_WORDS) if at in found), first)
         first = noun if passed.isdisjoint(words[1:noun]) else first
-    return RequestedKinds(
-        named, _asked_later(question) or found.get(first, 0) or _head(question, passed)
+    later = (
+        _phrases().first(tables.words_of(question[match.end() : match.end() + _NEAR]))
+        for match in _LATER.finditer(question)
     )
-
-
-def _asked_later(question: str) -> Kinds:
-    """Return the rows that a later clause asks for: `voice chat, on which port`."""
-    for match in _LATER.finditer(question):
-        words = _WORD.findall(question[match.end() : match.end() + _NEAR].lower())
-        if kinds := _phrases().first(words):
-            return kinds
-    return 0
+    subject = next(filter(None, later), 0) or found.get(first, 0) or _head(question, passed)
+    return RequestedKinds(named, subject)
 
 
 def _head(question: str, passed: AbstractSet[str]) -> Kinds:
@@ -161,8 +157,7 @@ def _head(question: str, passed: AbstractSet[str]) -> Kinds:
         if at and first + at + length == ends:
             # `creates accounts`, but `kubernetes pods`
             is_verb = words[first].endswith("s") and words[ends - 1].endswith("s")
-            is_verb &= not gloss(words[first])
-            return 0 if is_verb else kinds
+            return 0 if is_verb and not gloss(words[first]) else kinds
     return 0
 
 
@@ -176,16 +171,16 @@ def published() -> Kinds:
     )
 
 
-def words(question: str) -> set[str]:
+def kind_words(question: str) -> set[str]:
     """Return the words of a question that name kinds."""
-    asked = _WORD.findall(question.lower())
+    asked = tables.words_of(question)
     found = _phrases().find(asked)
     return {word for at, length, kinds in found if kinds for word in asked[at : at + length]}
 
 
-def names(question: str) -> list[str]:
+def kind_phrases(question: str) -> list[str]:
     """Return the phrases of several words in a question that name kinds."""
-    words = _WORD.findall(question.lower())
+    words = tables.words_of(question)
     found = _phrases().find(words)
     return [" ".join(words[at : at + length]) for at, length, _ in found if length > 1]
 

@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.language.glossary import gloss
+from opdbus.language.synonyms import gloss
 from opdbus.state.fields import split
 from opdbus.state.leaves import leaves
 from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
@@ -62,17 +62,10 @@ VOLATILE: Final = frozenset(
 )
 # Nouns for the types of systemd units.
 UNIT_NOUNS: Final = {
-    "service": "service",
-    "socket": "listening socket",
-    "timer": "timer, schedule",
-    "target": "target",
-    "mount": "mount",
-    "automount": "automount",
+    **{name: name for name in "service target mount automount swap slice scope".split()},
+    "socket": "listening socket", "timer": "timer, schedule",
     "path": "watched path",
-    "swap": "swap",
-    "slice": "slice",
-    "scope": "scope",
-}
+}  # fmt: skip
 
 # Nouns for kinds, whether observed or declared.
 NOUNS: Final = {
@@ -102,15 +95,11 @@ NOUNS: Final = {
 
 
 class _Name(NamedTuple):
-    """A dotted name in words, its last key in words, and that key as one word: `fullname`.
-
-    Values of a name that `is_of_others` are left out of lexical search.
-    """
+    """A dotted name in words, its last key in words, and that key as one word: `fullname`."""
 
     words: str
     last: str
     key: str
-    is_of_others: bool
 
 
 # The name, its last key as one word, and the value.
@@ -134,7 +123,7 @@ def render(item: StateObject) -> Rendering:
     rarely ask in the words of a description.
     """
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
-    described = _described(pairs)
+    described = _description(pairs)
     telling = _telling(item, pairs)
     meanings = _meanings(item, telling, pairs)
     # a question for the purpose of a service rarely means its account or group
@@ -144,7 +133,9 @@ def render(item: StateObject) -> Rendering:
     if shown := [(key, value) for key, value in telling if not described or key in _BELONGING]:
         line += "; " + ", ".join(f"{key} {value}" for key, value in shown)
     other = [meaning for meaning in known[:1] if meaning and meaning not in line]
-    return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
+    return Rendering(
+        "\n".join([_clean(line)[:MAX_LINE], *other]), _searched_words(item, pairs, meanings)
+    )
 
 
 def first_line(text: str) -> str:
@@ -189,31 +180,30 @@ def head(item: StateObject) -> str:
     return " ".join([*words, *name])
 
 
-def _short(value: Json) -> str:
+def _shortened(value: Json) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
         return ""
     if isinstance(value, list):
-        return ", ".join(_short(item) for item in value[:MAX_LIST])
+        return ", ".join(_shortened(item) for item in value[:MAX_LIST])
     return str(value)
 
 
 def _pair(name: str, value: Json) -> _Pair:
     """Return a pair with the same key for `full_name`, `fullName` and `fullname`."""
-    found = _name(name) if len(name) <= _MAX_KEPT else _name.__wrapped__(name)
-    return found, found.key, value if type(value) is str else _short(value)
+    found = _split_name(name) if len(name) <= _MAX_KEPT else _split_name.__wrapped__(name)
+    return found, found.key, value if type(value) is str else _shortened(value)
 
 
 @lru_cache(maxsize=4096)
-def _name(name: str) -> _Name:
+def _split_name(name: str) -> _Name:
     """Split a name into words; cached, since objects of a kind share their names."""
     last = split(name.rpartition(".")[2])
-    key = "".join(last)
-    return _Name(" ".join(split(name)), " ".join(last), key, key in _OF_OTHERS)
+    return _Name(" ".join(split(name)), " ".join(last), "".join(last))
 
 
-def _described(pairs: list[_Pair]) -> str:
+def _description(pairs: list[_Pair]) -> str:
     """Return the description of an object, and those of documentation that add to it."""
     # the first value of each key counts
     found = {key: value for _, key, value in reversed(pairs) if key in _SAYING}
@@ -245,7 +235,7 @@ def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
     return [(key, value) for _, key, value in ranked[: MAX_SETTINGS if settings else MAX_PAIRS]]
 
 
-def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
+def _searched_words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     """Return the whole object as text for lexical search, with identifiers also split into words.
 
     The gloss of its name is there twice, so that it counts as much as the words of the text. Fields
@@ -254,8 +244,8 @@ def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
     parts += sorted(
         f"{name.words} {value}"
-        for name, _, value in pairs
-        if value != REDACTED and not name.is_of_others
+        for name, key, value in pairs
+        if value != REDACTED and key not in _OF_OTHERS
     )
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 

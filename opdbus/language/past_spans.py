@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from typing import Final, TypeAlias
 
+from opdbus.language.tables import NUMBERS
 from opdbus.platform.timestamps import MONTH, YEAR
 
 Span: TypeAlias = tuple[datetime, datetime]
@@ -24,11 +25,10 @@ _OLDEST: Final = _FIRST + timedelta(hours=14)
 _ABOUT: Final = timedelta(minutes=30)
 _DAY: Final = timedelta(days=1)
 _HALF_DAY: Final = 12
+_HOURS: Final = [word for word, number in NUMBERS.items() if number]
 _NUMBERS: Final[Mapping[str, float]] = {
-    **dict(zip("one two three four five six seven eight nine ten eleven twelve".split(),
-               range(1, 13), strict=True)),
-    "a": 1, "an": 1, "a couple of": 2, "couple of": 2, "a few": 4, "few": 4, "several": 5,
-    "half an": 0.5,
+    **{word: NUMBERS[word] for word in _HOURS}, "a": 1, "an": 1, "a couple of": 2,
+    "couple of": 2, "a few": 4, "few": 4, "several": 5, "half an": 0.5,
 }  # fmt: skip
 _UNITS: Final = {
     "minute": timedelta(minutes=1), "min": timedelta(minutes=1), "hour": timedelta(hours=1),
@@ -46,17 +46,13 @@ _PART: Final = rf"(?P<part>{'|'.join(_PARTS)})"
 _MONTH: Final = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*"
 # A dot separates hour and minute only next to `at` or `pm`: elsewhere 22.04 is a version or a port.
 _DOT: Final = "|".join(
-    [
+    (
         r"\.(?=[0-5]\d ?(?:[ap]\.?m\b|o'?clock))",
-        *(
-            rf"(?<=\b{at} {hour})\."
-            for at in ("at", "around", "at about")
-            for hour in (r"\d", r"\d\d")
-        ),
-    ]
+        *(rf"(?<=\b{at} {n})\." for at in ("at", "around", "at about") for n in (r"\d", r"\d\d")),
+    )
 )
 _HOUR: Final = (
-    rf"(?P<hour>[01]?\d|2[0-4]|{'|'.join(list(_NUMBERS)[:_HALF_DAY])}|noon|midnight)"
+    rf"(?P<hour>[01]?\d|2[0-4]|{'|'.join(_HOURS)}|noon|midnight)"
     rf"(?:(?::|{_DOT})(?P<minute>[0-5]\d))?"
     r"(?: ?(?P<half>[ap])\.?m\b| o'?clock)?(?![\w:.]*\w)"
 )
@@ -67,7 +63,7 @@ _OF_DAY: Final = (
 )
 
 
-def find(question: str, now: datetime) -> tuple[dict[str, str], str]:
+def find_span(question: str, now: datetime) -> tuple[dict[str, str], str]:
     """Return the options for the first span in a question, and the question without it.
 
     The question is as `routes.plain` returns it; `now` is local time without a zone. A span that
@@ -81,8 +77,8 @@ def find(question: str, now: datetime) -> tuple[dict[str, str], str]:
                 if meaning in {_clock, _between}:
                     moved, rest = _day_beside(rest, since, now)
                     since, before = since + moved, before + moved
-                given = {"since": _said(since)} if since > _FIRST else {}
-                return given | ({"before": _said(before)} if before < now else {}), rest
+                options = {"since": _option(since)} if since > _FIRST else {}
+                return options | ({"before": _option(before)} if before < now else {}), rest
     return {}, question
 
 
@@ -93,7 +89,7 @@ def _without(question: str, match: re.Match[str]) -> str:
 def _day_beside(question: str, at: datetime, now: datetime) -> tuple[timedelta, str]:
     """Return the offset of a time to the day named elsewhere in a question, and the rest of it."""
     for form, meaning in _FORMS:
-        if meaning in _OF_DAYS and (match := form.search(question)):
+        if meaning in {_date, _weekday} and (match := form.search(question)):
             day, _ = meaning(match, now)
             if day < now:
                 return day - _midnight(at + _ABOUT), _without(question, match)
@@ -109,7 +105,7 @@ def _unnamed(form: str) -> str:
     return re.sub(r"\?P<\w+>", "?:", form)
 
 
-def _said(at: datetime) -> str:
+def _option(at: datetime) -> str:
     if at == _BOOT:
         return "boot"
     at = max(at, _OLDEST)
@@ -120,7 +116,7 @@ def _midnight(now: datetime, days: int = 0) -> datetime:
     return datetime.combine(now.date(), time()) - days * _DAY
 
 
-def _number(word: str | None) -> float:
+def _count(word: str | None) -> float:
     return int(word) if word and word.isdecimal() else _NUMBERS[word or "one"]
 
 
@@ -135,7 +131,7 @@ def _day_of(said: str, now: datetime) -> datetime:
 def _at(match: re.Match[str], now: datetime) -> datetime:
     """Return the last occurrence of a time of the day."""
     day, word, half = match["day"] or "", match["hour"], match["half"]
-    hour = {"noon": 12, "midnight": 24}.get(word) or int(_number(word))
+    hour = {"noon": 12, "midnight": 24}.get(word) or int(_count(word))
     is_late = half == "p" or any(part in day for part in ("afternoon", "evening", "tonight"))
     # `at 11 last night` is before midnight, `at 3 last night` after it
     is_night = "night" in day
@@ -170,7 +166,7 @@ def _back(at: datetime, span: timedelta) -> datetime:
 
 def _ago(match: re.Match[str], now: datetime) -> Span:
     unit = _UNITS[match["unit"]]
-    at = _back(now, _number(match["count"]) * unit)
+    at = _back(now, _count(match["count"]) * unit)
     return _back(at, unit / 2), at + unit / 2
 
 
@@ -181,12 +177,7 @@ def _past(match: re.Match[str], now: datetime) -> Span:
         return _midnight(now, now.weekday() + 7), _LAST
     if not match["count"] and unit == "month":
         return _midnight(now, now.day).replace(day=1), _LAST
-    return _back(now, _number(match["count"]) * _UNITS[unit]), _LAST
-
-
-def _this(match: re.Match[str], now: datetime) -> Span:
-    days = {"week": now.weekday(), "month": now.day - 1, "year": now.timetuple().tm_yday - 1}
-    return _midnight(now, days[match["unit"]]), _LAST
+    return _back(now, _count(match["count"]) * _UNITS[unit]), _LAST
 
 
 def _date(match: re.Match[str], now: datetime) -> Span:
@@ -196,9 +187,8 @@ def _date(match: re.Match[str], now: datetime) -> Span:
     number = int(month) if month.isdecimal() else _MONTHS.index(month) + 1
     for back in range(13):
         # without a year go back by years, without a month by months
-        months = now.year * 12 + number - 1 - back * (12 if given.get("month") else 1)
-        if year:
-            months = int(year) * 12 + number - 1
+        step = 0 if year else 12 if given.get("month") else 1
+        months = int(year or now.year) * 12 + number - 1 - back * step
         try:
             at = datetime(months // 12, months % 12 + 1, int(match["date"]))  # noqa: DTZ001 -- local
         except ValueError:
@@ -240,56 +230,54 @@ _CLOCK: Final = re.compile(rf"(?<![\w.:])(?:(?:at|around|about|near) )*{_HOUR}{_
 _CLEAR: Final = (
     r"(?=(?:at|around|about|near) |\d{1,2}[:.]\d\d|\w+ ?(?:[ap]\.?m\b|o'?clock)|noon|midnight)"
 )
-_INSIDE: Final[Sequence[tuple[str, Meaning]]] = (
-    (_CLEAR + _CLOCK.pattern, _clock),
-    (r"\b(?:on )?(?P<year>\d{4})-(?P<month>\d\d)-(?P<date>\d\d)\b", _date),
-    (rf"\b(?:on )?(?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b", _date),
-    (rf"\b(?:on )?{_MONTH} (?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?\b", _date),
-    (r"\b(?:on )?the (?P<date>\d{1,2})(?:st|nd|rd|th)\b", _date),
-    (r"\b(?:the )?day before yesterday\b", _days(2)),
-    (rf"\b(?:last|this|yesterday|over|to|(?:during|in|over) the|{_NAMED_DAY}) ?{_PART}\b", _part),
-    (rf"\b(?:about )?{_COUNT}{_UNIT} (?:ago|back|earlier)\b", _ago),
-    (rf"\b(?:(?:in|during|over|within) )?(?:the )?(?:last|past|previous) {_COUNT}{_UNIT}\b", _past),
-    (r"\b(?:this|the current) (?P<unit>week|month|year)\b", _this),
-    (r"\b(?:(?:on|over|at|during|the|this|last) )+weekend\b", _weekday),
-    (rf"\b{_NAMED_DAY}\b", _weekday),
-    (r"\byesterday\b", _days(1)),
-    (r"\b(?:earlier |so far )?today\b", _days(0)),
-    (r"\b(?:recently|lately|these days)\b", lambda _m, now: (_midnight(now, 7), _LAST)),
-    (r"\b(?:just now|a moment ago)\b", lambda _m, now: (now - 2 * _ABOUT, _LAST)),
+# Pattern, meaning, and words that it reads (tested); the first row that matches counts.
+SPANS: Final[Sequence[tuple[str, Meaning, str]]] = (
+    (_CLEAR + _CLOCK.pattern, _clock, "at 15:00"),
+    (r"\b(?:on )?(?P<year>\d{4})-(?P<month>\d\d)-(?P<date>\d\d)\b", _date, "on 2026-11-20"),
+    (rf"\b(?:on )?(?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b", _date,
+     "on the 20th of november"),
+    (rf"\b(?:on )?{_MONTH} (?:the )?(?P<date>\d{{1,2}})(?:st|nd|rd|th)?\b", _date,
+     "on december 24th"),
+    (r"\b(?:on )?the (?P<date>\d{1,2})(?:st|nd|rd|th)\b", _date, "on the 5th"),
+    (r"\b(?:the )?day before yesterday\b", _days(2), "the day before yesterday"),
+    (rf"\b(?:last|this|yesterday|over|to|(?:during|in|over) the|{_NAMED_DAY}) ?{_PART}\b", _part,
+     "last night"),
+    (rf"\b(?:about )?{_COUNT}{_UNIT} (?:ago|back|earlier)\b", _ago, "a few minutes ago"),
+    (rf"\b(?:(?:in|during|over|within) )?(?:the )?(?:last|past|previous) {_COUNT}{_UNIT}\b", _past,
+     "in the last two hours"),
+    (r"\b(?:this|the current) week\b", lambda _m, now: (_midnight(now, now.weekday()), _LAST),
+     "this week"),
+    (r"\b(?:this|the current) month\b", lambda _m, now: (_midnight(now, now.day - 1), _LAST),
+     "this month"),
+    (r"\b(?:this|the current) year\b",
+     lambda _m, now: (_midnight(now, now.timetuple().tm_yday - 1), _LAST), "this year"),
+    (r"\b(?:(?:on|over|at|during|the|this|last) )+weekend\b", _weekday, "over the weekend"),
+    (rf"\b{_NAMED_DAY}\b", _weekday, "on monday"),
+    (r"\byesterday\b", _days(1), "yesterday"),
+    (r"\b(?:earlier |so far )?today\b", _days(0), "today"),
+    (r"\b(?:recently|lately|these days)\b", lambda _m, now: (_midnight(now, 7), _LAST), "lately"),
+    (r"\b(?:just now|a moment ago)\b", lambda _m, now: (now - 2 * _ABOUT, _LAST), "just now"),
 )  # fmt: skip
 _BOUNDS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
-    (
-        re.compile(
-            r"(?:(?:the|its|our|it) )?(?:(?:last|latest|previous) )?(?:re)?(?:boot|start|startup)"
-            r"(?:ed)?(?: of (?:the|this) (?:machine|host|server|system|computer|box))?"
-        ),
-        lambda _match, _now: (_BOOT, _LAST),
-    ),
-    *((re.compile(form), meaning) for form, meaning in _INSIDE[1:]),
+    (re.compile(
+        r"(?:(?:the|its|our|it) )?(?:(?:last|latest|previous) )?(?:re)?(?:boot|start|startup)"
+        r"(?:ed)?(?: of (?:the|this) (?:machine|host|server|system|computer|box))?"),
+     lambda _match, _now: (_BOOT, _LAST)),
+    *((re.compile(form), meaning) for form, meaning, _ in SPANS[1:]),
     (re.compile(rf"{_COUNT}{_UNIT}"), _past),
     (_CLOCK, _clock),
-)
+)  # fmt: skip
 _BOUND: Final = "|".join(f"(?:{_unnamed(form.pattern)})" for form, _ in _BOUNDS)
 # `from 14 to 15` without a day is a range of versions, not of times.
 _VERSIONS: Final = (
     rf" \d+ (?:and|to|until) \d+(?![\d:.]| ?[ap]\.?m\b| o'?clock|{_unnamed(_OF_DAY)[:-1]})"
 )
 _FORMS: Final[Sequence[tuple[re.Pattern[str], Meaning]]] = (
-    (
-        re.compile(
-            rf"\b(?:between|from(?!{_VERSIONS})) (?P<first>{_unnamed(_HOUR)}) (?:and|to|until) "
-            rf"(?P<second>{_unnamed(_HOUR)})(?: (?P<on>{_unnamed(_OF_DAY)[4:-2]}))?"
-        ),
-        _between,
-    ),
-    (
-        re.compile(
-            rf"\b(?<!day )(?P<word>since|after|before|until|till|up to) (?P<bound>{_BOUND})(?!\w)"
-        ),
-        _bound,
-    ),
-    *((re.compile(form), meaning) for form, meaning in _INSIDE),
-)
-# Meanings that are days, which may stand apart from a time of the day.
-_OF_DAYS: Final = (_date, _weekday)
+    (re.compile(
+        rf"\b(?:between|from(?!{_VERSIONS})) (?P<first>{_unnamed(_HOUR)}) (?:and|to|until) "
+        rf"(?P<second>{_unnamed(_HOUR)})(?: (?P<on>{_unnamed(_OF_DAY)[4:-2]}))?"), _between),
+    (re.compile(
+        rf"\b(?<!day )(?P<word>since|after|before|until|till|up to) (?P<bound>{_BOUND})(?!\w)"),
+     _bound),
+    *((re.compile(form), meaning) for form, meaning, _ in SPANS),
+)  # fmt: skip

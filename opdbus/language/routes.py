@@ -117,12 +117,22 @@ def name_of(question: str) -> str:
     return next((route for route, form, _ in rows() if form.search(text)), OBJECTS)
 
 
-def read(question: str, now: datetime) -> Route:
-    """Return the route of a question; `now` is local time without a zone."""
+def find_route(question: str, now: datetime) -> Route:
+    """Return the route of a question; `now` is local time without a zone.
+
+    That to changes has an event in `before` or a subject in `about`, and times.
+    """
     name = name_of(question)
-    if name == "drift":
-        return Route(name, {"about": question})
-    return _of_changes(plain(question), now) if name == "changes" else Route(name)
+    if name != "changes":
+        return Route(name, {"about": question} if name == "drift" else {})
+    times, rest = past_spans.find_span(plain(question), now)
+    match = _EVENT.search(rest)
+    event = next(filter(None, match.groups())) if match else ""
+    if len(event.split()) > 1:
+        span = {"until" if key == "before" else key: value for key, value in times.items()}
+        return Route(name, {"before": event, **span})
+    about = {} if _NAMELESS.issuperset(rest.split()) else {"about": rest}
+    return Route(name, about | times)
 
 
 # Drift: the object that a question is about.
@@ -165,15 +175,3 @@ _NAMELESS: Final = frozenset(
     " change changes events event new news went going wrong ever here this host machine system"
     " server computer box it and or so far around about during within from just".split()
 )
-
-
-def _of_changes(text: str, now: datetime) -> Route:
-    """Return the route to changes, with an event in `before` or a subject in `about`."""
-    times, rest = past_spans.find(text, now)
-    match = _EVENT.search(rest)
-    event = next(filter(None, match.groups())) if match else ""
-    if len(event.split()) > 1:
-        span = {"until" if key == "before" else key: value for key, value in times.items()}
-        return Route("changes", {"before": event, **span})
-    about = {} if _NAMELESS.issuperset(rest.split()) else {"about": rest}
-    return Route("changes", about | times)

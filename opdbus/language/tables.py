@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+_WORD: Final = re.compile(r"[a-z0-9]+")
+NUMBERS: Final = {
+    word: number
+    for number, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve".split()
+    )
+}
 
 
 def rows(name: str) -> list[list[str]]:
     """Read the columns of each row of a table."""
     lines = _file(name).read_text("utf-8").splitlines()
     return [line.split("\t") for line in lines if line and not line.startswith("#")]
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
+    return _WORD.findall(text.lower())
 
 
 @cache

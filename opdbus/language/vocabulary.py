@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from opdbus.language import tables
 from opdbus.state.conditions import Condition, parse
@@ -45,8 +44,7 @@ _QUESTIONS: Final = 16
 _ENDING: Final = frozenset("not and or but that which who are is of with than as".split())
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Phrases that name a value, and alternatives: an object that meets all of one has it."""
 
     phrases: str
@@ -80,7 +78,9 @@ class Reader:
                     if type(value) is str:
                         ways += texts.get(value.lower(), ())
                 for bit, part in ways:
-                    if not traits & bit and (not part or _is_met(part, found)):
+                    if traits & bit:
+                        continue
+                    if not part or all(c.is_met_by(found.get(c.field, ())) for c in part):
                         traits |= bit
         return traits
 
@@ -102,17 +102,13 @@ def _alternatives() -> Mapping[str, Mapping[str, Sequence[tuple[Traits, Conditio
     return found
 
 
-def _is_met(conditions: Conditions, found: Mapping[str, list[Json]]) -> bool:
-    return all(c.is_met_by(found.get(c.field, ())) for c in conditions)
-
-
 def as_bytes(traits: Traits) -> bytes:
     """Return traits in their stored form."""
     return traits.to_bytes(TRAIT_BYTES, "little")
 
 
 @lru_cache(maxsize=_QUESTIONS)
-def asked(question: str) -> Mapping[Traits, str]:
+def values_in(question: str) -> Mapping[Traits, str]:
     """Return the phrases in a question that name values, by the rows they name."""
     words = _beside_verbs(list(plain(question)))
     asking = next((at for at, word in enumerate(words) if word in _ASKING), len(words))
@@ -138,11 +134,11 @@ def asked(question: str) -> Mapping[Traits, str]:
     }
 
 
-def denied(question: str) -> set[str]:
+def negated_words(question: str) -> set[str]:
     """Return the words of phrases that are negated and name a value: `enabled` in `not enabled`."""
-    phrases = (phrase.split() for phrase in asked(question).values())
+    phrases = (phrase.split() for phrase in values_in(question).values())
     denials = (rest for first, *rest in phrases if first == "not")
-    return {word for rest in denials if asked(" ".join(rest)) for word in rest}
+    return {word for rest in denials if values_in(" ".join(rest)) for word in rest}
 
 
 def _beside_verbs(words: list[str]) -> list[str]:
@@ -182,16 +178,15 @@ def plain(question: str) -> Iterator[str]:
             yield word
 
 
-def _as_read(phrases: str) -> str:
-    """Return phrases in the form that `plain` gives a question."""
-    return "|".join(" ".join(plain(phrase)) for phrase in phrases.split("|"))
-
-
 @cache
 def _phrases() -> tables.Phrases:
+    """Return the phrases of the table, in the form that `plain` gives a question."""
     return tables.Phrases(
         (
-            (_as_read(row.phrases), 1 << number if row.alternatives else 0)
+            (
+                "|".join(" ".join(plain(phrase)) for phrase in row.phrases.split("|")),
+                1 << number if row.alternatives else 0,
+            )
             for number, row in enumerate(rows())
         ),
         stem,

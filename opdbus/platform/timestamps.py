@@ -1,7 +1,7 @@
 """Times and spans as in systemd.time(7), and timestamps pasted from journals. Pure.
 
 Reads times given as options: `M` is a month and `m` a minute, as in systemd. Times in questions are
-read by `clock_times` (`twenty to five`), `relative_dates` (`for ten days`) and `past_spans` (`last
+read by `index.query.constraints` (`twenty to five`, `for ten days`) and `past_spans` (`last
 night`), with months and years of the same length.
 """
 

@@ -57,7 +57,7 @@ class Answers:
         now = time.time()
         here = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
         # on a thread: compiling the patterns takes 40 ms the first time
-        route = await asyncio.to_thread(routes.read, question, here)
+        route = await asyncio.to_thread(routes.find_route, question, here)
         given = _given(route.options, now)
         if route.name == "changes":
             rows: Plain = await self._history.changes(caller, given, limit)

@@ -74,7 +74,7 @@ class HistoryInterface:
         which = await self._filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
         about, event = asked.get("about", ""), asked.get("before_event", "")
         if not wanted.keys() & _BY_MEANING.keys():
-            rows = await history_reader.first(self._memory, which, limit, is_sent=True)
+            rows = await history_reader.first_rows(self._memory, which, limit, is_sent=True)
             return await each(_wire, rows)
         if bool(about.strip()) == bool(event.strip()):
             raise InvalidArgs("changes are found by about or by before_event: give one of them")
@@ -169,7 +169,7 @@ class HistoryInterface:
 
     async def _newest(self, object_id: ObjectId) -> Row:
         which = Filter(object_ids=await self._names_of(object_id))
-        rows = await history_reader.first(self._memory, which, _NEWEST)
+        rows = await history_reader.first_rows(self._memory, which, _NEWEST)
         name = "/".join(object_id)
         told = [row for row in rows if row.sentence]
         for row in [*filter(_is_of_host, told), *told]:

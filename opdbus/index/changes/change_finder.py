@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Final
 
 from opdbus.engine.batching import Rank
-from opdbus.errors import ModelError, NotKept, OpDbusError, ProviderError, UnknownObject
+from opdbus.errors import NotKept, UnknownObject
 from opdbus.history import event_questions, jobs, row_filter
 from opdbus.history.row_filter import Clause, Filter, Row
 from opdbus.history.row_times import said
@@ -22,12 +22,12 @@ from opdbus.index.changes.change_ranking import Meant, Near
 from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching
-from opdbus.index.query.query_parser import MAX_CHARACTERS
+from opdbus.index.query.query_parser import MAX_CHARACTERS, embed_question
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.vector_index import VectorIndex
-from opdbus.language import everyday, kinds
-from opdbus.language.glossary import gloss
+from opdbus.language import kinds
 from opdbus.language.object_text import UNIT_NOUNS, digest_of
+from opdbus.language.synonyms import find_synonyms, gloss
 from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
 from opdbus.state.object import ObjectId
@@ -144,7 +144,7 @@ class ChangeFinder:
         if named := await self._named(event, span):
             return await self._led_to(named, wanted, limit, within)
         events = await self._about(event, span, _EVENTS, Rank.FEW)
-        if rest := change_ranking.names(event):
+        if rest := change_ranking.naming_words(event):
             if not await self._memory.archive.read(partial(_has_any, rest)):
                 name = " ".join(rest)
                 raise UnknownObject(f"there is no object named {name}, and history has none")
@@ -160,8 +160,14 @@ class ChangeFinder:
             return []
         # among nearly equal matches of the same event, take the newest
         best = events[0]
-        near = [e.row for e in events if best.score - e.score <= _AS_WELL]
-        newest = max((r for r in near if _is_same(r, best.row)), key=lambda row: row.seq)
+        near = [
+            each.row
+            for each in events
+            if best.score - each.score <= _AS_WELL
+            and each.row.identity == best.row.identity
+            and event_questions.is_alike(each.row.sentence, best.row.sentence)
+        ]
+        newest = max(near, key=lambda row: row.seq)
         return await self._led_to(newest, wanted, limit, within)
 
     async def _named(self, event: str, span: Filter) -> Row | None:
@@ -169,7 +175,7 @@ class ChangeFinder:
 
         Raises NotKept if history has no such event of the object.
         """
-        words = change_ranking.names(event)
+        words = change_ranking.naming_words(event)
         certain = [word for word in words if len(words) == 1 or not word.isalpha()]
         if not certain:
             return None
@@ -190,9 +196,8 @@ class ChangeFinder:
 
     async def _newest(self, event: str, name: str, wanted: Filter) -> Row:
         """Return the newest row of an event of some objects with a name; raises NotKept if none."""
-        async with aclosing(
-            history_reader.parts(self._memory, replace(wanted, has_first=False))
-        ) as parts:
+        wanted = replace(wanted, has_first=False)
+        async with aclosing(history_reader.row_parts(self._memory, wanted)) as parts:
             async for part in parts:
                 if row := next((row for row in part.rows if _has_happened(event, row)), None):
                     return row
@@ -218,7 +223,13 @@ class ChangeFinder:
         most = _CANDIDATES if seq else limit
         found = await self._about(said, wanted, most, Rank.FEW, is_question=not seq)
         if isinstance(to, Row):
-            found = [each for each in found if _is_like(each.row, to)][:limit]
+            kind, sentence = to.identity[1:3], to.sentence
+            found = [
+                each
+                for each in found
+                if each.row.identity[1:3] == kind
+                and event_questions.is_alike(each.row.sentence, sentence)
+            ][:limit]
         return [
             ChangeChain(replace(each, event=seq), await self._followed(each.row)) for each in found
         ]
@@ -227,11 +238,11 @@ class ChangeFinder:
         self, asked: str, wanted: Filter, limit: int, rank: Rank, *, is_question: bool = True
     ) -> list[RankedChange]:
         meant = await self._meant(wanted)
-        near = await self._near(change_ranking.subject(asked), meant, rank)
+        near = await self._near(change_ranking.subject(asked) or asked, meant, rank)
 
         def read(store: Store) -> list[tuple[SentenceHit, float]]:
             candidates = change_ranking.candidates(store, asked, near.cosines, meant)
-            about = {each.said.seq for each in candidates}
+            about = {each.hit.seq for each in candidates}
             if is_question:
                 about = change_ranking.about(asked, near, candidates)
             ranked = change_ranking.rank(store, asked, candidates) if about else []
@@ -253,10 +264,10 @@ class ChangeFinder:
         event = await self._beginning(event)
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
-        rows = await history_reader.first(self._memory, window, _MOST_ROWS)
+        rows = await history_reader.first_rows(self._memory, window, _MOST_ROWS)
         most = min(wanted.before, event.at + change_relations.MOST_LATE)
         after = replace(window, since=event.at, before=most, after=event.seq, below=wanted.below)
-        later = await history_reader.first(self._memory, after, _MOST_ROWS)
+        later = await history_reader.first_rows(self._memory, after, _MOST_ROWS)
         rows = [*(row for row in later if change_relations.is_seen_late(row, event)), *rows]
         near = await self._near_to(event, rows)
         object_ids = await connections.around(
@@ -283,8 +294,13 @@ class ChangeFinder:
             return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
 
         def scored() -> list[RankedChange]:
-            found = _distinct([RankedChange(row, 1, score(row), event.seq) for row in rows])
-            found = _without_bulk(found, loose)
+            # the best change of each sentence
+            counts = Counter(row.sentence for row in rows)
+            every = [RankedChange(r, counts[r.sentence], score(r), event.seq) for r in rows]
+            best: dict[str, RankedChange] = {}
+            for each in sorted(every, key=lambda each: (-each.score, -each.row.seq)):
+                best.setdefault(each.row.sentence, each)
+            found = _without_bulk([*best.values()], loose)
             return [replace(each, total=len(found)) for each in found[:limit]]
 
         return await asyncio.to_thread(scored)
@@ -296,15 +312,14 @@ class ChangeFinder:
                 break
             object_id = ObjectId(*event.identity[1:])
             before = Filter(object_ids=[object_id], since=event.at - WITHIN, below=event.seq)
-            rows = await history_reader.first(self._memory, before, _MOST_ROWS)
+            rows = await history_reader.first_rows(self._memory, before, _MOST_ROWS)
             since_start = takewhile(lambda row: not change_relations.is_start(row), rows)
             failed = [
                 row for row in since_start if "failed" in event_questions.happened(row.sentence)
             ]
-            first = failed[-1] if failed else event
-            if first is event:
+            if not failed:
                 break
-            event = first
+            event = failed[-1]
         return event
 
     async def _followed(self, row: Row) -> list[Row]:
@@ -313,7 +328,7 @@ class ChangeFinder:
         Of rows with the same sentence, such as those of a restart loop, only the first is returned.
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
-        rows = await history_reader.first(self._memory, window, _MOST_ROWS)
+        rows = await history_reader.first_rows(self._memory, window, _MOST_ROWS)
         object_ids = await connections.around(self._memory, ObjectId(*row.identity[1:]))
 
         def followed() -> list[Row]:
@@ -342,8 +357,12 @@ class ChangeFinder:
         if wanted == Filter(is_oldest_first=wanted.is_oldest_first):
             return None
         found: dict[int, tuple[int, int]] = {}
+
+        def read(clause: Clause) -> Awaitable[list[tuple[int, int, int]]]:
+            return self._memory.archive.read(lambda store: store.sentences.meant(*clause))
+
         async for clause in self._clauses(wanted):
-            rows = await self._memory.archive.read(partial(_sentences, *clause))
+            rows = await read(clause)
             for number, newest, count in rows:
                 before = found.get(number, (0, 0))
                 found[number] = max(before[0], newest), before[1] + count
@@ -353,7 +372,7 @@ class ChangeFinder:
         """Yield SQL clauses, one for each part, that together select the rows of a filter."""
         if wanted.where:
             # its conditions cannot be written in SQL
-            async with aclosing(history_reader.parts(self._memory, wanted)) as parts:
+            async with aclosing(history_reader.row_parts(self._memory, wanted)) as parts:
                 async for part in parts:
                     rows = json.dumps([row.seq for row in part.rows])
                     yield Clause("seq IN (SELECT value FROM json_each(?))", [rows])
@@ -368,12 +387,10 @@ class ChangeFinder:
 
         `meant` limits the sentences; None means all.
         """
-        try:
-            index, vector = await self._vectors.ask(asked, rank)
-        except OpDbusError as error:
-            if isinstance(error, ModelError | ProviderError) or self._vectors.serving.phase.error:
-                return Near({})
-            raise
+        asking = await embed_question(self._vectors, asked, rank)
+        if asking is None:
+            return Near({})
+        index, vector = asking
         found: dict[int, float] = {}
         async for block in self._blocks(index, meant):
             found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
@@ -381,14 +398,21 @@ class ChangeFinder:
 
     async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
         """Yield blocks of vectors; other readers run between them."""
-        read = self._memory.archive.read
+        read, engine, dimension = self._memory.archive.read, index.engine, index.dimension
+
+        def read_some(ids: Sequence[int]) -> Awaitable[Block]:
+            return read(lambda store: store.sentences.some(engine, dimension, ids))
+
+        def read_next(after: int) -> Awaitable[Block]:
+            return read(lambda store: store.sentences.block(engine, dimension, after, _AT_A_TIME))
+
         if meant is not None:
             for part in slices(list(meant), _AT_A_TIME):
-                yield await read(partial(_some, index, part))
+                yield await read_some(part)
             return
         last = 0
         while last >= 0:
-            block = await read(partial(_block, index, last))
+            block = await read_next(last)
             yield block
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
 
@@ -413,7 +437,7 @@ def _has_any(words: Sequence[str], store: Store) -> bool:
     texts = [word for word in words if word.rpartition(".")[2] not in UNIT_NOUNS]
     tables = store.words, store.sentences.words
     return any(
-        everyday.said(word) or gloss(word) or any(table.count_matches(word) for table in tables)
+        find_synonyms(word) or gloss(word) or any(table.count_matches(word) for table in tables)
         for word in texts
     )
 
@@ -425,37 +449,6 @@ def _is_beside(row: Row, other: Row) -> bool:
     """
     is_of_file, of_file = (event_questions.is_of_declaration(r.sentence) for r in (row, other))
     return is_of_file and not of_file
-
-
-def _is_like(one: Row, other: Row) -> bool:
-    is_same_sort = one.identity[1:3] == other.identity[1:3]
-    return is_same_sort and event_questions.is_alike(one.sentence, other.sentence)
-
-
-def _is_same(one: Row, other: Row) -> bool:
-    """Return whether the same event happened to the same object."""
-    return one.identity == other.identity and event_questions.is_alike(one.sentence, other.sentence)
-
-
-def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:
-    return store.sentences.some(index.engine, index.dimension, ids)
-
-
-def _block(index: VectorIndex, after: int, store: Store) -> Block:
-    return store.sentences.block(index.engine, index.dimension, after, _AT_A_TIME)
-
-
-def _sentences(sql: str, values: Sequence[str | int], store: Store) -> list[tuple[int, int, int]]:
-    return store.sentences.meant(sql, values)
-
-
-def _distinct(found: Sequence[RankedChange]) -> list[RankedChange]:
-    """Return the best change of each sentence with the sentence's count, best first."""
-    counts = Counter(each.row.sentence for each in found)
-    best: dict[str, RankedChange] = {}
-    for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
-        best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
-    return list(best.values())
 
 
 def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:

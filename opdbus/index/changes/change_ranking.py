@@ -6,16 +6,20 @@ The constants are not tuned to a recorded day: see benchmarks/host/day.py.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.history import event_questions
-from opdbus.history.sentence_table import SentenceHit, Sentences
+from opdbus.history.sentence_table import SentenceHit
 from opdbus.index.changes import change_relations
 from opdbus.index.database.store import Store
 from opdbus.index.query import query_terms
-from opdbus.index.ranking.boosts import KIND_WEIGHT, NAME_WEIGHT
-from opdbus.index.ranking.scores import LEXICAL_WEIGHT, CosineBaseline, ceiling
+from opdbus.index.ranking.scores import (
+    KIND_WEIGHT,
+    LEXICAL_WEIGHT,
+    NAME_WEIGHT,
+    CosineBaseline,
+    ceiling,
+)
 from opdbus.language import kinds
 
 # Weight of the event that a question names.
@@ -56,27 +60,22 @@ class Near(NamedTuple):
     background: CosineBaseline | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A sentence that may answer, its cosine with the question, and its share of BM25, 0 to 1."""
 
-    said: SentenceHit
+    hit: SentenceHit
     cosine: float
     share: float
 
 
 def subject(asked: str) -> str:
-    """Return a question without the words that ask, all of it if nothing else is left."""
-    return _besides_asking(asked) or asked
-
-
-def _besides_asking(asked: str) -> str:
+    """Return a question without the words that ask, "" if nothing else is left."""
     return " ".join(_ASKING.sub(" ", asked).split()).strip("?!., ")
 
 
-def names(asked: str) -> list[str]:
+def naming_words(asked: str) -> list[str]:
     """Return the words of a question that neither ask nor name an event or a kind."""
-    saying = query_terms.STOP_WORDS | event_questions.saying(asked) | kinds.words(asked)
+    saying = query_terms.STOP_WORDS | event_questions.saying(asked) | kinds.kind_words(asked)
     words = (word.lower() for word in query_terms.names(asked) if not _ASKING.fullmatch(word))
     return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
@@ -87,29 +86,31 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
     Without an engine, and for a question about any change, all candidates are.
     """
     happened = event_questions.asked(asked)
-    if not near.background or not _besides_asking(asked):
-        return {each.said.seq for each in found}
-    if not happened and _is_foreign(found):
+    if not near.background or not subject(asked):
+        return {each.hit.seq for each in found}
+    is_found = any(each.share or each.cosine >= _LEAST_COSINE for each in found)
+    if not happened and not is_found:
         return set()
     least = near.background.mean + _CLOSE * near.background.spread
     return {
-        each.said.seq
+        each.hit.seq
         for each in found
-        if each.share or each.cosine >= least or event_questions.share(happened, each.said.text)
+        if each.share or each.cosine >= least or event_questions.share(happened, each.hit.text)
     }
-
-
-def _is_foreign(found: Sequence[Candidate]) -> bool:
-    """Return whether no candidate has a word of a question or a cosine of `_LEAST_COSINE`."""
-    return not any(each.share or each.cosine >= _LEAST_COSINE for each in found)
 
 
 def candidates(
     store: Store, asked: str, cosines: Mapping[int, float], meant: Meant
 ) -> list[Candidate]:
     """Return the sentences with the best cosines, with words, or with an event of a question."""
-    sentences = store.sentences
-    shares = _shares(sentences, asked)
+    sentences, every = store.sentences, query_terms.terms(asked)
+    shares: dict[int, float] = {}
+    if terms := [term for term in every if not _ASKING.fullmatch(term)] or every:
+        # shares of the highest possible BM25 score
+        counts = [sentences.words.count_matches(term) for term in terms]
+        highest = ceiling(counts, sentences.count())
+        found = sentences.words.match(terms, _CANDIDATES)
+        shares = {number: min(1.0, score / highest) for number, score in found}
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
     ids.update(shares)
     for word in event_questions.words(event_questions.asked(asked)):
@@ -117,9 +118,9 @@ def candidates(
     if meant is not None:
         ids &= meant.keys()
     return [
-        Candidate(said, cosines.get(number, 0.0), shares.get(number, 0.0))
-        for number, said in sentences.said(ids, meant)
-        if said.seq
+        Candidate(hit, cosines.get(number, 0.0), shares.get(number, 0.0))
+        for number, hit in sentences.said(ids, meant)
+        if hit.seq
     ]
 
 
@@ -132,67 +133,47 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
     the host.
     """
     names = {name.lower() for name in query_terms.names(asked)}
-    object_ids = store.sentences.object_ids([each.said.seq for each in found])
+    object_ids = store.sentences.object_ids([each.hit.seq for each in found])
     is_of_host = not event_questions.asks_for_declarations(asked)
     if is_of_host:
         found = [
             each
             for each in found
-            if names & change_relations.called(object_ids[each.said.seq])
-            or not event_questions.is_of_declaration(each.said.text)
+            if names & change_relations.called(object_ids[each.hit.seq])
+            or not event_questions.is_of_declaration(each.hit.text)
         ] or found
     happened = event_questions.asked(asked)
-    sorts = kinds.requested(asked, query_terms.STOP_WORDS | event_questions.saying(asked))
-    if is_of_happenings := _is_of_happenings(asked):
-        found = [each for each in found if event_questions.share(happened, each.said.text)] or found
-    numbers = [each.said.seq for each in found]
-    oldest, newest = min(numbers, default=0), max(numbers, default=0)
-    scored = []
-    for each in found:
-        object_id = object_ids[each.said.seq]
-        sort, less = kinds.of_object(object_id)
-        score = each.cosine + LEXICAL_WEIGHT * each.share
-        score += HAPPENED_WEIGHT * event_questions.share(happened, each.said.text)
-        score += NEWEST_WEIGHT * (each.said.seq - oldest) / max(1, newest - oldest)
-        score += NAME_WEIGHT * bool(names & change_relations.called(object_id))
-        score += KIND_WEIGHT * bool(sort & sorts.subject) - less * (not sort & sorts.named)
-        score += is_of_happenings * SORT_WEIGHT * bool(sort & sorts.named)
-        scored.append((each, score))
-    if is_of_host:
-        scored = _host_first(scored)
-    return sorted(
-        ((each.said, score) for each, score in scored), key=lambda pair: (-pair[1], -pair[0].seq)
-    )
-
-
-def _host_first(scored: Sequence[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
-    """Lower the scores of state-file changes below every host change with words of the question."""
-    is_declared = [event_questions.is_of_declaration(each.said.text) for each, _ in scored]
-    both = list(zip(scored, is_declared, strict=True))
-    least = min((score for (each, score), of in both if each.share and not of), default=math.inf)
-    below = math.nextafter(least, -math.inf)
-    return [(each, min(score, below) if of else score) for (each, score), of in both]
-
-
-def _terms(asked: str) -> list[str]:
-    terms = query_terms.terms(asked)
-    return [term for term in terms if not _ASKING.fullmatch(term)] or terms
-
-
-def _is_of_happenings(asked: str) -> bool:
-    """Return whether a question names only an event and kinds."""
+    wanted = kinds.requested(asked, query_terms.STOP_WORDS | event_questions.saying(asked))
     rest = (word for word in event_questions.besides(asked) if not _ASKING.fullmatch(word))
-    said = query_terms.terms(" ".join(rest))
-    return bool(event_questions.asked(asked)) and all(
-        kinds.requested(word, query_terms.STOP_WORDS).named for word in said
+    # it names only an event and kinds
+    is_of_events = bool(happened) and all(
+        kinds.requested(word, query_terms.STOP_WORDS).named
+        for word in query_terms.terms(" ".join(rest))
     )
+    if is_of_events:
+        found = [each for each in found if event_questions.share(happened, each.hit.text)] or found
+    numbers = [each.hit.seq for each in found]
+    oldest, newest = min(numbers, default=0), max(numbers, default=0)
 
+    def score(each: Candidate) -> float:
+        object_id = object_ids[each.hit.seq]
+        kind, less = kinds.of_object(object_id)
+        total = each.cosine + LEXICAL_WEIGHT * each.share
+        total += HAPPENED_WEIGHT * event_questions.share(happened, each.hit.text)
+        total += NEWEST_WEIGHT * (each.hit.seq - oldest) / max(1, newest - oldest)
+        total += NAME_WEIGHT * bool(names & change_relations.called(object_id))
+        total += KIND_WEIGHT * bool(kind & wanted.subject) - less * (not kind & wanted.named)
+        return total + is_of_events * SORT_WEIGHT * bool(kind & wanted.named)
 
-def _shares(sentences: Sentences, asked: str) -> dict[int, float]:
-    """Return the best matches' share of the highest possible BM25 score, by sentence number."""
-    terms = _terms(asked)
-    if not terms:
-        return {}
-    highest = ceiling([sentences.words.count_matches(term) for term in terms], sentences.count())
-    found = sentences.words.match(terms, _CANDIDATES)
-    return {number: min(1.0, score / highest) for number, score in found}
+    scored = [(each, score(each)) for each in found]
+    if is_of_host:
+        # changes of the state file come after those of the host that have words of the question
+        is_declared = [event_questions.is_of_declaration(each.hit.text) for each in found]
+        both = [*zip(scored, is_declared, strict=True)]
+        of_host = (total for (each, total), is_wish in both if each.share and not is_wish)
+        below = math.nextafter(min(of_host, default=math.inf), -math.inf)
+        scored = [
+            (each, min(total, below) if is_wish else total) for (each, total), is_wish in both
+        ]
+    rows = ((each.hit, total) for each, total in scored)
+    return sorted(rows, key=lambda row: (-row[1], -row[0].seq))

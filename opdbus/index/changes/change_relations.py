@@ -9,8 +9,9 @@ from typing import Final
 from opdbus.history import event_questions, jobs
 from opdbus.history.change import BOOT, FIRST, SOURCE, START
 from opdbus.history.row_filter import Row
-from opdbus.index.changes.connections import Connections
-from opdbus.language.object_text import DESCRIBING, UNIT_NOUNS
+from opdbus.index.changes.connections import LISTENER, MOUNT, UNIT, Connections
+from opdbus.index.query.config_mentions import bare_name
+from opdbus.language.object_text import DESCRIBING
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId, canonical
 
@@ -35,10 +36,7 @@ _FILES_FOR_ALL: Final = frozenset(
     f"/etc/{name}"
     for name in "hosts resolv.conf nsswitch.conf passwd group fstab ld.so.conf localtime".split()
 )
-_UNIT: Final = ("systemd", "unit")
-_MOUNT: Final = ("mounts", "mount")
 _SYSCTL: Final = ("kernel", "sysctl")
-_LISTENER: Final = ("net", "listener")
 # Fields about a unit's run, not its configuration.
 _OF_A_RUN: Final = frozenset(
     "active_state sub_state result exit_status exit_signal restart_loop triggered_by".split()
@@ -51,7 +49,6 @@ MOST_LATE: Final = 60 * 1_000_000
 _PORTS_LATE: Final = 5 * 1_000_000
 _HARM: Final = frozenset("failed stopped removed masked disabled".split())
 _HARM_OF_MOUNT: Final = frozenset("filled removed unmounted read-only failed".split())
-_SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
 _NAME = re.compile(r"[^\W_][\w@.+:-]*")
 # Keys of free text, whose words are not names.
 _TEXTS: Final = frozenset(DESCRIBING)
@@ -69,7 +66,7 @@ def called(object_id: ObjectId) -> AbstractSet[str]:
     """Return an object's names in lower case: full, without folder, suffix and instance."""
     name = object_id.name.lower()
     last = name.rpartition("/")[2] if name.startswith("/") else name.partition(" ")[0]
-    bare = _SUFFIX.sub("", last)
+    bare = bare_name(last)
     return {form for form in (name, last, bare, bare.partition("@")[0]) if form}
 
 
@@ -82,7 +79,7 @@ def relation(row: Row, other: Row, connected: Container[ObjectId]) -> float:
     one, two = ObjectId(*row.identity[1:]), ObjectId(*other.identity[1:])
     if one == two:
         return SAME
-    if one in connected or _names(one) & _said(other) or _names(two) & _said(row):
+    if one in connected or _own_names(one) & _names_in(other) or _own_names(two) & _names_in(row):
         return NAMED
     cause = jobs.alone(row.cause)
     is_same = cause == jobs.alone(other.cause) and cause.partition(":")[0] not in _COMMON
@@ -100,27 +97,27 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
     if not related:
         is_for_all = object_id[:2] in _FOR_ALL or object_id.name in _FILES_FOR_ALL
         return HOST if is_for_all else 0.0
-    if object_id[:2] == _SYSCTL and not _names(object_id) & _said(event):
+    if object_id[:2] == _SYSCTL and not _own_names(object_id) & _names_in(event):
         return HOST
     if connected.mentions.is_of_need(object_id):
         return SAME
-    if object_id[:2] == _UNIT:
+    if object_id[:2] == UNIT:
         is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
         is_other = not is_of_run and row.what == "changed"
         if object_id == of:
             return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
         return related if is_other or happened & _HARM else min(related, _USUAL)
     # a closed port is a result of a failure, not its cause
-    if object_id[:2] == _LISTENER and (row.what == "gone" or _is_own(row, of.name)):
+    if object_id[:2] == LISTENER and (row.what == "gone" or _is_own(row, of.name)):
         return _SYMPTOM
-    if object_id[:2] == _MOUNT and not happened & _HARM_OF_MOUNT:
+    if object_id[:2] == MOUNT and not happened & _HARM_OF_MOUNT:
         return 0.0
     return related
 
 
 def is_harm(row: Row) -> bool:
     """Return whether a unit failed, stopped, or can no longer be started."""
-    return row.identity[1:3] == _UNIT and bool(
+    return row.identity[1:3] == UNIT and bool(
         _HARM.intersection(event_questions.happened(row.sentence))
     )
 
@@ -131,10 +128,10 @@ def is_seen_late(row: Row, event: Row) -> bool:
     File systems are read once a minute, and ports soon after a unit has changed.
     """
     sort, happened = row.identity[1:3], event_questions.happened(row.sentence)
-    if sort == _MOUNT:
+    if sort == MOUNT:
         return "filled" in happened
     is_soon = row.at <= event.at + _PORTS_LATE and row.what == "appeared"
-    return sort == _LISTENER and is_soon and not _is_own(row, event.identity.name)
+    return sort == LISTENER and is_soon and not _is_own(row, event.identity.name)
 
 
 def closeness(row: Row, event: Row, within: int) -> float:
@@ -176,17 +173,15 @@ def _is_own(row: Row, unit: str) -> bool:
     return bool(sides) and all(unit in str(side).split(", ") for side in sides)
 
 
-def _names(object_id: ObjectId) -> AbstractSet[str]:
-    return {n for n in called(object_id) if len(n) >= _SHORTEST} - _ORDINARY
+def _own_names(object_id: ObjectId) -> AbstractSet[str]:
+    return {name for name in called(object_id) if len(name) >= _SHORTEST} - _ORDINARY
 
 
-def _said(row: Row) -> AbstractSet[str]:
+def _names_in(row: Row) -> AbstractSet[str]:
     """Return the names in a row: of its object, and in the values of fields without free text."""
-    told = (field for field in row.fields if "".join(split("".join(field.path[-1:]))) not in _TEXTS)
-    values = canonical([[*(field.before or ()), *(field.after or ())] for field in told])
-    return _mentioned(f"{row.identity.name} {values}") | called(ObjectId(*row.identity[1:]))
-
-
-def _mentioned(text: str) -> AbstractSet[str]:
-    words = {word.strip(".:-") for word in _NAME.findall(text.lower())}
-    return words | {_SUFFIX.sub("", word.removesuffix(".d")) for word in words}
+    fields = (each for each in row.fields if "".join(split("".join(each.path[-1:]))) not in _TEXTS)
+    values = canonical([[*(each.before or ()), *(each.after or ())] for each in fields])
+    found = _NAME.findall(f"{row.identity.name} {values}".lower())
+    words = {word.strip(".:-") for word in found}
+    bare = {bare_name(word.removesuffix(".d")) for word in words}
+    return words | bare | called(ObjectId(*row.identity[1:]))

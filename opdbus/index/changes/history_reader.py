@@ -1,8 +1,7 @@
 """Reads of history in parts, from the event loop."""
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import aclosing
-from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -11,7 +10,6 @@ from opdbus.history import change, row_filter
 from opdbus.history.row_filter import NEVER, Filter, Part, Row
 from opdbus.history.row_times import said
 from opdbus.history.state_rewinder import StateRewinder
-from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Json, ObjectId
 
@@ -19,22 +17,22 @@ from opdbus.state.object import Json, ObjectId
 MAX_BYTES: Final = 1 << 20
 
 
-async def parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None]:
+async def row_parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None]:
     """Yield the rows that pass a filter, part by part; rows added meanwhile are left out."""
     numbers = await memory.archive.read(lambda store: store.history.numbers(wanted))
 
-    def read(store: Store, some: range) -> Part:
-        return store.history.rows(wanted, some)
+    def read(rest: range) -> Awaitable[Part]:
+        return memory.archive.read(lambda store: store.history.rows(wanted, rest))
 
     for some in row_filter.parts(wanted, numbers):
         rest = some
         while rest:
-            part = await memory.archive.read(partial(read, some=rest))
+            part = await read(rest)
             yield part
             rest = part.rest
 
 
-async def first(
+async def first_rows(
     memory: StateStore, wanted: Filter, limit: int, *, is_sent: bool = False
 ) -> list[Row]:
     """Return the first rows that pass a filter, at most `limit`.
@@ -42,7 +40,7 @@ async def first(
     With `is_sent`, raise LimitsExceeded if they are too large for a reply.
     """
     found: list[Row] = []
-    async with aclosing(parts(memory, wanted)) as read:
+    async with aclosing(row_parts(memory, wanted)) as read:
         async for part in read:
             found += part.rows[: limit - len(found)]
             if is_sent:
@@ -76,7 +74,7 @@ async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[st
         raise NotKept(f"what was at {said(at)} is not known: history {begins}")
     then = StateRewinder(now.states)
     wanted, before = Filter(object_ids=[object_id], below=now.numbers.stop), None
-    async with aclosing(parts(memory, wanted)) as read:
+    async with aclosing(row_parts(memory, wanted)) as read:
         async for part in read:
             later = list(takewhile(lambda row: row.at > at, part.rows))
             for row in later:
@@ -113,13 +111,10 @@ def _not_there(
 async def object_ids(memory: StateStore) -> list[ObjectId]:
     """Return all objects with rows in history, also those that no longer exist."""
     found: list[ObjectId] = []
-    while True:
-        after = found[-1] if found else ("", "", "")
-        more = await memory.archive.read(partial(_object_ids, after=after))
+
+    def read(after: Sequence[str]) -> Awaitable[list[ObjectId]]:
+        return memory.archive.read(lambda store: store.history.object_ids(after))
+
+    while more := await read(found[-1] if found else ("", "", "")):
         found += more
-        if not more:
-            return found
-
-
-def _object_ids(store: Store, after: Sequence[str]) -> list[ObjectId]:
-    return store.history.object_ids(after)
+    return found

@@ -1,5 +1,5 @@
-"""Query parsing: conditions, comparisons, dates, extremes, question patterns and spelling.
+"""Query parsing: conditions, numbers, times, dates, extremes, question patterns and spelling.
 
-Owns the grammar of questions; its word tables are in `language`. Read `query_parser` first. Imports
-the state store and vectors.
+Owns the grammar of questions about objects, as tables of rules with an example each; its word
+tables are in `language`. Read `query_parser` first. Imports the state store and vectors.
 """

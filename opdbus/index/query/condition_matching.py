@@ -15,8 +15,7 @@ import numpy as np
 from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.catalogue.volatile_values import VolatileValues
-from opdbus.index.database.store import Content, Entry, Store
-from opdbus.index.fields.field_reader import Unread
+from opdbus.index.database.store import Entry, Store
 from opdbus.index.fields.field_rows import Rows
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import slices
@@ -64,12 +63,33 @@ async def found(
     met, perhaps = await asyncio.to_thread(rows.look, conditions)
     if only_first and len(met.ids):
         return met
+
+    def matching(identity: Identity, properties: Mapping[str, Json]) -> list[ObjectId]:
+        object_id = ObjectId(*identity[1:])
+        is_met = wanted.hold(identity, properties) and not catalogue.is_shared(object_id)
+        return [object_id] if is_met else []
+
+    # objects of one source that the field index does not cover
+    clauses: list[tuple[Clause, int]] = []
+    if unread.after < unread.last:
+        clause, texts = _clause(wanted)
+        clauses.append(((f"{clause} AND id <= {unread.last:d}", texts), unread.after))
+    if ids:
+        listed = "id IN (SELECT value FROM json_each(?))", [json.dumps(sorted(ids))]
+        clauses.append((listed, 0))
     others: set[ObjectId] = set()
-    async for part in _left(memory, wanted, unread, sorted(ids)):
-        others.update(part)
-        if others and only_first:
-            return catalogue.found(others)
-    others |= await _shared(memory, wanted, perhaps)
+    for within, after in clauses:
+        async for part in read_parts(memory, within, memory.volatile, matching, after):
+            others.update(part)
+            if others and only_first:
+                return catalogue.found(others)
+    # objects that several sources report, and that may meet the conditions
+    shared = await _each(
+        memory,
+        perhaps,
+        lambda entries, known: any(wanted.hold(entry.identity, known) for entry in entries),
+    )
+    others.update(object_id for object_id, is_met in shared if is_met)
     every, renamed = met.and_also(catalogue.found(others)), memory.declarations.renamed()
     if not renamed:
         return every
@@ -79,53 +99,18 @@ async def found(
     return EntryRefs(every.places[is_left], every.ids[is_left])
 
 
-async def _left(
-    memory: StateStore, wanted: AllOf, unread: Unread, ids: Sequence[int]
-) -> AsyncIterator[list[ObjectId]]:
-    """Yield the objects that meet the conditions among those that the field index does not cover.
-
-    Objects that several sources report are left to `_shared`.
-    """
-
-    def matching(identity: Identity, properties: Mapping[str, Json]) -> list[ObjectId]:
-        if not wanted.hold(identity, properties):
-            return []
-        object_id = ObjectId(*identity[1:])
-        return [] if memory.catalogue.is_shared(object_id) else [object_id]
-
-    if unread.after < unread.last:
-        clause, values = _clause(wanted)
-        within = f"{clause} AND id <= {unread.last:d}", values
-        async for part in parts(memory, within, memory.volatile, matching, unread.after):
-            yield part
-    if ids:
-        listed = "id IN (SELECT value FROM json_each(?))", [json.dumps(ids)]
-        async for part in parts(memory, listed, memory.volatile, matching):
-            yield part
-
-
-async def _shared(
-    memory: StateStore, wanted: AllOf, object_ids: Sequence[ObjectId]
-) -> set[ObjectId]:
-    """Return those of some objects, each reported by several sources, that meet all conditions."""
-
-    def meets(entries: Sequence[Entry], known: Mapping[str, Json]) -> bool:
-        return any(wanted.hold(entry.identity, known) for entry in entries)
-
-    met = await _each(memory, object_ids, meets)
-    return {object_id for object_id, is_met in met if is_met}
-
-
 async def values(
     memory: StateStore, object_ids: Sequence[ObjectId], names: Sequence[str]
 ) -> list[dict[str, list[Json]]]:
     """Return the values of each object's fields by the given names; {} for an absent object."""
     wanted = fields.Names(names)
-
-    def read(entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, list[Json]]:
-        return wanted.values(representative(entries).identity, known)
-
-    found = dict(await _each(memory, object_ids, read))
+    found = dict(
+        await _each(
+            memory,
+            object_ids,
+            lambda entries, known: wanted.values(representative(entries).identity, known),
+        )
+    )
     return [found.get(object_id, {}) for object_id in object_ids]
 
 
@@ -148,19 +133,17 @@ async def _each(
 
     `work` runs on a thread.
     """
-
-    def worked(
-        about: Mapping[ObjectId, Sequence[Entry]], contents: Mapping[int, Content]
-    ) -> list[tuple[ObjectId, T]]:
-        return [
-            (t, work(entries, memory.joined(entries, contents))) for t, entries in about.items()
-        ]
-
     found: list[tuple[ObjectId, T]] = []
     for part in slices(object_ids, _AT_A_TIME):
         about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
         contents = await memory.content([entry for entries in about.values() for entry in entries])
-        found += await asyncio.to_thread(worked, about, contents)
+        found += await asyncio.to_thread(
+            lambda about, contents: [
+                (t, work(entries, memory.joined(entries, contents))) for t, entries in about.items()
+            ],
+            about,
+            contents,
+        )
     return found
 
 
@@ -175,12 +158,12 @@ async def field_names(memory: StateStore, wanted: Mapping[str, str]) -> Counter[
         return {f".{p}" if p.lower() in fields.IDENTITY else p for p in fields.paths(properties)}
 
     found: Counter[str] = Counter()
-    async for part in parts(memory, clause, memory.volatile, paths):
+    async for part in read_parts(memory, clause, memory.volatile, paths):
         found.update(part)
     return found
 
 
-async def parts(
+async def read_parts(
     memory: StateStore,
     clause: Clause,
     volatile: VolatileValues | None,
@@ -212,16 +195,12 @@ async def parts(
 
 def _clause(wanted: AllOf) -> Clause:
     """Return SQL that is true of every object that may meet the conditions; it only narrows."""
-    clauses, values = ["TRUE"], []
+    clauses, values = ["TRUE"], list[str]()
     for condition in wanted.conditions:
-        more, their = _clause_of(condition)
-        clauses += more
-        values += their
+        column = condition.field.lower()
+        is_identity = column in fields.IDENTITY
+        patterns = [pattern(condition.part)] if is_identity else condition.patterns
+        like = f"{column if is_identity else 'properties'} LIKE ? ESCAPE '\\'"
+        clauses += [like] * len(patterns)
+        values += patterns
     return " AND ".join(clauses), values
-
-
-def _clause_of(condition: Condition) -> tuple[list[str], list[str]]:
-    if (column := condition.field.lower()) in fields.IDENTITY:
-        return [f"{column} LIKE ? ESCAPE '\\'"], [pattern(condition.part)]
-    patterns = condition.patterns
-    return ["properties LIKE ? ESCAPE '\\'"] * len(patterns), patterns

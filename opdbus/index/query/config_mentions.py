@@ -94,7 +94,8 @@ class Mentions:
             case "users", ("account" | "group"):
                 return object_id.name in self.users
             case "mounts", "mount":
-                return self._is_above(object_id.name)
+                top = f"{object_id.name.rstrip('/')}/"
+                return any(f"{path}/".startswith(top) for path in self.paths)
             case "net", "address":
                 return object_id.name.partition("/")[0] in self.addresses
             case "packages", "package":
@@ -109,19 +110,13 @@ class Mentions:
 
     def _has_file(self, path: str) -> bool:
         # files of a shared folder: /etc/default/nginx, /etc/apparmor.d/usr.sbin.nginx
-        name = _bare(path.rpartition("/")[2])
-        if name in self.stems or name.rpartition(".")[2] in self.stems:
-            return True
-        if path in self.paths:
+        name = bare_name(path.rpartition("/")[2])
+        if path in self.paths or not self.stems.isdisjoint((name, name.rpartition(".")[2])):
             return True
         while path := path.rpartition("/")[0]:
             if path not in SHARED and (path in self.paths or path in self.folders):
                 return True
         return False
-
-    def _is_above(self, mount: str) -> bool:
-        top = mount if mount.endswith("/") else f"{mount}/"
-        return any(f"{path}/".startswith(top) for path in self.paths)
 
     def is_of_need(self, object_id: ObjectId) -> bool:
         """Return whether an object is a package that the unit depends on, not the unit's own."""
@@ -133,10 +128,9 @@ class Mentions:
 
 def of_names(*names: str) -> Mentions:
     """Return the stems and /etc folders for the names of a unit, its package and its program."""
-    stems = {_bare(name).partition("@")[0] for name in names}
     stems = {
         stem
-        for stem in stems
+        for stem in (bare_name(name).partition("@")[0] for name in names)
         if len(stem) >= _SHORTEST and stem.rstrip("0123456789.") not in _RUNS_OTHERS
     }
     folders = {f"{_ETC}{stem}" for stem in stems} - SHARED
@@ -182,5 +176,6 @@ def _paths(line: str) -> Iterator[str]:
             yield path
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
+    """Return a name without the suffix of a unit or a configuration file."""
     return _SUFFIX.sub("", name)

@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.catalogue import object_id_of
-from opdbus.index.catalogue.entry_view import EntryRefs as Met
-from opdbus.index.catalogue.entry_view import EntryView
+from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.query import condition_matching
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.second_stage import Found
-from opdbus.language import everyday, kinds
+from opdbus.language import kinds, tables
 from opdbus.state.fields import split
 from opdbus.state.flatten import singular
 from opdbus.state.object import Json, ObjectId
@@ -91,71 +89,66 @@ class Superlative(NamedTuple):
     below: Sequence[ObjectId]
 
 
-async def find(memory: StateStore, question: str, within: Met | None) -> Superlative | None:
+async def find_extremes(
+    memory: StateStore, question: str, within: EntryRefs | None
+) -> Superlative | None:
     """Return the first superlative of a question, None if no candidate has a field for it.
 
     If `within` is given, only its entries are compared. Objects that tie with the last one are
     included.
     """
-    match = _WORDS.search(question)
+    match, view = _WORDS.search(question), memory.catalogue.view
     if match is None:
         return None
     rest = f"{question[: match.start()]} {question[match.end() :]}"
-    some = memory.catalogue.view.there(within) if within else None
-    for places, least in _places(memory.catalogue.view, rest, some):
-        object_ids = sorted(
-            {*memory.catalogue.view.object_ids(places)} - memory.declarations.renamed()
-        )
-        rows = dict(
-            zip(object_ids, await condition_matching.leaves(memory, object_ids), strict=True)
-        )
+    wanted, ends = _ASKED[match[0].lower()], _SEVERAL if _is_plural(rest) else 1
+    for places, least in _places(view, rest, view.there(within) if within else None):
+        object_ids = sorted({*view.object_ids(places)} - memory.declarations.renamed())
+        leaves = await condition_matching.leaves(memory, object_ids)
+        rows = dict(zip(object_ids, leaves, strict=True))
         observed = [one for one in object_ids if memory.catalogue.is_observed(one)]
         # declared values count only where no object has an observed one
         for compared in (observed, object_ids):
-            given = {object_id: rows[object_id] for object_id in compared}
-            if best := _order(given, _ASKED[match[0].lower()], rest, least):
-                ends = _SEVERAL if _is_plural(rest) else 1
+            if best := _order_by_field({one: rows[one] for one in compared}, wanted, rest, least):
                 last = best[:ends][-1][1]
                 several = [
-                    object_id
-                    for at, (object_id, value) in enumerate(best)
-                    if at < ends or value == last
+                    one for at, (one, value) in enumerate(best) if at < ends or value == last
                 ]
                 return Superlative(match[0], several, [*{*object_ids}.difference(compared)])
     return None
 
 
 def _places(
-    view: EntryView, question: str, some: NDArray[np.intp] | None
+    view: EntryView, question: str, within: NDArray[np.intp] | None
 ) -> Iterator[tuple[NDArray[np.intp], int]]:
     """Yield candidate places, and the fit that a field must have for these candidates.
 
     First objects of the kinds in the question, then those whose kind, and those whose plugin, has a
     word of it, then all. Sets larger than `_MOST` are skipped.
     """
-    sorts = kinds.requested(question, STOP_WORDS)
-    every = view.of_sorts(lambda _sort: True, some)
-    words = {singular(word) for word in everyday.WORD.findall(question.lower())}
+    asked = kinds.requested(question, STOP_WORDS)
+    every = view.of_sorts(lambda _: True, within)
+    words = {singular(word) for word in tables.words_of(question)}
     for places, least in (
-        (every[view.kinds[every] & (sorts.subject or sorts.named) != 0], 1),
-        (view.of_sorts(lambda sort: not words.isdisjoint(split(sort[2])), some), 1),
-        (view.of_sorts(lambda sort: not words.isdisjoint(split(sort[1])), some), 1),
+        (every[view.kinds[every] & (asked.subject or asked.named) != 0], 1),
+        (view.of_sorts(lambda one: not words.isdisjoint(split(one[2])), within), 1),
+        (view.of_sorts(lambda one: not words.isdisjoint(split(one[1])), within), 1),
         (every, _NAMED),
     ):
         if 0 < len(places) <= _MOST:
             yield places, least
 
 
-def _order(
-    given: Mapping[ObjectId, Mapping[str, Json]], wanted: _Wanted, question: str, least: int
+def _order_by_field(
+    objects: Mapping[ObjectId, Mapping[str, Json]], wanted: _Wanted, question: str, least: int
 ) -> list[tuple[ObjectId, Any]]:
     """Return the objects that have the best-fitting field, each with its value, best first.
 
     Empty if the fit is below `least`.
     """
-    words = _begin({*everyday.WORD.findall(question.lower())} - STOP_WORDS)
+    words = _begin({*tables.words_of(question)} - STOP_WORDS)
     fields = dict[tuple[str, bool], dict[ObjectId, Any]]()
-    for object_id, leaves in given.items():
+    for object_id, leaves in objects.items():
         for key, value in leaves.items():
             is_time = isinstance(value, str) and bool(_TIME.match(value))
             if is_time or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -173,20 +166,19 @@ def _order(
 
 
 def _is_plural(question: str) -> bool:
-    words = (word for word in everyday.WORD.findall(question.lower()) if word.endswith("s"))
     return any(
-        not word.endswith("ss") and kinds.requested(word, STOP_WORDS).named for word in words
+        word.endswith("s") and not word.endswith("ss") and kinds.requested(word, STOP_WORDS).named
+        for word in tables.words_of(question)
     )
 
 
-def order(most: Sequence[ObjectId], below: Sequence[ObjectId], found: Found) -> Found:
+def order(most: Superlative, found: Found) -> Found:
     """Reorder the rows of these objects among themselves; each gets the total of its new rank."""
-    ranks = dict.fromkeys(below, len(most)) | {
-        object_id: rank for rank, object_id in enumerate(most)
-    }
+    ranks = dict.fromkeys(most.below, len(most.object_ids))
+    ranks |= {object_id: rank for rank, object_id in enumerate(most.object_ids)}
     places = [place for place, row in enumerate(found) if object_id_of(row[0]) in ranks]
     rows = sorted((found[place] for place in places), key=lambda row: ranks[object_id_of(row[0])])
     ordered = [*found]
     for place, (entry, score) in zip(places, rows, strict=True):
-        ordered[place] = entry, replace(score, total=found[place][1].total)
+        ordered[place] = entry, score._replace(total=found[place][1].total)
     return ordered

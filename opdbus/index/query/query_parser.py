@@ -3,30 +3,29 @@
 import ipaddress
 import re
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import reduce
 from typing import Final, NamedTuple
 
+from opdbus.engine.batching import Rank
+from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index.catalogue.entry_view import NOTHING, EntryRefs
 from opdbus.index.database.store import Store
-from opdbus.index.query import (
-    clock_times,
-    comparisons,
-    condition_matching,
-    relative_dates,
-    spelling,
-)
+from opdbus.index.query import condition_matching, constraints, spelling
+from opdbus.index.query.constraints import DateConstraint
 from opdbus.index.query.spelling import Correction
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.second_stage import Vector
 from opdbus.state import fields
 from opdbus.state.conditions import IS, Condition, condition
+from opdbus.state.object import Json
 from opdbus.state.secret_names import is_secret_name
 
 # A question with more conditions is a document, in which a colon has another meaning.
 _MAX_CONDITIONS: Final = 8
 # Fields that make a condition only if an object has the value: `user:hunter2` may be credentials.
 _NAMING: Final = frozenset("user username login account".split())
-
 _CANDIDATE = re.compile(
     r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE
 )
@@ -38,6 +37,9 @@ _MOST_SPELT: Final = 1000
 _PLAIN: Final = "a"
 _DIGIT = re.compile(r"\d")
 _AT_THE_END: Final = "?!.,;)"
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?))?")
+# Dates are compared of at most this many objects.
+_MOST_DATED: Final = 5000
 
 
 class ComparedValue(NamedTuple):
@@ -60,38 +62,59 @@ class ParsedQuery:
     corrected: tuple[Correction, ...] = ()
 
 
-async def read(memory: StateStore, question: str) -> ParsedQuery:
+def now() -> datetime:
+    """Return the present time in UTC, with which dates are compared."""
+    return datetime.now(UTC)
+
+
+async def parse_query(memory: StateStore, question: str) -> ParsedQuery:
     """Take FIELD:VALUE conditions and comparisons out of a question, if objects have the fields."""
-    asked = await _without_conditions(memory, question)
-    words, compared = asked.words, []
-    told = clock_times.find(words)
-    for found in sorted([*comparisons.find(words), *told], reverse=True):
-        met = [await condition_matching.found(memory, [meaning]) for meaning in found.meanings]
+    candidates = [*_CANDIDATE.finditer(question)]
+    conditions: list[Condition] = []
+    words = question
+    for match in reversed(candidates) if len(candidates) <= _MAX_CONDITIONS else ():
+        taken = _condition(match[1], match[2])
+        if taken and await _is_met(memory, taken):
+            conditions.insert(0, taken)
+            words = words[: match.start()] + words[match.end() :]
+    rest, compared = words, list[ComparedValue]()
+    times = constraints.find_times(words)
+    for one in sorted([*constraints.find_comparisons(words), *times], reverse=True):
+        met = [await condition_matching.found(memory, [meaning]) for meaning in one.meanings]
         either = reduce(EntryRefs.and_also, met, NOTHING)
         if len(either.ids):
-            compared.append(ComparedValue(words[found.start : found.end], either))
+            compared.append(ComparedValue(rest[one.start : one.end], either))
             # the digits of a clock time stay: a schedule has them in its text
-            if found not in told or not _DIGIT.search(words, found.start, found.end):
-                words = words[: found.start] + words[found.end :]
-    for dated in relative_dates.find(words, relative_dates.now()):
-        either = await relative_dates.met(memory, dated)
+            if one not in times or not _DIGIT.search(rest, one.start, one.end):
+                rest = rest[: one.start] + rest[one.end :]
+    for dated in constraints.find_dates(rest, now()):
+        either = await _having_date(memory, dated)
         if len(either.ids):
             compared.append(ComparedValue(dated.words, either))
-    return ParsedQuery(words if words.strip() else asked.words, asked.conditions, tuple(compared))
+    return ParsedQuery(rest if rest.strip() else words, (*conditions,), (*compared,))
 
 
-async def corrected(vectors: ObjectVectors, asked: ParsedQuery) -> ParsedQuery:
+async def embed_question(vectors: ObjectVectors, question: str, priority: Rank) -> Vector | None:
+    """Return the vector of a question, None without a working engine."""
+    try:
+        return await vectors.ask(question, priority)
+    except OpDbusError as error:
+        if isinstance(error, ModelError | ProviderError) or vectors.serving.phase.error:
+            return None
+        raise
+
+
+async def correct_query(vectors: ObjectVectors, asked: ParsedQuery) -> ParsedQuery:
     """Replace words that no object has by likely spellings: see `spelling`.
 
     Where a model is loaded, a word that it has as one token is not taken for a typing error.
     """
     memory, model = vectors.memory, vectors.serving.phase.embedder
 
-    def look(store: Store) -> list[Correction]:
+    def correct(store: Store) -> list[Correction]:
         words = asked.words[:_MOST_SPELT]
-        named = spelling.find_compounds(words, memory.catalogue.named)
-        found = spelling.without_known_phrases(store, named)
-        words = spelling.corrected(words, found)
+        found = spelling.find_compounds(store, words, memory.catalogue.named)
+        words = spelling.apply_corrections(words, found)
         missing = wrong = spelling.unknown_words(store, words)
         if missing and model:
             plain, *counts = model.splitter.count([_PLAIN, *missing])
@@ -100,51 +123,60 @@ async def corrected(vectors: ObjectVectors, asked: ParsedQuery) -> ParsedQuery:
         more = spelling.corrections(store, words, missing, wrong, lookup) if missing else []
         return [*found, *more]
 
-    found = await memory.archive.read(look)
-    return replace(asked, words=spelling.corrected(asked.words, found), corrected=tuple(found))
-
-
-async def _without_conditions(memory: StateStore, question: str) -> ParsedQuery:
-    candidates = list(_CANDIDATE.finditer(question))
-    taken: list[tuple[re.Match[str], Condition]] = []
-    for match in candidates if len(candidates) <= _MAX_CONDITIONS else []:
-        found = _condition(match[1], match[2])
-        if found and await _is_known(memory, found):
-            taken.append((match, found))
-    words = question
-    for match, _ in reversed(taken):
-        words = words[: match.start()] + words[match.end() :]
-    return ParsedQuery(words, tuple(found for _, found in taken))
+    found = await memory.archive.read(correct)
+    words = spelling.apply_corrections(asked.words, found)
+    return replace(asked, words=words, corrected=tuple(found))
 
 
 def _condition(field: str, given: str) -> Condition | None:
-    value = given.rstrip(_AT_THE_END) if given[0] not in "\"'" else given
-    if not value or _is_something_else(field, value):
+    """Return a condition; None for a URL, a time, an address or credentials."""
+    is_quoted = given[0] in "\"'"
+    value = given if is_quoted else given.rstrip(_AT_THE_END)
+    if not value or value.startswith(("//", ":", "\\")):
         return None
+    if field.lower() not in fields.IDENTITY and ("@" in value or is_secret_name(value)):
+        return None
+    if ":" in value and not is_quoted:
+        try:
+            ipaddress.ip_interface(value)
+        except ValueError:
+            return None
     # a name is rarely written in full
     return condition(field, "~" if field.lower() == "name" else IS, value)
 
 
-def _is_something_else(field: str, value: str) -> bool:
-    """Return whether FIELD:VALUE is rather a URL, a time, an address or credentials."""
-    if value.startswith(("//", ":", "\\")):
-        return True
-    if field.lower() not in fields.IDENTITY and ("@" in value or is_secret_name(value)):
-        return True
-    return ":" in value and value[0] not in "\"'" and not _is_address(value)
-
-
-def _is_address(value: str) -> bool:
-    try:
-        ipaddress.ip_interface(value)
-    except ValueError:
-        return False
-    return True
-
-
-async def _is_known(memory: StateStore, asked: Condition) -> bool:
+async def _is_met(memory: StateStore, asked: Condition) -> bool:
+    """Return whether an object has the field of a condition, or for some fields the value."""
     if asked.field.lower() in fields.IDENTITY:
         return True
     if asked.field.lower() not in _NAMING:
         asked = Condition(asked.field, "~", "")
     return bool(len((await condition_matching.found(memory, [asked], only_first=True)).ids))
+
+
+async def _having_date(memory: StateStore, asked: DateConstraint) -> EntryRefs:
+    """Return the entries of objects with a date in the range."""
+    unread = memory.fields.unread()
+    # an object that the index does not cover yet may have any of the fields
+    is_read = unread.after >= unread.last and not unread.ids
+    names = [name for name in asked.fields if not is_read or memory.fields.index.knows(name)]
+    having = [
+        await condition_matching.object_ids(memory, [Condition(name, "~", "-")]) for name in names
+    ]
+    object_ids = sorted(frozenset().union(*having))[:_MOST_DATED]
+    found = await condition_matching.values(memory, object_ids, asked.fields)
+
+    def is_in_range(value: Json) -> bool:
+        """Return whether a value begins with an ISO 8601 time, read as UTC, in the range."""
+        match = _DATE.match(value) if isinstance(value, str) else None
+        try:
+            date = match and datetime.fromisoformat(f"{match[1]}T{match[2] or '00:00'}+00:00")
+        except ValueError:
+            return False
+        return date is not None and asked.first <= date < asked.last
+
+    return memory.catalogue.found(
+        object_id
+        for object_id, values in zip(object_ids, found, strict=True)
+        if any(is_in_range(value) for each in values.values() for value in each)
+    )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from opdbus.index.query import query_terms
 from opdbus.index.query.query_terms import STOP_WORDS
-from opdbus.language import kinds, vocabulary
+from opdbus.language import kinds, tables, vocabulary
 from opdbus.language.kinds import Kinds, RequestedKinds
 
 # Factor on the boosts of values for objects of kinds that are not asked for.
@@ -41,7 +41,6 @@ _NO_STATEMENTS: Final = frozenset(
 # Cached questions: a search asks for the pattern of its question several times.
 _QUESTIONS: Final = 16
 
-_WORD: Final = re.compile(r"[a-z0-9]+")
 _ADDRESS: Final = re.compile(r"[\da-fA-F]*[.:][\da-fA-F.:]+(?:/\d+)?")
 _WHETHER: Final = frozenset(
     "is are was were does do did has have had can could may might will would".split()
@@ -64,15 +63,18 @@ _AFTER_NOUNS: Final = frozenset(
     " via than is are has have".split()
 )
 
-# Kinds that do not act, each with its penalty where something that acts is asked for; None for the
-# usual penalty of the kind.
-_PASSIVE: Final[Mapping[str, float | None]] = dict.fromkeys(
+# Kinds that do not act; the first have this penalty where something that acts is asked for, the
+# others their usual one.
+_PASSIVE: Final = (
     "mount|interface|port|account|session|kernel|memory|disk|device|sysctl|host name|time zone"
-    "|language|distribution".split("|"),
-    0.15,
-) | dict.fromkeys(("address", "route", "group", "file", "module", "kernel parameter"))
-# Penalties by kind where a place is asked for.
-_OF_A_PLACE: Final = {"package": 0.1, "account": 0.1, "file": 0.0, "mount": -0.1}
+    "|language|distribution"
+)
+_PASSIVE_PENALTY: Final = 0.15
+_ALSO_PASSIVE: Final = "address|route|group|file|module|kernel parameter"
+# Penalties of kinds where a place is asked for.
+_OF_A_PLACE: Final = (("package|account", 0.1), ("file", 0.0), ("mount", -0.1))
+# Kinds whose nouns may follow a verb: `checks certificates`.
+_ACTED_ON: Final = "certificate|rule"
 # Kinds and those of their fields that the vocabulary has conditions on.
 _HAVING: Final[Mapping[str, Sequence[str]]] = {
     "service": "active_state sub_state unit_file_state result load_state restart exit_status"
@@ -87,18 +89,8 @@ _HAVING: Final[Mapping[str, Sequence[str]]] = {
     "port": ["exposed"],
     "session": ["locked"],
 }
-
 # Units of every type have the states of services.
-_UNITS: Final = (
-    "service",
-    "timer",
-    "socket unit",
-    "mount unit",
-    "path unit",
-    "target",
-    "slice",
-    "unit",
-)
+_UNITS: Final = "service|timer|socket unit|mount unit|path unit|target|slice|unit"
 
 
 class Form(NamedTuple):
@@ -125,150 +117,135 @@ class Form(NamedTuple):
 @lru_cache(maxsize=_QUESTIONS)
 def of(question: str) -> Form:
     """Return the pattern of a question."""
-    words = _WORD.findall(question.lower()) or [""]
-    asked = kinds.requested(question, STOP_WORDS)
-    if _ADDRESS.fullmatch(question.strip()):
-        return Form(_with(asked, _sorts("address")))
-    if words[0] == "where":
-        # `where are the users configured` does not ask for an account
-        files = asked.named & _sorts("file")
-        asked = RequestedKinds(files, files) if files else asked
-        return Form(asked, () if files else _less(tuple(_OF_A_PLACE.items())))
-    if _is_deed(words):
-        passive = reduce(or_, map(_sorts, _PASSIVE))
-        acting = RequestedKinds(asked.named & ~passive, asked.subject & ~passive)
-        return Form(acting, _less(tuple(_PASSIVE.items())), passive)
-    holders, asked = asked.subject, _narrowed(question, asked)
+    words, asked = tables.words_of(question) or [""], kinds.requested(question, STOP_WORDS)
+    forms = (read(question, words, asked) for read, _ in PATTERNS)
+    return next(filter(None, forms))
+
+
+def _of_address(question: str, _words: Sequence[str], asked: RequestedKinds) -> Form | None:
+    address = kinds.of_phrases("address")
+    is_address = _ADDRESS.fullmatch(question.strip())
+    return Form(RequestedKinds(*(named | address for named in asked))) if is_address else None
+
+
+def _of_place(_question: str, words: Sequence[str], asked: RequestedKinds) -> Form | None:
+    """Read a question for a place; `where are the users configured` asks for files alone."""
+    if words[0] != "where":
+        return None
+    if files := asked.named & kinds.of_phrases("file"):
+        return Form(RequestedKinds(files, files))
+    return Form(asked, [(kinds.of_phrases(each), amount) for each, amount in _OF_A_PLACE])
+
+
+def _of_deed(_question: str, words: Sequence[str], asked: RequestedKinds) -> Form | None:
+    """Read a verb of action, or `what` and one: `checks disks`."""
+    is_asking = words[0] in _WHO
+    verb, after = (*words[is_asking : is_asking + 2], "", "")[:2]
+    if len(verb) < _SHORTEST or not verb.endswith("s") or verb.endswith("ss") or verb in _BEING:
+        return None
+    of_after = kinds.requested(after, frozenset()).named & ~kinds.of_phrases(_ACTED_ON)
+    if not is_asking and (not after or after in _AFTER_NOUNS or of_after):
+        return None
+    if kinds.requested(verb, frozenset()).named or vocabulary.values_in(verb):
+        return None
+    less = kinds.of_phrases(_PASSIVE)
+    passive = less | kinds.of_phrases(_ALSO_PASSIVE)
+    acting = RequestedKinds(*(named & ~passive for named in asked))
+    return Form(acting, [(less, _PASSIVE_PENALTY)], passive)
+
+
+def _of_values(question: str, words: Sequence[str], asked: RequestedKinds) -> Form:
+    """Read a question about the state of an object, or for all objects with some values."""
+    is_pure = _is_pure(question)
+    phrases = vocabulary.values_in(question)
+    having = _kinds_having(reduce(or_, phrases, 0))
+    # a `network card that is down` is an interface, not a device
+    can_have = asked.subject & having
+    lacking = asked.subject & ~having if can_have else 0
+    holders, asked = asked.subject, RequestedKinds(*(named & ~lacking for named in asked))
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
     is_of_state = is_whether or is_statement(question)
-    is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and _ends_in_state(question, words)
+    # `is it running` ends in a state, `is a frontend to various audio converters` does not
+    ends = [phrase.split() for phrase in phrases.values()]
+    ends_in_state = words[-1] in _OF_STATES or any(words[-len(one) :] == one for one in ends)
+    is_of_one = (is_of_state or tuple(words[1:3]) in _OF_ONE) and ends_in_state
     if (words[0] in _ASKING or is_of_state) and not asked.named:
-        having = _having(question, words)
+        having = kinds.of_phrases("service") if words[0] == "did" else having
         # a nightly run is that of a service, not of a timer
-        states = having & ~(_sorts("timer") | _sorts("cron job"))
-        asked = _with(asked, states) if is_of_state else RequestedKinds(having, asked.subject)
-    found = Form(asked, (), EVERY if is_of_state else 0, is_of_one, _is_pure(question))
-    if not found.is_pure or "or" in words:
+        states = having & ~kinds.of_phrases("timer|cron job")
+        asked = (
+            RequestedKinds(*(named | states for named in asked))
+            if is_of_state
+            else RequestedKinds(having, asked.subject)
+        )
+    found = Form(asked, (), EVERY if is_of_state else 0, is_of_one, is_pure)
+    if not is_pure or "or" in words:
         return found
+    # the values that the subject may have, if there are several
+    units, values = kinds.of_phrases(_UNITS), list[vocabulary.Traits]()
+    for bits in phrases:
+        own = _kinds_having(bits)
+        own |= units if own & units else 0
+        values += [bits] if not holders or own & holders else []
     is_strict = not {"not", *vocabulary.CONTRASTS}.isdisjoint(vocabulary.plain(question))
-    values = _together(question, holders)
-    return found._replace(values=values, holders=holders, is_strict=is_strict)
+    together = values if len(values) > 1 else ()
+    return found._replace(values=together, holders=holders, is_strict=is_strict)
 
 
-def _together(question: str, subject: Kinds) -> Sequence[vocabulary.Traits]:
-    """Return the values of a question that its subject may have, () if there are fewer than two."""
-    units = reduce(or_, map(_sorts, _UNITS))
-    found = []
-    for bits in vocabulary.asked(question):
-        having = reduce(or_, (sorts for bit, sorts in _of_rows().items() if bits & bit), 0)
-        having |= units if having & units else 0
-        found += [bits] if not subject or having & subject else []
-    return found if len(found) > 1 else ()
+# The readers of questions and an example of each (tested); the first that returns a form counts.
+PATTERNS: Final = (
+    (_of_address, "192.0.2.1"),
+    (_of_place, "where are the backups"),
+    (_of_deed, "what throws away old files"),
+    (_of_values, "is postgres running"),
+)
 
 
 def is_yes_or_no(question: str) -> bool:
     """Return whether the answer to a question is yes or no: `is the printer out of paper`."""
-    return next(iter(_WORD.findall(question.lower())), "") in _WHETHER
+    return next(iter(tables.words_of(question)), "") in _WHETHER
 
 
 def states(question: str) -> set[str]:
     """Return the words of a question that name states, and the usual words of states."""
-    said = vocabulary.asked(question).values()
-    return {word for phrase in said for word in phrase.split()} | _OF_STATES
+    return {*" ".join(vocabulary.values_in(question).values()).split()} | _OF_STATES
 
 
 def subject(question: str) -> list[str]:
     """Return the terms that name the object whose state is asked for."""
-    passed = states(question) | kinds.words(question) | _FILLERS
+    passed = states(question) | kinds.kind_words(question) | _FILLERS
     return [word for word in query_terms.terms(question) if word not in passed]
-
-
-def _ends_in_state(question: str, words: Sequence[str]) -> bool:
-    """Return whether a question ends in a state, as `is it running` does.
-
-    `is a frontend to various audio converters` does not.
-    """
-    said = (phrase.split() for phrase in vocabulary.asked(question).values())
-    return words[-1] in _OF_STATES or any(words[-len(one) :] == one for one in said)
 
 
 def is_statement(question: str) -> bool:
     """Return whether a question states the state of an object: `the web server is down`."""
-    words = _WORD.findall(question.lower()) or [""]
+    words = tables.words_of(question) or [""]
     if words[0] in _ASKING or not _NO_STATEMENTS.isdisjoint(words):
         return False
     at = next((at for at, word in enumerate(words) if word in _VERBS), 0)
     rest = " ".join(words[at + 1 :])
-    return at > 0 and any(rest == phrase for phrase in vocabulary.asked(rest).values())
+    return at > 0 and rest in vocabulary.values_in(rest).values()
 
 
 def _is_pure(question: str) -> bool:
     """Return whether a question has values and, apart from kinds and filler words, nothing else."""
-    asked = vocabulary.asked(question)
-    said = {word for phrase in asked.values() for word in phrase.split()}
-    passed = said | kinds.words(question) | _FILLERS | STOP_WORDS | vocabulary.CONTRASTS
+    asked = vocabulary.values_in(question)
+    own = {*" ".join(asked.values()).split()}
+    passed = own | kinds.kind_words(question) | _FILLERS | STOP_WORDS | vocabulary.CONTRASTS
     return bool(asked) and passed.issuperset(vocabulary.plain(question))
 
 
-def _with(asked: RequestedKinds, sorts: Kinds) -> RequestedKinds:
-    return RequestedKinds(asked.named | sorts, asked.subject | sorts)
-
-
-def _narrowed(question: str, asked: RequestedKinds) -> RequestedKinds:
-    """Remove kinds that cannot have the values in the question, if another kind asked for can.
-
-    A `network card that is down` is an interface, not a device.
-    """
-    having = asked.subject & _having(question, ())
-    lacking = asked.subject & ~having if having else 0
-    return RequestedKinds(asked.named & ~lacking, asked.subject & ~lacking)
-
-
-def _having(question: str, words: Sequence[str]) -> Kinds:
-    """Return the kinds that may have the values in a question; `did ...` asks for services."""
-    if words[:1] == ["did"]:
-        return _sorts("service")
-    bits = reduce(or_, vocabulary.asked(question), 0)
-    return reduce(or_, (sorts for bit, sorts in _of_rows().items() if bits & bit), 0)
+def _kinds_having(values: vocabulary.Traits) -> Kinds:
+    """Return the kinds that may have one of some values."""
+    return reduce(or_, (of_row for bit, of_row in _kinds_by_row().items() if values & bit), 0)
 
 
 @cache
-def _of_rows() -> Mapping[vocabulary.Traits, Kinds]:
+def _kinds_by_row() -> Mapping[vocabulary.Traits, Kinds]:
     """Return the kinds that may have the value of each vocabulary row, by the row's bit."""
     found = {}
     for number, row in enumerate(vocabulary.rows()):
         fields = {condition.field for part in row.alternatives for condition in part}
-        of = (_sorts(sort) for sort, having in _HAVING.items() if not fields.isdisjoint(having))
-        found[1 << number] = reduce(or_, of, 0)
+        of = [kind for kind, having in _HAVING.items() if not fields.isdisjoint(having)]
+        found[1 << number] = kinds.of_phrases("|".join(of))
     return found
-
-
-@cache
-def _sorts(phrase: str) -> Kinds:
-    return kinds.requested(phrase, frozenset()).named
-
-
-@cache
-def _acted_on() -> Kinds:
-    """Return the kinds whose nouns may follow a verb: `checks certificates`."""
-    return _sorts("certificate") | _sorts("rule")
-
-
-@cache
-def _less(amounts: tuple[tuple[str, float | None], ...]) -> Sequence[tuple[Kinds, float]]:
-    found: dict[float, Kinds] = {}
-    for phrase, amount in amounts:
-        if amount is not None:
-            found[amount] = found.get(amount, 0) | _sorts(phrase)
-    return [(sorts, amount) for amount, sorts in found.items()]
-
-
-def _is_deed(words: Sequence[str]) -> bool:
-    """Return whether words begin with a verb of action, or `what` and one: `checks disks`."""
-    is_asking = words[0] in _WHO
-    verb, after = (*words[is_asking : is_asking + 2], "", "")[:2]
-    if len(verb) < _SHORTEST or not verb.endswith("s") or verb.endswith("ss") or verb in _BEING:
-        return False
-    if not is_asking and (not after or after in _AFTER_NOUNS or _sorts(after) & ~_acted_on()):
-        return False
-    return not (_sorts(verb) or vocabulary.asked(verb))

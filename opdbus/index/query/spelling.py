@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 from opdbus.index.database.store import Store
+from opdbus.index.fulltext.word_index import Lookup
 from opdbus.index.query import query_terms
-from opdbus.language.glossary import gloss
+from opdbus.language.synonyms import gloss
 
 # Minimum length for correction: shorter words have too many neighbours.
 _SHORTEST: Final = 4
@@ -51,10 +52,13 @@ def unknown_words(store: Store, question: str) -> list[str]:
     return found if len(found) <= _MOST else []
 
 
-def find_compounds(question: str, named: Callable[[str], Sequence[int]]) -> list[Correction]:
+def find_compounds(
+    store: Store, question: str, named: Callable[[str], Sequence[int]]
+) -> list[Correction]:
     """Return each two adjacent words that joined are the name of an object: `on call`.
 
-    `named` returns the places of the entries with a name.
+    `named` returns the places of the entries with a name. Words that an object has next to each
+    other are left out.
     """
     pairs = pairwise(_WORD.findall(question.lower())[:_MOST_PAIRED])
     return [
@@ -63,19 +67,8 @@ def find_compounds(question: str, named: Callable[[str], Sequence[int]]) -> list
         if min(len(first), len(second)) > 1
         and len(first + second) >= _SHORTEST_JOINED
         and named(first + second)
+        and not store.words.having(f"{first} {second}", 1)
     ]
-
-
-def without_known_phrases(store: Store, found: Sequence[Correction]) -> list[Correction]:
-    """Return the corrections whose words no object has next to each other."""
-    return [each for each in found if not store.words.having(each.asked, 1)]
-
-
-class WordLookup(Protocol):
-    """A dictionary of the words of all objects."""
-
-    def begun(self, beginnings: Sequence[str]) -> list[str]:
-        """Return those of the beginnings that a word of some object, all of letters, continues."""
 
 
 def corrections(
@@ -83,12 +76,12 @@ def corrections(
     question: str,
     missing: Sequence[str],
     wrong: Sequence[str],
-    lookup: WordLookup | None = None,
+    lookup: Lookup | None = None,
 ) -> list[Correction]:
     """Return replacements for words that no object has.
 
     Any of the `missing` words may be part of a compound; the `wrong` ones may be typing errors.
-    Without a `lookup` the database is asked, which takes about a second among millions of objects.
+    Without a `lookup` the database is asked, which is slower.
     """
     found: list[Correction] = []
     left = list(wrong)
@@ -96,13 +89,15 @@ def corrections(
         if (first in missing or second in missing) and store.words.having(first + second, 1):
             found.append(Correction(f"{first} {second}", first + second))
             left = [word for word in left if word not in {first, second}]
-    meant = {
-        word: _meant(store, word, lookup or store.words) for word in left if len(word) >= _SHORTEST
-    }
-    return found + [Correction(word, form) for word, form in meant.items() if form]
+    for word in dict.fromkeys(word for word in left if len(word) >= _SHORTEST):
+        # a name in the glossary is not a typing error: `sshd` is not `ssh`
+        mistyped = "" if gloss(word) else _mistyped(store, word, lookup)
+        if form := _longer(store, word) or mistyped or _two_words(store, word):
+            found.append(Correction(word, form))
+    return found
 
 
-def corrected(question: str, found: Sequence[Correction]) -> str:
+def apply_corrections(question: str, found: Sequence[Correction]) -> str:
     """Return a question with the corrections made."""
     for each in found:
         asked = r"[\W_]+".join(map(re.escape, each.asked.split()))
@@ -110,19 +105,12 @@ def corrected(question: str, found: Sequence[Correction]) -> str:
     return question
 
 
-def _meant(store: Store, word: str, there: WordLookup) -> str:
-    # a name in the glossary is not a typing error: `sshd` is not `ssh`
-    mistyped = "" if gloss(word) else _mistyped(store, word, there)
-    return _begun(store, word) or mistyped or _joined(store, word)
-
-
-def _begun(store: Store, word: str) -> str:
+def _longer(store: Store, word: str) -> str:
     """Return the most frequent longer word that begins with this one, "" if there is none."""
-    forms = _forms(store, word, "[a-z]+")
-    return max(forms, key=lambda form: forms[form], default="")
+    return next((form for form, _ in _forms(store, word, "[a-z]+").most_common(1)), "")
 
 
-def _mistyped(store: Store, word: str, there: WordLookup) -> str:
+def _mistyped(store: Store, word: str, lookup: Lookup | None) -> str:
     """Return a word one edit away.
 
     Prefers the one in most objects, then a word that one edit begins, then a stop word; "" if there
@@ -136,8 +124,8 @@ def _mistyped(store: Store, word: str, there: WordLookup) -> str:
     likely = [form for form, count in counts.items() if count == most][:_MOST]
     if found := next((form for form in likely if _forms(store, form, "")), ""):
         return found
-    begun = there.begun(sorted(edit for edit in edits if len(edit) >= _LONG))[:_MOST]
-    whole = (_begun(store, beginning) for beginning in begun)
+    beginnings = sorted(edit for edit in edits if len(edit) >= _LONG)
+    whole = (_longer(store, each) for each in (lookup or store.words).begun(beginnings)[:_MOST])
     return next(filter(None, (*whole, *sorted(edits & query_terms.STOP_WORDS))), "")
 
 
@@ -164,10 +152,8 @@ def _edits(word: str) -> Iterator[str]:
     yield from (word + letter for letter in string.ascii_lowercase)
 
 
-def _joined(store: Store, word: str) -> str:
+def _two_words(store: Store, word: str) -> str:
     """Return the two words that this one joins, if some object has them next to each other."""
-    for at in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
-        phrase = f"{word[:at]} {word[at:]}"
-        if store.words.having(phrase, 1):
-            return phrase
-    return ""
+    places = range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1)
+    phrases = (f"{word[:at]} {word[at:]}" for at in places)
+    return next((phrase for phrase in phrases if store.words.having(phrase, 1)), "")

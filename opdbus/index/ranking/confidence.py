@@ -6,8 +6,7 @@ half of the check sets; docs/searching.md has the results on the other half.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -38,7 +37,7 @@ class Features(NamedTuple):
     `distinct` is the number of standard deviations of the hit's cosine above the baseline's mean;
     `highest` is the highest cosine of the best hits. `unknown` and `named` are the fields of
     `Missing`. `total_margin` and `lexical_margin` are the differences from the best of the other
-    hits. `said` is the term overlap. `alike`, `lacking` and `domain` are as in
+    hits. `overlap` is that of the terms. `alike`, `lacking` and `domain` are as in
     `ConfidenceFeatures`, `other_kind`, `other_value` and `other_name` as in `Mismatch`.
 
     The last four are products. Lexical matches count more where the cosine agrees, and less in an
@@ -54,7 +53,7 @@ class Features(NamedTuple):
     unknown: float
     named: float
     domain: float
-    said: float
+    overlap: float
     total_margin: float
     lexical_margin: float
     mean: float
@@ -70,8 +69,7 @@ class Features(NamedTuple):
     other_kind_lexical: float
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """Weights of the log-odds, the constant one first, of one level and mode.
 
     `there` is for an answer on this host, `right` for a hit. A result is weak if the probability of
@@ -82,23 +80,14 @@ class Curve:
     right: Weights
     least: float
 
-    def chance(self, features: Features) -> float:
-        """Return the probability that a hit is right."""
-        return logistic(self.right, features)
-
-    def answerable(self, features: Features) -> float:
-        """Return the probability that the query has an answer here, from its best hit."""
-        return logistic(self.there, features)
-
     def is_weak(self, features: Features, few: float) -> bool:
         """Return whether an answer is improbable, from the best hit; see `CosineBaseline.few`."""
         odds: float = self.least / (1 - self.least) * _ODDS_OF_FEW**few
-        is_unlikely = self.answerable(features) < odds / (1 + odds)
-        return is_unlikely or self.chance(features) < _LEAST_OF_FEW * few**2
+        is_unlikely = logistic(self.there, features) < odds / (1 + odds)
+        return is_unlikely or logistic(self.right, features) < _LEAST_OF_FEW * few**2
 
 
-@dataclass(frozen=True, slots=True)
-class RatedHit:
+class RatedHit(NamedTuple):
     """The probability that a hit is right, and whether the hit is weak."""
 
     chance: float
@@ -123,26 +112,24 @@ def curves() -> Mapping[tuple[str, str], Curve]:
 def rate(found: Sequence[Score], mode: str) -> list[RatedHit]:
     """Return the rating of each hit, best hit first; chances never increase from hit to hit.
 
-    All hits are weak if `Curve.is_weak` is true of the best one, or if the query asks for the state
+    All hits are weak if an answer is improbable by the best one, or if the query asks for the state
     of a named object and the names of all of the best hits differ. A single hit is also weak if its
     chance is below _LEAST.
     """
     rating: list[RatedHit] = []
-    is_other = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
+    is_refused = bool(found) and all(score.mismatch.name == 1 for score in found[:COMPARED])
+    least = 1.0
     for score, features in zip(found, featured(found), strict=True):
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
-        chance = curve.chance(features)
-        is_refused = (
-            rating[0].is_weak
-            if rating
-            else is_other or curve.is_weak(features, score.background.few)
-        )
-        chance = min(chance, rating[-1].chance) if rating else chance
-        rating.append(RatedHit(chance, is_refused or chance < _LEAST))
+        if not rating:
+            is_refused |= curve.is_weak(features, score.background.few)
+        least = min(least, logistic(curve.right, features))
+        rating.append(RatedHit(least, is_refused or least < _LEAST))
+        is_refused = rating[0].is_weak
     return rating
 
 
-def like(found: Sequence[Score]) -> list[RatedHit]:
+def rate_similar(found: Sequence[Score]) -> list[RatedHit]:
     """Return the ratings of objects similar to a given one: their cosines, and none is weak."""
     return [RatedHit(min(1.0, max(0.0, score.vector)), is_weak=False) for score in found]
 
@@ -151,12 +138,52 @@ def featured(found: Sequence[Score]) -> list[Features]:
     """Return the features of each hit; `found` begins with the best."""
     best = found[:COMPARED]
     highest = max((each.vector for each in best), default=0.0)
-    totals = _two([score.total for score in best])
-    words = _two([score.lexical for score in best])
-    return [
-        _of(score, highest, _margin(score.total, totals), _margin(score.lexical, words))
-        for score in found
-    ]
+
+    def margins(values: Sequence[float]) -> Iterator[float]:
+        """Yield the difference of each value from the best of the other hits."""
+        first, second, *_ = *sorted(values[:COMPARED], reverse=True), 0.0, 0.0
+        return (value - (first if value < first else second) for value in values)
+
+    rows = zip(
+        found,
+        margins([score.total for score in found]),
+        margins([score.lexical for score in found]),
+        strict=True,
+    )
+    features = []
+    for score, total_margin, lexical_margin in rows:
+        mean, spread, _ = score.background
+        distinct = (score.vector - mean) / max(spread, _LEAST_SPREAD)
+        alike, lacking, domain = score.match_features
+        kind, value, name = score.mismatch
+        features.append(
+            Features(
+                vector=score.vector,
+                lexical=score.lexical,
+                values=score.values,
+                boost=score.kinds,
+                distinct=distinct,
+                highest=highest,
+                unknown=score.missing.words,
+                named=score.missing.names,
+                domain=domain,
+                overlap=score.overlap,
+                total_margin=total_margin,
+                lexical_margin=lexical_margin,
+                mean=mean,
+                spread=spread,
+                alike=alike,
+                lacking=lacking,
+                other_kind=kind,
+                other_value=value,
+                other_name=name,
+                distinct_lexical=distinct * score.lexical,
+                distinct_lacking=distinct * lacking,
+                other_name_lexical=name * score.lexical,
+                other_kind_lexical=kind * score.lexical,
+            )
+        )
+    return features
 
 
 def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
@@ -164,44 +191,3 @@ def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
     constant, *rest = weights
     odds = constant + sum(weight * value for weight, value in zip(rest, values, strict=True))
     return 1 / (1 + math.exp(-min(max(odds, -_MOST_ODDS), _MOST_ODDS)))
-
-
-def _of(score: Score, highest: float, total_margin: float, lexical_margin: float) -> Features:
-    mean, spread, _ = score.background
-    distinct = (score.vector - mean) / max(spread, _LEAST_SPREAD)
-    alike, lacking, domain = score.match_features
-    return Features(
-        vector=score.vector,
-        lexical=score.lexical,
-        values=score.values,
-        boost=score.kinds,
-        distinct=distinct,
-        highest=highest,
-        unknown=score.missing.words,
-        named=score.missing.names,
-        domain=domain,
-        said=score.said,
-        total_margin=total_margin,
-        lexical_margin=lexical_margin,
-        mean=mean,
-        spread=spread,
-        alike=alike,
-        lacking=lacking,
-        other_kind=score.mismatch.kind,
-        other_value=score.mismatch.value,
-        other_name=score.mismatch.name,
-        distinct_lexical=distinct * score.lexical,
-        distinct_lacking=distinct * lacking,
-        other_name_lexical=score.mismatch.name * score.lexical,
-        other_kind_lexical=score.mismatch.kind * score.lexical,
-    )
-
-
-def _two(values: Sequence[float]) -> tuple[float, float]:
-    """Return the two largest values, 0 for each that is missing."""
-    best, second, *_ = *sorted(values, reverse=True), 0.0, 0.0
-    return best, second
-
-
-def _margin(value: float, best: tuple[float, float]) -> float:
-    return value - (best[0] if value < best[0] else best[1])

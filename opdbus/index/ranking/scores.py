@@ -1,36 +1,38 @@
-"""Ranking by a weighted sum of cosine, BM25, field values, kinds and names."""
+"""Scores of entries: the weighted sum of cosine, BM25, field values, kinds and names.
+
+Fitted weights name the benchmark that fits them.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.ranking.boosts import BOTH_WEIGHT, VALUE_WEIGHT, BoostPlan, Boosts
-from opdbus.index.ranking.confidence_features import (
-    AS_ASKED,
-    NOTHING_MISSING,
-    USUAL,
-    ConfidenceFeatures,
-    Mismatch,
-    Missing,
-)
-from opdbus.platform.slices import parts
+from opdbus.language.kinds import RequestedKinds
 
 MODES: Final = ("hybrid", "vector", "lexical")
 # Weight of the lexical share beside a cosine: fitted by benchmarks/quality.py.
 LEXICAL_WEIGHT: Final = 0.5
 # Weight of the term overlap: fitted by benchmarks/answers.
-SAID_WEIGHT: Final = 0.2
+OVERLAP_WEIGHT: Final = 0.2
+# Weight of the share of named values: fitted on tests/data/value_questions.json, and small enough
+# that an exact name still wins.
+VALUE_WEIGHT: Final = 0.4
+# Weight of the share of named values, added to VALUE_WEIGHT, for an entry of a named kind.
+BOTH_WEIGHT: Final = 0.4
+# Boost of an entry of a kind that the query asks for: fitted by benchmarks/host/questions.py.
+KIND_WEIGHT: Final = 0.15
+# Boost of an entry whose whole name is a word of the query.
+NAME_WEIGHT: Final = 0.2
+# Boost of an entry whose name is the whole query: larger than any other.
+ALONE_WEIGHT: Final = 1.0
 _LEAST: Final = np.float32(1e-6)
-# Best entries whose estimated cosines are made exact: this many, or a thousandth of all if more.
+# Best entries that are ordered first, by exact cosines: this many, or a thousandth of all if more.
 _LIKELY: Final = 400
-# Size of the sample of sums from which the lower bound of the highest ones is estimated.
-_SAMPLED: Final = 1 << 12
-# Upper bound of the rounding difference between sums in another order.
-_ROUNDED: Final = 1e-5
 # BM25 is at most (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
@@ -54,13 +56,50 @@ class CosineBaseline(NamedTuple):
 USUAL_BACKGROUND: Final = CosineBaseline(0.1, 0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Missing(NamedTuple):
+    """Query terms that no object has, as shares of all terms times a factor for the host's size.
+
+    `names` has those terms that the glossary explains, such as `nginx`: names of objects that this
+    host does not have.
+    """
+
+    words: float = 0.0
+    names: float = 0.0
+
+
+class ConfidenceFeatures(NamedTuple):
+    """Word similarity of a query and an entry, by the static table.
+
+    `alike` is the cosine of the query and the entry's text. `lacking` is the maximum over the
+    query's words of rarity times (1 - cosine with the nearest word of the entry). `domain` is the
+    standard deviation of the query's cosines with the meanings in the glossary: a query that is not
+    about a host is about equally far from all.
+    """
+
+    alike: float = 0.4
+    lacking: float = 0.4
+    domain: float = 0.1
+
+
+class Mismatch(NamedTuple):
+    """Mismatches of a query and an entry, each from 0 to 1: see `search.mismatches`.
+
+    `kind`: the entry is of no requested kind (1 if no entry is). `value`: the share of the
+    requested values that it lacks. `name`: the entry's name differs from the name in a question
+    about an object's state.
+    """
+
+    kind: float = 0.0
+    value: float = 0.0
+    name: float = 0.0
+
+
+class Score(NamedTuple):
     """The score of an entry: `total` orders hits, the parts explain it.
 
     `vector`, `lexical` and `values` are at most 1; `kinds` is as in `Boosts`. `stage` is the level
     whose vectors were compared, empty if none were, and `background` the baseline of that level's
-    cosines for this query. `missing` has the query terms that no object has. `said` (term overlap),
+    cosines for this query. `missing` has the query terms that no object has. `overlap` (of terms),
     `match_features` and `mismatch` are set on the best hits only.
     """
 
@@ -71,30 +110,23 @@ class Score:
     kinds: float = 0.0
     stage: str = ""
     background: CosineBaseline = USUAL_BACKGROUND
-    said: float = 0.0
-    missing: Missing = NOTHING_MISSING
-    match_features: ConfidenceFeatures = USUAL
-    mismatch: Mismatch = AS_ASKED
+    overlap: float = 0.0
+    missing: Missing = Missing()
+    match_features: ConfidenceFeatures = ConfidenceFeatures()
+    mismatch: Mismatch = Mismatch()
 
-    def saying(self, share: float, missing: Missing) -> "Score":
-        """Return the score with term overlap `share`, weighted into `total`, and `missing` set.
-
-        `match_features` and `mismatch` are the defaults.
-        """
-        rest = self.values, self.kinds, self.stage, self.background, share, missing
-        return Score(self.total + SAID_WEIGHT * share, self.vector, self.lexical, *rest)
-
-    def by(self, cosine: float, stage: str, background: CosineBaseline | None = None) -> "Score":
+    def with_cosine(
+        self, cosine: float, stage: str, background: CosineBaseline | None = None
+    ) -> "Score":
         """Return the score with the cosine and baseline of another level, `stage`.
 
-        Without a `background` the baseline stays. The fields after it are the defaults.
+        Without a `background` the baseline stays.
         """
         total = cosine + LEXICAL_WEIGHT * self.lexical + VALUE_WEIGHT * self.values
         if total > 0:
             total = max(total + self.kinds, float(_LEAST))
-        # faster than `replace`; a search makes a hundred
-        rest = self.lexical, self.values, self.kinds, stage, background or self.background
-        return Score(total, cosine, *rest)
+        background = background or self.background
+        return self._replace(total=total, vector=cosine, stage=stage, background=background)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +141,65 @@ class Similarity:
     stage: str = ""
     background: CosineBaseline | None = None
     exact: Exact | None = None
+
+
+class Boosts(NamedTuple):
+    """Boosts of entries (entries,).
+
+    `values` are shares of the values that the query names, from 0 to 1, or None if it names none;
+    VALUE_WEIGHT is still to be applied. `kinds` is added to the score for the entry's kind and
+    name, and may be negative.
+    """
+
+    values: NDArray[np.float32] | None
+    kinds: NDArray[np.float32]
+
+    def at(self, places: NDArray[np.intp] | None) -> "Boosts":
+        """Return the boosts of the entries at some places; all if None."""
+        if places is None:
+            return self
+        return Boosts(None if self.values is None else self.values[places], self.kinds[places])
+
+
+def named_values(having: Sequence[NDArray[np.bool_]], objects: int) -> NDArray[np.float32] | None:
+    """Return the share of the named values that each entry has, from 0 to 1; None without values.
+
+    `having` has for each value a mask of the entries that have it. The share is the mean rarity of
+    the values that the entry has, log(objects / count) / log(objects). An entry with all values
+    gets at least the rarity of that combination.
+    """
+    if not having:
+        return None
+
+    def rarity(mask: NDArray[np.bool_]) -> float:
+        count = int(np.count_nonzero(mask))
+        return math.log(objects / count) / math.log(objects) if 0 < count < objects else 0.0
+
+    one_by_one = np.zeros(len(having[0]), np.float32)
+    for mask in having:
+        one_by_one += mask * np.float32(rarity(mask) / len(having))
+    if len(having) == 1:
+        return one_by_one
+    every = reduce(np.logical_and, having)
+    return np.maximum(one_by_one, every * np.float32(rarity(every)))
+
+
+def named_kinds(
+    asked: RequestedKinds,
+    kinds: NDArray[np.int64],
+    less: NDArray[np.float32],
+    values: NDArray[np.float32] | None,
+) -> NDArray[np.float32]:
+    """Return the boosts for the kinds of entries (entries,): see `Boosts.kinds`.
+
+    `kinds` are bit masks, `less` the penalties of kinds that the query does not name.
+    """
+    if not asked.named:
+        return -less
+    more: NDArray[np.float32] = (kinds & asked.subject != 0) * np.float32(KIND_WEIGHT)
+    if values is not None:
+        more += BOTH_WEIGHT * values
+    return np.where(kinds & asked.named != 0, more, -less)
 
 
 def ceiling(matches: Sequence[int], objects: int) -> float:
@@ -129,150 +220,89 @@ def idf(count: int, objects: int) -> float:
 def rank(
     similarity: Similarity | None,
     shares: NDArray[np.float32] | None = None,
-    boost_plan: BoostPlan | None = None,
+    boosts: Boosts | None = None,
     ids: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
     `shares` (entries,) are those of `LexicalMatches`, None in vector mode. `similarity` is None in
     lexical mode, which yields matches only. Equal scores are ordered by `ids`, since places change
-    at a restart, or without `ids` by index. Estimated cosines of the best entries are replaced by
-    exact ones in `similarity`; these entries come before all others.
+    at a restart, or without `ids` by index. The best entries by estimated cosines are ordered by
+    their exact ones, and come before all others.
     """
-    sums = _Sums(None if similarity is None else similarity.cosines, shares, boost_plan, ids)
-    likely = _highest(sums, max(_LIKELY, sums.entries // 1000))
+    cosines = None if similarity is None else similarity.cosines
+    kinds = None if boosts is None else boosts.kinds
+    # entries may have been added between the computations of these arrays
+    entries = min((len(each) for each in (cosines, shares, kinds) if each is not None), default=0)
+    total = _totals(cosines, shares, boosts, entries)
+    every = np.arange(entries) if cosines is not None else np.flatnonzero(total > 0)
+    likely = _highest(total, every, max(_LIKELY, entries // 1000), ids)
     if similarity and similarity.exact:
-        similarity.cosines[likely] = similarity.exact(likely)
-    yield from _scored(sums, likely, similarity)
-    is_likely = np.zeros(sums.entries, np.bool_)
+        cosines = similarity.cosines.copy()
+        cosines[likely] = similarity.exact(likely)
+        total = _totals(cosines, shares, boosts, entries)
+
+    def scored(places: NDArray[np.intp]) -> Iterator[tuple[int, Score]]:
+        places = _by_id(places, ids)
+        for index in places[np.argsort(-total[places], kind="stable")].tolist():
+            cosine = math.nan if cosines is None else float(cosines[index])
+            is_known = similarity is not None and math.isfinite(cosine)
+            yield (
+                index,
+                Score(
+                    float(total[index]),
+                    cosine if is_known else 0.0,
+                    0.0 if shares is None else float(shares[index]),
+                    0.0 if boosts is None or boosts.values is None else float(boosts.values[index]),
+                    0.0 if boosts is None else float(boosts.kinds[index]),
+                    similarity.stage if similarity and is_known else "",
+                    (similarity and similarity.background) or USUAL_BACKGROUND,
+                ),
+            )
+
+    yield from scored(likely)
+    is_likely = np.zeros(entries, np.bool_)
     is_likely[likely] = True
-    counting = sums.counting()
-    yield from _scored(sums, counting[~is_likely[counting]], similarity)
+    yield from scored(every[~is_likely[every]])
 
 
-def _scored(
-    sums: "_Sums", places: NDArray[np.intp], similarity: Similarity | None
-) -> Iterator[tuple[int, Score]]:
-    """Yield (index, Score) of the entries at some places, best first."""
-    places = sums.in_order(places)
-    total, (values, kinds) = sums.at(places)
-    cosines, shares = sums.cosines, sums.shares
-    for number in np.argsort(-total, kind="stable").tolist():
-        index = places.item(number)
-        cosine = math.nan if cosines is None else float(cosines[index])
-        is_known = similarity is not None and math.isfinite(cosine)
-        yield (
-            index,
-            Score(
-                float(total[number]),
-                cosine if is_known else 0.0,
-                0.0 if shares is None else float(shares[index]),
-                0.0 if values is None else float(values[number]),
-                float(kinds[number]),
-                similarity.stage if similarity and is_known else "",
-                (similarity and similarity.background) or USUAL_BACKGROUND,
-            ),
-        )
+def _totals(
+    cosines: NDArray[np.float32] | None,
+    shares: NDArray[np.float32] | None,
+    boosts: Boosts | None,
+    entries: int,
+) -> NDArray[np.float32]:
+    """Return the weighted sums (entries,)."""
+    if cosines is None:
+        total = np.zeros(entries, np.float32) if shares is None else shares[:entries]
+    else:
+        total = np.where(np.isnan(cosines[:entries]), np.float32(0), cosines[:entries])
+        if shares is not None:
+            total = total + LEXICAL_WEIGHT * shares[:entries]
+    if boosts is None:
+        return total
+    if boosts.values is not None:
+        total = total + VALUE_WEIGHT * boosts.values[:entries]
+    # a boost does not make a match of an entry without one, and a penalty does not unmake it
+    # `where` takes five times as long
+    boosted: NDArray[np.float32] = np.maximum(total + boosts.kinds[:entries], _LEAST)
+    boosted *= total > 0
+    boosted += np.minimum(total, 0)
+    return boosted
 
 
-class _Sums:
-    """Weighted sums by which entries are ranked, computed for all or some places."""
-
-    def __init__(
-        self,
-        cosines: NDArray[np.float32] | None,
-        shares: NDArray[np.float32] | None,
-        boost_plan: BoostPlan | None,
-        ids: NDArray[np.int64] | None,
-    ) -> None:
-        self._ids = ids
-        self.cosines = cosines
-        self.shares = shares
-        self._boost_plan = boost_plan
-        # entries may have been added between the computations of these arrays
-        sizes = [len(each) for each in (cosines, shares) if each is not None]
-        self.entries = min(sizes + ([boost_plan.entries] if boost_plan else []))
-
-    def in_order(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return ascending places in the order of equal scores: by id, or unchanged without ids."""
-        return places if self._ids is None else places[np.argsort(self._ids[places])]
-
-    def best(
-        self, places: NDArray[np.intp], total: NDArray[np.float32], most: int
-    ) -> NDArray[np.intp]:
-        """Return, ascending, the `most` places with the highest totals; of equal ones the first."""
-        if len(places) <= most:
-            return places
-        last = np.partition(total, -most)[-most]
-        better, equal = places[total > last], places[total == last]
-        return np.sort(np.append(better, self.in_order(equal)[: most - len(better)]))
-
-    def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Boosts]:
-        """Return the sums of the entries at some places, and their boosts."""
-        total = self._said(places)
-        if self._boost_plan is None:
-            return total, Boosts(None, np.zeros(len(places), np.float32))
-        boost = self._boost_plan.at(places)
-        if boost.values is not None:
-            total = total + VALUE_WEIGHT * boost.values
-        # a boost does not make a match of an entry without one, and a penalty does not unmake it
-        return np.where(total > 0, np.maximum(total + boost.kinds, _LEAST), total), boost
-
-    def _said(self, where: NDArray[np.intp] | slice) -> NDArray[np.float32]:
-        """Return the sums of cosines and weighted lexical shares; without either, zeros."""
-        if self.cosines is None:
-            shares = self.shares
-            return np.zeros(self.entries, np.float32)[where] if shares is None else shares[where]
-        cosines = self.cosines[where]
-        # the minimum is NaN if any cosine is; usually none is, and the copy is saved
-        if math.isnan(cosines.min(initial=0)):
-            cosines = np.where(np.isnan(cosines), np.float32(0), cosines)
-        return cosines if self.shares is None else cosines + LEXICAL_WEIGHT * self.shares[where]
-
-    def counting(self) -> NDArray[np.intp]:
-        """Return the places of all entries, or in lexical mode of those that match."""
-        if self.cosines is not None:
-            return np.arange(self.entries)
-        # the least positive number
-        return self._above(np.nextafter(np.float32(0), np.float32(1)))
-
-    def reaching(self, least: np.float32) -> NDArray[np.intp]:
-        """Return, ascending, the places of all entries whose sum may be at least `least`."""
-        if least <= _LEAST:
-            return self.counting()
-        boost_plan = self._boost_plan
-        least = least - np.float32(_ROUNDED + (boost_plan.most if boost_plan else 0.0))
-        found = self._above(least)
-        named = boost_plan.named[boost_plan.named < self.entries] if boost_plan else found[:0]
-        # much faster than `unique`
-        others = found[~np.isin(found, named)]
-        return np.insert(others, np.searchsorted(others, named), named)
-
-    def _above(self, least: np.float32) -> NDArray[np.intp]:
-        """Return the places of entries whose sum, with values at their bound, reaches `least`."""
-        each = [self._above_in(part, least) + part.start for part in parts(self.entries)]
-        return np.concatenate(each) if each else np.empty(0, np.intp)
-
-    def _above_in(self, part: slice, least: np.float32) -> NDArray[np.intp]:
-        total = self._said(part)
-        if self._boost_plan and self._boost_plan.values is not None:
-            total = total + (VALUE_WEIGHT + BOTH_WEIGHT) * self._boost_plan.values[part]
-        return np.flatnonzero(total >= least)
+def _highest(
+    total: NDArray[np.float32], places: NDArray[np.intp], most: int, ids: NDArray[np.int64] | None
+) -> NDArray[np.intp]:
+    """Return, ascending, the `most` places with the highest totals; of equal ones the first."""
+    if len(places) <= most:
+        return places
+    totals = total[places]
+    last = np.partition(totals, -most)[-most]
+    better, equal = places[totals > last], places[totals == last]
+    return np.sort(np.append(better, _by_id(equal, ids)[: most - len(better)]))
 
 
-def _highest(sums: _Sums, most: int) -> NDArray[np.intp]:
-    """Return, ascending, the places of the `most` highest sums; of equal ones the first.
-
-    Computing all sums is slow where there are many. A sample gives a lower bound, and only entries
-    that may reach it are summed; if fewer than `most` do, all are.
-    """
-    sample = np.arange(0, sums.entries, max(1, sums.entries // _SAMPLED))
-    above = 4 * most * len(sample) // max(1, sums.entries)
-    if len(sample) < sums.entries and above < len(sample):
-        guess = np.partition(sums.at(sample)[0], -above)[-above]
-        likely = sums.reaching(guess)
-        total, _ = sums.at(likely)
-        if np.count_nonzero(total >= guess) >= most:
-            return sums.best(likely, total, most)
-    every = sums.counting()
-    return sums.best(every, sums.at(every)[0], most)
+def _by_id(places: NDArray[np.intp], ids: NDArray[np.int64] | None) -> NDArray[np.intp]:
+    """Return ascending places in the order of equal scores: by id, or unchanged without ids."""
+    return places if ids is None else places[np.argsort(ids[places])]

@@ -1,19 +1,24 @@
-"""Explanations of hits: the fields that have words of the question, and the boosts."""
+"""Explanations of hits: the fields that have words of the question, and the boosts.
+
+A question may ask for fields by name: `user id` for uid, `how full` for used_percent.
+"""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from typing import Final
 
 from opdbus.history.full_text import TOKENIZED, FullText
 from opdbus.index.database.store import Entry
 from opdbus.index.query import query_terms
-from opdbus.index.query.requested_fields import BY_PHRASE, RequestedFields
-from opdbus.index.ranking.scores import SAID_WEIGHT, Score
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.ranking.scores import OVERLAP_WEIGHT, Score
 from opdbus.index.search.hits import Field, Query, Why
 from opdbus.language import object_text, vocabulary
 from opdbus.state.conditions import Condition
 from opdbus.state.fields import IDENTITY, split
+from opdbus.state.flatten import singular
 from opdbus.state.leaves import leaves
 from opdbus.state.object import Json, StateObject
 
@@ -22,6 +27,24 @@ _MOST_FIELDS: Final = 16
 _MOST_CHARACTERS: Final = 200
 # Fields searched: an object may have any number.
 _MOST_SEARCHED: Final = 2000
+# Abbreviations and compounds, by the words they stand for.
+_SPELT: Final[Mapping[str, str]] = {
+    "filesystem": "file system", "fstype": "file system type", "gid": "group id",
+    "hostname": "host name", "pid": "process id", "timezone": "time zone", "uid": "user id",
+}  # fmt: skip
+# Words of questions, and words of the field names they ask for.
+_MEANT: Final[Mapping[str, Sequence[str]]] = {
+    "account": ("user",), "big": ("size",), "directory": ("home", "path"),
+    "folder": ("home", "path"), "full": ("used",), "ip": ("address",), "large": ("size",),
+    "manufacturer": ("vendor",), "often": ("schedule",), "permission": ("mode",),
+    "release": ("version",), "space": ("used", "size"), "usage": ("used",),
+    "when": ("schedule", "elapse", "since"), "who": ("members",),
+}  # fmt: skip
+_UNITS: Final = frozenset("bytes gb kb mb percent seconds".split())
+# Share of a field that a vocabulary phrase such as `at boot` asks for without naming it.
+_BY_PHRASE: Final = 0.9
+# Cache size: publishers may use any field names.
+_MOST_NAMES: Final = 4096
 
 
 def explain(
@@ -32,35 +55,28 @@ def explain(
     where: Sequence[Condition],
 ) -> Why:
     """Return the explanation of a hit; blocks for about a millisecond."""
-    item = StateObject(entry.identity, properties)
-    fields, glosses, missing = _words(item, query.question)
+    fields, glosses, missing = _matches(StateObject(entry.identity, properties), query.question)
+    # the words of the question that name a value of the object
+    traits = int.from_bytes(entry.traits, "little")
+    values = [
+        phrase for bits, phrase in vocabulary.values_in(query.question).items() if traits & bits
+    ]
+    literals = query.matches.literals if query.matches else ()
+    values += [one.word for one in literals if one.word and entry.id in one.entries]
+    values += [one.words for one in query.compared if entry.id in one.entries.ids]
     return Why(
         score.total,
-        score.kinds + SAID_WEIGHT * score.said,
+        score.kinds + OVERLAP_WEIGHT * score.overlap,
         tuple(fields),
         tuple(missing),
         tuple(glosses),
-        tuple(_values(entry, query)),
+        tuple(values),
         tuple(f"{each.field}{each.operator}{each.value}" for each in where),
         query.corrected,
     )
 
 
-def _values(entry: Entry, query: Query) -> Iterator[str]:
-    """Yield the words of a question that name a value of an object."""
-    traits = int.from_bytes(entry.traits, "little")
-    for bits, phrase in vocabulary.asked(query.question).items():
-        if traits & bits:
-            yield phrase
-    for literal in query.matches.literals if query.matches else ():
-        if literal.word and entry.id in literal.entries:
-            yield literal.word
-    for compared in query.compared:
-        if entry.id in compared.entries.ids:
-            yield compared.words
-
-
-def _words(item: StateObject, question: str) -> tuple[list[Field], list[str], list[str]]:
+def _matches(item: StateObject, question: str) -> tuple[list[Field], list[str], list[str]]:
     """Return an object's matching fields, its matching glosses, and the terms that neither has.
 
     Fields that the question asks for by name come first. Terms match in any form, as in lexical
@@ -71,18 +87,54 @@ def _words(item: StateObject, question: str) -> tuple[list[Field], list[str], li
     meanings = object_text.meanings(item)
     searched = [f"{' '.join(split(name))} {value} {more}" for name, value, more in named]
     found = having([*searched, *meanings], terms)
-    asked, fields = RequestedFields(question, terms), []
+    asking = [*terms, *(w for w in split(question) if w in _MEANT and w not in terms)]
+    plain = {word: singular(word) for word in asking}
+    forms = {word: _stems([*split(one), *_MEANT.get(one, ())]) for word, one in plain.items()}
+    # field -> vocabulary phrase whose conditions are on it
+    about = {
+        field: phrase
+        for traits, phrase in vocabulary.values_in(question).items()
+        for field in vocabulary.fields(traits)
+    }
+    fields = []
     for at, (name, value, _) in enumerate(named):
-        share, by = asked.asking(name) if name not in IDENTITY else (0.0, [])
-        words = tuple(sorted({*found.get(at, ()), *by}, key=question.lower().find))
+        share, by = (0.0, []) if name in IDENTITY else _requested(name, forms, about)
+        both = {*found.get(at, ()), *by}
+        words = tuple(sorted(both, key=lambda word: (question.lower().find(word), word)))
         if words:
-            order = -share if share >= BY_PHRASE else 0.0, -share - len(words)
+            order = -share if share >= _BY_PHRASE else 0.0, -share - len(words)
             fields.append((order, Field(name, value[:_MOST_CHARACTERS], words)))
     fields.sort(key=lambda field: field[0])
     glosses = [each for at, each in enumerate(meanings, len(named)) if at in found]
     there = {term for words in found.values() for term in words}
     missing = [term for term in terms if term not in there]
     return [field for _, field in fields[:_MOST_FIELDS]], glosses, missing
+
+
+def _requested(
+    name: str, forms: Mapping[str, frozenset[str]], about: Mapping[str, str]
+) -> tuple[float, list[str]]:
+    """Return the share of a field's name that a question asks for, and the words that do.
+
+    A full name counts 1; a vocabulary phrase adds `_BY_PHRASE`.
+    """
+    key = name.rpartition(".")[2]
+    own = _stems_of_name(key)
+    met = {word: both for word, asked in forms.items() if (both := asked & own)}
+    share = len(frozenset().union(*met.values())) / max(1, len(own))
+    return (share + _BY_PHRASE, [about[key]]) if key in about else (share, list(met))
+
+
+@lru_cache(_MOST_NAMES)
+def _stems_of_name(name: str) -> frozenset[str]:
+    return _stems(word for word in split(name) if word not in _UNITS | STOP_WORDS)
+
+
+def _stems(words: Iterable[str]) -> frozenset[str]:
+    """Return the stems of words, with abbreviations and compounds expanded."""
+    return frozenset(
+        vocabulary.stem(part) for word in words for part in _SPELT.get(word, word).split()
+    )
 
 
 def _fields(item: StateObject) -> Iterator[tuple[str, str, str]]:
@@ -92,13 +144,13 @@ def _fields(item: StateObject) -> Iterator[tuple[str, str, str]]:
     yield "plugin", item.plugin, ""
     for name, value in leaves(item.properties):
         if value not in (None, "", []):
-            yield name, _plain(value), ""
+            yield name, _shown(value), ""
 
 
-def _plain(value: Json) -> str:
+def _shown(value: Json) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(_shown, value)) if isinstance(value, list) else str(value)
 
 
 def having(texts: Sequence[str], terms: Sequence[str]) -> Mapping[int, list[str]]:

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.entry_view import EntryRefs
+from opdbus.index.query.extremes import Superlative
 from opdbus.index.query.query_parser import ComparedValue
 from opdbus.index.query.spelling import Correction
-from opdbus.index.ranking.boosts import BoostPlan
 from opdbus.index.ranking.confidence import RatedHit
-from opdbus.index.ranking.scores import Score, Similarity
+from opdbus.index.ranking.scores import Boosts, Score, Similarity
 from opdbus.index.search.lexical_matches import LexicalMatches
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Json, ObjectId
@@ -82,7 +82,7 @@ class Query:
     question: str = ""
     # None in vector search
     matches: LexicalMatches | None = None
-    boost_plan: BoostPlan | None = None
+    boosts: Boosts | None = None
     # None in lexical search, or without vectors
     similarity: Similarity | None = None
     without: ObjectId | None = None
@@ -90,10 +90,7 @@ class Query:
     within: EntryRefs | None = None
     # comparisons in the question
     compared: Sequence[ComparedValue] = ()
-    # objects of the question's superlative, in order
-    most: Sequence[ObjectId] = ()
-    # declared objects that rank after these
-    below: Sequence[ObjectId] = ()
+    most: Superlative | None = None
     # spelling corrections
     corrected: tuple[Correction, ...] = ()
 

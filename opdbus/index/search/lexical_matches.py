@@ -1,40 +1,46 @@
-"""Lexical scores and boosts of entries for a query: words, values, kinds and names."""
+"""Lexical scores and boosts of entries for a query: words, values, kinds and names.
+
+A literal value in a question, such as `uid 0` or `zsh as shell`, boosts the entries that have it. A
+number counts only next to the name of its field. A word counts if the name of its field is anywhere
+in the question: `main` alone does not mean a routing table. Technical words such as `auto-restart`,
+`SIGABRT` or `noexec` count without a field name.
+"""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import reduce
-from itertools import chain
 from operator import or_
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue.catalogue import Catalogue
-from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
+from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext.bm25 import Bm25Scores, bm25_scores
 from opdbus.index.fulltext.word_index import Lookup
-from opdbus.index.query import literal_values, query_terms, question_patterns
-from opdbus.index.query.literal_values import Literal
+from opdbus.index.query import query_terms, question_patterns
 from opdbus.index.query.query_parser import ComparedValue
-from opdbus.index.ranking.boosts import (
+from opdbus.index.ranking.scores import (
     ALONE_WEIGHT,
-    EVERY,
-    KIND_WEIGHT,
     NAME_WEIGHT,
-    BoostPlan,
     Boosts,
+    Missing,
+    ceiling,
+    idf,
     named_kinds,
     named_values,
 )
-from opdbus.index.ranking.confidence_features import NOTHING_MISSING, Missing
-from opdbus.index.ranking.scores import ceiling, idf
-from opdbus.language import everyday, vocabulary
-from opdbus.language.glossary import gloss
+from opdbus.language import vocabulary
 from opdbus.language.kinds import Kinds, RequestedKinds
-from opdbus.platform.slices import parts
+from opdbus.language.synonyms import find_synonyms, gloss
+from opdbus.language.tables import NUMBERS
+from opdbus.state.fields import leaves, split
+from opdbus.state.flatten import singular
+from opdbus.state.object import Json
 
 # A word in more entries distinguishes little.
 _TELLING: Final = 500
@@ -52,10 +58,45 @@ _RARE: Final = 5.0
 _MANY: Final = 20_000
 # Objects of kinds with a larger penalty get no boost for their name.
 _LEAST_NAMED: Final = -0.05
+# A word in more objects distinguishes little; a field name with a number may be in more.
+_MOST_WITH_VALUE: Final = 100
+_MOST_WITH_NUMBER: Final = 1000
+# Larger objects are not searched for values.
+_MOST_READ: Final = 8192
+# A question with more values is a document.
+_MAX_VALUES: Final = 16
+
+_TOKEN = re.compile(r"[^\W\d_]+|(?<![\w.:/-])\d+(?![\w:/-]|\.\d)")
+# 51820/udp
+_PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
+# the exit status 203 of a line with "status=203/EXEC"
+_STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
+# Words allowed between the name of a field and its number.
+_BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
+# Field names for everyday words.
+_CALLED: Final[Mapping[str, Sequence[str]]] = {
+    "account": ("user",), "code": ("status",), "core": ("cpus",), "id": ("uid", "gid"),
+    "member": ("member", "count"), "permission": ("user",), "privilege": ("user",),
+    "processor": ("cpus",), "right": ("user",), "who": ("shell", "group", "member"),
+    # `what runs as www-data`
+    "as": ("user",), "under": ("user",),
+}  # fmt: skip
+# Numbers in words, without `one`, which rarely means 1.
+_DIGITS: Final = {word: str(number) for word, number in NUMBERS.items() if number > 1}
+# Fields whose values are all technical words, and fields where only words in capitals or with a
+# hyphen are.
+_TECHNICAL: Final = frozenset("fstype option".split())
+_STATES: Final = frozenset("class mode restart result scope signal state status type".split())
 
 
-@dataclass(frozen=True, slots=True)
-class LexicalMatches:
+class Literal(NamedTuple):
+    """A value in a question and the ids of entries that have it; `word` is "" for a number."""
+
+    word: str
+    entries: Sequence[int]
+
+
+class LexicalMatches(NamedTuple):
     """Lexical matches of a question: shares (entries,) by place, and literal values.
 
     `terms` counts the search terms of `question`. A share, 0 to 1, is the mean of the share of the
@@ -66,153 +107,103 @@ class LexicalMatches:
     terms: int
     shares: NDArray[np.float32]
     literals: Sequence[Literal] = ()
-    missing: Missing = NOTHING_MISSING
+    missing: Missing = Missing()
 
     def at(self, places: NDArray[np.intp] | None) -> "LexicalMatches":
         """Return the matches of the entries at some places; all if None."""
-        return self if places is None else replace(self, shares=self.shares[places])
+        return self if places is None else self._replace(shares=self.shares[places])
 
 
 def compute_boosts(
-    matches: LexicalMatches,
-    compared: Sequence[ComparedValue],
-    catalogue: Catalogue,
-    at: NDArray[np.intp] | None = None,
-) -> BoostPlan:
-    """Compute the boosts for values, kinds and exact names in a question.
-
-    For all entries, or for those at the places `at`.
-    """
-    view, question = catalogue.view, matches.question
-    form = question_patterns.of(question)
+    matches: LexicalMatches, compared: Sequence[ComparedValue], catalogue: Catalogue
+) -> Boosts:
+    """Compute the boosts of all entries for values, kinds and exact names in a question."""
+    view, question, entries = catalogue.view, matches.question, len(matches.shares)
+    form, kinds = question_patterns.of(question), view.kinds[:entries]
     if compared and not form.asked.named:
-        form = form._replace(asked=RequestedKinds(_sorts_of(compared, view), 0))
-    having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
+        met = [view.kinds[view.there(one.entries)] for one in compared]
+        sorts = int(np.bitwise_or.reduce(np.concatenate(met)))
+        form = form._replace(asked=RequestedKinds(sorts, 0))
+    having = _having(matches, compared, view, form.asked.subject)
     # count all places: the number of free ones depends on what has gone since the start
-    values = named_values(having, len(view.places), EVERY if at is None else at)
+    values = named_values(having, len(view.places))
     if values is not None and form.is_pure:
         # an object with all values is the answer, however many there are
         is_meant = reduce(np.logical_and, having)
         if form.asked.subject:
-            is_meant = is_meant & (view.kinds[: len(is_meant)] & form.asked.subject != 0)
-        values[is_meant[EVERY if at is None else at]] = 1.0
-    entries = len(matches.shares) if at is None else len(at)
+            is_meant = is_meant & (kinds & form.asked.subject != 0)
+        values[is_meant] = 1.0
+    less = view.less[:entries]
+    for others, amount in form.less:
+        less = np.where(kinds & others != 0, np.float32(amount), less)
+    if values is not None and form.damped:
+        is_damped = form.damped == question_patterns.EVERY or kinds & form.damped != 0
+        values *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
+    more = named_kinds(form.asked, kinds, less, values)
+    _add_names(more, matches, catalogue, form.asked.subject)
+    return Boosts(values, more)
 
-    def unnamed(some: NDArray[np.intp]) -> Boosts:
-        there = some if at is None else at[some]
-        sorts, less = view.kinds[there], view.less[there]
-        for others, amount in form.less:
-            less = np.where(sorts & others != 0, np.float32(amount), less)
-        own = None if values is None else values[some]
-        if own is not None and form.damped:
-            is_damped = form.damped == question_patterns.EVERY or sorts & form.damped != 0
-            own *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
-        return Boosts(own, named_kinds(form.asked, sorts, less, own))
 
+def _add_names(
+    boosts: NDArray[np.float32], matches: LexicalMatches, catalogue: Catalogue, subject: Kinds
+) -> None:
+    """Add to the boosts of entries whose name is a word of a question, or all of it."""
     # a word that is a value does not count as a name, too
-    names = set(query_terms.names(question)).difference(one.word for one in matches.literals)
-    places = {name: _among(at, entries, catalogue.named(name)) for name in names}
-    # a question that consists of a name asks for the object of that name
-    alone = _among(at, entries, catalogue.named(question.strip()))
-    named = np.array(sorted({*alone, *chain.from_iterable(places.values())}), np.intp)
-    more = unnamed(named).kinds
-    for name, some in places.items():
-        number = np.searchsorted(named, some)
-        # packages, accounts and groups often have ordinary words as names
-        number = number[more[number] > _LEAST_NAMED]
-        if form.asked.subject:
-            # `processes of alice` does not ask for the account
-            there = named[number] if at is None else at[named[number]]
-            number = number[view.kinds[there] & form.asked.subject != 0]
-        more[number] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
-    more[np.searchsorted(named, alone)] += ALONE_WEIGHT
-
-    def boost(some: NDArray[np.intp]) -> Boosts:
-        found = unnamed(some)
-        is_named = np.isin(some, named)
-        found.kinds[is_named] = more[np.searchsorted(named, some[is_named])]
-        return found
-
-    most = max(KIND_WEIGHT if form.asked.named else 0.0, *(-amount for _, amount in form.less), 0.0)
-    return BoostPlan(entries, boost, most, named, values)
-
-
-def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> list[int]:
-    """Return the indices of places in `at`, which is sorted; without it, the places themselves."""
-    if at is None:
+    literals = {one.word for one in matches.literals}
+    for name in query_terms.names(matches.question):
         # entries may have been added since
-        return [place for place in places if place < entries]
-    found: list[int] = np.flatnonzero(np.isin(at, places)).tolist()
-    return found
-
-
-def _sorts_of(compared: Sequence[ComparedValue], view: EntryView) -> Kinds:
-    """Return the kinds of the entries that meet comparisons."""
-    met = [view.kinds[view.there(one.entries)] for one in compared]
-    return int(np.bitwise_or.reduce(np.concatenate(met)))
-
-
-def having_all(form: question_patterns.Form, view: EntryView) -> EntryRefs | None:
-    """Return the entries with all values of a question, and of a kind it asks for.
-
-    None if the question has fewer than two values, or if no entry has them all and it is not
-    strict.
-    """
-    if not form.values:
-        return None
-    masks = [_having_any(bits, view.traits[: view.end]) for bits in form.values]
-    if form.holders:
-        masks.append(view.kinds[: view.end] & form.holders != 0)
-    places = np.flatnonzero(reduce(np.logical_and, masks) & (view.ids[: view.end] != 0))
-    return EntryRefs(places, view.ids[places]) if len(places) or form.is_strict else None
-
-
-def _of_subject(
-    having: Sequence[NDArray[np.bool_]], subject: Kinds, view: EntryView
-) -> Sequence[NDArray[np.bool_]]:
-    """Return the masks of values that an object of the subject's kinds has; all if there are none.
-
-    In `files that the administrator changed` no account is meant.
-    """
-    if not subject or len(having) <= 1:
-        return having
-    is_subject = [view.kinds[np.flatnonzero(mask)] & subject != 0 for mask in having]
-    return [mask for mask, some in zip(having, is_subject, strict=True) if some.any()] or having
+        named = catalogue.named(name) if name not in literals else ()
+        places = np.array([place for place in named if place < len(boosts)], np.intp)
+        # packages, accounts and groups often have ordinary words as names
+        places = places[boosts[places] > _LEAST_NAMED]
+        if subject:
+            # `processes of alice` does not ask for the account
+            places = places[catalogue.view.kinds[places] & subject != 0]
+        boosts[places] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
+    # a question that consists of a name asks for the object of that name
+    alone = catalogue.named(matches.question.strip())
+    boosts[[place for place in alone if place < len(boosts)]] += ALONE_WEIGHT
 
 
 def _having(
-    matches: LexicalMatches, compared: Sequence[ComparedValue], view: EntryView
-) -> Iterator[NDArray[np.bool_]]:
-    """Yield a mask (entries,) of the entries that have it, for each value that a question names."""
+    matches: LexicalMatches, compared: Sequence[ComparedValue], view: EntryView, subject: Kinds
+) -> Sequence[NDArray[np.bool_]]:
+    """Return a mask (entries,) of the entries that have it, for each value that a question names.
+
+    Of several values only those count that an object of the kinds `subject` has, if there are any:
+    in `files that the administrator changed` no account is meant.
+    """
     entries = len(matches.shares)
-    for bits in vocabulary.asked(matches.question):
-        yield _having_any(bits, view.traits[:entries])
+    asked = vocabulary.values_in(matches.question)
+    masks = [entries_having(bits, view.traits[:entries]) for bits in asked]
     # entries may have been removed since the words were looked up
     found = [view.found(one.entries).places for one in matches.literals]
     found += [view.there(one.entries) for one in compared]
     for places in found:
-        mask = np.zeros(entries, np.bool_)
-        mask[places[places < entries]] = True
-        yield mask
+        masks.append(np.zeros(entries, np.bool_))
+        masks[-1][places[places < entries]] = True
+    if not subject or len(masks) <= 1:
+        return masks
+    is_subject = view.kinds[:entries] & subject != 0
+    return [mask for mask in masks if (mask & is_subject).any()] or masks
 
 
-def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def entries_having(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return a mask (entries,) of the entries that have one of some values."""
     meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
     words = np.flatnonzero(meant).tolist()
-    found = np.empty(len(traits), np.bool_)
-    for part in parts(len(traits)):
-        found[part] = reduce(or_, (traits[part, word] & meant[word] != 0 for word in words))
-    return found
+    return reduce(or_, (traits[:, word] & meant[word] != 0 for word in words))
 
 
-def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) -> LexicalMatches:
+def read_matches(
+    store: Store, lookup: Lookup | None, question: str, view: EntryView
+) -> LexicalMatches:
     """Return the lexical matches of a question; takes about a millisecond with words in memory."""
     # negated values are not searched: `not enabled` would find `enabled`
-    denied = vocabulary.denied(question)
+    denied = vocabulary.negated_words(question)
     terms: Sequence[str] = [term for term in query_terms.terms(question) if term not in denied]
     if not terms:
-        return LexicalMatches(question, 0, np.zeros(len(view.entries), np.float32))
+        return LexicalMatches(question, 0, np.zeros(view.end, np.float32))
     terms = _without_state(question, terms, view)
     if question_patterns.is_statement(question):
         # the state in `the web server is down` would find what shuts the host down
@@ -222,17 +213,22 @@ def read(store: Store, lookup: Lookup | None, question: str, view: EntryView) ->
     shares, objects = found.scores(), len(view.places)
     shares /= np.float32(ceiling([*found.counts.values()], objects))
     np.minimum(shares, 1, out=shares)
-    if telling := [term for term in terms if found.counts[term] <= _TELLING]:
+    # BM25 also rates frequency and length of text; this rates only the presence of rare terms
+    if telling := [found.having(term) for term in terms if found.counts[term] <= _TELLING]:
         shares /= 2
-        for places, share in _covers(found, telling, objects):
+        weights = [ceiling([len(places)], objects) for places in telling]
+        for weight, places in zip(weights, telling, strict=True):
             there = places[places < len(shares)]
-            shares[there[shares[there] > 0]] += share / 2
+            shares[there[shares[there] > 0]] += weight / sum(weights) / 2
     if lookup:
         # without words in memory this would double the time of a search
         _add_everyday(shares, store, lookup, question, found, view)
-    meant = _meant(found, terms)
-    shares[meant[meant < len(shares)]] = 1.0
-    literals = literal_values.read(store, question, found.counts)
+    exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
+    if exact:
+        meant = reduce(np.intersect1d, map(found.having, exact))
+        if len(meant) <= _FEW:
+            shares[meant[meant < len(shares)]] = 1.0
+    literals = read_literals(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
     return LexicalMatches(question, len(terms), shares, literals, missing)
 
@@ -251,12 +247,12 @@ def _add_everyday(
     """
     objects = len(view.places)
     rarity = {term: idf(count, objects) for term, count in found.counts.items()}
-    for said in everyday.said(question):
-        own = [term for term in said.phrase if term in rarity]
+    for phrase in find_synonyms(question):
+        own = [term for term in phrase.phrase if term in rarity]
         weight = _EVERYDAY_WEIGHT * sum(map(rarity.__getitem__, own)) / sum(rarity.values())
-        if not weight or not said.words:
+        if not weight or not phrase.words:
             continue
-        others = bm25_scores(store, lookup, said.words, view)
+        others = bm25_scores(store, lookup, phrase.words, view)
         more, having = np.zeros(len(shares), np.float32), [np.empty(0, np.int32)]
         # assigned in order of rarity, so that the rarest is kept
         for word, count in sorted(others.counts.items(), key=lambda one: -one[1]):
@@ -277,10 +273,10 @@ def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequ
 
     Entries in the state are boosted instead; the word would find what stops something.
     """
-    said = vocabulary.asked(terms[0])
+    said = vocabulary.values_in(terms[0])
     if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
         return terms
-    having = np.count_nonzero(_having_any(next(iter(said)), view.traits[: len(view.entries)]))
+    having = np.count_nonzero(entries_having(next(iter(said)), view.traits[: view.end]))
     return terms[1:] if having > _USUAL_STATE * len(view.places) else terms
 
 
@@ -289,29 +285,65 @@ def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
 
     Scales with the logarithm of the number of objects: small hosts lack most words.
     """
-    said = {term for phrase in vocabulary.asked(question).values() for term in phrase.split()}
+    said = {term for phrase in vocabulary.values_in(question).values() for term in phrase.split()}
     unknown = [term for term, count in counts.items() if not count and term not in said]
     names = [term for term in unknown if gloss(term)]
     telling = max(0.0, math.log10(max(1, objects) / _FEW_OBJECTS)) / len(counts)
     return Missing(len(unknown) * telling, len(names) * telling)
 
 
-def _covers(
-    found: Bm25Scores, telling: Sequence[str], objects: int
-) -> Iterator[tuple[NDArray[np.int32], float]]:
-    """Yield the places of entries with each rare term, and the term's share of their idf.
+def read_literals(store: Store, question: str, matches: Mapping[str, int]) -> list[Literal]:
+    """Return the values of a question that objects have; `matches` counts the objects by term."""
+    found = [
+        Literal("", store.words.having(phrase, _MOST_WITH_NUMBER)) for phrase in _numbered(question)
+    ]
+    # words of values that a question negates: `not run as root`
+    phrases = map(str.split, vocabulary.values_in(question).values())
+    denied = {word for first, *others in phrases if first == "not" for word in others}
+    words = [
+        word
+        for word in query_terms.names(question)
+        if matches.get(word.lower(), 0) <= _MOST_WITH_VALUE and word.lower() not in denied
+    ]
+    # words of the question that may name fields, and the field names they stand for
+    fields = {form for word in split(question) for form in (word, singular(word))}
+    fields.update(*(_CALLED.get(word, ()) for word in fields))
+    found += [Literal(word, _having_value(store, word, fields)) for word in words[:_MAX_VALUES]]
+    return [literal for literal in found if literal.entries]
 
-    BM25 also rates frequency and length of text; this rates only presence.
-    """
-    having = [found.having(term) for term in telling]
-    weights = [ceiling([len(places)], objects) for places in having]
-    for weight, places in zip(weights, having, strict=True):
-        yield places, weight / sum(weights)
+
+def _numbered(question: str) -> list[str]:
+    """Return a phrase `name number` for each number and the word before or after it."""
+    words = (_DIGITS.get(word, word) for word in _TOKEN.findall(question.lower()))
+    tokens = [word for word in words if word not in _BETWEEN]
+    found: dict[str, None] = {}
+    for at, token in enumerate(tokens):
+        if token.isdecimal():
+            for word in (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2]):
+                names = _CALLED.get(singular(word), [word])
+                found |= dict.fromkeys(f"{name} {token}" for name in names)
+    for name, pattern in (("port", _PORT), ("status", _STATUS)):
+        found |= dict.fromkeys(f"{name} {number}" for number in pattern.findall(question.lower()))
+    return list(found)[:_MAX_VALUES]
 
 
-def _meant(found: Bm25Scores, terms: Sequence[str]) -> NDArray[np.int32]:
-    """Return the entries with every identifier of a question, none if more than `_FEW` have."""
-    exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
-    having = [found.having(term) for term in exact]
-    every = reduce(np.intersect1d, having) if having else np.empty(0, np.int32)
-    return every if len(every) <= _FEW else every[:0]
+def _having_value(store: Store, word: str, fields: AbstractSet[str]) -> list[int]:
+    """Return the ids of entries in which one of the fields has a word as its value."""
+    value = word.lower()
+    keys = (fields - {value}) | _TECHNICAL
+    if "-" in word or word.isupper():
+        keys |= _STATES
+
+    def has(path: str, found: Json) -> bool:
+        """Return whether a value equals the word, lists it, ends in it, or is its service."""
+        if not isinstance(found, str):
+            return False
+        text, words = found.lower().removesuffix(".service"), split(path)
+        is_value = text == value or text.endswith(f"/{value}") or value in text.split(",")
+        return is_value and bool(words) and singular(words[-1]) in keys
+
+    return [
+        entry
+        for entry, properties in store.words.properties_having(word, _MOST_WITH_VALUE, _MOST_READ)
+        if any(has(path, found) for path, _, found in leaves(properties))
+    ]

@@ -42,9 +42,13 @@ class Reranker:
         there = [(entry, score) for entry, score in found if entry.id in contents]
         texts = {entry.text_digest: contents[entry.id].text for entry, _ in there}
         numerics, asked, known = await self._embedded(question, texts, level, priority)
-        self._keep(numerics, known)
+        for key, vector in known.items():
+            self._vectors[numerics, key] = vector
+            self._vectors.move_to_end((numerics, key))
+        while len(self._vectors) > _KEPT:
+            self._vectors.popitem(last=False)
         rows = [
-            (entry, score.by(float(known[entry.text_digest] @ asked), level))
+            (entry, score.with_cosine(float(known[entry.text_digest] @ asked), level))
             for entry, score in there
         ]
         return sorted(rows, key=lambda row: -row[1].total)
@@ -64,10 +68,3 @@ class Reranker:
             if found.numerics == numerics:
                 vectors = found.vectors
                 return numerics, vectors[0], known | dict(zip(new, vectors[1:], strict=True))
-
-    def _keep(self, numerics: str, known: Mapping[bytes, NDArray[np.float32]]) -> None:
-        for key, vector in known.items():
-            self._vectors[numerics, key] = vector
-            self._vectors.move_to_end((numerics, key))
-        while len(self._vectors) > _KEPT:
-            self._vectors.popitem(last=False)

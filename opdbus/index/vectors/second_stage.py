@@ -114,7 +114,7 @@ class SecondStage:
         level = self._vectors.serving.config.vector_level
         background = index.background(vector)
         best = [
-            (entry, score.by(cosines[entry.text_digest], level, background))
+            (entry, score.with_cosine(cosines[entry.text_digest], level, background))
             for entry, score in found
             if entry.text_digest in cosines
         ]

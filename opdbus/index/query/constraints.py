@@ -1,0 +1,288 @@
+"""Numbers, clock times and dates in a question: one table of rules for each. Pure.
+
+`over 90 percent` compares a field with a number. `twenty to five` becomes conditions on the fields
+of timers (`calendar`, `on`) and cron jobs (`schedule`). `expired` and `no backup for ten days`
+compare dates of objects, such as `not_after` and `last_success`, with today. Times given as options
+are read by `platform.timestamps`, with the same lengths of months and years.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.language.tables import NUMBERS
+from opdbus.platform.timestamps import MONTH, YEAR
+from opdbus.state.conditions import Condition, condition
+from opdbus.state.flatten import singular
+
+M = TypeVar("M")
+Meaning: TypeAlias = Callable[[re.Match[str]], Sequence[Condition]]
+DateMeaning: TypeAlias = Callable[[datetime, timedelta], tuple[Sequence[str], datetime, datetime]]
+
+# Constraints of each table that are read from a question.
+_MOST: Final = 3
+# Characters of a question in which dates are looked for; a longer one is a document.
+_CHARACTERS: Final = 1000
+# Characters before a comparison in which its field is looked for.
+_BEFORE: Final = 100
+_WORD = re.compile(r"[^\W\d_]+")
+
+# Phrases before a number, by operator.
+_ORDERS: Final = {
+    "more than": ">", "greater than": ">", "larger than": ">", "bigger than": ">",
+    "higher than": ">", "over": ">", "above": ">", "exceeding": ">", "beyond": ">",
+    "less than": "<", "fewer than": "<", "smaller than": "<", "lower than": "<",
+    "under": "<", "below": "<", "at least": ">=", "at most": "<=",
+}  # fmt: skip
+_OPPOSITE: Final = {">": "<", "<": ">", ">=": "<=", "<=": ">="}
+_FREE: Final = frozenset(("free", "left", "available"))
+_UNITS: Final = {
+    "%": "percent", "bytes": "b", "byte": "b", "kilobytes": "kb", "megabytes": "mb",
+    "gigabytes": "gb", "terabytes": "tb", "kib": "kb", "mib": "mb", "gib": "gb", "tib": "tb",
+}  # fmt: skip
+_BYTES: Final = {unit: 1 << 10 * power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))}
+
+_MINUTES: Final = {
+    **NUMBERS, "a quarter": 15, "quarter": 15, "twenty": 20, "twenty five": 25, "twenty-five": 25,
+    "half": 30, "fifteen": 15, "thirty": 30,
+}  # fmt: skip
+_DAYS_OF_MONTH: Final = ("first second third fourth fifth sixth seventh eighth ninth tenth").split()
+# Hours of the day that the words after a clock time allow.
+_PARTS: Final = {
+    **dict.fromkeys(("am", "a.m.", "in the morning"), range(12)),
+    **dict.fromkeys(("pm", "p.m.", "in the afternoon", "in the evening"), range(12, 24)),
+    "at night": (0, 1, 2, 3, 4, 5, 20, 21, 22, 23),
+}
+_MINUTE: Final = rf"\d{{1,2}}|{'|'.join(sorted(_MINUTES, key=len, reverse=True))}"
+_PART: Final = rf"(?: ?(?P<part>{'|'.join(map(re.escape, _PARTS))})(?!\w))"
+_OF_MONTH: Final = (
+    rf"(?:(?P<day>\d{{1,2}})(?:st|nd|rd|th)|(?P<word>{'|'.join(_DAYS_OF_MONTH)}))\b(?: day\b)?"
+)
+
+# Fields with an end of validity, and fields with the time of the last run.
+ENDS: Final = (
+    "not_after expires expiry expiration expires_at expiration_date expiry_date valid_until"
+    " valid_to end_of_support end_of_life paid_until"
+).split()
+LASTS: Final = (
+    "last_success last_run last_backup last_successful last_seen last_login last_sync"
+    " last_completed last_finished last_update"
+).split()
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_DAY: Final = timedelta(days=1)
+_SOON: Final = 30 * _DAY
+_SPANS: Final = {"hour": _DAY / 24, "day": _DAY, "week": 7 * _DAY, "month": MONTH, "year": YEAR}
+_COUNTS: Final = {
+    **dict.fromkeys(("", "a", "an", "the", "this", "next", "last"), 1), **NUMBERS,
+    "fourteen": 14, "thirty": 30,
+}  # fmt: skip
+_SPAN: Final = (
+    rf"(?:(?:(?P<count>\d{{1,4}}|{'|'.join(filter(None, _COUNTS))}) )?"
+    rf"(?:few )?(?P<unit>{'|'.join(_SPANS)})s?|(?P<day>today|tomorrow|yesterday))\b"
+)
+
+
+class Comparison(NamedTuple):
+    """The span `start` to `end` of a number or clock time, and the conditions that it may mean."""
+
+    start: int
+    end: int
+    meanings: tuple[Condition, ...]
+
+
+class DateConstraint(NamedTuple):
+    """Words of a question, and the fields whose date must be in the range [first, last)."""
+
+    words: str
+    fields: Sequence[str]
+    first: datetime
+    last: datetime
+
+
+class Rule(NamedTuple, Generic[M]):
+    """A pattern, its meaning, and a question that has it (tested)."""
+
+    name: str
+    meaning: M
+    example: str
+    pattern: re.Pattern[str]
+
+
+def _rule(name: str, meaning: M, example: str, *pattern: str) -> Rule[M]:
+    return Rule(name, meaning, example, re.compile("".join(pattern), re.IGNORECASE))
+
+
+def _compare(match: re.Match[str]) -> Sequence[Condition]:
+    """Return the conditions that a comparison with a number may mean.
+
+    A unit of percent or bytes implies the field. Otherwise the field is the word after the
+    operator, or the last word before it that is not a stop word, or the unit.
+    """
+    order, unit, count = _ORDERS[match["order"].lower()], _unit(match), match["number"].lower()
+    number = NUMBERS[count] if count in NUMBERS else float(count)
+    fields: Mapping[str, float]
+    if unit == "percent" and (match["state"] or "").lower() in _FREE:
+        order, fields = _OPPOSITE[order], {unit: 100 - number}
+    elif unit in _BYTES:
+        size = number * _BYTES[unit]
+        fields = {"size": size, "mb": size / _BYTES["mb"], "gb": size / _BYTES["gb"]}
+    elif unit == "percent":
+        fields = {unit: number}
+    else:
+        before = _WORD.findall(match.string[: match.start()][-_BEFORE:].lower())
+        last = next((word for word in reversed(before) if word not in STOP_WORDS), "")
+        words = filter(None, ((match["field"] or last).lower(), unit))
+        fields = dict.fromkeys(map(singular, words), number)
+    return [condition(field, order, f"{value:.6f}") for field, value in fields.items()]
+
+
+def _unit(match: re.Match[str]) -> str:
+    unit = (match["unit"] or "").lower()
+    return _UNITS.get(unit, unit)
+
+
+def _to_number(text: str) -> int:
+    return int(text) if text.isdecimal() else _MINUTES[text.lower()]
+
+
+def _run_at(hour: int, minute: int) -> Sequence[Condition]:
+    """Return the conditions of timers and cron jobs that run at a time of the day."""
+    time = f"{hour:02}:{minute:02}"
+    return Condition("calendar", "~", f" {time}:"), Condition("schedule", "~", f"at {time}")
+
+
+def _run_at_clock(match: re.Match[str]) -> Sequence[Condition]:
+    """Return the conditions of a clock time: both halves of the day if that is open."""
+    given = match.groupdict()
+    hour, minute = _to_number(match["hour"]), _to_number(given.get("minute") or "0")
+    if given.get("to") in {"to", "before"}:
+        hour, minute = (hour - 1) % 24, 60 - minute
+    if not (0 <= hour < 24 and 0 <= minute < 60):
+        return ()
+    # written as on a 24-hour clock: `04:40`
+    is_exact = match["hour"].startswith("0") and len(match["hour"]) == 2
+    hours = {hour % 24, (hour + 12) % 24} if hour <= 12 and not is_exact else {hour}
+    part = _PARTS.get((match["part"] or "").lower(), range(24))
+    return [each for one in sorted(hours) if one in part for each in _run_at(one, minute)]
+
+
+def _run_every(match: re.Match[str]) -> Sequence[Condition]:
+    """Return the conditions of timers and cron jobs that repeat at an interval."""
+    is_hours = (match["unit"] or "").lower() == "hours"
+    count = _to_number(match["count"] or match["share"])
+    return (
+        Condition("schedule", "~", f"every {count} {'hours' if is_hours else 'minutes'}"),
+        Condition("calendar", "~", f"/{count:02}:" if is_hours else f"/{count:02}:00"),
+        Condition("on", "~", f"{count} {'h' if is_hours else 'min'} after its unit"),
+    )
+
+
+def _run_on_day(match: re.Match[str]) -> Sequence[Condition]:
+    """Return the conditions of timers and cron jobs that run on a day of the month."""
+    word = (match["word"] or "").lower()
+    day = _DAYS_OF_MONTH.index(word) + 1 if word else int(match["day"])
+    return (
+        Condition("calendar", "~", f"-{day:02} "),
+        Condition("schedule", "~", f"on the {day}. of"),
+    )
+
+
+COMPARISONS: Final[Sequence[Rule[Meaning]]] = (
+    # the operator, an optional field, the number, an optional unit, and `free` or `used`
+    _rule("number", _compare, "disks over 90 percent",
+          rf"\b(?P<order>{'|'.join(_ORDERS)}) (?:(?:the|usual|default|normal) )*",
+          r"(?:(?P<field>[^\W\d_]+) )?(?P<number>\d{1,12}(?:\.\d{1,6})?",
+          rf"|(?:{'|'.join(NUMBERS)})\b)(?![\w.:/-]*\d)(?: ?(?P<unit>%|[^\W\d_]+)",
+          r"(?: (?P<state>free|left|available|full|used|in use)\b)?)?"),
+)  # fmt: skip
+TIMES: Final[Sequence[Rule[Meaning]]] = (
+    _rule("digits", _run_at_clock, "what starts at 21:45",
+          r"\b(?:at )?(?P<hour>\d{1,2})(?::|\.(?=\d\d ?(?:h|am|pm)\b))(?P<minute>\d\d)",
+          rf"(?![\w:.]*\d){_PART}?"),
+    _rule("part of the day", _run_at_clock, "jobs at 3 am",
+          rf"\b(?:at )?(?P<hour>{_MINUTE}){_PART}"),
+    _rule("minutes", _run_at_clock, "what runs at twenty to five in the morning",
+          rf"\b(?:at )?(?P<minute>{_MINUTE})(?: minutes?)? (?P<to>past|to|before|after)",
+          rf" (?P<hour>\d{{1,2}}|{'|'.join(NUMBERS)})\b{_PART}?"),
+    _rule("o'clock", _run_at_clock, "what starts at six o'clock",
+          rf"\b(?:at )?(?P<hour>{_MINUTE}) o'?clock\b{_PART}?"),
+    _rule("midnight", lambda _: _run_at(0, 0), "what runs at midnight",
+          r"\b(?:at )?midnight\b"),
+    _rule("noon", lambda _: _run_at(12, 0), "jobs at noon", r"\b(?:at )?(?:noon|midday)\b"),
+    _rule("interval", _run_every, "every half hour",
+          rf"\b(?:every|each) (?:(?P<count>{_MINUTE}) (?P<unit>minutes|hours)",
+          r"|(?P<share>half|quarter)(?: of)?(?: an)? hour)\b"),
+    _rule("day at the end", _run_on_day, "what happens on the 5th?",
+          rf"\bon the {_OF_MONTH}(?=\W*$)"),
+    _rule("day of a month", _run_on_day, "timers on the first of a month",
+          rf"\b{_OF_MONTH} of (?:the|a|each|every) month\b"),
+)  # fmt: skip
+# The meaning: the fields, and the range of the date from today and the span that is named.
+DATES: Final[Sequence[Rule[DateMeaning]]] = (
+    _rule("expires soon", lambda today, span: (ENDS, today, today + span),
+          "which certificates expire soon?",
+          r"\b(?:expir(?:e|es|ing|y)|lapses?|run(?:s|ning)? out|renewed|renewal|valid)\b",
+          r"(?! of )(?:\W+\w+){0,3}?\W+(?:soon",
+          rf"|(?:(?:with)?in|for|over|before)? ?(?:the )?(?:next )?{_SPAN})"),
+    _rule("expired", lambda today, _span: (ENDS, _FIRST, today), "which certificate has expired?",
+          r"\b(?:expired|lapsed|(?:have|has|had|did)(?: \w+){0,3}? run out|ran out",
+          r"|no longer (?:valid|supported|paid)|not valid any ?more|out of support",
+          r"|(?:contract|subscription|licen[cs]e|warranty|guarantee|support)s?(?: \w+){0,2}? ",
+          r"(?:ended|is over|are over)|past (?:its|their) (?:end|date|expiry))\b(?! of )"),
+    _rule("not done for long", lambda today, span: (LASTS, _FIRST, today - span),
+          "no backup for over a week",
+          r"\b(?:not|never|no|last|older)\b(?:\W+\w+){0,5}?\W+",
+          r"(?:for|in|since|than)(?: (?:more than|over|at least|the last|the past|about))? ",
+          rf"{_SPAN}|\b(?:more than|over|at least) (?P<count2>\d{{1,4}}) ",
+          r"(?P<unit2>day|week|month)s? (?:ago|old)\b"),
+)  # fmt: skip
+
+
+def find_comparisons(question: str) -> list[Comparison]:
+    """Return the first comparisons with a number in a question.
+
+    A comparison ends after its unit if that is percent or bytes, otherwise after the number.
+    """
+    return [
+        Comparison(
+            match.start(),
+            match.end() if _unit(match) in {"percent", *_BYTES} else match.end("number"),
+            tuple(rule.meaning(match)),
+        )
+        for rule, match in _matches(COMPARISONS, question, _MOST)
+    ]
+
+
+def find_times(question: str) -> list[Comparison]:
+    """Return the first clock times of a question, in order; where they overlap, the longest."""
+    question = question.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    every = _matches(TIMES, question, 8 * _MOST)
+    found: list[Comparison] = []
+    for rule, match in sorted(every, key=lambda one: (one[1].start(), -one[1].end())):
+        if not found or match.start() >= found[-1].end:
+            found.append(Comparison(*match.span(), tuple(rule.meaning(match))))
+    return found[:_MOST]
+
+
+def _matches(
+    rules: Sequence[Rule[M]], question: str, most: int
+) -> Iterator[tuple[Rule[M], re.Match[str]]]:
+    every = ((rule, match) for rule in rules for match in rule.pattern.finditer(question))
+    return islice(every, most)
+
+
+def find_dates(question: str, today: datetime) -> list[DateConstraint]:
+    """Return the first date constraints of a question."""
+    text, found = question[:_CHARACTERS].lower(), []
+    for rule in DATES:
+        for match in islice(rule.pattern.finditer(text), _MOST):
+            given = match.groupdict()
+            span = _DAY if given.get("day") else _SOON
+            if unit := given.get("unit") or given.get("unit2"):
+                count = given.get("count") or given.get("count2") or ""
+                span = _SPANS[unit] * (_COUNTS[count] if count in _COUNTS else int(count))
+            found.append(DateConstraint(match[0], *rule.meaning(today, span)))
+    return found[:_MOST]

@@ -1,0 +1,292 @@
+"""Features of the best hits of a question: term overlap, mismatches and word similarity.
+
+Term overlap reranks; the others are inputs of the confidence model. A mismatch is another kind, a
+missing value or another name: `is docker installed` is not answered by the service that asks
+docker, nor `which files were changed` by an unchanged file. Word similarity is that of the static
+table, which is part of op-dbus, so that it exists at every level and without a model.
+"""
+
+import json
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.catalogue.catalogue import object_id_of
+from opdbus.index.catalogue.entry_view import EntryView
+from opdbus.index.changes.connections import UNIT
+from opdbus.index.database.store import Content, Entry
+from opdbus.index.query import question_patterns
+from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
+from opdbus.index.ranking.scores import (
+    OVERLAP_WEIGHT,
+    ConfidenceFeatures,
+    Mismatch,
+    Missing,
+    Score,
+)
+from opdbus.index.vectors.first_stage import STATIC
+from opdbus.index.vectors.second_stage import Found
+from opdbus.language import kinds, synonyms, vocabulary
+from opdbus.language.synonyms import gloss
+from opdbus.language.vocabulary import stem
+from opdbus.models.folder import OURS
+from opdbus.models.static_table import StaticTable
+from opdbus.state.fields import split
+from opdbus.state.object import ObjectId
+
+# Hits that are reranked by term overlap: those on one screen.
+OVERLAPPED: Final = 24
+OWN: Final = "op-dbus"
+_NAMES_US: Final = re.compile(r"\bop[-_ ]?dbus", re.IGNORECASE)
+# Fields with other names of an object, or the name of what it belongs to.
+_ALIASES: Final = ("aliases unit exec provides image package program command class service").split()
+# Mismatch of the kind if objects of the requested kind exist; otherwise it is 1.
+_OTHER: Final = 0.5
+# Minimum length of a prefix that counts as the same word.
+_SHORTEST: Final = 3
+# Words that negate, and the number of words after them that they apply to.
+_NO: Final = frozenset("not no without lack lacks lost missing".split())
+_NEAR: Final = 3
+_BOOLEANS: Final = dict.fromkeys("yes on true ok".split(), True) | dict.fromkeys(
+    "no off false none missing never".split(), False
+)
+# Weight of missing words that are not names of programs.
+_COMMON_WEIGHT: Final = 0.5
+# Characters read of a text, and of a word.
+_CHARACTERS: Final = 1000
+_LETTERS: Final = 24
+# Cached word vectors (16 MB); one search needs fewer.
+_KEPT: Final = 1 << 14
+_WORD: Final = re.compile(r"[^\W_]+")
+# Capitalized words are names, except at the start of a question.
+_NAME: Final = re.compile(r"(?<=[\w,(] )[A-Z][^\W_]*|(?<![^\W_])[^\W_]+[A-Z][^\W_]*")
+# Word pieces are sorted by frequency; the first ones are in most texts.
+_COMMON: Final = 2000
+_LEAST_LENGTH: Final = 1e-9
+
+
+def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
+    """Return a predicate for units that only refer to other objects.
+
+    These are the units of op-dbus, unless the question names op-dbus or only values that the unit
+    has, and targets, if a yes-or-no question does not name them: `printer.target` is no printer.
+    """
+    form, names_us = question_patterns.of(question), bool(_NAMES_US.search(question))
+    is_strict = question_patterns.is_yes_or_no(question) and not form.is_pure
+
+    def is_left_out(object_id: ObjectId, score: Score) -> bool:
+        if object_id[:2] != UNIT:
+            return False
+        if object_id.name.startswith(OWN):
+            return not names_us and not (form.is_pure and score.values > 0)
+        is_unasked = not form.asked.subject & kinds.of_object(object_id)[0]
+        is_target = object_id.name.endswith(".target") and object_id.name not in question
+        return is_strict and is_target and is_unasked
+
+    return is_left_out
+
+
+def order_by_overlap(
+    question: str, missing: Missing, found: Found, contents: Mapping[int, Content]
+) -> Found:
+    """Rerank the best rows by their total with term overlap; drop those without content."""
+    best = [row for row in found[:OVERLAPPED] if row[0].id in contents]
+    overlaps = shares(question, [contents[entry.id].text for entry, _ in best])
+    rows = []
+    for (entry, score), share in zip(best, overlaps, strict=True):
+        overlap = share + agreement(question, contents[entry.id])
+        total = score.total + OVERLAP_WEIGHT * overlap
+        rows.append((entry, score._replace(total=total, overlap=overlap, missing=missing)))
+    # rows without a vector of the level come after those with one: see `second_stage`
+    has_stages = bool(rows) and rows[0][1].stage != STATIC
+    rows.sort(key=lambda row: (has_stages and row[1].stage == STATIC, -row[1].total))
+    return [*rows, *found[OVERLAPPED:]]
+
+
+def shares(question: str, texts: Sequence[str]) -> list[float]:
+    """Return the share, 0 to 1, of each text's words that a question or its synonyms have.
+
+    Words are weighted by their rarity among the texts.
+    """
+
+    def beginnings(text: str) -> set[str]:
+        return {word[:BEGINNING] for word in _lower_words(text) if word not in STOP_WORDS}
+
+    asked, words = beginnings(question), [beginnings(text) for text in texts]
+    asked.update(w[:BEGINNING] for phrase in synonyms.find_synonyms(question) for w in phrase.words)
+    counts = Counter(word for own in words for word in own)
+    weights = {word: math.log((len(words) + 1) / count) for word, count in counts.items()}
+
+    def weight(own: set[str]) -> float:
+        # fsum: the order of a set differs between processes, and rounded sums would order ties
+        # differently
+        return math.fsum(map(weights.__getitem__, own))
+
+    return [weight(own & asked) / weight(own) if own else 0.0 for own in words]
+
+
+def agreement(question: str, content: Content) -> int:
+    """Return -1 if a boolean field that a question names has the opposite value.
+
+    `which slide is not open` asks for False, `which amplifier is muted` for True. Return 1 if both
+    are negative, otherwise 0.
+    """
+    if question_patterns.of(question).damped == question_patterns.EVERY:
+        # the answer to `is the printer enabled` may be a printer that is not
+        return 0
+    words = list(vocabulary.plain(question))
+    wanted = {
+        stem(word): _NO.isdisjoint(words[max(0, at - _NEAR) : at]) for at, word in enumerate(words)
+    }
+    is_no = False
+    for name, value in json.loads(content.properties).items():
+        own = {stem(word) for word in split(name)}
+        is_so = _BOOLEANS.get(value.lower()) if isinstance(value, str) else value
+        if isinstance(is_so, bool) and own and wanted.keys() >= own:
+            if is_so != all(wanted[word] for word in own):
+                return -1
+            is_no |= not is_so
+    return int(is_no)
+
+
+def has_asked_kind(question: str, view: EntryView) -> bool:
+    """Return whether an object of the kinds that a question asks for exists.
+
+    True also if it asks for none, or for a kind that op-dbus observes.
+    """
+    subject = question_patterns.of(question).asked.subject
+    is_published = bool(subject) and not subject & ~kinds.published()
+    return not is_published or bool((view.kinds[: view.end] & subject).any())
+
+
+def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
+    """Return the mismatches of an entry; `has_kind` is the result of `has_asked_kind`."""
+    form, object_id = question_patterns.of(question), object_id_of(entry)
+    subject = form.asked.subject
+    is_other = bool(subject) and not subject & kinds.of_object(object_id)[0]
+    kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
+    if form.is_whether:
+        # an object of a kind without states can only refer to the named one
+        only_names = is_other and object_id[:2] in kinds.STATELESS
+        return Mismatch(kind, 0.0, 1.0 if only_names else _other_name(question, entry, content))
+    asked, traits = [*vocabulary.values_in(question)], int.from_bytes(entry.traits, "little")
+    return Mismatch(kind, sum(not traits & bits for bits in asked) / max(1, len(asked)))
+
+
+def _other_name(question: str, entry: Entry, content: Content) -> float:
+    """Return the difference, 0 to 1, of an entry's name and aliases from the words asked for."""
+    asked, name = question_patterns.subject(question), entry.identity.name
+    if not asked:
+        return 0.0
+    texts = [name]
+    if any(f'"{alias}"' in content.properties for alias in _ALIASES):
+        properties = json.loads(content.properties)
+        for value in map(properties.get, _ALIASES):
+            values = value if isinstance(value, list) else [value]
+            texts += [one for one in values if isinstance(one, str)]
+    own = {word for text in texts for word in split(text)}
+    own |= {word.rstrip(string.digits) for word in own}
+
+    def is_own(word: str) -> bool:
+        return bool({word, stem(word)} & own) or (
+            len(word) >= _SHORTEST
+            and any(
+                one.startswith(word) or word.startswith(one) for one in own if len(one) >= _SHORTEST
+            )
+        )
+
+    missing = [word for word in asked if not is_own(word) and gloss(word) != gloss(name)]
+    is_all = len(missing) == len(asked)
+    return (
+        1.0 if is_all and any(map(gloss, missing)) else _COMMON_WEIGHT * len(missing) / len(asked)
+    )
+
+
+def _lower_words(text: str) -> list[str]:
+    """Return the words of the first `_CHARACTERS` of a text, in order and in lower case."""
+    return _WORD.findall(text[:_CHARACTERS].lower())
+
+
+@cache
+def ours() -> "WordSimilarity":
+    """Read the static table, which takes about 50 ms; raises ModelError."""
+    return WordSimilarity(StaticTable.read(OURS, max_tokens=512))
+
+
+class WordSimilarity:
+    """Cache of word vectors; for one thread at a time."""
+
+    def __init__(self, table: StaticTable) -> None:
+        self._table = table
+        self._numbers: dict[str, int] = {}
+        # unit vectors, and their lengths in the table, by which words are weighted in a text
+        self._rows = np.empty((_KEPT, table.dimension), np.float32)
+        self._lengths = np.empty(_KEPT, np.float32)
+        # many names share a meaning
+        meanings = dict.fromkeys(synonyms.glossary().values())
+        vectors = np.stack([self._whole(*self._vectors(_lower_words(each))) for each in meanings])
+        vectors -= vectors.mean(axis=0)
+        # the covariance gives the spread of a text's cosines with the meanings
+        self._spread = vectors.T @ vectors / len(vectors)
+
+    def match_features(
+        self, question: str, contents: Sequence[Content]
+    ) -> list[ConfidenceFeatures]:
+        """Return the confidence features of each content for a question."""
+        asked, texts = _lower_words(question), [_lower_words(content.text) for content in contents]
+        whole = self._whole(*self._vectors(asked))
+        domain = math.sqrt(max(0.0, float(whole @ self._spread @ whole)))
+        telling = [word for word in dict.fromkeys(asked) if word not in STOP_WORDS]
+        weights = self._weights(question, telling)
+        rows, lengths = self._vectors([word for words in texts for word in words])
+        similarity = self._vectors(telling)[0] @ rows.T
+        ends = [*accumulate(map(len, texts), initial=0)]
+        found = []
+        for content, words, (start, end) in zip(contents, texts, pairwise(ends), strict=True):
+            nearest = similarity[:, start:end].max(axis=1, initial=0.0)
+            # words that the text or the properties have, in any form
+            own, properties = {word[:BEGINNING] for word in words}, content.properties.lower()
+            nearest[[(w := word[:BEGINNING]) in own or w in properties for word in telling]] = 1.0
+            lacking = float((weights * (1 - nearest)).max(initial=0.0))
+            alike = float(whole @ self._whole(rows[start:end], lengths[start:end]))
+            found.append(ConfidenceFeatures(alike, lacking, domain))
+        return found
+
+    def _weights(self, question: str, words: Sequence[str]) -> NDArray[np.float32]:
+        """Return the weight of each word, 0 to 1; rare words and names weigh most."""
+        names = {name.lower() for name in _NAME.findall(question[:_CHARACTERS])}
+        most = len(self._table.rows)
+
+        def rarity(word: str) -> float:
+            first, *rest = self._table.words.split(word[:_LETTERS])
+            rank = most if rest else max(first, _COMMON)
+            return math.log(rank / _COMMON) / math.log(most / _COMMON)
+
+        return np.array([1.0 if w in names else rarity(w) for w in words], np.float32)
+
+    @staticmethod
+    def _whole(rows: NDArray[np.float32], lengths: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the unit vector (dimension,) of a text from its words'; zeros without words."""
+        total = lengths @ rows
+        return total / np.float32(max(math.sqrt(total @ total), _LEAST_LENGTH))
+
+    def _vectors(self, words: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the unit vectors (words, dimension) of words and their lengths in the table."""
+        if len(self._numbers) + len(words) > _KEPT:
+            self._numbers.clear()
+        for word in words:
+            if word not in self._numbers:
+                number = self._numbers[word] = len(self._numbers)
+                total = self._table.sums(np.array(self._table.words.split(word[:_LETTERS])))
+                self._lengths[number] = length = max(float(np.linalg.norm(total)), _LEAST_LENGTH)
+                self._rows[number] = total / length
+        numbers = np.array([self._numbers[word] for word in words], np.intp)
+        return self._rows.take(numbers, axis=0), self._lengths.take(numbers)
