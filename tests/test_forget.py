@@ -229,7 +229,7 @@ def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
                 await memory.forget(Target(row=dice.randrange(1, number + 1)), "")
             if number % 70 == 9:
                 state = await memory.archive.read(lambda store: store.ledger.state())
-                point = checkpoint.read(checkpoint.text_of(state.head, "op-dbus/1"), number, "120")
+                point = checkpoint.parse(checkpoint.text_of(state.head, "op-dbus/1"), number, "120")
                 assert point
                 points.append(point)
         await memory.forget(Target(ObjectId("systemd", "unit", "u3")), "")

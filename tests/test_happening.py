@@ -18,7 +18,7 @@ def changed(
     """Make a change of an object, which came or left where one of its states is None."""
     what = "appeared" if before is None else "gone" if after is None else "changed"
     identity = Identity("probe", "host", kind, "web")
-    return Change(identity, what, Why(cause), differences(before, after))  # type: ignore[arg-type] -- one of three
+    return Change(identity, what, Why(cause), differences(before or {}, after or {}))  # type: ignore[arg-type] -- one of three
 
 
 CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None, str]] = [

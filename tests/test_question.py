@@ -11,7 +11,6 @@ import pytest
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import BLOCK, Ledger
-from opdbus.history.prune import prune
 from opdbus.history.row_filter import Filter, Reader, parts
 from opdbus.index.changes import history_reader
 from opdbus.index.database.store import Store
@@ -204,7 +203,7 @@ def test_numbers_of_a_time_are_near(database: sqlite3.Connection) -> None:
             assert set(meant) <= set(found)
             assert len(found) <= (meant[-1] + 1 - meant[0] + 2 * BLOCK if meant else 0)
         assert list(reader.numbers(Filter(since=600)))[-1] == 5 * BLOCK
-        while prune(ledger, 2 * BLOCK):
+        while ledger.prune(2 * BLOCK):
             pass
         assert reader.numbers(Filter(before=200)) == range(0)
         assert reader.numbers(Filter(since=200, before=300))[0] == 2 * BLOCK + 1

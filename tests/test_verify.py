@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from running import environment
 
-from opdbus.history import chain, checkpoint
-from opdbus.history.chain import Head
+from opdbus.history import checkpoint, hash_chain
 from opdbus.history.change import Why
 from opdbus.history.checkpoint import Checkpoint
+from opdbus.history.hash_chain import Head
 from opdbus.history.ledger import Ledger, State
 from opdbus.history.verify import Report, verify
 from opdbus.index.state_store.state_store import StateStore
@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Checkpoin
                 state = await memory.archive.read(lambda store: store.ledger.state())
                 if state.head.seq % 10 == 0:
                     text = checkpoint.text_of(state.head, "op-dbus/test")
-                    point = checkpoint.read(text, NOON + number)
+                    point = checkpoint.parse(text, NOON + number)
                     assert point
                     found.append(point)
 
@@ -212,11 +212,11 @@ def rewrite(path: Path, change: str, *, until: int = COUNT) -> None:
             f"SELECT {keys} FROM history ORDER BY seq"  # noqa: S608 -- our own
         ).fetchall():
             # of erased values the digest alone is left
-            digest = chain.values_digest(salt, fields) if salt else kept
-            made = chain.row_hash(head.hash, [*row, digest.hex()])
+            digest = hash_chain.values_digest(salt, fields) if salt else kept
+            made = hash_chain.row_hash(head.hash, [*row, digest.hex()])
             values = (digest, made, row[0])
             other.execute("UPDATE history SET digest = ?, hash = ? WHERE seq = ?", values)
-            chain.grow(frontier, head.seq, made)
+            hash_chain.grow(frontier, head.seq, made)
             head = Head(head.seq + 1, made, tuple(frontier))
         Ledger(other).set_state(State(head, 1))
 
@@ -305,7 +305,7 @@ def test_a_withdrawal_explains_erased_values(tmp_path: Path) -> None:
 def test_a_checkpoint_is_text(points: list[Checkpoint]) -> None:
     """Write origin, size and root in a line each, and read them back."""
     text = f"op-dbus/x\n20\n{'A' * 43}=\n"
-    assert checkpoint.read(text, 5, "3") == Checkpoint(20, bytes(32), 5, 3)
+    assert checkpoint.parse(text, 5, "3") == Checkpoint(20, bytes(32), 5, 3)
     assert points[1].first == 1
 
 
@@ -317,7 +317,7 @@ def test_a_checkpoint_is_text(points: list[Checkpoint]) -> None:
 )  # fmt: skip
 def test_what_is_no_checkpoint_is_not_read(text: str) -> None:
     """Read nothing that op-dbus does not write."""
-    assert checkpoint.read(text, 0) is None
+    assert checkpoint.parse(text, 0) is None
 
 
 @pytest.mark.skipif(not shutil.which("systemd-id128"), reason="there is no systemd-id128")

@@ -32,31 +32,31 @@ def of_change(change: Change, text: str) -> Change:
     named = ", ".join(text.splitlines()) or " ".join([*split(plugin), *split(kind), name])
     # without values, the sentence must not reveal them by the event
     happened = event_words.of(change if text else change._replace(fields=[]))
-    told = ", ".join(_told(change.fields)) if change.what == "changed" else ""
-    happened += f": {told.replace('; ', ', ')}" if told else ""
+    details = ", ".join(_describe_fields(change.fields)) if change.what == "changed" else ""
+    happened += f": {details.replace('; ', ', ')}" if details else ""
     return change._replace(sentence=f"{named}; {happened}")
 
 
-def _told(fields: Iterable[FieldChange]) -> Iterator[str]:
-    telling = [field for field in fields if _IDLE.isdisjoint(split(field.path[-1]))]
-    telling.sort(key=lambda field: _STATES.isdisjoint(split(".".join(field.path))))
-    for path, before, after in telling[:MAX_FIELDS]:
+def _describe_fields(fields: Iterable[FieldChange]) -> Iterator[str]:
+    described = [field for field in fields if _IDLE.isdisjoint(split(field.path[-1]))]
+    described.sort(key=lambda field: _STATES.isdisjoint(split(".".join(field.path))))
+    for path, before, after in described[:MAX_FIELDS]:
         name = " ".join(split(path[-1]))
-        old, new = _short(before or ()), _short(after or ())
+        old, new = _shorten(before or ()), _shorten(after or ())
         yield f"{name} changed" if old == new else f"{name} {old} to {new}"
 
 
-def _short(values: Iterable[Json]) -> str:
+def _shorten(values: Iterable[Json]) -> str:
     """Return values as short text; digits become 0, so that sentences repeat."""
-    text = ", ".join(map(_plain, values))
+    text = ", ".join(map(_as_words, values))
     if REDACTED in text:
         return REDACTED
     return _DIGITS.sub("0", text[:_MAX_READ])[:MAX_VALUE] or "nothing"
 
 
-def _plain(value: Json) -> str:
+def _as_words(value: Json) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return " ".join(map(_plain, value))
+        return " ".join(map(_as_words, value))
     return "" if value is None or value == {} else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus.history import jobs
@@ -16,23 +16,15 @@ if TYPE_CHECKING:
 # Maps the values of a field before and after (None for no value) to words.
 _Turn: TypeAlias = Callable[["Json", "Json"], str]
 
-_APPEARED: Final = {
-    "package": "installed, added",
-    "listener": "opened, added",
-    "mount": "mounted, added",
-    "session": "logged in, added",
-    "machine": "started, added",
-    "module": "loaded, added",
-    **dict.fromkeys(("pci", "usb", "block"), "plugged in, added"),
-}
-_GONE: Final = {
-    "package": "removed",
-    "listener": "closed, removed",
-    "mount": "unmounted, removed",
-    "session": "logged out, removed",
-    "machine": "stopped, removed",
-    "module": "unloaded, removed",
-    **dict.fromkeys(("pci", "usb", "block"), "unplugged, removed"),
+# Events of objects that come and that go, by kind.
+_COMINGS: Final = {
+    "package": ("installed", ""),
+    "listener": ("opened", "closed"),
+    "mount": ("mounted", "unmounted"),
+    "session": ("logged in", "logged out"),
+    "machine": ("started", "stopped"),
+    "module": ("loaded", "unloaded"),
+    **dict.fromkeys(("pci", "usb", "block"), ("plugged in", "unplugged")),
 }
 # Members may become root by sudo or su. Members of adm may only read logs.
 ADMINISTRATORS: Final = frozenset({"sudo", "wheel", "admin"})
@@ -61,6 +53,8 @@ _EVENTS: Final = {
     "reload": "reloaded",
     "failed": "failed",
 }
+# Values of `active_state` before the end of a unit that a job started.
+_NOT_UP: Final = (["failed"], ["activating"])
 # Fields that depend on the content of a file.
 _OF_CONTENT: Final = frozenset(("sha256", "size"))
 # The share of a file system, in percent, from which it is filled.
@@ -72,14 +66,23 @@ def of(change: Change) -> str:
     """Return the events of a change, joined by commas; "changed" if nothing else is known."""
     if change.what == "event":
         cause = change.why.cause
-        return "restarted" if jobs.ended_by(cause) else _event(jobs.alone(cause))
+        return "restarted" if jobs.ended_by(cause) else _unit_event(jobs.alone(cause))
     if change.identity.source == FILE and change.what in _DECLARED:
         return _DECLARED[change.what]
-    found = [] if _is_same_content(change) else [_first(change.what, change.identity.kind)]
+    kind, found = change.identity.kind, list[str]()
+    came, left = _COMINGS.get(kind, ("", ""))
+    if change.what == "appeared":
+        found += [came, "added"]
+    elif change.what == "gone":
+        found += [left, "removed"]
+    elif change.what != "changed":
+        found.append(_WHATS.get(change.what, ""))
+    elif kind == "sysctl" or (kind == "file" and not _is_same_content(change)):
+        found.append("edited")
     if change.what in {"appeared", "changed"}:
-        found += _turns(change)
-        if change.identity.kind in _MEMBERSHIPS:
-            found += _joined(change)
+        found += _field_events(change)
+        if kind in _MEMBERSHIPS:
+            found += _membership_events(change)
     again = change.why.folded - sum(jobs.others(change.why.cause).values())
     if "crash loop" not in found and again > 0 and "failed" in found:
         found += ["crash loop"]
@@ -87,11 +90,9 @@ def of(change: Change) -> str:
 
 
 def _is_same_content(change: Change) -> bool:
-    """Return whether no field shows that the content of a file changed."""
-    if change.what != "changed" or change.identity.kind != "file" or not change.fields:
-        return False
+    """Return whether no field shows that the content of a changed file changed."""
     # a field that was read only before or only after may be unchanged; without values it is unknown
-    return all(
+    return bool(change.fields) and all(
         before is not None
         and path[-1] != "missing"
         and not (path[-1] in _OF_CONTENT and before and after)
@@ -99,16 +100,7 @@ def _is_same_content(change: Change) -> bool:
     )
 
 
-def _first(what: str, kind: str) -> str:
-    """Return the events that do not depend on fields."""
-    if what == "appeared":
-        return _APPEARED.get(kind, "added")
-    if what == "gone":
-        return _GONE.get(kind, "removed")
-    return "edited" if what == "changed" and kind in {"file", "sysctl"} else _WHATS.get(what, "")
-
-
-def _event(cause: str) -> str:
+def _unit_event(cause: str) -> str:
     # a change that was missed was a restart as well
     if cause == jobs.GAVE_UP:
         return "failed"
@@ -130,7 +122,7 @@ def _done(cause: str) -> str:
     return "failed" if cause.endswith(", failed") else jobs.act(cause)
 
 
-def _turns(change: Change) -> Iterator[str]:
+def _field_events(change: Change) -> Iterator[str]:
     for path, before, after in change.fields:
         turn = _TURNS.get(path[-1])
         if turn and before is not None and after is not None:
@@ -139,29 +131,25 @@ def _turns(change: Change) -> Iterator[str]:
     done = _done(change.why.cause) if change.what == "changed" else ""
     if done == "restart":
         yield "restarted"
-    elif done == "start" and any(_is_run(*field) for field in change.fields):
-        yield "started"
+    elif done == "start":
+        for path, was, now in change.fields:
+            # the unit that the job started has finished
+            if [*path] == ["active_state"] and was in _NOT_UP and now == ["inactive"]:
+                yield "started"
 
 
-def _is_run(path: Sequence[str], before: object, after: object) -> bool:
-    """Return whether a field shows that a unit that a job started has finished."""
-    was_down = before in (["failed"], ["activating"])
-    return list(path) == ["active_state"] and was_down and after == ["inactive"]
-
-
-def _joined(change: Change) -> Iterator[str]:
+def _membership_events(change: Change) -> Iterator[str]:
     """Yield events of members that joined or left a group; some become administrators."""
     for path, *sides in change.fields:
         if path[-1] == _MEMBERSHIPS[change.identity.kind] and None not in sides:
-            before, after = (_members(values) for values in sides)
+            before, after = (
+                set(map(str, values[0])) if values and isinstance(values[0], list) else set()
+                for values in sides
+            )
             if change.identity.name in ADMINISTRATORS:
                 yield "administrator" if after - before else "no administrator"
             if change.what == "changed":
                 yield "joined" if after - before else "left"
-
-
-def _members(values: Json) -> set[str]:
-    return set(map(str, values[0])) if values and isinstance(values[0], list) else set()
 
 
 def _active(before: Json, after: Json) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.history.full_text import FullText
-from opdbus.history.ledger import UNCHECKED
+from opdbus.history.row_filter import Reader
 from opdbus.state.object import ObjectId
 
 # Half precision: cosines differ by less than 0.001, and reads take half the bytes.
@@ -39,6 +39,7 @@ class Sentences:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
+        self._history = Reader(database)
         self.words = FullText(database, "sentence_words", newest_first=True)
 
     def waiting(self, engine: bytes, limit: int) -> list[tuple[int, str]]:
@@ -105,7 +106,7 @@ class Sentences:
         return self._database.execute(
             "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own SQL
             f" WHERE sentence IS NOT NULL AND seq > ? AND {sql} GROUP BY sentence",
-            (self._unchecked(), *values),
+            (self._history.unchecked(), *values),
         ).fetchall()
 
     def object_ids(self, rows: Sequence[int]) -> dict[int, ObjectId]:
@@ -125,33 +126,21 @@ class Sentences:
         Sentences whose newest row may have values that are secret by the present rules are left
         out.
         """
-        unchecked = self._unchecked()
-        found = (
-            (
-                number,
-                SentenceHit(text, *(rows[number] if rows is not None else self._newest(number))),
-            )
-            for number, text in self._texts(ids)
-        )
-        return [(number, one) for number, one in found if one.seq > unchecked or not unchecked]
-
-    def _unchecked(self) -> int:
-        """Return the last row that may have values that are secret by the present rules."""
-        query = "SELECT value FROM facts WHERE name = ?"
-        row = self._database.execute(query, (UNCHECKED,)).fetchone()
-        return int(row[0]) if row else 0
-
-    def _texts(self, ids: Collection[int]) -> Iterator[tuple[int, str]]:
-        yield from self._database.execute(
+        unchecked, found = self._history.unchecked(), []
+        texts = self._database.execute(
             "SELECT id, text FROM sentences WHERE id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(ids)),),
         ).fetchall()
-
-    def _newest(self, number: int) -> tuple[int, int]:
-        newest, count = self._database.execute(
-            "SELECT max(seq), count(*) FROM history WHERE sentence = ?", (number,)
-        ).fetchone()
-        return newest or 0, count
+        newest = "SELECT ifnull(max(seq), 0), count(*) FROM history WHERE sentence = ?"
+        for number, text in texts:
+            row = (
+                self._database.execute(newest, (number,)).fetchone()
+                if rows is None
+                else rows[number]
+            )
+            if row[0] > unchecked or not unchecked:
+                found.append((number, SentenceHit(text, *row)))
+        return found
 
 
 def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> Block:

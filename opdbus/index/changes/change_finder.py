@@ -15,7 +15,6 @@ from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, NotKept, OpDbusError, ProviderError, UnknownObject
 from opdbus.history import event_questions, jobs, row_filter
 from opdbus.history.row_filter import Clause, Filter, Row
-from opdbus.history.row_times import said
 from opdbus.history.sentence_table import Block, SentenceHit
 from opdbus.index.changes import change_ranking, change_relations, connections, history_reader
 from opdbus.index.changes.change_ranking import Meant, Near
@@ -30,6 +29,7 @@ from opdbus.language.glossary import gloss
 from opdbus.language.object_text import UNIT_NOUNS, digest_of
 from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
+from opdbus.platform.timestamps import format_utc
 from opdbus.state.object import ObjectId
 
 # Vectors, and rows of history, in a batch; other readers run between batches.
@@ -202,8 +202,10 @@ class ChangeFinder:
         verb = next((each for each in verbs if each in event.lower()), verbs[0])
         verb = verb.replace("went ", "gone ")
         been = "not" if verb in _ACTIVE else "not been" if verb.endswith("ed") else "no"
-        until = f" and before {said(wanted.before)}" if wanted.before < row_filter.NEVER else ""
-        since = said(max([wanted.since, *first]))
+        until = (
+            f" and before {format_utc(wanted.before)}" if wanted.before < row_filter.NEVER else ""
+        )
+        since = format_utc(max([wanted.since, *first]))
         raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[ChangeChain]:

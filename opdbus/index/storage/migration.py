@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Self
 
 from opdbus.errors import StoreError
 from opdbus.history.ledger import UNCHECKED
-from opdbus.history.redaction import erase_objects, look_through
+from opdbus.history.forget import erase_objects, erase_secrets
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.records import REDACTED_BY, WRITTEN_BY, Recorder
 from opdbus.index.database.store import UNCLEAN, Entry, Record, Store, Stored
@@ -186,7 +186,7 @@ def put_rendered(
 def look_through_more(store: Store, left: Migration, at: int, boot: str) -> Migration:
     """Erase secrets from the next batch of history rows, newest first; return the progress."""
     with store.transaction():
-        unchecked = look_through(store.ledger, left.unchecked, at, boot)
+        unchecked = erase_secrets(store.ledger, left.unchecked, at, boot)
         return left._replace(unchecked=unchecked).keep(store)
 
 
