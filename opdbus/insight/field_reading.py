@@ -96,6 +96,6 @@ async def _joined(memory: StateStore, object_ids: Sequence[ObjectId]) -> list[_I
     items = []
     for object_id, entries in about.items():
         observed = [entry for entry in entries if entry.identity.source != FILE]
-        told = memory.joined(observed or entries, contents, only_stored=True)
+        told = memory.merge_properties(observed or entries, contents, only_stored=True)
         items.append(_Item(object_id, bool(observed), told))
     return items

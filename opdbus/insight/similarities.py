@@ -154,7 +154,7 @@ async def _describe(
             object_id: Described(
                 kind_of(object_id),
                 words(contents[representative(entries).id].text),
-                states(memory.joined(entries, contents, only_stored=True)),
+                states(memory.merge_properties(entries, contents, only_stored=True)),
             )
             for object_id, entries in about.items()
             if representative(entries).id in contents

@@ -125,7 +125,7 @@ async def describe(
         "Kind": object_id.kind,
         "Name": object_id.name,
         "Source": entry.identity.source,
-        "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
+        "Observed": canonical(vectors.memory.merge_properties(observed, contents)) if observed else "",
         "Declared": contents[declared.id].properties if declared else "",
         "Text": text,
         "Fingerprint": entry.fingerprint,

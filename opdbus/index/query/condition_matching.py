@@ -52,8 +52,8 @@ async def found(
     """Return the entries of the objects that meet all conditions.
 
     With `only_first`, return as soon as some are found. Observed values of an object take
-    precedence over declared ones, as in `StateStore.joined`. Objects that the field index does not
-    cover, or not in their present state, are read one by one.
+    precedence over declared ones, as in `StateStore.merge_properties`. Objects that the field index
+    does not cover, or not in their present state, are read one by one.
     """
     wanted, catalogue = AllOf(conditions), memory.catalogue
     moving = memory.volatile.asked(wanted.names)
@@ -153,7 +153,8 @@ async def _each(
         about: Mapping[ObjectId, Sequence[Entry]], contents: Mapping[int, Content]
     ) -> list[tuple[ObjectId, T]]:
         return [
-            (t, work(entries, memory.joined(entries, contents))) for t, entries in about.items()
+            (t, work(entries, memory.merge_properties(entries, contents)))
+            for t, entries in about.items()
         ]
 
     found: list[tuple[ObjectId, T]] = []

@@ -504,7 +504,7 @@ class Finder:
         self, entry: Entry, sides: Mapping[ObjectId, Declaration], contents: Mapping[int, Content]
     ) -> dict[str, Json]:
         """Return the fields that may have matched; unobserved ones are under `DECLARED`."""
-        fields = self._memory.joined([entry], contents)
+        fields = self._memory.merge_properties([entry], contents)
         side = sides.get(object_id_of(entry))
         return fields | {DECLARED: dict(side.unobserved)} if side and side.unobserved else fields
 

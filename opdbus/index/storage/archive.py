@@ -143,16 +143,13 @@ class Archive:
         self.calm.clear()
         self._busy += 1
         try:
-            await self._keep_log(_BUSY_PAGES)
+            await self._run(self._writing, lambda store: store.keep_log(_BUSY_PAGES), self._writer)
             yield
         finally:
             self._busy -= 1
             if not self._busy:
                 self.calm.set()
-                await self._keep_log(_PAGES)
-
-    async def _keep_log(self, pages: int) -> None:
-        await self._run(self._writing, lambda store: store.keep_log(pages), self._writer)
+                await self._run(self._writing, lambda store: store.keep_log(_PAGES), self._writer)
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Run work once when the database can be written, unless this work is already waiting.
@@ -188,7 +185,22 @@ class Archive:
         """
         if self.is_read_only:
             raise StoreError(self.fault)
-        return await _shielded(asyncio.ensure_future(self._written(work)))
+
+        async def write() -> T:
+            try:
+                result = await self._run(self._writing, work, self._writer)
+            except StoreError as error:
+                if not self._stopping.is_set():
+                    was_writable = not self.fault
+                    self._set_fault(str(error))
+                    if was_writable:
+                        log.error("store cannot be written", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
+                        self.start(self._retry())
+                raise
+            self._set_fault("")
+            return result
+
+        return await _shielded(asyncio.ensure_future(write()))
 
     async def read(self, work: Callable[[Store], T]) -> T:
         """Run work that only reads; raises StoreError."""
@@ -200,23 +212,13 @@ class Archive:
         The work must call store.require_running() repeatedly.
         """
 
-        def opened(_: Store) -> T:
+        def open_and_read(_: Store) -> T:
             read_only = self.is_read_only
             with closing(Store(self._path, self._stopping, is_read_only=read_only)) as store:
                 store.interrupt_when_stopping()
                 return work(store)
 
-        return await self._run(self._apart, opened, self._reader)
-
-    async def _written(self, work: Callable[[Store], T]) -> T:
-        try:
-            result = await self._run(self._writing, work, self._writer)
-        except StoreError as error:
-            if not self._stopping.is_set():
-                self._cannot_write(error)
-            raise
-        self._set_fault("")
-        return result
+        return await self._run(self._apart, open_and_read, self._reader)
 
     async def _run(self, thread: ThreadPoolExecutor, work: Callable[[Store], T], store: Store) -> T:
         def work_guarded() -> T:
@@ -226,15 +228,8 @@ class Archive:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, work_guarded)
         except Damaged as error:
-            self._found_damaged(error)
+            self._report_damage(error)
             raise
-
-    def _cannot_write(self, error: StoreError) -> None:
-        was_writable = not self.fault
-        self._set_fault(str(error))
-        if was_writable:
-            log.error("store cannot be written", reason=str(error))
-            self.start(self._retry())
 
     async def _retry(self) -> None:
         """Write a probe after each delay until it or another write succeeds."""
@@ -257,7 +252,7 @@ class Archive:
             self._writable.set()
         self.on_change()
 
-    def _found_damaged(self, error: Damaged) -> None:
+    def _report_damage(self, error: Damaged) -> None:
         try:
             if not self.is_read_only:
                 recovery.mark_damaged(self._path)
@@ -293,10 +288,8 @@ class Archive:
         return store
 
     def _close(self) -> None:
-        self._apart.shutdown()
-        self._reading.shutdown()
-        self._writing.shutdown()
-        self._preparing.shutdown()
+        for thread in (self._apart, self._reading, self._writing, self._preparing):
+            thread.shutdown()
         self._open.close()
 
 
