@@ -12,8 +12,7 @@ from observing import in_loop
 
 from opdbus.errors import NotKept, UnknownObject
 from opdbus.history.change import FIRST, FieldChange, Why, differences
-from opdbus.history.row_filter import Row
-from opdbus.history.row_filter import StateRewinder
+from opdbus.history.row_filter import Row, StateRewinder
 from opdbus.index.changes import history_reader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, ObjectId, StateObject

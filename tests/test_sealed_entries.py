@@ -288,7 +288,7 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         sealing.cancel()
         await memory.publish([item("publish:one", 5, "another")], OWNER)
-        assert not memory.snapshot_writer.is_due
+        assert not memory.snapshot_writer._due.is_set()
 
     run.of(work)
     assert run.file.exists()

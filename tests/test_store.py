@@ -357,21 +357,16 @@ def test_rows_of_the_version_before_are_found_by_time(tmp_path: Path) -> None:
         assert [row.at for row in found] == [200]
 
 
-def test_words_are_renewed_a_range_at_a_time(store: Store) -> None:
+def test_words_are_cleaned_in_steps(store: Store) -> None:
     """Rewrite few records in one transaction, and have all of them as they were after the last."""
     chance = random.Random(7)  # noqa: S311 -- no secret
     words = [f"w{chance.randrange(1 << 40)}" for _ in range(20_000)]
-    put(store, *(record(f"u{n}", " ".join(words[n * 20 : n * 20 + 20])) for n in range(1000)))
-    records = "SELECT id, block FROM lexicon_data ORDER BY id"
-    before = store._database.execute(records).fetchall()
-    last, calls = store.renew_words("lexicon", 0, 4), 0
-    while last:
-        changed = store._database.total_changes
-        last = store.renew_words("lexicon", last, 8)
-        assert store._database.total_changes - changed <= 16
-        calls += 1
-    store.renew_terms("lexicon")
-    assert calls > len(before) // 8 > 10
-    assert store._database.execute(records).fetchall() == before
+    for _ in range(3):
+        put(store, *(record(f"u{n}", " ".join(words[n * 20 : n * 20 + 20])) for n in range(1000)))
+    steps, changed = 0, store._database.total_changes
+    for _ in store.clean_words():
+        assert store._database.total_changes - changed <= 4 * 256
+        steps, changed = steps + 1, store._database.total_changes
+    assert steps > 5
     store._database.execute("INSERT INTO lexicon (lexicon) VALUES ('integrity-check')")
     assert [found for found, _ in store.words.match([words[777]], 9)] == [39]

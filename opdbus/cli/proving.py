@@ -227,7 +227,8 @@ def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
         yield f"the last that agrees vouches for the rows up to {report.vouched:,}"
     first = max(report.vouched + 1, report.first)
     if first <= report.last:
-        since = format_utc(report.unvouched_since) if report.unvouched_since is not None else "unknown"
+        at = report.unvouched_since
+        since = "unknown" if at is None else format_utc(at)
         yield f"nothing vouches for the rows from {first:,} on, since {since}"
     if not report.problem_count:
         yield "nothing wrong was found"

@@ -46,9 +46,9 @@ def origin(machine_id: str) -> str:
 
     See machine-id(5).
     """
-    if not _MACHINE.fullmatch(machine_id.strip()):
+    if not _MACHINE.fullmatch(strip_blanks(machine_id)):
         return "op-dbus/unknown"
-    machine = bytes.fromhex(machine_id.strip())
+    machine = bytes.fromhex(strip_blanks(machine_id))
     # as sd_id128_get_machine_app_specific(3) does
     made = bytearray(hmac.digest(machine, _APPLICATION, "sha256")[:16])
     made[6] = made[6] & 0x0F | 0x40

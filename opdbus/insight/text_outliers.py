@@ -1,12 +1,16 @@
 """Objects whose text differs from all others of their kind, by the nearest vector."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.index.catalogue.catalogue import Catalogue, representative
+from opdbus.index.vectors.vector_index import VectorIndex
 from opdbus.insight.clustering import Vectors
+from opdbus.insight.gathering import vectors_of
+from opdbus.state.object import ObjectId
 
 Take: TypeAlias = Callable[[NDArray[np.intp]], Vectors]
 
@@ -30,6 +34,17 @@ class Lonely(NamedTuple):
     bits: float
 
 
+def far_from_all(
+    object_ids: Sequence[ObjectId], catalogue: Catalogue, index: VectorIndex | None
+) -> Mapping[int, Lonely]:
+    """Return the objects of a kind that differ from all others, if all have vectors."""
+    about = [catalogue.entries(object_id) for object_id in object_ids]
+    digests = [representative(entries).text_digest for entries in about if entries]
+    if index is None or len(digests) < len(object_ids) or not all(d in index for d in digests):
+        return {}
+    return lonely(len(digests), lambda rows: vectors_of(index, [digests[n] for n in rows]))
+
+
 def lonely(count: int, take: Take) -> dict[int, Lonely]:
     """Return the rows of `count` objects that differ from all others.
 
@@ -39,26 +54,27 @@ def lonely(count: int, take: Take) -> dict[int, Lonely]:
     if count == 1:
         return {}
     sample = np.sort(np.random.default_rng(0).permutation(count)[:_SAMPLE])
-    low, middle, high = _usual(take(sample))
+    vectors = take(sample)
+    pairs = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    low, middle, high = np.quantile(pairs, (0.25, 0.5, 0.75)).tolist()
     cosines, nearest = _nearest(np.arange(count), take, sample)
     far = np.flatnonzero(cosines < middle)
     far = far[np.argsort(cosines[far], kind="stable")][:_CHECKED]
     if count > _SAMPLE:
-        # objects outside the sample may be nearer
-        cosines[far], nearest[far] = _among_all(far, take, count)
+        # objects outside the sample may be nearer: compare with all, in bounded memory
+        cosines[far] = -np.inf
+        for at in range(0, count, _AT_A_TIME):
+            others = np.arange(at, min(at + _AT_A_TIME, count))
+            best, places = _nearest(far, take, others)
+            is_nearer = best > cosines[far]
+            rows = far[is_nearer]
+            cosines[rows], nearest[rows] = best[is_nearer], places[is_nearer]
     found = {}
     for row in far[cosines[far] < middle].tolist():
         further = (middle - float(cosines[row])) / max(_LEAST_RANGE, high - low)
         bits = min(_MOST_BITS, _BITS * further)
         found[row] = Lonely(1 - float(cosines[row]), int(nearest[row]), 1 - middle, bits)
     return found
-
-
-def _usual(vectors: Vectors) -> tuple[float, float, float]:
-    """Return the quartiles of the cosines of pairs of vectors."""
-    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
-    low, middle, high = np.quantile(cosines, (0.25, 0.5, 0.75)).tolist()
-    return low, middle, high
 
 
 def _nearest(
@@ -75,14 +91,3 @@ def _nearest(
         cosines[at : at + len(part)] = found[np.arange(len(part)), best]
         nearest[at : at + len(part)] = others[best]
     return cosines, nearest
-
-
-def _among_all(rows: NDArray[np.intp], take: Take, count: int) -> tuple[Vectors, NDArray[np.intp]]:
-    """Return the same among all `count` objects, in bounded memory."""
-    parts = [
-        _nearest(rows, take, np.arange(at, min(at + _AT_A_TIME, count)))
-        for at in range(0, count, _AT_A_TIME)
-    ]
-    cosines = np.stack([found for found, _ in parts])
-    best, column = cosines.argmax(axis=0), np.arange(len(rows))
-    return cosines[best, column], np.stack([found for _, found in parts])[best, column]

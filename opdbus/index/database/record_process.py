@@ -70,13 +70,14 @@ def _received(
             if len(found[0]) == _OF_IDENTITY:
                 present.add([*map(Identity._make, found)])
                 continue
-            identities = [Identity._make(row[:_OF_IDENTITY]) for row in found]
-            made = [
-                Record(identity, ROOT, *row[4:9], 0, False, row[9])  # noqa: FBT003 -- by place
-                for identity, row in zip(identities, found, strict=True)
+            records = [
+                Record._make(
+                    (Identity._make(row[:_OF_IDENTITY]), ROOT, *row[4:9], 0, False, row[9])
+                )
+                for row in found
             ]
-            present.add(identities)
-            yield from made
+            present.add([record.identity for record in records])
+            yield from records
     except ChildFailed as error:
         log.warning("state file is read again", path=str(file.path), reason=str(error))
     identities, objects = file.stream()
@@ -105,8 +106,8 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
             yield marshal.dumps([(*one.identity, *one[2:7], one.traits) for one in made])
             sent += [record.identity for record in made]
         unchanged = present.difference(sent) if len(sent) < len(present) else ()
-        for some in batches(unchanged, _TOGETHER):
-            yield marshal.dumps([*map(tuple, some)])
+        for identities in batches(unchanged, _TOGETHER):
+            yield marshal.dumps([*map(tuple, identities)])
         yield marshal.dumps(file.known())
 
 

@@ -132,7 +132,7 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
         rows = store.ledger.append(changes, at, boot)
         store.remove(entry.id for entry in gone)
         store.set_fact("generation", str(generation))
-        if any(one.identity.source == FILE for one in (*records, *gone)):
+        if any(one.identity.source == FILE for each in (records, gone) for one in each):
             store.set_fact(DECLARED, "")
         entries = store.put(records, update.known)
     changed = [

@@ -248,10 +248,8 @@ class Store:
         rows = self._database.execute(select).fetchall()
         self._database.execute(f"DELETE FROM {table} WHERE {which}")  # noqa: S608 -- our own names
         places = ", ".join("?" * len(columns.split(",")))
-        self._database.executemany(
-            f"INSERT INTO {table} ({columns}) VALUES ({places})",
-            rows,  # noqa: S608 -- our own names
-        )
+        into = f"INSERT INTO {table} ({columns}) VALUES ({places})"  # noqa: S608 -- our own names
+        self._database.executemany(into, rows)
 
     def empty_log(self, seconds: float = _BUSY_SECONDS) -> bool:
         """Checkpoint and truncate the WAL; return False if other connections prevented it.

@@ -159,9 +159,7 @@ async def _each(
 
     found: list[tuple[ObjectId, T]] = []
     for part in slices(object_ids, _AT_A_TIME):
-        about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
-        contents = await memory.content([entry for entries in about.values() for entry in entries])
-        found += await asyncio.to_thread(worked, about, contents)
+        found += await asyncio.to_thread(worked, *await memory.read_objects(part))
     return found
 
 

@@ -364,6 +364,13 @@ class StateStore:
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids)) if ids else {}
 
+    async def read_objects(
+        self, object_ids: Iterable[ObjectId]
+    ) -> tuple[dict[ObjectId, tuple[Entry, ...]], dict[int, Content]]:
+        """Return the entries of the objects that exist, and the content of entries by id."""
+        about = {one: entries for one in object_ids if (entries := self.catalogue.entries(one))}
+        return about, await self.content([one for entries in about.values() for one in entries])
+
     def merge_properties(
         self,
         entries: Sequence[Entry],

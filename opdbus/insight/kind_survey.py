@@ -1,4 +1,4 @@
-"""The values of each field in one kind: the usual ones, and the objects with others. Pure."""
+"""Objects unlike their kind, by unusual values of fields and the distance of texts. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +22,7 @@ from opdbus.state.secret_text import REDACTED
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from opdbus.insight.text_outliers import Lonely
     from opdbus.state.object import Json, ObjectId
 
 # The least number and share of objects that have a usual value.
@@ -45,6 +45,18 @@ _TEXTS: Final = frozenset((*DESCRIBING, *chain(*DOCUMENTS), "documentation"))
 _BITS_OF_FAULT: Final = 64.0
 # The number of a missing value.
 _NONE: Final = -1
+# The least number of objects of a kind for a comparison.
+LEAST: Final = 10
+# An object stands out by a score of at least these bits, ...
+_LEAST_BITS: Final = 3.0
+# ... by a value that at most these many objects, or this share of them, have,
+_ALIKE: Final = 1
+_ALIKE_SHARE: Final = 0.001
+# ... if no larger share of the kind is as odd.
+_MOST_SHARE: Final = 0.08
+_FEW: Final = 2
+# Weight of each further field, relative to the one before.
+_FURTHER: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,20 @@ class Quirk:
     def word(self) -> str:
         """The meaning in a word: `masked: true` means the same as `load_state: "masked"`."""
         return self.field if self.value == "true" else self.value.strip('"')
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """An object that is unlike its kind of `objects` objects; the worst field first."""
+
+    object_id: ObjectId
+    score: float
+    objects: int
+    quirks: tuple[Quirk, ...]
+    # None if its text is similar to others, or is not compared
+    distance: float | None = None
+    usual_distance: float | None = None
+    nearest: ObjectId | None = None
 
 
 class _Value(NamedTuple):
@@ -95,15 +121,27 @@ class Survey:
             self._rules[len(self.object_ids)] = rule
         if fault_rules.is_ordinary(object_id, properties):
             self._ordinary.add(len(self.object_ids))
+
+        def without_name(text: str) -> str:
+            for part, sign in _names(object_id):
+                text = text.replace(part, sign) if len(part) >= _SHORTEST else text
+            return text
+
         row = array("i")
-        for path, value in states(properties, partial(_without_name, object_id=object_id)).items():
+        for path, value in states(properties, without_name).items():
             field = self._fields.get(path)
             if field is None:
                 if len(self._fields) == _MOST_FIELDS:
                     continue
                 field = self._fields[path] = len(self._fields)
                 self._counts.append(0)
-            row.append(self._number(field, value))
+            key = _Value(field, value)
+            if key not in self._values:
+                self._counts[field] += 1
+                if self._counts[field] > _MOST_VALUES:
+                    # further values of a field share a number
+                    key = _Value(field, "")
+            row.append(self._values.setdefault(key, len(self._values)))
         self.object_ids.append(object_id)
         self._rows.append(row)
 
@@ -150,52 +188,42 @@ class Survey:
         others = int(counts[~is_usual].sum())
         if not 0 < others <= _OTHERS_SHARE * len(has):
             return
-        said = ["" if value == _NONE else texts[value].text for value in values]
+        held = ["" if value == _NONE else texts[value].text for value in values]
         usual = sorted(
-            ((_with_any_name(said[n]), int(counts[n])) for n in np.flatnonzero(is_usual)),
+            (
+                (held[n].replace(_NAME, "*").replace(_INSTANCE, "*"), int(counts[n]))
+                for n in np.flatnonzero(is_usual)
+            ),
             key=lambda row: -row[1],
         )
         for number in np.flatnonzero(~is_usual):
-            having = int(counts[number])
+            having, found = int(counts[number]), {}
             bits = (math.log2(len(has) / having) + math.log2(len(has) / others)) / 2
-            quirk = Quirk(field, said[number], having, tuple(usual), bits)
-            found = np.flatnonzero(places == number).tolist()
-            yield {place: self._named(quirk, place) for place in found}
-
-    def _named(self, quirk: Quirk, place: int) -> Quirk:
-        """Replace the placeholders in a value by the object's name."""
-        value = _with_name(quirk.value, self.object_ids[place])
-        return quirk if value == quirk.value else replace(quirk, value=value)
-
-    def _number(self, field: int, text: str) -> int:
-        """Return the number of a value; past _MOST_VALUES, new values of a field share one."""
-        value = _Value(field, text)
-        number = self._values.get(value)
-        if number is None:
-            self._counts[field] += 1
-            if self._counts[field] > _MOST_VALUES:
-                value = _Value(field, "")
-            number = self._values.setdefault(value, len(self._values))
-        return number
+            for place in np.flatnonzero(places == number).tolist():
+                value = held[number]
+                for part, sign in _names(self.object_ids[place]):
+                    value = value.replace(sign, json.dumps(part, ensure_ascii=False)[1:-1])
+                found[place] = Quirk(field, value, having, tuple(usual), bits)
+            yield found
 
 
 def states(
-    properties: Mapping[str, Json], said: Callable[[str], str] = lambda text: text
+    properties: Mapping[str, Json], convert: Callable[[str], str] = lambda text: text
 ) -> Mapping[str, str]:
     """Return each field's value as JSON, with list items sorted; descriptions are left out.
 
-    `said` converts each text before the comparison.
+    `convert` is applied to each text before.
     """
     found: dict[str, list[Json]] = {}
     for path, _, value in fields.leaves(properties):
         if value not in (None, ""):
-            found.setdefault(path, []).append(said(value) if isinstance(value, str) else value)
-    return {path: _as_json(values) for path, values in found.items() if _is_state(path)}
-
-
-def _is_state(path: str) -> bool:
-    words = fields.split(path.rpartition(".")[2])
-    return VOLATILE.isdisjoint(words) and "".join(words) not in _TEXTS
+            found.setdefault(path, []).append(convert(value) if isinstance(value, str) else value)
+    result = {}
+    for path, values in found.items():
+        words = fields.split(path.rpartition(".")[2])
+        if VOLATILE.isdisjoint(words) and "".join(words) not in _TEXTS:
+            result[path] = _as_json(values)
+    return result
 
 
 def _as_json(values: list[Json]) -> str:
@@ -210,23 +238,71 @@ def _as_json(values: list[Json]) -> str:
 
 
 def _names(object_id: ObjectId) -> Iterator[tuple[str, str]]:
+    """Yield the parts of values that name the object, and their placeholders."""
     stem = object_id.name.rpartition(".")[0] if object_id.kind == "unit" else object_id.name
     yield stem, _NAME
     yield stem.partition("@")[2], _INSTANCE
 
 
-def _without_name(text: str, object_id: ObjectId) -> str:
-    for part, sign in _names(object_id):
-        if len(part) >= _SHORTEST:
-            text = text.replace(part, sign)
-    return text
+def outliers(survey: Survey, lonely: Mapping[int, Lonely]) -> list[Odd]:
+    """Return the objects of one kind that stand out, the worst first; keys are survey rows.
+
+    Violations of a rule are returned for small kinds, too.
+    """
+    faults = survey.faults()
+    wrong = [_odd(survey.object_ids, n, [quirk], None) for n, quirk in faults.items()]
+    wrong.sort(key=lambda odd: odd.object_id)
+    size = len(survey.object_ids)
+    if size < LEAST:
+        return wrong
+    quirks = _quirks(survey)
+    lonely = {place: each for place, each in lonely.items() if survey.may_be_odd(place)}
+    places = {*quirks, *lonely} - faults.keys()
+    found = [_odd(survey.object_ids, n, quirks.get(n, ()), lonely.get(n)) for n in places]
+    # few objects are odd in the same way
+    rare = max(_ALIKE, _ALIKE_SHARE * size)
+    found = [
+        odd
+        for odd in found
+        if odd.score >= _LEAST_BITS and (odd.distance is not None or odd.quirks[0].having <= rare)
+    ]
+    found.sort(key=lambda odd: (-odd.score, odd.object_id))
+    # at most 8 % of the kind or 2; ties at the limit are left out
+    most = max(_FEW, int(_MOST_SHARE * size))
+    limit = found[most].score if len(found) > most else 0.0
+    return [*wrong, *(odd for odd in found if odd.score > limit)]
 
 
-def _with_name(text: str, object_id: ObjectId) -> str:
-    for part, sign in _names(object_id):
-        text = text.replace(sign, json.dumps(part, ensure_ascii=False)[1:-1])
-    return text
+def _quirks(survey: Survey) -> Mapping[int, Sequence[Quirk]]:
+    """Return the odd fields of each object, the worst first.
+
+    Of several fields that mean the same for the same objects, one is returned: a masked unit has
+    two.
+    """
+    by_word: dict[tuple[frozenset[int], str], list[Mapping[int, Quirk]]] = {}
+    for every in survey.quirks():
+        one = next(iter(every.values()))
+        having = {n: quirk for n, quirk in every.items() if survey.may_be_odd(n, one.field)}
+        by_word.setdefault((frozenset(having), one.word), []).append(having)
+    found: dict[int, list[Quirk]] = {}
+    for (objects, _), same in by_word.items():
+        for place in objects:
+            found.setdefault(place, []).append(max((each[place] for each in same), key=_oddness))
+    return {place: sorted(each, key=_oddness, reverse=True) for place, each in found.items()}
 
 
-def _with_any_name(text: str) -> str:
-    return text.replace(_NAME, "*").replace(_INSTANCE, "*")
+def _oddness(quirk: Quirk) -> tuple[float, bool, int]:
+    """Return the sort key of a quirk: odder, present, and shorter ones are larger."""
+    return quirk.bits, bool(quirk.value), -len(quirk.field) - len(quirk.value)
+
+
+def _odd(
+    object_ids: Sequence[ObjectId], place: int, quirks: Sequence[Quirk], lonely: Lonely | None
+) -> Odd:
+    bits = sorted([*(q.bits for q in quirks), *([lonely.bits] if lonely else [])], reverse=True)
+    score = sum(each * _FURTHER**n for n, each in enumerate(bits))
+    odd = Odd(object_ids[place], score, len(object_ids), tuple(quirks))
+    if lonely is None:
+        return odd
+    near = object_ids[lonely.nearest]
+    return replace(odd, distance=lonely.distance, usual_distance=lonely.usual, nearest=near)
