@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from opdbus.history import event_questions, event_words
+from opdbus.history import event_questions
 from opdbus.history.change import Change, FieldChange, Why, differences, without_values
-from opdbus.history.change_sentence import of_change
+from opdbus.history.change_sentence import events_of, of_change
 from opdbus.state.object import Identity
 
 TEXT = "systemd service web: Web server"
@@ -87,7 +87,7 @@ def test_a_change_has_words_for_what_happened(
     kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None, words: str
 ) -> None:
     """Say what happened by the fields before and after."""
-    assert event_words.of(changed(before, after, kind)) == words
+    assert events_of(changed(before, after, kind)) == words
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_group_of_administrators_makes_some(group: str, members: list[str], wo
     """Say of a group whose members may become root what became of those."""
     change = changed({"members": ["a"]}, {"members": members}, "group")
     identity = change.identity._replace(name=group)
-    assert event_words.of(change._replace(identity=identity)) == words
+    assert events_of(change._replace(identity=identity)) == words
 
 
 def test_what_is_no_state_says_nothing() -> None:
@@ -133,21 +133,21 @@ def test_what_is_no_state_says_nothing() -> None:
 def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
     """Say what was done to a thing that is as it was before."""
     event = Change(Identity("probe", "host", "unit", "web"), "event", Why(cause), [])
-    assert event_words.of(event) == word
+    assert events_of(event) == word
 
 
 def test_a_failed_unit_that_ran_well() -> None:
     """Say that a unit was started whose job left it neither failed nor running."""
     item = changed({"active_state": "failed"}, {"active_state": "inactive"})
     ran = item._replace(why=Why("job:7 start"))
-    assert event_words.of(ran) == "started"
+    assert events_of(ran) == "started"
 
 
 @pytest.mark.parametrize(("what", "word"), [("drift", "drifted"), ("healed", "healed")])
 def test_drift_has_words_of_its_own(what: Any, word: str) -> None:
     """Say that a thing is other than declared, and that it is as declared again."""
     item = changed({"active_state": "active"}, {"active_state": "failed"})
-    assert event_words.of(Change(item.identity, what, item.why, item.fields)) == word
+    assert events_of(Change(item.identity, what, item.why, item.fields)) == word
 
 
 @pytest.mark.parametrize(

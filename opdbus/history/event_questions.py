@@ -6,7 +6,7 @@ from functools import cache, reduce
 from operator import or_
 from typing import Final, TypeAlias
 
-from opdbus.history import event_words
+from opdbus.history.change_sentence import OF_DECLARATIONS
 from opdbus.language import kinds, tables, vocabulary
 
 # One bit for each row of the table.
@@ -76,7 +76,7 @@ def asks_for_declarations(question: str) -> bool:
 
 def is_of_declaration(sentence: str) -> bool:
     """Return whether a sentence is about a declaration or about drift."""
-    return happened(sentence)[0] in event_words.OF_DECLARATIONS
+    return happened(sentence)[0] in OF_DECLARATIONS
 
 
 def is_alike(one: str, other: str) -> bool:

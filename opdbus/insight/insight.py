@@ -12,8 +12,7 @@ from opdbus.errors import ModelError, NoVector, ProviderError
 from opdbus.index.query import condition_matching
 from opdbus.insight import field_reading, topics
 from opdbus.insight.gathering import gather
-from opdbus.insight.kind_survey import outliers
-from opdbus.insight.text_outliers import far_from_all
+from opdbus.insight.kind_survey import far_from_all, outliers
 from opdbus.platform.slices import slices
 
 if TYPE_CHECKING:

@@ -87,6 +87,8 @@ class Usage:
                 sorts[record.owner].add(sort)
             objects[record.owner] += before is None
             sizes[record.owner] += record.size - (before.size if before else 0)
+        if not objects:
+            return
         for owner in objects:
             now = Quota(self._objects[owner], self._sizes[owner], len(self._sorts[owner]))
             more = Quota(objects[owner], sizes[owner], len(sorts[owner]))

@@ -410,10 +410,8 @@ class Store:
 
     def probe(self) -> None:
         """Write and delete 64 KiB; raises StoreError if the database cannot be written."""
-        with self.transaction():
-            self.set_fact("probe", "." * _PROBE_CHARACTERS)
-        with self.transaction():
-            self._database.execute("DELETE FROM facts WHERE name = 'probe'")
+        self.set_fact("probe", "." * _PROBE_CHARACTERS)
+        self.drop_fact("probe")
 
     def prune_vectors(self, first: int) -> None:
         """Delete vectors of unused texts whose digests begin with the byte `first`."""
@@ -480,11 +478,11 @@ class Store:
         return row[0] if row else None
 
     def set_fact(self, name: str, value: str) -> None:
-        """Set a fact; call inside a transaction."""
+        """Set a fact, in the present transaction or one of its own."""
         self._database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )
 
     def drop_fact(self, name: str) -> None:
-        """Delete a fact; call inside a transaction."""
+        """Delete a fact, in the present transaction or one of its own."""
         self._database.execute("DELETE FROM facts WHERE name = ?", (name,))

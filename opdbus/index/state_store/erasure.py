@@ -132,12 +132,7 @@ class Eraser:
         for _ in range(_TRIES):
             # the WAL has the replaced pages; others write between the attempts
             if await self._archive.write(lambda store: store.empty_log(_TRY_SECONDS)):
-                await self._archive.write(_note_clean)
+                await self._archive.write(lambda store: store.drop_fact(UNCLEAN))
                 return True
             await asyncio.sleep(_REST_SECONDS)
         return False
-
-
-def _note_clean(store: Store) -> None:
-    with store.transaction():
-        store.drop_fact(UNCLEAN)

@@ -93,7 +93,13 @@ class HistoryRetention:
 
         The caller removes the rows up to `pruned` afterwards.
         """
-        head, cut = await self._archive.write(_end)
+
+        def read_end(store: Store) -> tuple[Head, int]:
+            # a power cut must not lose rows that a checkpoint covers
+            store.sync()
+            return store.ledger.state().head, store.ledger.cut().seq
+
+        head, cut = await self._archive.write(read_end)
         first = max(cut, pruned) + 1
         if self._journal_log and (head.seq, first) != self._vouched:
             text = checkpoint.text_of(head, self._origin)
@@ -101,10 +107,3 @@ class HistoryRetention:
                 "history checkpoint", size=head.seq, first=first, checkpoint=text
             )
             self._vouched = head.seq, first
-
-
-def _end(store: Store) -> tuple[Head, int]:
-    """Return the head of history, synced to disk, and the number of the last pruned row."""
-    # a power cut must not lose rows that a checkpoint covers
-    store.sync()
-    return store.ledger.state().head, store.ledger.cut().seq

@@ -68,7 +68,7 @@ class SnapshotWriter:
                 await self._archive.write(entry_snapshot.remove)
                 return
             async with self._one_writer:
-                changes = await self._archive.write(_begin)
+                changes = await self._archive.write(_begin_log)
             moment = await self._archive.read_apart(
                 lambda store: entry_snapshot.write(store, changes)
             )
@@ -92,7 +92,7 @@ class SnapshotWriter:
         self._due.set()
 
 
-def _begin(store: Store) -> int:
+def _begin_log(store: Store) -> int:
     """Start the change log, store the mean length, and return the number of logged changes."""
     with store.transaction():
         if not store.fact(SEALED):

@@ -290,7 +290,7 @@ class StateStore:
     async def note_listed(self, source: str) -> None:
         """Store that a source was listed; raises StoreError."""
         if not (self.archive.is_read_only or await self.was_listed(source)):
-            await self.record([], lambda store: store.set_fact(f"listed {source}", "yes"))
+            await self.archive.write(lambda store: store.set_fact(f"listed {source}", "yes"))
 
     async def of_source(self, source: str) -> list[Entry]:
         """Return all entries of a source, after the running change is complete."""
