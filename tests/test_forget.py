@@ -340,7 +340,7 @@ def counted(original):
     return step
 
 erasure.Eraser._step = counted(erasure.Eraser._step)
-Store.clean_more = counted(Store.clean_more)
+Store._merge_words = counted(Store._merge_words)
 
 async def work():
     async with StateStore(Path(sys.argv[1]), boot="b1") as memory:

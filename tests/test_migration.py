@@ -143,13 +143,13 @@ def test_a_migration_goes_on_where_a_kill_ended_it(
     path = old(tmp_path / "old", "9b7201f")
     expected = afresh(tmp_path / "new", path)
     read: list[int] = []
-    original = migration.read
+    original = migration.read_batch
 
     def reading(store: Store, left: Migration) -> Any:
         read.append(left.rendered)
         return original(store, left)
 
-    monkeypatch.setattr(migration, "read", reading)
+    monkeypatch.setattr(migration, "read_batch", reading)
     monkeypatch.setattr(migration, "AT_A_TIME", 100)
 
     async def soon(memory: StateStore) -> None:
@@ -239,7 +239,7 @@ def test_a_migration_goes_on_after_reads_that_fail(
         await finished(memory)
         assert not memory.archive.fault
 
-    monkeypatch.setattr(migration, "read", failing("read", migration.read))
+    monkeypatch.setattr(migration, "read_batch", failing("read", migration.read_batch))
     monkeypatch.setattr(Migration, "find", failing("find", Migration.find))
     run(tmp_path, work)
     assert max(failures.values()) < 0
