@@ -72,21 +72,23 @@ class Sentences:
 
     def block(self, engine: bytes, dimension: int, after: int, limit: int) -> Block:
         """Return the next sentences, after an id, with vectors of an engine."""
-        rows = self._database.execute(
-            "SELECT id, vector FROM sentences WHERE id > ? AND engine = ? AND length(vector) = ?"
-            " ORDER BY id LIMIT ?",
-            (after, engine, _BYTES * dimension, limit),
-        ).fetchall()
-        return _block(rows, dimension)
+        return self._block("id > ?", after, engine, dimension, limit)
 
     def some(self, engine: bytes, dimension: int, ids: Collection[int]) -> Block:
         """Return the sentences of these ids that have vectors of an engine."""
+        listed = "id IN (SELECT value FROM json_each(?))"
+        return self._block(listed, json.dumps([*ids]), engine, dimension, -1)
+
+    def _block(
+        self, which: str, value: int | str, engine: bytes, dimension: int, limit: int
+    ) -> Block:
         rows = self._database.execute(
-            "SELECT id, vector FROM sentences"
-            " WHERE id IN (SELECT value FROM json_each(?)) AND engine = ? AND length(vector) = ?",
-            (json.dumps(list(ids)), engine, _BYTES * dimension),
+            f"SELECT id, vector FROM sentences WHERE {which} AND engine = ? AND length(vector) = ?"  # noqa: S608 -- our own text
+            " ORDER BY id LIMIT ?",
+            (value, engine, _BYTES * dimension, limit),
         ).fetchall()
-        return _block(rows, dimension)
+        matrix = np.frombuffer(b"".join(row[1] for row in rows), _STORED).astype(np.float32)
+        return Block([row[0] for row in rows], matrix.reshape(len(rows), dimension))
 
     def numbers(self, digests: Iterable[bytes]) -> dict[int, bytes]:
         """Return the digests of sentences by their ids."""
@@ -141,8 +143,3 @@ class Sentences:
             if row[0] > unchecked or not unchecked:
                 found.append((number, SentenceHit(text, *row)))
         return found
-
-
-def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> Block:
-    matrix = np.frombuffer(b"".join(row[1] for row in rows), _STORED).astype(np.float32)
-    return Block([row[0] for row in rows], matrix.reshape(len(rows), dimension))

@@ -171,7 +171,7 @@ class Survey:
 
     def may_be_odd(self, place: int, field: str = "") -> bool:
         """Return whether an object may be odd in a field, or in its text (no field)."""
-        return place not in self._ordinary or fault_rules.is_state(field)
+        return place not in self._ordinary or field in fault_rules.STATES
 
     def faults(self) -> Mapping[int, Quirk]:
         """Return the violations of rules, by row."""
