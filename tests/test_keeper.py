@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from remembering import OWNER, unit
+from remembering import OWNER, unit, verified
 from structlog.testing import capture_logs
 from test_journal import Journald
 
@@ -20,8 +20,6 @@ from opdbus.history import checkpoint, ledger
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.hash_chain import Head
 from opdbus.history.ledger import Limits
-from opdbus.history.verify import Report, verify
-from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.events import Event, Recorded
 from opdbus.index.state_store.history_retention import HistoryRetention
@@ -113,8 +111,7 @@ def test_a_checkpoint_is_an_entry(
     assert entry[checkpoint.FIELD].splitlines()[:2] == ["op-dbus/1", "5"]
     points = [read(entry), read(journald.receive())]
     assert [(point.size, point.first, point.at) for point in points] == [(5, 1, 17), (6, 1, 17)]
-    with closing(connect_to_read(path)) as database:
-        report = verify(database, points)
+    report = verified(path, *points)
     assert (report.problems, report.vouched) == ([], 6)
 
 
@@ -200,12 +197,6 @@ def counted(path: Path) -> tuple[int, int, int, int]:
             for table in ("history", "sentences", "sentence_words")
         )
         return rows, sentences, words, json.loads(end)[3]
-
-
-def verified(path: Path, *points: Checkpoint) -> Report:
-    """Verify a database."""
-    with closing(connect_to_read(path)) as database:
-        return verify(database, points)
 
 
 @pytest.mark.parametrize(

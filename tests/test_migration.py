@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 from old_databases import COMMITS, OBJECTS, old
-from remembering import OWNER, run, unit
+from remembering import OWNER, run, unit, verified
 from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
 from opdbus.errors import StoreError
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import Filter
-from opdbus.history.verify import verify
 from opdbus.index.changes import history_reader
-from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.records import WRITTEN_BY
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
@@ -98,8 +96,7 @@ def test_a_database_of_an_earlier_commit_ends_as_one_built_afresh(
     run(path.parent, finished)
     assert stored(path) == afresh(tmp_path / "new", path)
     assert (fact(path, "written by"), fact(path, "migration")) == (WRITTEN_BY, None)
-    with closing(connect_to_read(path)) as database:
-        assert verify(database, ()).problems == []
+    assert verified(path).problems == []
 
 
 @pytest.mark.parametrize("commit", COMMITS)
@@ -300,8 +297,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         run(tmp_path, work)
     for file in tmp_path.iterdir():
         assert file.is_dir() or SECRET.encode() not in file.read_bytes(), file
-    with closing(connect_to_read(path)) as database:
-        assert verify(database, ()).problems == []
+    assert verified(path).problems == []
 
 
 def test_objects_stay_apart_whose_names_were_secret(tmp_path: Path) -> None:
@@ -362,6 +358,7 @@ def test_a_newer_database_is_refused_and_left_as_it_was(daemons: Callable[..., R
     assert "was written by a newer op-dbus (version 99); install that one" in daemon.log
     assert "Traceback" not in daemon.log
     assert path.read_bytes() == before
+    assert not list(path.parent.glob("*damaged*"))
 
 
 QUESTIONS = ("cache of the sensor", "cpu or network interface", "backup in Vienna", "mail")
