@@ -167,7 +167,7 @@ def _readers(folder: Path) -> dict[str, Work]:
 
 
 QUESTIONS: Final[dict[str, Work]] = {
-    "changes asked for": event_questions.asked,
+    "changes asked for": event_questions.find_events,
     "changes besides": lambda text: (event_questions.besides(text), event_questions.saying(text)),
     "comparisons": comparisons.find,
     "dates": lambda text: relative_dates.find(text, datetime.now(UTC)),

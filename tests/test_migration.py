@@ -283,7 +283,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         assert {row.what for row in rows} <= {"forgot"}
         object_id = ObjectId("systemd", "unit", "gone")
         assert await memory.archive.read(lambda store: store.history.newest(object_id, 9)) == []
-        said = await memory.archive.read(lambda store: store.sentences.said(range(999), None))
+        said = await memory.archive.read(lambda store: store.sentences.hits(range(999), None))
         assert said == []
         assert len(memory.catalogue) == len(entries)
         go.set()

@@ -26,7 +26,7 @@ _FILLERS: Final = frozenset(
 )
 
 
-def asked(question: str) -> list[Happenings]:
+def find_events(question: str) -> list[Happenings]:
     """Return the events that a question asks for, each as the bits of its meanings.
 
     A negated event is the opposite: `no longer an administrator`. So is a membership, if the

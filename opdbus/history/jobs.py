@@ -44,7 +44,7 @@ def alone(cause: str) -> str:
     return parts[1] + parts[3] if parts else cause
 
 
-def joined(before: str, count: int, after: str) -> str:
+def combine(before: str, count: int, after: str) -> str:
     """Return the cause of a row that combines a cause and a later one.
 
     The first cause stands for `count` changes; `count` less the sum of `others` is the count of its

@@ -125,12 +125,12 @@ class Part(NamedTuple):
 class Present(NamedTuple):
     """The present states of an object by source, and the numbers of all kept rows.
 
-    `begun` is the time of the first of these rows; NEVER without rows.
+    `first_at` is the time of the first of these rows; NEVER without rows.
     """
 
     states: Mapping[str, dict[str, Json]]
     numbers: range
-    begun: int
+    first_at: int
 
 
 class Reader:
@@ -226,10 +226,11 @@ class Reader:
                 _STATES, (json.dumps([*sources]), *object_id)
             ).fetchall()
             numbers = self.span()
-            begun = self._one("SELECT at FROM history WHERE seq = ?", numbers.start, default=NEVER)
+            of_first = "SELECT at FROM history WHERE seq = ?"
+            first_at = self._one(of_first, numbers.start, default=NEVER)
         finally:
             self._database.execute("COMMIT")
-        return Present({source: json.loads(text) for source, text in states}, numbers, begun)
+        return Present({source: json.loads(text) for source, text in states}, numbers, first_at)
 
     def _rows(self, which: str, values: Sequence[str | int]) -> list[Row]:
         # one SQL row: see FullText

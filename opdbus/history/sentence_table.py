@@ -74,7 +74,7 @@ class Sentences:
         """Return the next sentences, after an id, with vectors of an engine."""
         return self._block("id > ?", after, engine, dimension, limit)
 
-    def some(self, engine: bytes, dimension: int, ids: Collection[int]) -> Block:
+    def block_of(self, engine: bytes, dimension: int, ids: Collection[int]) -> Block:
         """Return the sentences of these ids that have vectors of an engine."""
         listed = "id IN (SELECT value FROM json_each(?))"
         return self._block(listed, json.dumps([*ids]), engine, dimension, -1)
@@ -120,7 +120,7 @@ class Sentences:
         )
         return {row[0]: ObjectId(*row[1:]) for row in found.fetchall()}
 
-    def said(
+    def hits(
         self, ids: Collection[int], rows: Mapping[int, tuple[int, int]] | None
     ) -> list[tuple[int, SentenceHit]]:
         """Return (id, hit) of sentences; `rows` has newest row and count, None means of all rows.

@@ -86,7 +86,7 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
 
     Without an engine, and for a question about any change, all candidates are.
     """
-    happened = event_questions.asked(asked)
+    happened = event_questions.find_events(asked)
     if not near.background or not _besides_asking(asked):
         return {each.said.seq for each in found}
     if not happened and _is_foreign(found):
@@ -112,13 +112,13 @@ def candidates(
     shares = _shares(sentences, asked)
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
     ids.update(shares)
-    for word in event_questions.words(event_questions.asked(asked)):
+    for word in event_questions.words(event_questions.find_events(asked)):
         ids.update(sentences.words.having(word, _CANDIDATES))
     if meant is not None:
         ids &= meant.keys()
     return [
         Candidate(said, cosines.get(number, 0.0), shares.get(number, 0.0))
-        for number, said in sentences.said(ids, meant)
+        for number, said in sentences.hits(ids, meant)
         if said.seq
     ]
 
@@ -141,7 +141,7 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
             if names & change_relations.called(object_ids[each.said.seq])
             or not event_questions.is_of_declaration(each.said.text)
         ] or found
-    happened = event_questions.asked(asked)
+    happened = event_questions.find_events(asked)
     sorts = kinds.requested(asked, query_terms.STOP_WORDS | event_questions.saying(asked))
     if is_of_happenings := _is_of_happenings(asked):
         found = [each for each in found if event_questions.share(happened, each.said.text)] or found
@@ -183,7 +183,7 @@ def _is_of_happenings(asked: str) -> bool:
     """Return whether a question names only an event and kinds."""
     rest = (word for word in event_questions.besides(asked) if not _ASKING.fullmatch(word))
     said = query_terms.terms(" ".join(rest))
-    return bool(event_questions.asked(asked)) and all(
+    return bool(event_questions.find_events(asked)) and all(
         kinds.requested(word, query_terms.STOP_WORDS).named for word in said
     )
 

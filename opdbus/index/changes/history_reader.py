@@ -70,8 +70,9 @@ async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[st
     told = await memory.archive.read(lambda store: store.history.sources(object_id))
     sources = [*memory.catalogue.sources, *told]
     now = await memory.archive.read(lambda store: store.history.present(object_id, sources))
-    if at < now.begun:
-        begins = "has no rows yet" if now.begun == NEVER else f"begins at {format_utc(now.begun)}"
+    if at < now.first_at:
+        is_empty = now.first_at == NEVER
+        begins = "has no rows yet" if is_empty else f"begins at {format_utc(now.first_at)}"
         raise NotKept(f"what was at {format_utc(at)} is not known: history {begins}")
     then = StateRewinder(now.states)
     wanted, before = Filter(object_ids=[object_id], below=now.numbers.stop), None

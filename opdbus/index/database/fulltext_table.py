@@ -82,7 +82,7 @@ class FulltextTable(FullText):
         ).fetchone()
         return list(json.loads(texts))
 
-    def known(self, words: Sequence[str]) -> list[str]:
+    def existing_words(self, words: Sequence[str]) -> list[str]:
         """Return the words that an object has, compared by stem."""
         (found,) = self._database.execute(
             "SELECT json_group_array(value) FROM json_each(?) WHERE EXISTS"

@@ -191,9 +191,11 @@ class Archive:
                     if not self.fault:
                         log.error("store cannot be written", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
                         self.start(self._retry())
-                    self._set_fault(str(error))
+                    if self.fault != str(error):
+                        self._set_fault(str(error))
                 raise
-            self._set_fault("")
+            if self.fault:
+                self._set_fault("")
             return result
 
         return await _shielded(asyncio.ensure_future(write()))
@@ -249,8 +251,6 @@ class Archive:
                 return
 
     def _set_fault(self, fault: str) -> None:
-        if fault == self.fault:
-            return
         self.fault = fault
         if fault:
             self._writable.clear()

@@ -124,7 +124,7 @@ class Merged:
             # the same state again says nothing new of why
             cause = before.cause if name in waiting and not is_replaced and not is_more else ""
             if is_more:
-                cause = jobs.joined(before.cause, before.folded + 1, why.cause)
+                cause = jobs.combine(before.cause, before.folded + 1, why.cause)
             self._whys[key] = Why(
                 cause or why.cause or before.cause,
                 before.folded + why.folded + is_more,

@@ -277,7 +277,7 @@ def _are_exit(ended: Collection[_Ended]) -> bool:
 def _joined(before: _Ended, after: _Ended) -> _Ended:
     """Return what stands for work and what followed it."""
     work, count = after.work, before.work.ended
-    cause = jobs.joined(before.work.cause, count, work.cause) if count else work.cause
+    cause = jobs.combine(before.work.cause, count, work.cause) if count else work.cause
     return _Ended(work._replace(cause=cause, ended=count + work.ended), after.span)
 
 
