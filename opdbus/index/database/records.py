@@ -1,8 +1,7 @@
 """Construction of database records from objects, and the transactions that store them."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from opdbus.history import change
@@ -14,8 +13,6 @@ from opdbus.language import object_text, tables, vocabulary
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
-# Texts kept in memory: more than the indexer tokenizes at a time, at most 5 MB.
-_MAX_RECENT: Final = 20_000
 # Fact: versions and signature of the state file whose objects are stored, "" if those changed.
 DECLARED: Final = "declared"
 REDACTED_BY: Final = f"redaction {redact.VERSION}, "
@@ -68,29 +65,6 @@ class Recorder:
             Record(item.identity, ROOT, properties, *rendering, hashed, digest, 0, False, had)  # noqa: FBT003 -- by place, which takes half of the time
             for (item, properties, hashed), rendering, digest, had in made
         ]
-
-
-class RecentTexts:
-    """Cache of recently rendered texts by digest, so that the indexer need not read them."""
-
-    def __init__(self) -> None:
-        self._texts: dict[bytes, str] = {}
-
-    def add(self, records: Sequence[Record]) -> None:
-        """Add the texts of records, and drop the oldest ones beyond the limit."""
-        self._texts |= {record.text_digest: record.text for record in records[-_MAX_RECENT:]}
-        more = max(0, len(self._texts) - _MAX_RECENT)
-        for text_digest in [*islice(self._texts, more)]:
-            del self._texts[text_digest]
-
-    def take(self, digests: Iterable[bytes], *, again: bool = False) -> dict[bytes, str]:
-        """Return the cached ones of these texts, and remove them unless wanted `again`."""
-        take = self._texts.__getitem__ if again else self._texts.pop
-        return {d: take(d) for d in digests if d in self._texts}
-
-    def clear(self) -> None:
-        """Drop all texts."""
-        self._texts.clear()
 
 
 class Update(NamedTuple):

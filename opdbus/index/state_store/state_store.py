@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -392,27 +393,16 @@ class StateStore:
                 fields |= {} if only_stored else self.volatile.get(entry.identity)
         return fields
 
-    async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Mapping[bytes, str]:
-        """Return the texts of objects by digest, in the order of the digests; without those gone.
+    async def texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
+        """Return the texts of objects by digest, in the order of the digests.
 
-        Recent texts come from a cache, which drops them unless they are needed `again`.
+        Texts of objects that are gone are left out.
         """
         found: dict[bytes, str] = {}
         for part in slices(digests, _TEXTS):
-            kept = self._writer.recent_texts.take(part, again=again)
-            rest = [text_digest for text_digest in part if text_digest not in kept]
-            kept |= await self.stored_texts(rest) if rest else {}
-            found |= {text_digest: kept[text_digest] for text_digest in part if text_digest in kept}
-            await asyncio.sleep(0)
+            texts = await self.archive.read(partial(Store.texts, digests=part))
+            found |= {one: texts[one] for one in part if one in texts}
         return found
-
-    async def stored_texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
-        """Return the texts of objects by digest, from the database."""
-        return await self.archive.read(lambda store: store.texts(digests))
-
-    def forget_texts(self) -> None:
-        """Empty the cache of `texts`; call once no object waits for its vector."""
-        self._writer.recent_texts.clear()
 
 
 def _always(cause: str) -> Callable[[Identity], Why]:

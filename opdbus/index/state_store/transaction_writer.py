@@ -13,7 +13,6 @@ from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
     Committed,
     Draft,
-    RecentTexts,
     Recorder,
     Update,
     commit,
@@ -74,7 +73,6 @@ class TransactionWriter:
         self.generation = 0
         # (row, old digest, new digest) of rows of history whose distance is still to be computed
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
-        self.recent_texts = RecentTexts()
         self._archive = archive
         self._boot = boot
 
@@ -152,7 +150,6 @@ class TransactionWriter:
         entries, rows, moved = await self._archive.write(work)
         self.moved += moved
         self.generation = generation
-        self.recent_texts.add(records)
         return CommittedChanges(generation, await self.apply(gone, records, entries), rows)
 
     async def apply(
