@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -80,7 +81,14 @@ class Frequencies:
     def compare(self, own: Described, other: Described) -> Alike:
         """Return the similarities of two objects; differences only if they are of one kind."""
         both = own.words.keys() & other.words.keys()
-        same_words = [word for word in both if self._is_rare(own, word)]
+        # rare on this host, and not typical of the kind
+        is_known = self._kinds[own.kind] >= _LEAST
+        typical = _MOST_OF_KIND * self._kinds[own.kind] if is_known else math.inf
+        same_words = [
+            word
+            for word in both
+            if self._shares.get(word, 0.0) <= _MOST_SHARE and self._words[own.kind, word] <= typical
+        ]
         same_words.sort(key=lambda word: (self._shares.get(word, 0.0), word))
         most, theirs = _MOST_SHARE * self._objects, other.states
         same_fields = [
@@ -102,12 +110,6 @@ class Frequencies:
             tuple(same_fields[:_FIELDS]),
             tuple((field, own.states[field], theirs[field]) for field in differing[:_FIELDS]),
         )
-
-    def _is_rare(self, own: Described, word: str) -> bool:
-        """Return whether a word is rare on this host, and not typical of the kind."""
-        is_of_kind = self._words[own.kind, word] > _MOST_OF_KIND * self._kinds[own.kind]
-        is_known = self._kinds[own.kind] >= _LEAST
-        return self._shares.get(word, 0.0) <= _MOST_SHARE and not (is_known and is_of_kind)
 
 
 async def explain(
