@@ -166,7 +166,7 @@ def test_drift_has_words_of_its_own(what: Any, word: str) -> None:
 )
 def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
     """Find what happened in a question by other words for it, in any form."""
-    found = event_questions.words(event_questions.find_events(question))
+    found = event_questions.event_words(question)
     assert set(words) <= set(found)
     assert bool(words) == bool(found)
 
@@ -185,7 +185,7 @@ def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
 )
 def test_a_question_says_which_way(question: str, word: str) -> None:
     """Ask for the opposite where something is denied, or where what one may have is lost."""
-    assert event_questions.words(event_questions.find_events(question)) == [word]
+    assert event_questions.event_words(question) == [word]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_rest_of_a_question_says_what_it_is_about(question: str, words: list
 def test_a_broken_declaration_is_drift() -> None:
     """Ask for no failure where what is declared is broken."""
     for question in ("how did the declared state get broken?", "what broke the declared state?"):
-        assert event_questions.words(event_questions.find_events(question)) == ["drifted"]
+        assert event_questions.event_words(question) == ["drifted"]
 
 
 def test_a_question_is_met_by_the_sentence_of_a_change() -> None:

@@ -11,7 +11,7 @@ import pytest
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import BLOCK, Ledger
-from opdbus.history.row_filter import Filter, Reader, parts
+from opdbus.history.row_filter import Filter, Reader, read_ranges
 from opdbus.index.changes import history_reader
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
@@ -123,7 +123,7 @@ def test_rows_are_found_beyond_one_part(tmp_path: Path) -> None:
     changes = [change(str(number), flag=number % 700) for number in range(2500)]
     where = conditions.parse("flag=3")
     assert asked(tmp_path, changes, Filter(where=where), limit=3) == [[2104, 1404, 704]]
-    assert [len(part) for part in parts(Filter(), range(1, 20_000))] == [3615, 8192, 8192]
+    assert [len(part) for part in read_ranges(Filter(), range(1, 20_000))] == [3615, 8192, 8192]
 
 
 def test_only_what_is_recorded_is_asked_for() -> None:

@@ -98,8 +98,9 @@ def share(wanted: Sequence[Happenings], sentence: str) -> float:
     return sum(met) / len(met) if met else 0.0
 
 
-def words(wanted: Sequence[Happenings]) -> list[str]:
-    """Return the words that sentences have for the wanted events."""
+def event_words(question: str) -> list[str]:
+    """Return the words that sentences have for the events that a question asks for."""
+    wanted = find_events(question)
     return [word for word, bit in _bits().items() if any(each & bit for each in wanted)]
 
 

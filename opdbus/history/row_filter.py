@@ -251,7 +251,7 @@ class Reader:
         return default if row is None or row[0] is None else int(row[0])
 
 
-def parts(wanted: Filter, numbers: range) -> Sequence[range]:
+def read_ranges(wanted: Filter, numbers: range) -> Sequence[range]:
     """Divide row numbers into ranges of one read each, in reading order."""
     size = _SCANNED if wanted.object_ids is None else _LOOKED_UP
     found = list(slices(numbers, size))

@@ -147,7 +147,7 @@ class Survey:
             self._ordinary.add(len(self.object_ids))
 
         def without_name(text: str) -> str:
-            for part, sign in _names(object_id):
+            for part, sign in _placeholders(object_id):
                 text = text.replace(part, sign) if len(part) >= _SHORTEST else text
             return text
 
@@ -225,7 +225,7 @@ class Survey:
             bits = (math.log2(len(has) / having) + math.log2(len(has) / others)) / 2
             for place in np.flatnonzero(places == number).tolist():
                 value = held[number]
-                for part, sign in _names(self.object_ids[place]):
+                for part, sign in _placeholders(self.object_ids[place]):
                     value = value.replace(sign, json.dumps(part, ensure_ascii=False)[1:-1])
                 found[place] = Quirk(field, value, having, tuple(usual), bits)
             yield found
@@ -261,7 +261,7 @@ def _as_json(values: list[Json]) -> str:
     return json.dumps(f"{', '.join(map(str, values))[:_LONGEST]}...", ensure_ascii=False)
 
 
-def _names(object_id: ObjectId) -> Iterator[tuple[str, str]]:
+def _placeholders(object_id: ObjectId) -> Iterator[tuple[str, str]]:
     """Yield the parts of values that name the object, and their placeholders."""
     stem = object_id.name.rpartition(".")[0] if object_id.kind == "unit" else object_id.name
     yield stem, _NAME

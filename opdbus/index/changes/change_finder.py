@@ -125,7 +125,7 @@ class ChangeFinder:
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
         # a question without a verb, such as `settings of lan0`, needs no matching event
-        stems = {stem(word) for word in event_questions.words(event_questions.find_events(asked))}
+        stems = {stem(word) for word in event_questions.event_words(asked)}
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
             await self._named(asked, Filter(since=wanted.since, before=wanted.before))
         return await self._about(asked, wanted, limit, priority)
@@ -173,7 +173,7 @@ class ChangeFinder:
         certain = [word for word in words if len(words) == 1 or not word.isalpha()]
         if not certain:
             return None
-        is_run = not _OF_RUNS.isdisjoint(event_questions.words(event_questions.find_events(event)))
+        is_run = not _OF_RUNS.isdisjoint(event_questions.event_words(event))
         catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
 
         def called() -> list[ObjectId]:
@@ -198,7 +198,7 @@ class ChangeFinder:
                     return row
         begins = await self._memory.archive.read(lambda store: store.history.span().start)
         first = [row.at for row in await history_reader.numbered(self._memory, [begins])]
-        verbs = event_questions.words(event_questions.find_events(event)) or ["changed"]
+        verbs = event_questions.event_words(event) or ["changed"]
         verb = next((each for each in verbs if each in event.lower()), verbs[0])
         verb = verb.replace("went ", "gone ")
         been = "not" if verb in _ACTIVE else "not been" if verb.endswith("ed") else "no"

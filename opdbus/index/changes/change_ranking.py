@@ -112,7 +112,7 @@ def candidates(
     shares = _shares(sentences, asked)
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
     ids.update(shares)
-    for word in event_questions.words(event_questions.find_events(asked)):
+    for word in event_questions.event_words(asked):
         ids.update(sentences.words.having(word, _CANDIDATES))
     if meant is not None:
         ids &= meant.keys()

@@ -25,7 +25,7 @@ async def parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None
     def read(store: Store, some: range) -> Part:
         return store.history.rows(wanted, some)
 
-    for some in row_filter.parts(wanted, numbers):
+    for some in row_filter.read_ranges(wanted, numbers):
         rest = some
         while rest:
             part = await memory.archive.read(partial(read, some=rest))
