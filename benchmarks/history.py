@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdbus.bench.machine import describe
-from opdbus.history import prune
+from opdbus.history import ledger
 from opdbus.history.change import Change, Why, differences
 from opdbus.history.change_sentence import of_change
 from opdbus.history.row_filter import Filter
@@ -172,7 +172,7 @@ def pruned(path: Path) -> dict[str, float]:
             store.prune_history(1 << 40)
             seconds.append(time.perf_counter() - began)
     return {
-        "rows a step": prune.MAX_ROWS,
+        "rows a step": ledger.MAX_PRUNED,
         "median ms": round(statistics.median(seconds) * 1e3, 1),
         "longest ms": round(max(seconds) * 1e3, 1),
     }

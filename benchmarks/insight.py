@@ -39,9 +39,8 @@ from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight import topics
 from opdbus.insight.insight import Insight
-from opdbus.insight.naming import words
-from opdbus.insight.oddities import outliers
-from opdbus.insight.survey import Survey
+from opdbus.insight.kind_survey import Survey, outliers
+from opdbus.insight.naming import name_words
 from opdbus.serving.serving import Serving
 from opdbus.state import publish
 from opdbus.state.object import ObjectId, StateObject
@@ -143,9 +142,9 @@ async def _coverage(answer: Sequence[Topic], memory: StateStore) -> dict[str, An
     for topic in answer:
         about = [memory.catalogue.about(object_id)[0] for object_id, _ in topic.members]
         contents = await memory.content(about)
-        names = {stem for word in topic.words for stem in words(word)}
+        names = {stem for word in topic.words for stem in name_words(word)}
         texts = [contents[entry.id] for entry in about]
-        having += [bool(names & words(text.text).keys()) for text in texts]
+        having += [bool(names & name_words(text.text).keys()) for text in texts]
         of = Counter(json.loads(text.properties).get("section") for text in texts)
         sections.append((of.most_common(1)[0][1], len(texts)))
     pure = sum(most for most, _ in sections) / sum(size for _, size in sections)

@@ -37,7 +37,7 @@ from opdbus.drift.tracker import Tracker
 from opdbus.engine import opening
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
-from opdbus.history.prune import Limits
+from opdbus.history.ledger import Limits
 from opdbus.index.changes.change_finder import ChangeFinder
 from opdbus.index.database.quota import Quota, Usage
 from opdbus.index.health import Health

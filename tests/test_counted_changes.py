@@ -116,7 +116,7 @@ async def test_what_is_seen_later_is_not_counted(tmp_path: Path) -> None:
         await house.know("a", maker="Tidy")
         await house.do("", "write")
         (entry,) = memory.catalogue
-        found = memory.joined([entry], await memory.content([entry]))
+        found = memory.merge_properties([entry], await memory.content([entry]))
     assert found == {"colour": "green", "maker": "Tidy"}
     assert rows(tmp_path, "a")[1:] == [("changed", CAUSE, 0)]
 

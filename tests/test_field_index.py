@@ -91,7 +91,7 @@ async def compare(memory: StateStore, chance: random.Random) -> None:
     """Compare what is found with what a look at everything that there is finds."""
     about = {object_id: memory.catalogue.about(object_id) for object_id in memory.catalogue.known()}
     contents = await memory.content([entry for entries in about.values() for entry in entries])
-    known = {object_id: memory.joined(entries, contents) for object_id, entries in about.items()}
+    known = {one: memory.merge_properties(entries, contents) for one, entries in about.items()}
     for asked in conditions(chance):
         wanted = AllOf(asked)
         met = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remembering import OWNER, run, unit
+from remembering import OWNER, flipped, run, unit, verified
 from running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Running, calling, state_file
 
 from opdbus.bus.transport.connection import RemoteError
@@ -21,8 +21,6 @@ from opdbus.history import change, checkpoint
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.forget import Forgotten, Target
 from opdbus.history.ledger import UNCHECKED
-from opdbus.history.verify import Report, verify
-from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.store import Store
 from opdbus.index.state_store import erasure
 from opdbus.index.state_store.state_store import StateStore
@@ -53,12 +51,6 @@ def forgetting(*targets: Target) -> Callable[[StateStore], Awaitable[list[Forgot
     return work
 
 
-def look(folder: Path, *points: Checkpoint) -> Report:
-    """Verify the database."""
-    with closing(connect_to_read(folder / "memory.db")) as database:
-        return verify(database, points)
-
-
 def rows(folder: Path, columns: str, where: str = "1") -> list[tuple[Any, ...]]:
     """Read rows of history as any other program would."""
     with closing(sqlite3.connect(folder / "memory.db")) as reader:
@@ -84,7 +76,7 @@ def test_values_are_erased_and_rows_stay(
     assert done.rows == numbers
     erased = rows(tmp_path, "seq, fields, sentence", "salt IS NULL")
     assert erased == [(number, "[[[]]]", None) for number in numbers]
-    report = look(tmp_path)
+    report = verified(tmp_path / "memory.db")
     assert (report.problems, report.erased) == ([], len(numbers))
     assert report.last == done.last == 13 + bool(numbers)
 
@@ -172,7 +164,7 @@ def test_rows_that_are_hidden_are_forgotten(
 
     assert run(tmp_path, work).rows == numbers
     assert rows(tmp_path, "seq", "salt IS NULL") == [(number,) for number in numbers]
-    assert look(tmp_path).problems == []
+    assert verified(tmp_path / "memory.db").problems == []
 
 
 def hide(store: Store, last: int) -> None:
@@ -195,7 +187,7 @@ def test_many_rows_are_forgotten_at_once(tmp_path: Path) -> None:
 
     assert len(run(tmp_path, work).rows) == 4500
     assert {what for (what,) in rows(tmp_path, "what", "seq > 18000")} == {"forgot"}
-    report = look(tmp_path)
+    report = verified(tmp_path / "memory.db")
     assert (report.problems, report.erased) == ([], 4500)
 
 
@@ -207,14 +199,8 @@ def test_changes_are_found_after_forgetting(tmp_path: Path, column: str, seq: in
     with closing(sqlite3.connect(tmp_path / "memory.db")) as other, other:
         sql = f"SELECT {column} FROM history WHERE seq = {seq}"  # noqa: S608 -- our own
         (value,) = other.execute(sql).fetchone()
-        if isinstance(value, int):
-            new: Any = value ^ 1
-        else:
-            data = bytearray((value or "x").encode() if not isinstance(value, bytes) else value)
-            data[0] ^= 1
-            new = bytes(data) if isinstance(value, bytes) else data.decode()
-        other.execute(f"UPDATE history SET {column} = ? WHERE seq = {seq}", (new,))  # noqa: S608 -- our own
-    assert any(problem.seq == seq for problem in look(tmp_path).problems)
+        other.execute(f"UPDATE history SET {column} = ? WHERE seq = {seq}", (flipped(value),))  # noqa: S608 -- our own
+    assert any(problem.seq == seq for problem in verified(tmp_path / "memory.db").problems)
 
 
 def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
@@ -229,14 +215,14 @@ def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
                 await memory.forget(Target(row=dice.randrange(1, number + 1)), "")
             if number % 70 == 9:
                 state = await memory.archive.read(lambda store: store.ledger.state())
-                point = checkpoint.read(checkpoint.text_of(state.head, "op-dbus/1"), number, "120")
+                point = checkpoint.parse(checkpoint.text_of(state.head, "op-dbus/1"), number, "120")
                 assert point
                 points.append(point)
         await memory.forget(Target(ObjectId("systemd", "unit", "u3")), "")
         await memory.archive.write(lambda store: store.prune_history(90))
 
     run(tmp_path, work)
-    report = look(tmp_path, *points)
+    report = verified(tmp_path / "memory.db", *points)
     assert (report.problems, report.first) == ([], 91)
     assert report.vouched == points[-1].size
 
@@ -316,7 +302,7 @@ def test_others_publish_while_much_is_forgotten(
     run(tmp_path, work)
     for file in tmp_path.iterdir():
         assert file.is_dir() or b"tele" not in file.read_bytes(), file
-    assert look(tmp_path).problems == []
+    assert verified(tmp_path / "memory.db").problems == []
 
 
 _KILLED = """
@@ -340,7 +326,7 @@ def counted(original):
     return step
 
 erasure.Eraser._step = counted(erasure.Eraser._step)
-Store.clean_more = counted(Store.clean_more)
+Store._merge_words = counted(Store._merge_words)
 
 async def work():
     async with StateStore(Path(sys.argv[1]), boot="b1") as memory:
@@ -360,7 +346,7 @@ def test_a_forget_that_was_killed_goes_on_at_the_next_start(tmp_path: Path, step
     command = [sys.executable, "-c", _KILLED, tmp_path / "memory.db", str(steps), SECRET]
     done = subprocess.run(command, check=False, timeout=120)
     assert done.returncode == -9
-    assert look(tmp_path).problems == []
+    assert verified(tmp_path / "memory.db").problems == []
 
     async def gone_on(memory: StateStore) -> None:
         async with asyncio.timeout(60):
@@ -370,7 +356,7 @@ def test_a_forget_that_was_killed_goes_on_at_the_next_start(tmp_path: Path, step
     run(tmp_path, gone_on)
     erased = rows(tmp_path, "seq", f"salt IS NULL AND cause <> '{change.FIRST}'")
     assert len(erased) == 600
-    report = look(tmp_path)
+    report = verified(tmp_path / "memory.db")
     assert (report.problems, report.erased) == ([], 600)
     for file in tmp_path.iterdir():
         assert file.is_dir() or b"tele" not in file.read_bytes(), file

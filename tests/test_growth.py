@@ -114,7 +114,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "address": values.address,
         "bus path": lambda text: (paths.parse(paths.of(*THING[:2], text)), paths.parse(text)),
         "cause": lambda text: (causes.said(text), causes.said(f"apt:{text}"), jobs.others(text)),
-        "checkpoint": lambda text: checkpoint.read(f"op-dbus/{text}\n1\n{text}", 0, text),
+        "checkpoint": lambda text: checkpoint.parse(f"op-dbus/{text}\n1\n{text}", 0, text),
         "conditions": lambda text: (conditions.parse(text), conditions.parse(f"a = {text}")),
         "crontab": lambda text: [*_jobs(text), *_jobs(f"* * * * * root {text}")],
         "crontab of anacron": lambda text: [
@@ -163,7 +163,7 @@ def _readers(folder: Path) -> dict[str, Work]:
 
 
 QUESTIONS: Final[dict[str, Work]] = {
-    "changes asked for": event_questions.asked,
+    "changes asked for": event_questions.find_events,
     "changes besides": lambda text: (event_questions.besides(text), event_questions.saying(text)),
     "comparisons": constraints.find_comparisons,
     "dates": lambda text: constraints.find_dates(text, datetime.now(UTC)),

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from opdbus.history import event_questions, event_words
+from opdbus.history import event_questions
 from opdbus.history.change import Change, FieldChange, Why, differences, without_values
-from opdbus.history.change_sentence import of_change
+from opdbus.history.change_sentence import events_of, of_change
 from opdbus.state.object import Identity
 
 TEXT = "systemd service web: Web server"
@@ -18,7 +18,7 @@ def changed(
     """Make a change of an object, which came or left where one of its states is None."""
     what = "appeared" if before is None else "gone" if after is None else "changed"
     identity = Identity("probe", "host", kind, "web")
-    return Change(identity, what, Why(cause), differences(before, after))  # type: ignore[arg-type] -- one of three
+    return Change(identity, what, Why(cause), differences(before or {}, after or {}))  # type: ignore[arg-type] -- one of three
 
 
 CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None, str]] = [
@@ -87,7 +87,7 @@ def test_a_change_has_words_for_what_happened(
     kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None, words: str
 ) -> None:
     """Say what happened by the fields before and after."""
-    assert event_words.of(changed(before, after, kind)) == words
+    assert events_of(changed(before, after, kind)) == words
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_group_of_administrators_makes_some(group: str, members: list[str], wo
     """Say of a group whose members may become root what became of those."""
     change = changed({"members": ["a"]}, {"members": members}, "group")
     identity = change.identity._replace(name=group)
-    assert event_words.of(change._replace(identity=identity)) == words
+    assert events_of(change._replace(identity=identity)) == words
 
 
 def test_what_is_no_state_says_nothing() -> None:
@@ -133,21 +133,21 @@ def test_what_is_no_state_says_nothing() -> None:
 def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
     """Say what was done to a thing that is as it was before."""
     event = Change(Identity("probe", "host", "unit", "web"), "event", Why(cause), [])
-    assert event_words.of(event) == word
+    assert events_of(event) == word
 
 
 def test_a_failed_unit_that_ran_well() -> None:
     """Say that a unit was started whose job left it neither failed nor running."""
     item = changed({"active_state": "failed"}, {"active_state": "inactive"})
     ran = item._replace(why=Why("job:7 start"))
-    assert event_words.of(ran) == "started"
+    assert events_of(ran) == "started"
 
 
 @pytest.mark.parametrize(("what", "word"), [("drift", "drifted"), ("healed", "healed")])
 def test_drift_has_words_of_its_own(what: Any, word: str) -> None:
     """Say that a thing is other than declared, and that it is as declared again."""
     item = changed({"active_state": "active"}, {"active_state": "failed"})
-    assert event_words.of(Change(item.identity, what, item.why, item.fields)) == word
+    assert events_of(Change(item.identity, what, item.why, item.fields)) == word
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_drift_has_words_of_its_own(what: Any, word: str) -> None:
 )
 def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
     """Find what happened in a question by other words for it, in any form."""
-    found = event_questions.words(event_questions.asked(question))
+    found = event_questions.event_words(question)
     assert set(words) <= set(found)
     assert bool(words) == bool(found)
 
@@ -185,7 +185,7 @@ def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
 )
 def test_a_question_says_which_way(question: str, word: str) -> None:
     """Ask for the opposite where something is denied, or where what one may have is lost."""
-    assert event_questions.words(event_questions.asked(question)) == [word]
+    assert event_questions.event_words(question) == [word]
 
 
 @pytest.mark.parametrize(
@@ -204,16 +204,20 @@ def test_the_rest_of_a_question_says_what_it_is_about(question: str, words: list
 def test_a_broken_declaration_is_drift() -> None:
     """Ask for no failure where what is declared is broken."""
     for question in ("how did the declared state get broken?", "what broke the declared state?"):
-        assert event_questions.words(event_questions.asked(question)) == ["drifted"]
+        assert event_questions.event_words(question) == ["drifted"]
 
 
 def test_a_question_is_met_by_the_sentence_of_a_change() -> None:
     """Compare what is asked for with what a sentence says, and with nothing else in it."""
     failed = changed({"active_state": "active"}, {"active_state": "failed"})
     sentence = of_change(failed, TEXT).sentence
-    assert event_questions.share(event_questions.asked("what crashed?"), sentence) == 1.0
-    assert event_questions.share(event_questions.asked("what was masked?"), sentence) == 0.0
-    assert event_questions.share(event_questions.asked("crashed and was upgraded"), sentence) == 0.5
+    for question, share in (
+        ("what crashed?", 1.0),
+        ("what was masked?", 0.0),
+        ("crashed and was upgraded", 0.5),
+    ):
+        wanted = event_questions.find_events(question)
+        assert event_questions.share(wanted, sentence) == share
     assert event_questions.share([], sentence) == 0.0
 
 

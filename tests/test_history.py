@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from observing import history
 from remembering import OWNER, SOURCE, run, unit
 
-from opdbus.history import chain
-from opdbus.history.chain import Head
+from opdbus.history import hash_chain
 from opdbus.history.change import FieldChange, Why, differences, from_json, to_json, undone
+from opdbus.history.hash_chain import Head
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, ObjectId
@@ -63,9 +63,9 @@ def test_the_chain_covers_every_row(tmp_path: Path) -> None:
         before = bytes(32)
         for row in found:
             fields = to_json(from_json(row["fields"]))
-            assert row["digest"] == chain.values_digest(row["salt"], fields)
+            assert row["digest"] == hash_chain.values_digest(row["salt"], fields)
             keys = "seq at boot source plugin kind name what cause folded".split()
-            before = chain.row_hash(before, [*(row[key] for key in keys), row["digest"].hex()])
+            before = hash_chain.row_hash(before, [*(row[key] for key in keys), row["digest"].hex()])
             assert row["hash"] == before
         assert state.head.seq == len(found) == 14
         assert state.head.hash == before
@@ -90,7 +90,7 @@ def test_the_root_is_that_of_the_standard(count: int) -> None:
     leaves = [bytes([n] * 32) for n in range(count)]
     frontier: list[bytes] = []
     for n, leaf in enumerate(leaves):
-        chain.grow(frontier, n, leaf)
+        hash_chain.grow(frontier, n, leaf)
     assert Head(count, frontier=frontier).root() == root(leaves)
 
 
@@ -117,7 +117,8 @@ def test_an_undone_change_needs_its_values() -> None:
 
 def erase_deleted(store: Store) -> None:
     """Leave nothing of what was deleted in the files."""
-    store.clean_words()
+    for _ in store.clean_words():
+        pass
     assert store.empty_log()
 
 

@@ -1,9 +1,7 @@
 """Every object gets its vector, once; what is known is not computed again."""
 
 import asyncio
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from sessions import Wrapped
 from structlog.testing import capture_logs
 from tiny import write_tiny_model
 
-from opdbus.config import Config
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
 from opdbus.index.catalogue.catalogue import object_id_of
@@ -189,39 +186,6 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
     live(work, engine=False)
 
 
-class Counting(StateStore):
-    """A memory that counts the texts that are read."""
-
-    read = 0
-
-    async def stored_texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
-        """Count, and read."""
-        self.read += len(digests)
-        return await super().stored_texts(digests)
-
-
-def test_a_text_just_rendered_is_not_read_again(live: Callable[..., Any], settings: Config) -> None:
-    """Vectorize new objects without the database, and what an earlier run stored with it."""
-
-    async def first(made: House) -> None:
-        await made.event(Vectorized)
-        for texts in ([f"mail {n}" for n in range(300)], ["mail of another user"]):
-            await made.publish(*(observed(text, text) for text in texts))
-            while made.vectors.waiting():
-                await made.event(Vectorized)
-        assert made.memory.read == 0  # type: ignore[attr-defined]
-        await agree(made)
-
-    async def second(made: House) -> None:
-        await made.event(Vectorized)
-        assert made.memory.read == 301  # type: ignore[attr-defined]
-
-    live(first, kind=Counting)
-    with closing(sqlite3.connect(settings.state_dir / "memory.db")) as other, other:
-        other.execute("DELETE FROM vectors")
-    live(second, kind=Counting)
-
-
 def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> None:
     """Vectorize all objects also where the queue is shorter than a batch."""
 
@@ -236,9 +200,9 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
 class Forgetful(StateStore):
     """A memory in which all objects but one are gone as soon as their texts were read."""
 
-    async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Any:
+    async def texts(self, digests: Sequence[bytes]) -> Any:
         """Return texts, and let objects go."""
-        found = await super().texts(digests, again=again)
+        found = await super().texts(digests)
         stays = {entry.identity for entry in self.catalogue if entry.identity.name == "stays"}
         await self.replace(FILE, IdentityHashSet(stays), [])
         return found

@@ -58,7 +58,7 @@ def test_a_start_and_an_exit() -> None:
 )
 def test_causes_are_joined(before: str, count: int, after: str, cause: str) -> None:
     """The last cause says what else there was, and how often."""
-    assert jobs.joined(before, count, after) == cause
+    assert jobs.combine(before, count, after) == cause
 
 
 def test_restarts_that_started_a_unit() -> None:

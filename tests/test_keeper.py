@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 import structlog
-from remembering import OWNER, unit
+from remembering import OWNER, unit, verified
 from structlog.testing import capture_logs
 from test_journal import Journald
 
 from opdbus import config, log
-from opdbus.history import checkpoint, prune, witness
+from opdbus.history import checkpoint, ledger
 from opdbus.history.checkpoint import Checkpoint
-from opdbus.history.prune import Limits
-from opdbus.history.verify import Report, verify
-from opdbus.index.database.database import connect_to_read
+from opdbus.history.hash_chain import Head
+from opdbus.history.ledger import Limits
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.events import Event, Recorded
 from opdbus.index.state_store.history_retention import HistoryRetention
@@ -88,7 +87,7 @@ def made(
 def read(entry: dict[str, str]) -> Checkpoint:
     """Read an entry as journalctl prints it."""
     line = json.dumps({**entry, "__REALTIME_TIMESTAMP": "17"})
-    (found,) = witness.parsed([line.encode()])
+    (found,) = checkpoint.read_entries([line.encode()])
     return found
 
 
@@ -112,8 +111,7 @@ def test_a_checkpoint_is_an_entry(
     assert entry[checkpoint.FIELD].splitlines()[:2] == ["op-dbus/1", "5"]
     points = [read(entry), read(journald.receive())]
     assert [(point.size, point.first, point.at) for point in points] == [(5, 1, 17), (6, 1, 17)]
-    with closing(connect_to_read(path)) as database:
-        report = verify(database, points)
+    report = verified(path, *points)
     assert (report.problems, report.vouched) == ([], 6)
 
 
@@ -159,22 +157,21 @@ def test_no_journal_is_told(tmp_path: Path) -> None:
 
 def test_only_the_service_is_believed(tmp_path: Path) -> None:
     """Ask journalctl for fields that only journald sets, in another journal if one is named."""
-    asked = witness.command(990, "op-dbus.service", tmp_path)
+    asked = checkpoint.journal_command(990, "op-dbus.service", tmp_path)
     assert {"_UID=990", "_SYSTEMD_UNIT=op-dbus.service", f"--directory={tmp_path}"} < set(asked)
-    assert f"--file={tmp_path}/x" in witness.command(990, "u", tmp_path / "x")
-    with pytest.raises(witness.NoWitness, match="no journal to ask"):
-        witness.checkpoints(["/nonexistent/journalctl"])
-    with pytest.raises(witness.NoWitness, match="try root"):
-        witness.checkpoints(["sh", "-c", "echo broken >&2; exit 1"])
+    assert f"--file={tmp_path}/x" in checkpoint.journal_command(990, "u", tmp_path / "x")
+    with pytest.raises(checkpoint.NoWitness, match="no journal to ask"):
+        checkpoint.read_journal(["/nonexistent/journalctl"])
+    with pytest.raises(checkpoint.NoWitness, match="try root"):
+        checkpoint.read_journal(["sh", "-c", "echo broken >&2; exit 1"])
 
 
 def test_a_field_that_is_there_twice_is_not_believed() -> None:
     """Read no entry that op-dbus cannot have written."""
-    text = checkpoint.text_of(checkpoint.Head(), "op-dbus/1")
+    text = checkpoint.text_of(Head(), "op-dbus/1")
     entry = {"__REALTIME_TIMESTAMP": "1", checkpoint.FIELD: [text, text]}
-    assert (
-        list(witness.parsed([json.dumps(entry).encode(), b'{"__REALTIME_TIMESTAMP": "1"}'])) == []
-    )
+    lines = [json.dumps(entry).encode(), b'{"__REALTIME_TIMESTAMP": "1"}']
+    assert list(checkpoint.read_entries(lines)) == []
 
 
 # pruning
@@ -200,12 +197,6 @@ def counted(path: Path) -> tuple[int, int, int, int]:
             for table in ("history", "sentences", "sentence_words")
         )
         return rows, sentences, words, json.loads(end)[3]
-
-
-def verified(path: Path, *points: Checkpoint) -> Report:
-    """Verify a database."""
-    with closing(connect_to_read(path)) as database:
-        return verify(database, points)
 
 
 @pytest.mark.parametrize(
@@ -291,11 +282,11 @@ def test_what_was_not_pruned_is_missed(
 def test_a_step_of_pruning_is_short(tmp_path: Path) -> None:
     """Delete no more at a time than others can wait for, by number and by size."""
     path = tmp_path / "memory.db"
-    run(path, lambda memory: made(memory, None), published(prune.MAX_ROWS + 5))
+    run(path, lambda memory: made(memory, None), published(ledger.MAX_PRUNED + 5))
     with closing(Store(path)) as store:
-        assert store.prune_history(prune.MAX_ROWS + 2) == prune.MAX_ROWS
-        assert store.prune_history(prune.MAX_ROWS + 2) == 2
-        assert store.prune_history(prune.MAX_ROWS + 2) == 0
+        assert store.prune_history(ledger.MAX_PRUNED + 2) == ledger.MAX_PRUNED
+        assert store.prune_history(ledger.MAX_PRUNED + 2) == 2
+        assert store.prune_history(ledger.MAX_PRUNED + 2) == 0
     large = ["y" * 120_000 + str(number) for number in range(10)]
 
     async def work(memory: StateStore, _: HistoryRetention) -> None:

@@ -84,9 +84,7 @@ IN_FUNCTIONS = {
         "opdbus.engine.devices",
         "opdbus.engine.survey",
         "opdbus.history.checkpoint",
-        "opdbus.history.row_times",
         "opdbus.history.verify",
-        "opdbus.history.witness",
         "opdbus.index.database.database",
         "opdbus.models.fetch",
         "opdbus.models.model_store",
@@ -412,7 +410,7 @@ READING = (
     "settings/env_file.py",
     "systemd/unit.py",
     "engine/cpus.py",
-    "history/witness.py",
+    "history/checkpoint.py",
 )
 # These have the syntax of systemd, with lines of its own.
 APART = ("observe/systemd/unit_files.py", "observe/systemd/unit_syntax.py")

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,46 +18,9 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.search.hits import Page
 from opdbus.index.state_store.events import Changed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, ObjectId, StateObject
-
-
-@pytest.mark.parametrize("stale", ["redaction 0, text 0", None])
-def test_what_an_older_version_wrote_is_written_anew(
-    live: Callable[..., Any], settings: Config, stale: str | None
-) -> None:
-    """Redact and render again what another version stored, and leave no trace in any file."""
-
-    async def fill(made: House) -> None:
-        await made.declare(unit("a", "uninteresting"))
-
-    async def look(made: House) -> None:
-        (entry,) = made.memory.catalogue
-        content = (await made.memory.content([entry]))[entry.id]
-        assert json.loads(content.properties)["password"] == "[redacted]"
-        assert entry.text_digest != b"old"
-        found = await made.finder.search("leaked", Page(10), "lexical")
-        assert found == []
-
-    live(fill, engine=False)
-    database = settings.state_dir / "memory.db"
-    leak = json.dumps({"description": "uninteresting", "password": "leaked-PLANTED"})
-    with closing(sqlite3.connect(database)) as old, old:
-        old.execute(
-            "UPDATE objects SET properties = ?, text = ?, words = ?, text_digest = ?",
-            (leak, "text leaked-PLANTED", "leaked-PLANTED", b"old"),
-        )
-        if stale is None:
-            old.execute("DELETE FROM facts WHERE name = 'written by'")
-        else:
-            old.execute("UPDATE facts SET value = ? WHERE name = 'written by'", (stale,))
-    old.close()
-    live(look, engine=False)
-    for file in settings.state_dir.iterdir():
-        if file.is_file():
-            assert b"PLANTED" not in file.read_bytes(), file
 
 
 def test_a_large_state_file_is_written_in_parts(
@@ -239,20 +201,6 @@ def test_a_holders_objects_go_with_it(live: Callable[..., Any]) -> None:
 
     async def after(made: House) -> None:
         assert {e.identity.name for e in made.memory.catalogue} == {"kept"}
-
-    live(work, engine=False)
-    live(after, engine=False)
-
-
-def test_transient_objects_do_not_outlive_a_crash(live: Callable[..., Any]) -> None:
-    """Forget, at the next start, what was to live as long as a connection."""
-
-    async def work(made: House) -> None:
-        await made.publish(observed("goes", "1"), holder=":1.1")
-        await made.publish(observed("stays", "2"))
-
-    async def after(made: House) -> None:
-        assert {e.identity.name for e in made.memory.catalogue} == {"stays"}
 
     live(work, engine=False)
     live(after, engine=False)

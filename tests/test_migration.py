@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 from old_databases import COMMITS, OBJECTS, old
-from remembering import OWNER, run, unit
+from remembering import OWNER, run, unit, verified
 from running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
 
 from opdbus.errors import StoreError
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import Filter
-from opdbus.history.verify import verify
 from opdbus.index.changes import history_reader
-from opdbus.index.database.database import connect_to_read
 from opdbus.index.database.records import WRITTEN_BY
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
@@ -98,8 +96,7 @@ def test_a_database_of_an_earlier_commit_ends_as_one_built_afresh(
     run(path.parent, finished)
     assert stored(path) == afresh(tmp_path / "new", path)
     assert (fact(path, "written by"), fact(path, "migration")) == (WRITTEN_BY, None)
-    with closing(connect_to_read(path)) as database:
-        assert verify(database, ()).problems == []
+    assert verified(path).problems == []
 
 
 @pytest.mark.parametrize("commit", COMMITS)
@@ -143,13 +140,13 @@ def test_a_migration_goes_on_where_a_kill_ended_it(
     path = old(tmp_path / "old", "9b7201f")
     expected = afresh(tmp_path / "new", path)
     read: list[int] = []
-    original = migration.read
+    original = migration.read_batch
 
     def reading(store: Store, left: Migration) -> Any:
         read.append(left.rendered)
         return original(store, left)
 
-    monkeypatch.setattr(migration, "read", reading)
+    monkeypatch.setattr(migration, "read_batch", reading)
     monkeypatch.setattr(migration, "AT_A_TIME", 100)
 
     async def soon(memory: StateStore) -> None:
@@ -239,7 +236,7 @@ def test_a_migration_goes_on_after_reads_that_fail(
         await finished(memory)
         assert not memory.archive.fault
 
-    monkeypatch.setattr(migration, "read", failing("read", migration.read))
+    monkeypatch.setattr(migration, "read_batch", failing("read", migration.read_batch))
     monkeypatch.setattr(Migration, "find", failing("find", Migration.find))
     run(tmp_path, work)
     assert max(failures.values()) < 0
@@ -286,7 +283,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         assert {row.what for row in rows} <= {"forgot"}
         object_id = ObjectId("systemd", "unit", "gone")
         assert await memory.archive.read(lambda store: store.history.newest(object_id, 9)) == []
-        said = await memory.archive.read(lambda store: store.sentences.said(range(999), None))
+        said = await memory.archive.read(lambda store: store.sentences.hits(range(999), None))
         assert said == []
         assert len(memory.catalogue) == len(entries)
         go.set()
@@ -300,8 +297,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         run(tmp_path, work)
     for file in tmp_path.iterdir():
         assert file.is_dir() or SECRET.encode() not in file.read_bytes(), file
-    with closing(connect_to_read(path)) as database:
-        assert verify(database, ()).problems == []
+    assert verified(path).problems == []
 
 
 def test_objects_stay_apart_whose_names_were_secret(tmp_path: Path) -> None:
@@ -362,6 +358,7 @@ def test_a_newer_database_is_refused_and_left_as_it_was(daemons: Callable[..., R
     assert "was written by a newer op-dbus (version 99); install that one" in daemon.log
     assert "Traceback" not in daemon.log
     assert path.read_bytes() == before
+    assert not list(path.parent.glob("*damaged*"))
 
 
 QUESTIONS = ("cache of the sensor", "cpu or network interface", "backup in Vienna", "mail")

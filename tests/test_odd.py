@@ -16,9 +16,7 @@ from opdbus.index.search.hits import Page
 from opdbus.index.state_store.events import Vectorized
 from opdbus.insight import field_reading
 from opdbus.insight.clustering import normalized
-from opdbus.insight.oddities import LEAST, Odd, outliers
-from opdbus.insight.survey import Survey
-from opdbus.insight.text_outliers import Lonely, lonely
+from opdbus.insight.kind_survey import LEAST, Lonely, Odd, Survey, lonely, outliers
 from opdbus.state.object import Identity, ObjectId, StateObject
 from opdbus.state.secret_text import REDACTED
 

@@ -12,8 +12,7 @@ from observing import in_loop
 
 from opdbus.errors import NotKept, UnknownObject
 from opdbus.history.change import FIRST, FieldChange, Why, differences
-from opdbus.history.row_filter import Row
-from opdbus.history.state_rewinder import StateRewinder
+from opdbus.history.row_filter import Row, StateRewinder
 from opdbus.index.changes import history_reader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, ObjectId, StateObject
@@ -31,7 +30,7 @@ STATES = st.none() | st.dictionaries(st.text("xyz", max_size=2), VALUES, max_siz
 def row(seq: int, source: str, before: Any, after: Any) -> Row:
     """Make the row of a change between two states, None where it was not there."""
     what = "appeared" if before is None else "gone" if after is None else "changed"
-    fields = differences(before, after)
+    fields = differences(before or {}, after or {})
     return Row(seq, seq, "", Identity(source, *LAMP), what, "", fields, 0, None, "")
 
 

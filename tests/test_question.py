@@ -11,8 +11,7 @@ import pytest
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import BLOCK, Ledger
-from opdbus.history.prune import prune
-from opdbus.history.row_filter import Filter, Reader, parts
+from opdbus.history.row_filter import Filter, Reader, read_ranges
 from opdbus.index.changes import history_reader
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
@@ -124,7 +123,7 @@ def test_rows_are_found_beyond_one_part(tmp_path: Path) -> None:
     changes = [change(str(number), flag=number % 700) for number in range(2500)]
     where = conditions.parse("flag=3")
     assert asked(tmp_path, changes, Filter(where=where), limit=3) == [[2104, 1404, 704]]
-    assert [len(part) for part in parts(Filter(), range(1, 20_000))] == [3615, 8192, 8192]
+    assert [len(part) for part in read_ranges(Filter(), range(1, 20_000))] == [3615, 8192, 8192]
 
 
 def test_only_what_is_recorded_is_asked_for() -> None:
@@ -204,7 +203,7 @@ def test_numbers_of_a_time_are_near(database: sqlite3.Connection) -> None:
             assert set(meant) <= set(found)
             assert len(found) <= (meant[-1] + 1 - meant[0] + 2 * BLOCK if meant else 0)
         assert list(reader.numbers(Filter(since=600)))[-1] == 5 * BLOCK
-        while prune(ledger, 2 * BLOCK):
+        while ledger.prune(2 * BLOCK):
             pass
         assert reader.numbers(Filter(before=200)) == range(0)
         assert reader.numbers(Filter(since=200, before=300))[0] == 2 * BLOCK + 1

@@ -12,13 +12,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from remembering import run
+from remembering import run, verified
 from running import STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.errors import StoreError
 from opdbus.history.row_filter import NEVER, Filter, Reader
-from opdbus.history.verify import Report, verify
-from opdbus.index.database.database import Damaged, NewerStore, connect_to_read
+from opdbus.index.database.database import Damaged
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.storage import recovery
@@ -191,20 +190,6 @@ def test_a_rebuild_that_was_cut_short_is_done_again(filled: Path, moment: str) -
     assert sorted(file.name for file in filled.glob("memory.db.*")) == [aside.name]
 
 
-def test_a_newer_database_stays_where_it_is(filled: Path) -> None:
-    """Refuse the database of a newer op-dbus with exit code 2, and do not touch it."""
-    path = filled / "memory.db"
-    with closing(sqlite3.connect(path)) as newer, newer:
-        newer.execute("PRAGMA user_version = 99")
-    newer.close()
-    before = path.read_bytes()
-    with pytest.raises(NewerStore, match="install that one, or set OP_DBUS_STATE_DIR") as caught:
-        run(filled, names)
-    assert caught.value.exit_code == 2
-    assert path.read_bytes() == before
-    assert not list(filled.glob("*damaged*"))
-
-
 def test_damage_that_is_found_later_ends_the_daemon_once(filled: Path) -> None:
     """Tell of damage that a later read finds, and have the next start rebuild the database."""
 
@@ -312,12 +297,6 @@ def test_declared_objects_survive_without_their_file(tmp_path: Path) -> None:
 # history
 
 
-def verified(folder: Path) -> Report:
-    """Verify the database in a folder."""
-    with closing(connect_to_read(folder / "memory.db")) as database:
-        return verify(database, [])
-
-
 async def busy(memory: StateStore) -> None:
     """Record enough changes for many pages."""
     for number in range(40):
@@ -335,7 +314,7 @@ def test_history_survives_a_rebuild(tmp_path: Path) -> None:
     run(tmp_path, busy)
     without_table(tmp_path / "memory.db")
     run(tmp_path, one_more)
-    report = verified(tmp_path)
+    report = verified(tmp_path / "memory.db")
     assert (report.problems, report.first, report.last) == ([], 1, 1201)
     with closing(sqlite3.connect(tmp_path / "memory.db")) as reader:
         counting = "SELECT count(*), count(sentence) FROM history"
@@ -355,7 +334,7 @@ def test_what_can_be_read_of_history_is_kept(tmp_path: Path) -> None:
     overwrite(path, page * PAGE, random.Random(1).randbytes(4 * PAGE))  # noqa: S311 -- the same noise
     recovery.mark_damaged(path)
     run(tmp_path, one_more)
-    report = verified(tmp_path)
+    report = verified(tmp_path / "memory.db")
     assert 1100 < report.rows < 1201
     assert report.last == 1201
     problem = report.problems[0]
@@ -370,7 +349,7 @@ def test_a_lost_end_of_history_is_found_again(tmp_path: Path) -> None:
         other.execute("DROP TABLE vectors")
         other.execute("DELETE FROM facts")
     run(tmp_path, one_more)
-    assert verified(tmp_path).problems == []
+    assert verified(tmp_path / "memory.db").problems == []
 
 
 def test_history_is_looked_through_by_a_new_redaction(tmp_path: Path) -> None:
@@ -394,7 +373,7 @@ def test_history_is_looked_through_by_a_new_redaction(tmp_path: Path) -> None:
     for _ in range(2):
         run(tmp_path, names)
         assert b"hunter" not in path.read_bytes()
-        report = verified(tmp_path)
+        report = verified(tmp_path / "memory.db")
         assert (report.problems, report.erased, report.last) == ([], 4, 6)
     with closing(sqlite3.connect(path)) as reader:
         rows = reader.execute("SELECT what, cause FROM history WHERE seq = 6").fetchall()

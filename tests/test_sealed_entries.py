@@ -251,7 +251,7 @@ def test_what_is_redacted_anew_is_in_no_file(
     read.clear()
 
     async def noted(memory: StateStore) -> list[int]:
-        return await memory.archive.read(lambda store: store.noted.since(0))
+        return await memory.archive.read(lambda store: store.changed_since(0))
 
     assert run.of(noted) == []
     assert (run.file.exists(), read) == (False, [200])
@@ -268,7 +268,7 @@ def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Pa
         await memory.withdraw(gone, OWNER)
         await memory.snapshot_writer.seal()
         await memory.publish([item("publish:one", 197, "another")], OWNER)
-        return await memory.archive.read(lambda store: (store.fact(SEALED), store.noted.since(0)))
+        return await memory.archive.read(lambda store: (store.fact(SEALED), store.changed_since(0)))
 
     assert run.of(work) == (None, [])
     assert not run.file.exists()
@@ -288,7 +288,7 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         sealing.cancel()
         await memory.publish([item("publish:one", 5, "another")], OWNER)
-        assert not memory.snapshot_writer.is_due
+        assert not memory.snapshot_writer._due.is_set()
 
     run.of(work)
     assert run.file.exists()

@@ -63,11 +63,11 @@ def verify(
     are named: nothing proves that those were not rewritten. The exit code is 1 if something is
     wrong, or cannot be read; 0 says that what is vouched for is right.
     """
-    from opdbus.history import witness
+    from opdbus.history import checkpoint
 
     path = Path(database) if database else _service_database(context)
     owner = _owner(path, user)
-    asked = witness.command(owner, unit, Path(journal) if journal else None)
+    asked = checkpoint.journal_command(owner, unit, Path(journal) if journal else None)
     begin = moment_of(since)
     found, reason = _checkpoints(asked, begin)
     report = _report(path, found)
@@ -136,11 +136,11 @@ def _whole(plugin: str, kind: str, name: str) -> set[str]:
 
 def _checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:
     """Read the checkpoints from the journal; on failure return the reason."""
-    from opdbus.history import witness
+    from opdbus.history import checkpoint
 
     try:
-        return [found for found in witness.checkpoints(asked) if found.at >= since], ""
-    except witness.NoWitness as error:
+        return [found for found in checkpoint.read_journal(asked) if found.at >= since], ""
+    except checkpoint.NoWitness as error:
         return [], str(error)
 
 
@@ -209,7 +209,7 @@ def _values(path: Path, report: Report, reason: str) -> dict[str, Any]:
 
 
 def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
-    from opdbus.history.row_times import said
+    from opdbus.platform.timestamps import format_utc
 
     yield f"{path}: {report.rows:,} rows of history, {report.first:,} to {report.last:,}"
     if report.first > 1:
@@ -217,7 +217,7 @@ def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
     if report.erased:
         yield f"the values of {report.erased:,} rows were erased, as other rows say"
     for seq, at, object_id, text in report.problems:
-        when = f" of {said(at)}" if at is not None else ""
+        when = f" of {format_utc(at)}" if at is not None else ""
         which = f"row {seq:,}{when}{f', {object_id}' if object_id else ''}: " if seq else ""
         yield f"WRONG: {which}{text}"
     if (more := report.problem_count - len(report.problems)) > 0:
@@ -227,7 +227,8 @@ def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
         yield f"the last that agrees vouches for the rows up to {report.vouched:,}"
     first = max(report.vouched + 1, report.first)
     if first <= report.last:
-        since = said(report.unvouched_since) if report.unvouched_since is not None else "unknown"
+        at = report.unvouched_since
+        since = "unknown" if at is None else format_utc(at)
         yield f"nothing vouches for the rows from {first:,} on, since {since}"
     if not report.problem_count:
         yield "nothing wrong was found"

@@ -1,6 +1,7 @@
 """A change of an object: its kind, cause, and fields before and after. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.state.object import Identity, Json, canonical
@@ -66,13 +67,25 @@ class Change(NamedTuple):
 
 
 def differences(
-    before: Mapping[str, Json] | None, after: Mapping[str, Json] | None
+    before: Mapping[str, Json], after: Mapping[str, Json], path: tuple[str, ...] = ()
 ) -> list[FieldChange]:
-    """Return the fields in which two states of an object differ; a list is one field."""
+    """Return the fields, below `path`, in which two states of an object differ.
+
+    A list is one field.
+    """
     if not before:
         # a fast path: thousands of objects come at a time
-        return [FieldChange((key,), [], [value]) for key, value in sorted((after or {}).items())]
-    return list(_differences(before or {}, after or {}, ()))
+        return [FieldChange((*path, key), [], [value]) for key, value in sorted(after.items())]
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        # an empty dict is a value itself: fields that enter or leave it change it as a whole
+        if isinstance(old, dict) and isinstance(new, dict) and old and new:
+            found += differences(old, new, (*path, key))
+        elif key not in before or key not in after or not _is_same(old, new):
+            sides = ([state[key]] if key in state else [] for state in (before, after))
+            found.append(FieldChange((*path, key), *sides))
+    return found
 
 
 def without_values(fields: Sequence[FieldChange]) -> list[FieldChange]:
@@ -100,44 +113,21 @@ def from_json(rows: Sequence[Sequence[Json]]) -> list[FieldChange]:
 
 def undone(state: Mapping[str, Json], fields: Sequence[FieldChange]) -> dict[str, Json]:
     """Return an object as it was before a change; raise KeyError if values were not kept."""
-    result = _copied(state)
-    for field in fields:
-        if field.before is None:
-            raise KeyError(".".join(field.path) or "erased")
-        _set(result, field.path, field.before)
+    result = deepcopy(dict(state))
+    for path, before, _ in fields:
+        if before is None:
+            raise KeyError(".".join(path) or "erased")
+        inner, (*parents, last) = result, path
+        for key in parents:
+            below = inner.get(key)
+            if not isinstance(below, dict):
+                below = inner[key] = {}
+            inner = below
+        if before:
+            inner[last] = before[0]
+        else:
+            inner.pop(last, None)
     return result
-
-
-def _copied(value: Mapping[str, Json]) -> dict[str, Json]:
-    return {k: _copied(v) if isinstance(v, dict) else v for k, v in value.items()}
-
-
-def _set(state: dict[str, Json], path: Sequence[str], value: Sequence[Json]) -> None:
-    """Set a field to the one value in a list; remove the field if the list is empty."""
-    *parents, last = path
-    for key in parents:
-        inner = state.get(key)
-        if not isinstance(inner, dict):
-            inner = state[key] = {}
-        state = inner
-    if value:
-        state[last] = value[0]
-    else:
-        state.pop(last, None)
-
-
-def _differences(
-    before: Mapping[str, Json], after: Mapping[str, Json], path: tuple[str, ...]
-) -> Iterator[FieldChange]:
-    for key in sorted(before.keys() | after.keys()):
-        old, new = before.get(key), after.get(key)
-        # an empty dict is a value itself: fields that enter or leave it change it as a whole
-        if isinstance(old, dict) and isinstance(new, dict) and old and new:
-            yield from _differences(old, new, (*path, key))
-        elif key not in before or key not in after or not _is_same(old, new):
-            yield FieldChange(
-                (*path, key), [old] if key in before else [], [new] if key in after else []
-            )
 
 
 def _is_same(old: Json, new: Json) -> bool:

@@ -1,15 +1,23 @@
 """Checkpoints: the root of history at a moment, as three lines of text in the journal.
 
-The format is C2SP's tlog-checkpoint: the origin, the number of rows, the root of the tree.
+The format is C2SP's tlog-checkpoint: the origin, the number of rows, the root of the tree. They are
+read back from the journal, where the service itself wrote them.
 """
 
 import base64
 import binascii
 import hmac
+import json
 import re
-from typing import Final, NamedTuple
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from opdbus.history.chain import Head
+from opdbus.errors import OpDbusError
+from opdbus.history.hash_chain import Head
+from opdbus.platform import journal
+from opdbus.platform.lines import split_lines, strip_blanks
 from opdbus.settings.parsing import decimal
 
 FIELD: Final = "OPDBUS_CHECKPOINT"
@@ -18,6 +26,7 @@ FIRST_FIELD: Final = "OPDBUS_FIRST"
 _APPLICATION: Final = bytes.fromhex("8837585d420357e3ec4fcbd29752ea6f")
 _MACHINE: Final = re.compile("[0-9a-f]{32}")
 _HASH_BYTES: Final = 32
+_FIELDS: Final = f"{FIELD},{FIRST_FIELD}"
 
 
 class Checkpoint(NamedTuple):
@@ -37,9 +46,9 @@ def origin(machine_id: str) -> str:
 
     See machine-id(5).
     """
-    if not _MACHINE.fullmatch(machine_id.strip()):
+    if not _MACHINE.fullmatch(strip_blanks(machine_id)):
         return "op-dbus/unknown"
-    machine = bytes.fromhex(machine_id.strip())
+    machine = bytes.fromhex(strip_blanks(machine_id))
     # as sd_id128_get_machine_app_specific(3) does
     made = bytearray(hmac.digest(machine, _APPLICATION, "sha256")[:16])
     made[6] = made[6] & 0x0F | 0x40
@@ -52,7 +61,7 @@ def text_of(head: Head, origin: str) -> str:
     return f"{origin}\n{head.seq}\n{base64.b64encode(head.root()).decode()}\n"
 
 
-def read(text: str, at: int, first: str = "") -> Checkpoint | None:
+def parse(text: str, at: int, first: str = "") -> Checkpoint | None:
     """Parse a checkpoint; return None if `text_of` cannot have written it."""
     name, size, root, *rest = [*text.split("\n"), "", ""]
     try:
@@ -64,3 +73,50 @@ def read(text: str, at: int, first: str = "") -> Checkpoint | None:
     if not is_one or rows is None:
         return None
     return Checkpoint(rows, data, at, 1 if begin is None else begin)
+
+
+class NoWitness(OpDbusError):
+    """The journal cannot be read."""
+
+
+def journal_command(uid: int, unit: str, place: Path | None = None) -> list[str]:
+    """Return the command that reads the entries, selected by fields that only journald sets.
+
+    Anybody may write entries with our fields: only those count that a process of this user wrote in
+    the control group of this unit.
+    """
+    where = [f"--{'directory' if place.is_dir() else 'file'}={place}"] if place else []
+    trusted = [f"_UID={uid}", f"_SYSTEMD_UNIT={unit}"]
+    ours = f"MESSAGE_ID={journal.MESSAGE_IDS['history checkpoint']}"
+    shown = ["--output=json", f"--output-fields={_FIELDS}", "--all", "--no-pager"]
+    return ["journalctl", *where, *shown, *trusted, ours]
+
+
+def read_journal(arguments: Sequence[str]) -> list[Checkpoint]:
+    """Run the command and return the checkpoints; raise NoWitness if there is no access."""
+    try:
+        done = subprocess.run(  # noqa: S603 -- our own arguments
+            arguments, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise NoWitness(f"there is no journal to ask: {error.strerror}") from None
+    found = list(read_entries(filter(None, done.stdout.split(b"\n"))))
+    said = strip_blanks(done.stderr.decode(errors="replace"))
+    # journalctl prints what it may read, and only hints at the rest
+    if not found and (done.returncode or "Hint:" in said):
+        reason = split_lines(said)[-1] if said else f"journalctl ended with {done.returncode}"
+        raise NoWitness(f"the journal cannot be read by this user, try root: {reason}")
+    return found
+
+
+def read_entries(lines: Iterable[bytes]) -> Iterator[Checkpoint]:
+    """Yield the checkpoints in lines of `journalctl --output=json`."""
+    for line in lines:
+        entry: dict[str, Any] = json.loads(line)
+        text, first = (entry.get(name) for name in _FIELDS.split(","))
+        at = int(entry["__REALTIME_TIMESTAMP"])
+        # a repeated field is a list; we never write that
+        if isinstance(text, str):
+            found = parse(text, at, first if isinstance(first, str) else "")
+            if found:
+                yield found

@@ -6,14 +6,14 @@ from functools import cache, reduce
 from operator import or_
 from typing import Final, TypeAlias
 
-from opdbus.history import event_words
+from opdbus.history.change_sentence import OF_DECLARATIONS
 from opdbus.language import kinds, tables, vocabulary
 
 # One bit for each row of the table.
 Happenings: TypeAlias = int
 _OF_DECLARATIONS = re.compile(r"declar|drift|intend|state file")
 # Events that are also named by the resulting state: the vocabulary row that begins so.
-_SAID: Final = {
+_STATES: Final = {
     "failed": "failed", "started": "running", "stopped": "stopped", "enabled": "enabled",
     "disabled": "disabled", "masked": "masked", "filled": "full", "freed": "empty",
     "killed": "killed", "went up": "up", "went down": "down", "writable": "writable",
@@ -26,7 +26,7 @@ _FILLERS: Final = frozenset(
 )
 
 
-def asked(question: str) -> list[Happenings]:
+def find_events(question: str) -> list[Happenings]:
     """Return the events that a question asks for, each as the bits of its meanings.
 
     A negated event is the opposite: `no longer an administrator`. So is a membership, if the
@@ -35,9 +35,9 @@ def asked(question: str) -> list[Happenings]:
     words = _telling(vocabulary.plain(question))
     found = [
         _opposite(bits) if "not" in words[max(0, at - _DENIED_WITHIN) : at] else bits
-        for at, _, bits in _said(words, question)
+        for at, _, bits in _event_phrases(words, question)
     ]
-    had, lost = _bit("administrator") | _bit("joined"), _bit("removed")
+    had, lost = _bits()["administrator"] | _bits()["joined"], _bits()["removed"]
     if any(bits & had for bits in found) and any(bits & lost for bits in found):
         found = [_opposite(bits) for bits in found if bits & had]
     return list(dict.fromkeys(found))
@@ -57,10 +57,10 @@ def saying(question: str) -> frozenset[str]:
 
 
 def _saying(words: Sequence[str], question: str) -> set[int]:
-    return {n for at, length, _ in _said(words, question) for n in range(at, at + length)}
+    return {n for at, length, _ in _event_phrases(words, question) for n in range(at, at + length)}
 
 
-def _said(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happenings]]:
+def _event_phrases(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happenings]]:
     """Yield the phrases that name events; those in a kind's name (`kernel tuning`) do not."""
     names = kinds.kind_phrases(question)
     for at, length, bits in _phrases().find(words, lambda _at: True):
@@ -76,17 +76,14 @@ def asks_for_declarations(question: str) -> bool:
 
 def is_of_declaration(sentence: str) -> bool:
     """Return whether a sentence is about a declaration or about drift."""
-    return happened(sentence)[0] in event_words.OF_DECLARATIONS
+    return happened(sentence)[0] in OF_DECLARATIONS
 
 
 def is_alike(one: str, other: str) -> bool:
     """Return whether two sentences have the same main event, which is `failed` if there is any."""
-    return _first(one) == _first(other)
-
-
-def _first(sentence: str) -> str:
-    said = happened(sentence)
-    return "failed" if "failed" in said else said[0]
+    first, second = happened(one), happened(other)
+    main = ("failed" if "failed" in events else events[0] for events in (first, second))
+    return next(main) == next(main)
 
 
 def happened(sentence: str) -> list[str]:
@@ -101,8 +98,9 @@ def share(wanted: Sequence[Happenings], sentence: str) -> float:
     return sum(met) / len(met) if met else 0.0
 
 
-def words(wanted: Sequence[Happenings]) -> list[str]:
-    """Return the words that sentences have for the wanted events."""
+def event_words(question: str) -> list[str]:
+    """Return the words that sentences have for the events that a question asks for."""
+    wanted = find_events(question)
     return [word for word, bit in _bits().items() if any(each & bit for each in wanted)]
 
 
@@ -112,38 +110,26 @@ def _bits() -> Mapping[str, Happenings]:
     return {phrases.partition("|")[0]: 1 << number for number, (phrases, *_) in enumerate(rows)}
 
 
-def _bit(word: str) -> Happenings:
-    return _bits()[word]
-
-
 @cache
-def _opposites() -> Mapping[Happenings, Happenings]:
-    rows = tables.rows("happenings")
-    return {1 << n: _bits()[other[0]] for n, (_, *other) in enumerate(rows) if other}
-
-
 def _opposite(bits: Happenings) -> Happenings:
     """Return the opposite event, or the same one if it has none."""
-    found = [other for bit, other in _opposites().items() if bits & bit]
+    found = [
+        _bits()[other[0]]
+        for number, (_, *other) in enumerate(tables.rows("happenings"))
+        if other and bits & 1 << number
+    ]
     return reduce(or_, found) if found else bits
 
 
 @cache
 def _phrases() -> tables.Phrases:
-    said = {row.phrases.partition("|")[0]: row.phrases for row in vocabulary.rows()}
-    rows = (
-        ("|".join([phrases, *filter(None, [said.get(_SAID.get(word, ""))])]), bit)
-        for (phrases, *_), (word, bit) in zip(
-            tables.rows("happenings"), _bits().items(), strict=True
-        )
-    )
-    return tables.Phrases(
-        (
-            ("|".join(" ".join(_telling(vocabulary.plain(p))) for p in phrases.split("|")), bit)
-            for phrases, bit in rows
-        ),
-        vocabulary.stem,
-    )
+    states = {row.phrases.partition("|")[0]: row.phrases for row in vocabulary.rows()}
+    found = []
+    for (phrases, *_), (word, bit) in zip(tables.rows("happenings"), _bits().items(), strict=True):
+        every = [*phrases.split("|"), *states.get(_STATES.get(word, ""), "").split("|")]
+        plain = (" ".join(_telling(vocabulary.plain(phrase))) for phrase in every if phrase)
+        found.append(("|".join(plain), bit))
+    return tables.Phrases(found, vocabulary.stem)
 
 
 def _telling(words: Iterable[str]) -> list[str]:

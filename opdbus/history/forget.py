@@ -1,18 +1,33 @@
-"""Erasure of values in history on request; the rows stay, and the chain stays valid."""
+"""Erasure of values in history; the rows stay, and the chain stays valid.
 
-from collections.abc import Iterable, Iterator, Sequence
+Values are erased on request, or if a newer version of op-dbus recognizes them as secret.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from opdbus.history import change
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import Ledger
 from opdbus.history.row_filter import of_objects
 from opdbus.platform.slices import batches
+from opdbus.state import redact
 from opdbus.state.object import Identity, ObjectId, canonical
 
 # The object of rows `forgot`.
 HISTORY: Final = Identity("history", "op-dbus", "history", "values")
 # The most ranges in one row, which limits its size.
 _MOST_RANGES: Final = 4000
+# Rows that `erase_secrets` checks in one transaction, for which other writes wait.
+AT_A_TIME: Final = 500
+_UNCHECKED_ROWS: Final = """
+SELECT seq, source, plugin, kind, name, fields, coalesce(text, '') FROM history
+LEFT JOIN sentences ON sentences.id = sentence
+WHERE seq <= ? AND salt IS NOT NULL AND what <> 'forgot' AND fields <> ?
+ORDER BY seq DESC LIMIT ?
+"""
+_REDACTION: Final = f"redaction {redact.VERSION}"
 _OF_DRIFT: Final = "what IN ('drift', 'intended', 'healed', 'undeclared')"
 
 
@@ -66,30 +81,23 @@ def forget(
     rows = ledger.erase_where(
         f"what <> 'forgot' AND seq BETWEEN ? AND ? AND {clause}", *among, *values
     )
-    note(ledger, rows, cause, at, boot)
+    record_erasure(ledger, rows, cause, at, boot)
     return rows
 
 
-def note(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boot: str) -> None:
+def record_erasure(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boot: str) -> None:
     """Record that the values of rows were erased, so that verification expects it."""
-    for part in batches(_ranges(sorted(rows)), _MOST_RANGES):
+    # [first, last] of each run of consecutive numbers
+    runs: list[list[int]] = []
+    for row in sorted(rows):
+        if runs and row == runs[-1][1] + 1:
+            runs[-1][1] = row
+        else:
+            runs.append([row, row])
+    for part in batches(runs, _MOST_RANGES):
         count = sum(last - first + 1 for first, last in part)
         fields = [FieldChange(["count"], [], [count]), FieldChange(["rows"], [], [part])]
         ledger.append([Change(HISTORY, "forgot", Why(cause), fields)], at, boot)
-
-
-def _ranges(rows: Iterable[int]) -> Iterator[list[int]]:
-    """Yield [first, last] of each run of consecutive numbers."""
-    run: list[int] = []
-    for row in rows:
-        if run and row == run[1] + 1:
-            run[1] = row
-        else:
-            if run:
-                yield run
-            run = [row, row]
-    if run:
-        yield run
 
 
 def count_named(ledger: Ledger, text: str) -> int:
@@ -100,3 +108,40 @@ def count_named(ledger: Ledger, text: str) -> int:
         [text],
     ).fetchone()
     return int(count)
+
+
+def erase_secrets(ledger: Ledger, last: int, at: int, boot: str) -> int:
+    """Erase secrets in the newest rows up to row `last`; call it inside a transaction.
+
+    Return the newest row that is still to be checked, 0 if there is none.
+    """
+    rows = ledger.database.execute(_UNCHECKED_ROWS, (last, change.ERASED, AT_A_TIME)).fetchall()
+    unsafe = [
+        seq for seq, *names, fields, text in rows if _is_unsafe(Identity(*names), fields, text)
+    ]
+    if unsafe:
+        ledger.erase_where("seq IN (SELECT value FROM json_each(?))", json.dumps(unsafe))
+        record_erasure(ledger, unsafe, _REDACTION, at, boot)
+    return rows[-1][0] - 1 if len(rows) == AT_A_TIME else 0
+
+
+def erase_objects(ledger: Ledger, identities: Iterable[Identity], at: int, boot: str) -> None:
+    """Erase all values of objects that have a secret now; call it inside a transaction.
+
+    Whether a value is secret may depend on fields that did not change.
+    """
+    if erased := [row for identity in identities for row in ledger.erase(identity)]:
+        record_erasure(ledger, erased, _REDACTION, at, boot)
+
+
+def _is_unsafe(identity: Identity, fields: str, text: str) -> bool:
+    """Return whether a row has a value that is redacted now, or cannot be parsed."""
+    try:
+        kept = [f for f in change.from_json(json.loads(fields)) if f.before is not None]
+    except (ValueError, TypeError):
+        return True
+    for side in (kept, [FieldChange(f.path, f.after, f.before) for f in kept]):
+        state = change.undone({}, side)
+        if canonical(redact.redact_object(identity, state).properties) != canonical(state):
+            return True
+    return redact.redact_text(text) != text

@@ -44,7 +44,7 @@ def alone(cause: str) -> str:
     return parts[1] + parts[3] if parts else cause
 
 
-def joined(before: str, count: int, after: str) -> str:
+def combine(before: str, count: int, after: str) -> str:
     """Return the cause of a row that combines a cause and a later one.
 
     The first cause stands for `count` changes; `count` less the sum of `others` is the count of its
@@ -58,8 +58,8 @@ def joined(before: str, count: int, after: str) -> str:
     counts[did] = counts.get(did, 0) + max(0, count - sum(counts.values()))
     for word, number in others(after).items():
         counts[word] = counts.get(word, 0) + number
-    told = " ".join(f"{n} {word}" for word, n in counts.items() if n and word != act(after))
-    return f"{parts[1]}, after {told}{parts[3]}" if told else alone(after)
+    earlier = " ".join(f"{n} {word}" for word, n in counts.items() if n and word != act(after))
+    return f"{parts[1]}, after {earlier}{parts[3]}" if earlier else alone(after)
 
 
 def is_step(before: str, after: str) -> bool:

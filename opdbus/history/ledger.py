@@ -1,4 +1,9 @@
-"""The rows of history in the database; every method is called inside a transaction."""
+"""The rows of history in the database; every method is called inside a transaction.
+
+Rows are inserted many with each SQL statement. With one statement a row, FTS5 flushes its index
+after each, which doubles the time. SQLite also releases the GIL for each statement, and has to wait
+for it while another thread computes.
+"""
 
 import io
 import json
@@ -7,17 +12,23 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
-from typing import Final
+from functools import lru_cache
+from itertools import chain, count
+from typing import Any, Final, NamedTuple
 
-from opdbus.history import chain
-from opdbus.history.chain import Head
+from opdbus.history import hash_chain
 from opdbus.history.change import ERASED, Change, to_json
-from opdbus.history.insertion import insert
+from opdbus.history.hash_chain import Head
 from opdbus.language.object_text import digest_of
 from opdbus.platform.slices import batches
 from opdbus.state.object import Identity
 
+# Limits of a step of pruning: it takes some milliseconds, for which other writes wait.
+MAX_PRUNED: Final = 100
+_MAX_PRUNED_BYTES: Final = 1 << 20
+_DAY: Final = 86_400 * 1_000_000
+# Rows inserted by a statement: some milliseconds; SQLite takes at most 32,766 values.
+_AT_A_TIME: Final = 128
 # Rows that share a row of `history_times`: reading them takes a millisecond.
 BLOCK: Final = 1024
 # The fact with the last row that may have values that are secret by the present rules.
@@ -88,8 +99,17 @@ _TEXTS: Final = "boot source plugin kind name what cause fields".split()
 # Bytes of a row besides its texts, with its index entries, and SQL for its whole size.
 _ROW_BYTES: Final = 300
 ROW_SIZE: Final = " + ".join([str(_ROW_BYTES), *(f"length({text})" for text in _TEXTS)])
+_OLDEST: Final = f"SELECT seq, at, hash, sentence, {ROW_SIZE} FROM history ORDER BY seq"  # noqa: S608 -- our own constant
 _HASH_BYTES: Final = 32
 _NO_HASH: Final = bytes(_HASH_BYTES)
+
+
+class Limits(NamedTuple):
+    """The most history that is kept."""
+
+    days: int = 90
+    rows: int = 1_000_000
+    bytes: int = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +120,11 @@ class State:
     bytes: int = 0
 
 
-def read_state(database: sqlite3.Connection) -> State:
-    """Return the end of the chain; raise ValueError or TypeError if the fact is damaged."""
-    return _read(database, "history")
+def read_state(database: sqlite3.Connection, name: str = "history") -> State:
+    """Return the end of the chain, or for "history cut" the last pruned row, where rows begin.
 
-
-def read_cut(database: sqlite3.Connection) -> Head:
-    """Return the head after the last pruned row, at which the kept rows begin."""
-    return _read(database, "history cut").head
-
-
-def _read(database: sqlite3.Connection, name: str) -> State:
+    Raises ValueError or TypeError if the fact is damaged.
+    """
     row = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
     if row is None:
         return State()
@@ -138,24 +152,20 @@ class Ledger:
             state = read_state(self.database)
             if state.head.seq >= (last or 0):
                 return state
-        return self._found_again()
+        cut, size = self.cut(), 0
+        seq, before, frontier = cut.seq, cut.hash, list(cut.frontier)
+        rows = self.database.execute(f"SELECT seq, hash, {ROW_SIZE} FROM history ORDER BY seq")  # noqa: S608 -- our own constant
+        for number, row, more in rows:
+            before = row if isinstance(row, bytes) and len(row) == _HASH_BYTES else _NO_HASH
+            hash_chain.extend(frontier, seq, number, before)
+            seq, size = number, size + more
+        return State(Head(seq, before, tuple(frontier)), size)
 
     def cut(self) -> Head:
         """Return the head at which the kept rows begin."""
         with suppress(ValueError, TypeError, AttributeError):
-            return read_cut(self.database)
+            return read_state(self.database, "history cut").head
         return Head()
-
-    def _found_again(self) -> State:
-        """Compute the end of the chain from the existing rows."""
-        head, size = self.cut(), 0
-        seq, last, frontier = head.seq, head.hash, list(head.frontier)
-        rows = self.database.execute(f"SELECT seq, hash, {ROW_SIZE} FROM history ORDER BY seq")  # noqa: S608 -- our own constant
-        for number, row, more in rows:
-            last = row if isinstance(row, bytes) and len(row) == _HASH_BYTES else _NO_HASH
-            chain.extend(frontier, seq, number, last)
-            seq, size = number, size + more
-        return State(Head(seq, last, tuple(frontier)), size)
 
     def append(self, changes: Iterable[Change], at: int, boot: str) -> range:
         """Add changes with one time, in microseconds since 1970; return their row numbers."""
@@ -164,13 +174,18 @@ class Ledger:
         frontier, rows = list(state.head.frontier), []
         sentences = self._sentences(change.sentence for change in changes)
         # all salts in one call, which releases the GIL
-        salts = io.BytesIO(secrets.token_bytes(chain.SALT_BYTES * len(changes)))
+        salts = io.BytesIO(secrets.token_bytes(hash_chain.SALT_BYTES * len(changes)))
         for seq, change in enumerate(changes, first + 1):
-            salt, sentence = salts.read(chain.SALT_BYTES), sentences.get(change.sentence)
-            row, last = _row(seq, last, change, (at, boot, salt, sentence))
-            chain.grow(frontier, seq - 1, last)
-            size += _ROW_BYTES + sum([len(value) for value in row if type(value) is str])
-            rows.append(row)
+            fields, salt = to_json(change.fields), salts.read(hash_chain.SALT_BYTES)
+            digest = hash_chain.values_digest(salt, fields)
+            cause, folded, *_ = change.why
+            covered = (seq, at, boot, *change.identity, change.what, cause)
+            last = hash_chain.row_hash(last, [*covered, folded, digest.hex()])
+            hash_chain.grow(frontier, seq - 1, last)
+            size += _ROW_BYTES + sum([len(one) for one in (*covered, fields) if type(one) is str])
+            sentence = sentences.get(change.sentence)
+            blobs = bytearray(salt), bytearray(digest), folded, sentence, bytearray(last)
+            rows.append((*covered, fields, *blobs))
         added = range(first + 1, first + len(rows) + 1)
         if rows:
             insert(self.database, _INSERT, rows)
@@ -208,7 +223,7 @@ class Ledger:
             "UPDATE history SET fields = ?, salt = NULL, sentence = NULL WHERE seq = ?",
             ((ERASED, row[0]) for row in rows),
         )
-        self.drop_sentences(row[2] for row in rows)
+        self._drop_sentences(row[2] for row in rows)
         state = self.state()
         self.set_state(replace(state, bytes=state.bytes - sum(row[1] for row in rows)))
         return [row[0] for row in rows]
@@ -231,13 +246,52 @@ class Ledger:
             " (SELECT sentence FROM history WHERE sentence IS NOT NULL)"
         )
 
-    def drop_sentences(self, ids: Iterable[int | None]) -> None:
+    def _drop_sentences(self, ids: Iterable[int | None]) -> None:
         """Delete those of the sentences that no row refers to."""
         self.database.executemany(
             "DELETE FROM sentences WHERE id = ?"
             " AND NOT EXISTS (SELECT 1 FROM history WHERE sentence = sentences.id)",
             {(sentence,) for sentence in ids if sentence is not None},
         )
+
+    def surplus(self, limits: Limits, now: int) -> int:
+        """Return the last row past the limits, 0 if there is none.
+
+        `now` is in microseconds since 1970.
+        """
+        state, last = self.state(), 0
+        too_old, too_many = now - limits.days * _DAY, state.head.seq - limits.rows
+        excess = state.bytes - limits.bytes
+        for seq, at, _, _, size in self.database.execute(_OLDEST):
+            if at >= too_old and seq > too_many and excess <= 0:
+                break
+            last, excess = seq, excess - size
+        return last
+
+    def prune(self, last: int) -> int:
+        """Delete some of the oldest rows up to `last`; return their number.
+
+        The rest stays verifiable: the number and hash of the last deleted row and the frontier of
+        the tree are kept.
+        """
+        cut, size, sentences = self.cut(), 0, list[int | None]()
+        seq, last_hash, frontier = cut.seq, cut.hash, list(cut.frontier)
+        oldest = self.database.execute(f"{_OLDEST} LIMIT {MAX_PRUNED}").fetchall()
+        for number, _, row, sentence, more in oldest:
+            if number > last or size > _MAX_PRUNED_BYTES:
+                break
+            hash_chain.extend(frontier, seq, number, row)
+            seq, last_hash, size = number, row, size + more
+            sentences.append(sentence)
+        if sentences:
+            self.database.execute("DELETE FROM history WHERE seq <= ?", (seq,))
+            kept = (seq + 1) // BLOCK
+            self.database.execute("DELETE FROM history_times WHERE block < ?", (kept,))
+            self._drop_sentences(sentences)
+            self.set_state(State(Head(seq, last_hash, tuple(frontier))), "history cut")
+            state = self.state()
+            self.set_state(State(state.head, max(0, state.bytes - size)))
+        return len(sentences)
 
     def _sentences(self, texts: Iterable[str]) -> dict[str, int]:
         """Return the ids of sentences by text; new ones are inserted, empty ones left out."""
@@ -264,18 +318,19 @@ class Ledger:
         )
 
 
-def _row(
-    seq: int, before: bytes, change: Change, at: tuple[int, str, bytes, int | None]
-) -> tuple[tuple[str | int | bytearray | None, ...], bytes]:
-    """Return a row that follows the one with the hash `before`, and its own hash.
+def insert(
+    database: sqlite3.Connection, into: str, rows: Iterable[Sequence[Any]], after: str = ""
+) -> None:
+    """Insert rows; `into` is as `INSERT INTO it (a, b)`, `after` the rest of the statement.
 
-    `at` has its time, boot id, the salt of its values, and its sentence id.
+    Pass bytes as bytearray and bool as int: for other types, the driver looks for an adapter each
+    time, which takes as long as three values.
     """
-    moment, boot, salt, sentence = at
-    fields = to_json(change.fields)
-    covered = chain.values_digest(salt, fields)
-    cause, folded, *_ = change.why
-    first = (seq, moment, boot, *change.identity, change.what, cause)
-    row = chain.row_hash(before, [*first, folded, covered.hex()])
-    held = fields, bytearray(salt), bytearray(covered), folded, sentence, bytearray(row)
-    return (*first, *held), row
+    for part in batches(rows, _AT_A_TIME):
+        values = _placeholders(len(part), len(part[0]))
+        database.execute(f"{into} VALUES {values} {after}", [*chain.from_iterable(part)])
+
+
+@lru_cache(maxsize=_AT_A_TIME)
+def _placeholders(rows: int, columns: int) -> str:
+    return ", ".join([f"({', '.join('?' * columns)})"] * rows)

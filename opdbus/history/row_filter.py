@@ -1,4 +1,4 @@
-"""Filters of history rows, and their queries.
+"""Filters of history rows, their queries, and former states of objects.
 
 Rows are ordered by number, which is the order of events whatever the clock was, and are read in
 parts of bounded work, so that other readers do not wait.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
 from opdbus.errors import InvalidArgs
-from opdbus.history.change import FIRST, FieldChange, What, from_json
+from opdbus.history.change import FIRST, FieldChange, What, from_json, undone
 from opdbus.history.ledger import BLOCK, UNCHECKED
 from opdbus.platform.slices import slices
 from opdbus.state.conditions import AllOf, Condition
@@ -28,6 +28,34 @@ _SCANNED: Final = 8192
 _LOOKED_UP: Final = 1 << 18
 # The most rows of one read; each may have 256 KiB.
 _AT_A_TIME: Final = 256
+_UNCHECKED: Final = (
+    f"SELECT ifnull(max(CAST(value AS INTEGER)), 0) FROM facts WHERE name = '{UNCHECKED}'"  # noqa: S608 -- our own name
+)
+# The clock may have been set back: a later block may have an earlier time.
+_OF_TIMES: Final = (
+    f"SELECT min(block) * {BLOCK}, (max(block) + 1) * {BLOCK} FROM history_times"  # noqa: S608 -- our own constant
+    " WHERE latest >= ? AND earliest < ?"
+)
+_THINGS: Final = """
+SELECT json_group_array(json_array(plugin, kind, name)) FROM (
+    SELECT DISTINCT plugin, kind, name FROM history INDEXED BY history_by_thing
+    WHERE (plugin, kind, name) > (?, ?, ?) ORDER BY plugin, kind, name LIMIT ?)
+"""
+_THINGS_AT_A_TIME: Final = 2000
+_STATES: Final = (
+    "SELECT source, properties FROM objects WHERE source IN (SELECT value FROM json_each(?))"
+    " AND plugin = ? AND kind = ? AND name = ?"
+)
+_COLUMNS: Final = (
+    "seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved,"
+    " (SELECT text FROM sentences WHERE id = meant.sentence)"
+)
+_OF_THINGS: Final = (
+    "(plugin, kind, name) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
+    " json_extract(value, '$[2]') FROM json_each(?))"
+)
+# Changes of the object itself; other rows are about its declaration or about history.
+_CHANGES: Final = ("appeared", "changed", "gone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +125,12 @@ class Part(NamedTuple):
 class Present(NamedTuple):
     """The present states of an object by source, and the numbers of all kept rows.
 
-    `begun` is the time of the first of these rows; NEVER without rows.
+    `first_at` is the time of the first of these rows; NEVER without rows.
     """
 
     states: Mapping[str, dict[str, Json]]
     numbers: range
-    begun: int
+    first_at: int
 
 
 class Reader:
@@ -198,10 +226,11 @@ class Reader:
                 _STATES, (json.dumps([*sources]), *object_id)
             ).fetchall()
             numbers = self.span()
-            begun = self._one("SELECT at FROM history WHERE seq = ?", numbers.start, default=NEVER)
+            of_first = "SELECT at FROM history WHERE seq = ?"
+            first_at = self._one(of_first, numbers.start, default=NEVER)
         finally:
             self._database.execute("COMMIT")
-        return Present({source: json.loads(text) for source, text in states}, numbers, begun)
+        return Present({source: json.loads(text) for source, text in states}, numbers, first_at)
 
     def _rows(self, which: str, values: Sequence[str | int]) -> list[Row]:
         # one SQL row: see FullText
@@ -210,38 +239,19 @@ class Reader:
             f" FROM (SELECT * FROM history {which}) AS meant",
             values,
         ).fetchone()
-        return list(map(_row, json.loads(found)))
+        rows = []
+        for seq, at, boot, *names, what, cause, text, folded, moved, said in json.loads(found):
+            fields, sentence = from_json(json.loads(text)), said or ""
+            change = (what, cause, fields, folded, moved, sentence)
+            rows.append(Row(seq, at, boot, Identity(*names), *change, size=len(text)))
+        return rows
 
     def _one(self, sql: str, *values: int, default: int = 0) -> int:
         row = self._database.execute(sql, values).fetchone()
         return default if row is None or row[0] is None else int(row[0])
 
 
-_UNCHECKED: Final = (
-    f"SELECT ifnull(max(CAST(value AS INTEGER)), 0) FROM facts WHERE name = '{UNCHECKED}'"  # noqa: S608 -- our own name
-)
-# The clock may have been set back: a later block may have an earlier time.
-_OF_TIMES: Final = (
-    f"SELECT min(block) * {BLOCK}, (max(block) + 1) * {BLOCK} FROM history_times"  # noqa: S608 -- our own constant
-    " WHERE latest >= ? AND earliest < ?"
-)
-_THINGS: Final = """
-SELECT json_group_array(json_array(plugin, kind, name)) FROM (
-    SELECT DISTINCT plugin, kind, name FROM history INDEXED BY history_by_thing
-    WHERE (plugin, kind, name) > (?, ?, ?) ORDER BY plugin, kind, name LIMIT ?)
-"""
-_THINGS_AT_A_TIME: Final = 2000
-_STATES: Final = (
-    "SELECT source, properties FROM objects WHERE source IN (SELECT value FROM json_each(?))"
-    " AND plugin = ? AND kind = ? AND name = ?"
-)
-_COLUMNS: Final = (
-    "seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved,"
-    " (SELECT text FROM sentences WHERE id = meant.sentence)"
-)
-
-
-def parts(wanted: Filter, numbers: range) -> Sequence[range]:
+def read_ranges(wanted: Filter, numbers: range) -> Sequence[range]:
     """Divide row numbers into ranges of one read each, in reading order."""
     size = _SCANNED if wanted.object_ids is None else _LOOKED_UP
     found = list(slices(numbers, size))
@@ -261,9 +271,16 @@ def clause(wanted: Filter) -> Clause:
         if (value := getattr(wanted, column))
     ]
     for condition in wanted.where:
-        tests += [("fields LIKE ? ESCAPE '\\'", [text]) for text in _patterns(condition)]
-    if wanted.cause:
-        tests.append(_of_cause(wanted.cause))
+        if condition.field.lower() not in IDENTITY:
+            side, _, name = condition.field.partition(".")
+            of_side = replace(condition, field=name) if name and side in SIDES else condition
+            tests += [("fields LIKE ? ESCAPE '\\'", [text]) for text in of_side.patterns]
+    if cause := wanted.cause:
+        tests.append(("substr(cause, 1, length(?)) = ?", (cause, cause)))
+        if cause[-1].isdigit():
+            # `job:47` does not match `job:4711 start`
+            ends = "substr(cause, length(?) + 1, 1) NOT BETWEEN '0' AND '9'"
+            tests.append((ends, (cause,)))
     if not wanted.has_first:
         tests.append(("cause <> ?", (FIRST,)))
     if wanted.object_ids is not None:
@@ -273,32 +290,9 @@ def clause(wanted: Filter) -> Clause:
     )
 
 
-_OF_THINGS: Final = (
-    "(plugin, kind, name) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
-    " json_extract(value, '$[2]') FROM json_each(?))"
-)
-
-
 def of_objects(object_ids: Iterable[ObjectId]) -> Clause:
     """Return SQL that is true of the rows of some objects."""
     return Clause(_OF_THINGS, [json.dumps([[*object_id] for object_id in object_ids])])
-
-
-def _of_cause(cause: str) -> tuple[str, Sequence[str]]:
-    """Return a test for causes that begin so: `job:47` does not match `job:4711 start`."""
-    begins = "substr(cause, 1, length(?)) = ?"
-    if not cause[-1].isdigit():
-        return begins, (cause, cause)
-    ends = "substr(cause, length(?) + 1, 1) NOT BETWEEN '0' AND '9'"
-    return f"{begins} AND {ends}", (cause, cause, cause)
-
-
-def _patterns(condition: Condition) -> Sequence[str]:
-    """Return LIKE patterns for the fields of every row that meets a condition."""
-    if condition.field.lower() in IDENTITY:
-        return []
-    side, _, name = condition.field.partition(".")
-    return replace(condition, field=name).patterns if name and side in SIDES else condition.patterns
 
 
 def test(wanted: Filter) -> Callable[[Row], bool]:
@@ -310,17 +304,45 @@ def test(wanted: Filter) -> Callable[[Row], bool]:
     if not wanted.where:
         return lambda _: True
     conditions = AllOf(wanted.where)
-    return lambda row: conditions.hold(row.identity, _sides(row.fields))
+
+    def holds(row: Row) -> bool:
+        before = {".".join(path): before[0] for path, before, _ in row.fields if before}
+        after = {".".join(path): after[0] for path, _, after in row.fields if after}
+        return conditions.hold(row.identity, dict(zip(SIDES, (before, after), strict=True)))
+
+    return holds
 
 
-def _sides(fields: Sequence[FieldChange]) -> Mapping[str, Json]:
-    before = {".".join(path): before[0] for path, before, _ in fields if before}
-    after = {".".join(path): after[0] for path, _, after in fields if after}
-    return dict(zip(SIDES, (before, after), strict=True))
+class StateRewinder:
+    """The former states of an object by source, by undoing its changes one after the other."""
 
+    def __init__(self, states: Mapping[str, dict[str, Json]]) -> None:
+        self.states = dict(states)
+        # the last undone change
+        self.last: Row | None = None
+        # paths of fields with unknown values, by source
+        self._unknown: dict[str, set[tuple[str, ...]]] = {}
 
-def _row(values: Sequence[Json]) -> Row:
-    seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved, said = values
-    identity, changed = Identity(source, plugin, kind, name), from_json(json.loads(fields))
-    told = (what, cause, changed, folded, moved, said or "")
-    return Row(seq, at, boot, identity, *told, size=len(fields))
+    def undo(self, row: Row) -> None:
+        """Undo a change; rows must come in the order from the newest to the oldest."""
+        if row.what not in _CHANGES:
+            return
+        source, self.last = row.identity.source, row
+        if row.what == "appeared":
+            self.states.pop(source, None)
+            self._unknown.pop(source, None)
+            return
+        known = [field for field in row.fields if field.before is not None]
+        self.states[source] = undone(self.states.get(source, {}), known)
+        unknown = self._unknown.setdefault(source, set())
+        unknown -= {
+            path
+            for path in unknown
+            if any(path[: len(field.path)] == tuple(field.path) for field in known)
+        }
+        unknown |= {tuple(path) for path, before, _ in row.fields if before is None}
+
+    @property
+    def unknown(self) -> list[str]:
+        """The dotted paths of fields with unknown values."""
+        return sorted({".".join(path) for paths in self._unknown.values() for path in paths})

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.history.full_text import FullText
-from opdbus.history.ledger import UNCHECKED
+from opdbus.history.row_filter import Reader
 from opdbus.state.object import ObjectId
 
 # Half precision: cosines differ by less than 0.001, and reads take half the bytes.
@@ -39,6 +39,7 @@ class Sentences:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
+        self._history = Reader(database)
         self.words = FullText(database, "sentence_words", newest_first=True)
 
     def waiting(self, engine: bytes, limit: int) -> list[tuple[int, str]]:
@@ -71,21 +72,23 @@ class Sentences:
 
     def block(self, engine: bytes, dimension: int, after: int, limit: int) -> Block:
         """Return the next sentences, after an id, with vectors of an engine."""
-        rows = self._database.execute(
-            "SELECT id, vector FROM sentences WHERE id > ? AND engine = ? AND length(vector) = ?"
-            " ORDER BY id LIMIT ?",
-            (after, engine, _BYTES * dimension, limit),
-        ).fetchall()
-        return _block(rows, dimension)
+        return self._block("id > ?", after, engine, dimension, limit)
 
-    def some(self, engine: bytes, dimension: int, ids: Collection[int]) -> Block:
+    def block_of(self, engine: bytes, dimension: int, ids: Collection[int]) -> Block:
         """Return the sentences of these ids that have vectors of an engine."""
+        listed = "id IN (SELECT value FROM json_each(?))"
+        return self._block(listed, json.dumps([*ids]), engine, dimension, -1)
+
+    def _block(
+        self, which: str, value: int | str, engine: bytes, dimension: int, limit: int
+    ) -> Block:
         rows = self._database.execute(
-            "SELECT id, vector FROM sentences"
-            " WHERE id IN (SELECT value FROM json_each(?)) AND engine = ? AND length(vector) = ?",
-            (json.dumps(list(ids)), engine, _BYTES * dimension),
+            f"SELECT id, vector FROM sentences WHERE {which} AND engine = ? AND length(vector) = ?"  # noqa: S608 -- our own text
+            " ORDER BY id LIMIT ?",
+            (value, engine, _BYTES * dimension, limit),
         ).fetchall()
-        return _block(rows, dimension)
+        matrix = np.frombuffer(b"".join(row[1] for row in rows), _STORED).astype(np.float32)
+        return Block([row[0] for row in rows], matrix.reshape(len(rows), dimension))
 
     def numbers(self, digests: Iterable[bytes]) -> dict[int, bytes]:
         """Return the digests of sentences by their ids."""
@@ -105,7 +108,7 @@ class Sentences:
         return self._database.execute(
             "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own SQL
             f" WHERE sentence IS NOT NULL AND seq > ? AND {sql} GROUP BY sentence",
-            (self._unchecked(), *values),
+            (self._history.unchecked(), *values),
         ).fetchall()
 
     def object_ids(self, rows: Sequence[int]) -> dict[int, ObjectId]:
@@ -117,7 +120,7 @@ class Sentences:
         )
         return {row[0]: ObjectId(*row[1:]) for row in found.fetchall()}
 
-    def said(
+    def hits(
         self, ids: Collection[int], rows: Mapping[int, tuple[int, int]] | None
     ) -> list[tuple[int, SentenceHit]]:
         """Return (id, hit) of sentences; `rows` has newest row and count, None means of all rows.
@@ -125,35 +128,18 @@ class Sentences:
         Sentences whose newest row may have values that are secret by the present rules are left
         out.
         """
-        unchecked = self._unchecked()
-        found = (
-            (
-                number,
-                SentenceHit(text, *(rows[number] if rows is not None else self._newest(number))),
-            )
-            for number, text in self._texts(ids)
-        )
-        return [(number, one) for number, one in found if one.seq > unchecked or not unchecked]
-
-    def _unchecked(self) -> int:
-        """Return the last row that may have values that are secret by the present rules."""
-        query = "SELECT value FROM facts WHERE name = ?"
-        row = self._database.execute(query, (UNCHECKED,)).fetchone()
-        return int(row[0]) if row else 0
-
-    def _texts(self, ids: Collection[int]) -> Iterator[tuple[int, str]]:
-        yield from self._database.execute(
+        unchecked, found = self._history.unchecked(), []
+        texts = self._database.execute(
             "SELECT id, text FROM sentences WHERE id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(ids)),),
         ).fetchall()
-
-    def _newest(self, number: int) -> tuple[int, int]:
-        newest, count = self._database.execute(
-            "SELECT max(seq), count(*) FROM history WHERE sentence = ?", (number,)
-        ).fetchone()
-        return newest or 0, count
-
-
-def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> Block:
-    matrix = np.frombuffer(b"".join(row[1] for row in rows), _STORED).astype(np.float32)
-    return Block([row[0] for row in rows], matrix.reshape(len(rows), dimension))
+        newest = "SELECT ifnull(max(seq), 0), count(*) FROM history WHERE sentence = ?"
+        for number, text in texts:
+            row = (
+                self._database.execute(newest, (number,)).fetchone()
+                if rows is None
+                else rows[number]
+            )
+            if row[0] > unchecked or not unchecked:
+                found.append((number, SentenceHit(text, *row)))
+        return found

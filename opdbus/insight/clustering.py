@@ -26,9 +26,9 @@ def centres(vectors: Vectors, keys: NDArray[np.uint64], count: int) -> Vectors:
     `keys` (rows,) are random numbers of the vectors; the first vectors must be a random sample.
     """
     sample, of = vectors[:_TRIED], keys[:_TRIED]
-    attempts = (_refined(sample, _first(sample, of, count, n)) for n in range(_ATTEMPTS))
+    attempts = (_refine(sample, _choose(sample, of, count, n)) for n in range(_ATTEMPTS))
     best = max(attempts, key=lambda found: float(nearest(sample, found)[1].sum()))
-    found = _refined(vectors, best)
+    found = _refine(vectors, best)
     sizes = np.bincount(nearest(vectors, found)[0], minlength=len(found))
     return found[sizes >= LEAST] if (sizes >= LEAST).any() else found
 
@@ -47,7 +47,7 @@ def normalized(vectors: Vectors) -> Vectors:
     return found
 
 
-def _refined(vectors: Vectors, found: Vectors) -> Vectors:
+def _refine(vectors: Vectors, found: Vectors) -> Vectors:
     """Move centres to the mean of their nearest vectors until none changes, or for 10 rounds."""
     found, before = found.copy(), np.full(len(vectors), -1)
     for _ in range(_ROUNDS):
@@ -64,7 +64,7 @@ def _refined(vectors: Vectors, found: Vectors) -> Vectors:
     return found
 
 
-def _first(vectors: Vectors, keys: NDArray[np.uint64], count: int, attempt: int) -> Vectors:
+def _choose(vectors: Vectors, keys: NDArray[np.uint64], count: int, attempt: int) -> Vectors:
     """Choose initial centres far from each other, as k-means++ does.
 
     The maximum of log(weight) + Gumbel noise is a random choice with these weights.
@@ -74,16 +74,12 @@ def _first(vectors: Vectors, keys: NDArray[np.uint64], count: int, attempt: int)
     for step in range(min(count, len(vectors))):
         if weights.max() <= _EPSILON:
             break
-        noise = -np.log(-np.log(_uniform(keys, attempt * count + step)))
+        # numbers between 0 and 1 that depend only on keys and the step (SplitMix64)
+        mixed = keys + np.uint64((0x9E3779B97F4A7C15 * (attempt * count + step + 1)) % (1 << 64))
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)
+        noise = -np.log(-np.log((mixed.astype(np.float64) + 0.5) * 2.0**-53))
         chosen.append(int(np.argmax(np.log(np.maximum(weights, _EPSILON)) + noise)))
         weights = np.minimum(weights, 1 - vectors @ vectors[chosen[-1]])
     return vectors[chosen]
-
-
-def _uniform(keys: NDArray[np.uint64], step: int) -> NDArray[np.float64]:
-    """Return numbers between 0 and 1 that depend only on keys and the step (SplitMix64)."""
-    mixed = keys + np.uint64((0x9E3779B97F4A7C15 * (step + 1)) % (1 << 64))
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)
-    return (mixed.astype(np.float64) + 0.5) * 2.0**-53

@@ -10,7 +10,7 @@ from opdbus.state.object import Json, ObjectId
 
 KINDS: Final = frozenset((("users", "account"), ("net", "listener"), ("files", "file")))
 # State fields: an object of the distribution or the hardware may be odd only in these.
-_STATES: Final = frozenset(
+STATES: Final = frozenset(
     "state active_state load_state sub_state status result enabled masked missing modified on_hold"
     " restart_loop exit_status exit_signal error differs read_only answers tainted".split()
 )
@@ -40,11 +40,6 @@ def is_ordinary(object_id: ObjectId, properties: Mapping[str, Json]) -> bool:
     """Return whether an object belongs to the distribution or the hardware."""
     is_made = object_id.kind == "unit" and object_id.name.endswith(_MADE)
     return object_id.plugin in _ORDINARY or bool(properties.get("package")) or is_made
-
-
-def is_state(field: str) -> bool:
-    """Return whether a field is a state, the only way for an ordinary object to be odd."""
-    return field in _STATES
 
 
 def rule_of(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from opdbus.index.query import condition_matching
 from opdbus.insight import fault_rules
 from opdbus.insight.gathering import kind_of
-from opdbus.insight.oddities import LEAST
-from opdbus.insight.survey import Survey
+from opdbus.insight.kind_survey import LEAST, Survey
 from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, Identity, Json, ObjectId, matches
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 # Objects of several sources in one read.
 _AT_A_TIME: Final = 256
-
-
 # Accounts with a lower uid are system accounts.
 _FIRST_PERSON: Final = 1000
 
@@ -37,16 +34,16 @@ class _Item(NamedTuple):
     properties: Mapping[str, Json]
 
 
-async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
+async def surveys(store: StateStore, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
     """Return the surveys of kinds that have enough objects or a rule.
 
     `wanted` may have a plugin and a kind. Volatile fields are left out. Declared and observed
     objects are in different surveys, since they have different fields.
     """
-    renamed = frozenset(memory.declarations.renamed())
-    known = [object_id for object_id in memory.catalogue.known() if object_id not in renamed]
+    catalogue, renamed = store.catalogue, frozenset(store.declarations.renamed())
+    known = [object_id for object_id in catalogue.known() if object_id not in renamed]
     counts = Counter(map(kind_of, known))
-    services = await _services(memory, known)
+    services = await _system_accounts(store, known)
     found: dict[tuple[Kind, bool], Survey] = {}
 
     def add(items: Sequence[_Item]) -> None:
@@ -60,42 +57,31 @@ async def surveys(memory: StateStore, wanted: Mapping[str, str], run: Run) -> Se
 
     def alone(identity: Identity, properties: Mapping[str, Json]) -> list[_Item]:
         object_id = ObjectId(*identity[1:])
-        if memory.catalogue.is_shared(object_id) or object_id in renamed:
+        if catalogue.is_shared(object_id) or object_id in renamed:
             return []
         return [_Item(object_id, identity.source != FILE, properties)]
 
-    async for items in condition_matching.read_parts(memory, clause, None, alone):
+    async for items in condition_matching.read_parts(store, clause, None, alone):
         await run(partial(add, items))
-    shared = [t for t in memory.catalogue.shared().object_ids if matches(t, wanted)]
+    shared = [one for one in catalogue.shared().object_ids if matches(one, wanted)]
     for part in slices(shared, _AT_A_TIME):
-        await run(partial(add, await _joined(memory, part)))
+        about, contents = await store.read_objects(part)
+        items = []
+        for object_id, entries in about.items():
+            is_observed = any(entry.identity.source != FILE for entry in entries)
+            properties = store.merge_properties(entries, contents, only_stored=True)
+            items.append(_Item(object_id, is_observed, properties))
+        await run(partial(add, items))
     return [found[key] for key in sorted(found)]
 
 
-async def _services(memory: StateStore, known: Sequence[ObjectId]) -> frozenset[str]:
+async def _system_accounts(store: StateStore, known: Sequence[ObjectId]) -> frozenset[str]:
     """Return the names of system accounts."""
     accounts = [object_id for object_id in known if object_id[:2] == ("users", "account")]
-    rows = await condition_matching.values(memory, accounts, ["system", "uid"])
+    rows = await condition_matching.values(store, accounts, ["system", "uid"])
     return frozenset(
         account.name
         for account, row in zip(accounts, rows, strict=True)
         if True in row.get("system", [])
         or any(isinstance(uid, int) and uid < _FIRST_PERSON for uid in row.get("uid", []))
     )
-
-
-async def _joined(memory: StateStore, object_ids: Sequence[ObjectId]) -> list[_Item]:
-    """Return objects of several sources, with the observed values if there are any."""
-    catalogue = memory.catalogue
-    about = {
-        object_id: catalogue.about(object_id)
-        for object_id in object_ids
-        if catalogue.has(object_id)
-    }
-    contents = await memory.content([entry for entries in about.values() for entry in entries])
-    items = []
-    for object_id, entries in about.items():
-        observed = [entry for entry in entries if entry.identity.source != FILE]
-        told = memory.joined(observed or entries, contents, only_stored=True)
-        items.append(_Item(object_id, bool(observed), told))
-    return items

@@ -10,7 +10,6 @@ import numpy as np
 
 from opdbus.index.catalogue.catalogue import representative
 from opdbus.insight.clustering import Vectors, normalized
-from opdbus.insight.text_outliers import lonely
 from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.state.object import matches
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from opdbus.index.catalogue.catalogue import Catalogue
     from opdbus.index.database.store import Entry
     from opdbus.index.vectors.vector_index import VectorIndex
-    from opdbus.insight.text_outliers import Lonely
     from opdbus.state.object import ObjectId
 
 # Vectors that are copied at a time.
@@ -59,7 +57,7 @@ class Rows:
 
     def keys(self) -> NDArray[np.uint64]:
         """Return a pseudorandom number for each object, from the digest of its text (rows,)."""
-        return _numbers(entry.text_digest[-8:] for entry in self.entries)
+        return _as_numbers(entry.text_digest[-8:] for entry in self.entries)
 
     def kinds(self) -> list[Kind]:
         """Return the group of each object."""
@@ -82,38 +80,24 @@ def gather(
         is_left_out = within is not None and object_id not in within
         if not matches(object_id, wanted) or is_left_out or object_id in renamed:
             continue
-        entry = _told(catalogue, object_id)
-        if entry and entry.text_digest in index:
-            object_ids.append(object_id)
-            entries.append(entry)
+        # none if it was removed meanwhile
+        if of_object := catalogue.entries(object_id):
+            entry = representative(of_object)
+            if entry.text_digest in index:
+                object_ids.append(object_id)
+                entries.append(entry)
     # numpy releases the GIL; sorting a list would stop all other threads
-    order = np.argsort(_numbers(entry.text_digest[:8] for entry in entries), kind="stable").tolist()
+    keys = _as_numbers(entry.text_digest[:8] for entry in entries)
+    order = np.argsort(keys, kind="stable").tolist()
     return Rows([object_ids[n] for n in order], [entries[n] for n in order])
 
 
-def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
+def _as_numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
     """Return byte strings of eight bytes each as little-endian numbers."""
     return np.frombuffer(b"".join(parts), "<u8").copy()
 
 
-def _told(catalogue: Catalogue, object_id: ObjectId) -> Entry | None:
-    """Return the entry whose text represents an object, None if it was removed meanwhile."""
-    entries = catalogue.entries(object_id)
-    return representative(entries) if entries else None
-
-
-def far_from_all(
-    object_ids: Sequence[ObjectId], catalogue: Catalogue, index: VectorIndex | None
-) -> Mapping[int, Lonely]:
-    """Return the objects of a kind that differ from all others, if all have vectors."""
-    entries = [_told(catalogue, object_id) for object_id in object_ids]
-    digests = [entry.text_digest for entry in entries if entry]
-    if index is None or len(digests) < len(object_ids) or not all(d in index for d in digests):
-        return {}
-    return lonely(len(digests), lambda rows: _vectors(index, [digests[n] for n in rows]))
-
-
-def _vectors(index: VectorIndex, digests: Sequence[bytes]) -> Vectors:
+def vectors_of(index: VectorIndex, digests: Sequence[bytes]) -> Vectors:
     """Return copies of the vectors of texts; a vector that was dropped meanwhile is zero."""
     nothing = np.zeros(index.dimension, np.float32)
     found = map(index.get_on_thread, digests)
@@ -150,7 +134,7 @@ class Residuals:
             yield self.part(slice(at, at + _AT_A_TIME))
 
     def _take(self, wanted: slice) -> Vectors:
-        return _vectors(self._index, [e.text_digest for e in self._rows.entries[wanted]])
+        return vectors_of(self._index, [e.text_digest for e in self._rows.entries[wanted]])
 
     def _number(self, wanted: slice) -> NDArray[np.intp]:
         """Return the numbers of kinds; the last number is that of unknown kinds."""

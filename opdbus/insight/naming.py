@@ -41,17 +41,17 @@ _PLAIN: Final = frozenset(
 )
 
 
-def words(text: str) -> dict[str, str]:
+def name_words(text: str) -> dict[str, str]:
     """Return the words of a text that may be part of a name, in their spelling, by stem."""
     found: dict[str, str] = {}
     for word in _WORD.findall(text.replace(REDACTED, " "))[:_MOST]:
-        if known := _stem(word.lower()):
+        if known := _name_stem(word.lower()):
             found.setdefault(known, word)
     return found
 
 
 @lru_cache(maxsize=1 << 14)
-def _stem(word: str) -> str:
+def _name_stem(word: str) -> str:
     """Return the stem of a word that may be part of a name, "" for other words."""
     if len(word) > _LONGEST:
         return ""
@@ -64,7 +64,7 @@ class Vocabulary:
     """The words of texts, as a sparse matrix."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = [words(text) for text in texts]
+        self._texts = [name_words(text) for text in texts]
         numbers: dict[str, int] = {}
         for known in self._texts:
             for word in known:
@@ -85,13 +85,6 @@ class Vocabulary:
         The score of a word is the share of the group's texts that have it, times the log of the
         ratio of their number to the expected number.
         """
-        expected = self._expected(labels, kinds, count)
-        return [self._name(labels == group, expected[:, group]) for group in range(count)]
-
-    def _expected(
-        self, labels: NDArray[np.intp], kinds: Sequence[Hashable], count: int
-    ) -> NDArray[np.float64]:
-        """Return each text's expected count in each group (texts, count)."""
         numbers = {kind: n for n, kind in enumerate(dict.fromkeys(kinds))}
         of = np.array([numbers[kind] for kind in kinds], np.intp)
         having = np.zeros((len(numbers), count))
@@ -99,9 +92,11 @@ class Vocabulary:
         np.add.at(having, (of[named], labels[named]), 1)
         alike = having / np.bincount(of)[:, None]
         every = having.sum(axis=0) / len(labels)
-        return np.asarray(_KIND_WEIGHT * alike[of] + (1 - _KIND_WEIGHT) * every)
+        # each text's expected count in each group (texts, count)
+        expected = np.asarray(_KIND_WEIGHT * alike[of] + (1 - _KIND_WEIGHT) * every)
+        return [self._name_group(labels == group, expected[:, group]) for group in range(count)]
 
-    def _name(self, members: NDArray[np.bool_], expected: NDArray[np.float64]) -> list[str]:
+    def _name_group(self, members: NDArray[np.bool_], expected: NDArray[np.float64]) -> list[str]:
         size = len(self._words)
         inside = members[self._rows]
         counts = np.bincount(self._columns[inside], minlength=size)
@@ -119,12 +114,15 @@ class Vocabulary:
         self, candidates: list[int], scores: NDArray[np.float64], members: NDArray[np.bool_]
     ) -> list[str]:
         """Choose words that occur in different texts and do not contain each other."""
+        words = self._words
         texts = {n: set(self._rows[(self._columns == n) & members[self._rows]]) for n in candidates}
         chosen: list[str] = []
         while candidates and len(chosen) < WORDS:
             best = max(candidates, key=lambda n: scores[n])
-            chosen.append(self._words[best])
-            candidates = [n for n in candidates if not _is_part(self._words[n], self._words[best])]
+            chosen.append(words[best])
+            candidates = [
+                n for n in candidates if words[n] not in words[best] and words[best] not in words[n]
+            ]
             scores = scores.copy()
             for n in candidates:
                 scores[n] *= 1 - _SAME * len(texts[n] & texts[best]) / len(texts[n])
@@ -137,7 +135,3 @@ class Vocabulary:
         best = found.most_common(1)[0][0]
         is_plain = best.istitle() or (best.lower() in found and not best.isupper())
         return best.lower() if is_plain else best
-
-
-def _is_part(one: str, other: str) -> bool:
-    return one in other or other in one

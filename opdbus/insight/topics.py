@@ -16,8 +16,6 @@ from opdbus.insight.naming import WORDS, Vocabulary
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from opdbus.index.vectors.vector_index import VectorIndex
     from opdbus.state.object import ObjectId
 
@@ -44,7 +42,7 @@ class Topic:
         return ", ".join(self.words)
 
 
-class Assigned:
+class TopicAssignment:
     """The assignment of objects to the topic of the nearest centre, if it is near enough."""
 
     def __init__(self, rows: Rows, index: VectorIndex) -> None:
@@ -57,7 +55,10 @@ class Assigned:
         self._count = len(centres)
         self._cosines = np.concatenate([cosines for _, cosines in parts])
         labels = np.concatenate([labels for labels, _ in parts])
-        middles = self._middles(labels)[labels]
+        # the median cosine of each topic (count,)
+        of = (self._cosines[labels == n] for n in range(self._count))
+        medians = np.array([np.median(each) if len(each) else 0 for each in of], np.float32)
+        middles = medians[labels]
         self._labels = np.where(self._cosines >= _NEAR * middles, labels, -1)
         # the more typical half of a topic gives its name
         self._core = np.where(self._cosines >= middles, labels, -1)
@@ -66,28 +67,22 @@ class Assigned:
         """Return the topics, named by the texts of the first rows; the largest first."""
         kinds = self._rows.kinds()[: len(texts)]
         names = Vocabulary(texts).names(self._core[: len(texts)], kinds, self._count)
-        found = [Topic(words, self._members(n)) for n, words in enumerate(names)]
-        found = [topic for topic in found if len(topic.members) >= clustering.LEAST]
+        object_ids, found = self._rows.object_ids, []
+        for number, words in enumerate(names):
+            places = np.flatnonzero(self._labels == number).tolist()
+            if len(places) >= clustering.LEAST:
+                members = [(object_ids[n], float(self._cosines[n])) for n in places]
+                members.sort(key=lambda member: (-member[1], member[0]))
+                found.append(Topic(words, members))
         found.sort(key=lambda topic: (-len(topic.members), topic.name))
         taken = Counter(topic.name for topic in found)
-        return [_by_members(t) if taken[t.name] > 1 or not t.words else t for t in found]
-
-    def _middles(self, labels: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the median cosine of each topic (count,)."""
-        of = (self._cosines[labels == n] for n in range(self._count))
-        return np.array([np.median(each) if len(each) else 0 for each in of], np.float32)
-
-    def _members(self, topic: int) -> list[tuple[ObjectId, float]]:
-        object_ids, cosines = self._rows.object_ids, self._cosines
-        places = np.flatnonzero(self._labels == topic).tolist()
-        found = [(object_ids[n], float(cosines[n])) for n in places]
-        return sorted(found, key=lambda member: (-member[1], member[0]))
-
-
-def _by_members(topic: Topic) -> Topic:
-    """Name a topic by its first word and its most typical objects, to make the name unique."""
-    names = [object_id.name for object_id, _ in topic.members[: WORDS - len(topic.words[:1])]]
-    return replace(topic, words=list(dict.fromkeys([*topic.words[:1], *names])))
+        for at, topic in enumerate(found):
+            if taken[topic.name] > 1 or not topic.words:
+                # its first word and most typical objects make its name unique
+                first = topic.words[:1]
+                typical = [one.name for one, _ in topic.members[: WORDS - len(first)]]
+                found[at] = replace(topic, words=list(dict.fromkeys([*first, *typical])))
+        return found
 
 
 def count_for(objects: int) -> int:

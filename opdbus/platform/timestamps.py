@@ -224,3 +224,11 @@ def _in_zone(at: datetime, zone: str) -> list[float]:
 def _local(at: float) -> datetime:
     """Return a local time without its zone, since the zone may differ at another time."""
     return datetime.fromtimestamp(at, UTC).astimezone().replace(tzinfo=None)
+
+
+def format_utc(at: int) -> str:
+    """Return microseconds since 1970 as UTC, as `op-dbus changes --since` reads it."""
+    try:
+        return f"{datetime.fromtimestamp(at / 1e6, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"

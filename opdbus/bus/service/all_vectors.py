@@ -147,7 +147,7 @@ def _described(
 ) -> tuple[str, str]:
     """Return the first line of an object's text, and its state; empty if it was removed."""
     entry = representative(entries)
-    content, fields = contents.get(entry.id), memory.joined(entries, contents)
+    content, fields = contents.get(entry.id), memory.merge_properties(entries, contents)
     states = [_word(fields[key]) for key in _STATES if key in fields]
     line = content.text.partition("\n")[0] if content else ""
     text = marked(memory.declarations, entry, content, line) if content else ""

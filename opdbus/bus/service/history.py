@@ -184,7 +184,7 @@ class HistoryInterface:
         object_id = object_id_at(path)
         states = await history_reader.object_at(self._memory, object_id, at)
         declared = states.pop(FILE, None)
-        # observers come first, as in StateStore.joined
+        # observers come first, as in StateStore.merge_properties
         ranked = sorted(states, key=lambda source: (not source.startswith(LIVE), source))
         observed = ChainMap(*(states[source] for source in ranked)) if states else None
         source = ranked[0] if declared is None else FILE

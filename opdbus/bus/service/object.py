@@ -120,12 +120,13 @@ async def describe(
     content = contents[entry.id]
     has_vector = index is not None and entry.text_digest in index
     text = marked(vectors.memory.declarations, entry, content, content.text)
+    merged = vectors.memory.merge_properties(observed, contents)
     return {
         "Plugin": object_id.plugin,
         "Kind": object_id.kind,
         "Name": object_id.name,
         "Source": entry.identity.source,
-        "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
+        "Observed": canonical(merged) if observed else "",
         "Declared": contents[declared.id].properties if declared else "",
         "Text": text,
         "Fingerprint": entry.fingerprint,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opdbus.bus.transport.values import Plain
     from opdbus.index.state_store.state_store import StateStore
     from opdbus.insight.insight import Insight
-    from opdbus.insight.oddities import Odd
+    from opdbus.insight.kind_survey import Odd
 
     # path, score, details
     WireOutlier: TypeAlias = tuple[str, float, dict[str, Plain]]

@@ -15,7 +15,6 @@ from opdbus.engine.batching import Rank
 from opdbus.errors import NotKept, UnknownObject
 from opdbus.history import event_questions, jobs, row_filter
 from opdbus.history.row_filter import Clause, Filter, Row
-from opdbus.history.row_times import said
 from opdbus.history.sentence_table import Block, SentenceHit
 from opdbus.index.changes import change_ranking, change_relations, connections, history_reader
 from opdbus.index.changes.change_ranking import Meant, Near
@@ -30,6 +29,7 @@ from opdbus.language.object_text import UNIT_NOUNS, digest_of
 from opdbus.language.synonyms import find_synonyms, gloss
 from opdbus.language.vocabulary import stem
 from opdbus.platform.slices import slices
+from opdbus.platform.timestamps import format_utc
 from opdbus.state.object import ObjectId
 
 # Vectors, and rows of history, in a batch; other readers run between batches.
@@ -125,7 +125,7 @@ class ChangeFinder:
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
         # a question without a verb, such as `settings of lan0`, needs no matching event
-        stems = {stem(word) for word in event_questions.words(event_questions.asked(asked))}
+        stems = {stem(word) for word in event_questions.event_words(asked)}
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
             await self._named(asked, Filter(since=wanted.since, before=wanted.before))
         return await self._about(asked, wanted, limit, priority)
@@ -179,7 +179,7 @@ class ChangeFinder:
         certain = [word for word in words if len(words) == 1 or not word.isalpha()]
         if not certain:
             return None
-        is_run = not _OF_RUNS.isdisjoint(event_questions.words(event_questions.asked(event)))
+        is_run = not _OF_RUNS.isdisjoint(event_questions.event_words(event))
         catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
 
         def called() -> list[ObjectId]:
@@ -203,12 +203,14 @@ class ChangeFinder:
                     return row
         begins = await self._memory.archive.read(lambda store: store.history.span().start)
         first = [row.at for row in await history_reader.numbered(self._memory, [begins])]
-        verbs = event_questions.words(event_questions.asked(event)) or ["changed"]
+        verbs = event_questions.event_words(event) or ["changed"]
         verb = next((each for each in verbs if each in event.lower()), verbs[0])
         verb = verb.replace("went ", "gone ")
         been = "not" if verb in _ACTIVE else "not been" if verb.endswith("ed") else "no"
-        until = f" and before {said(wanted.before)}" if wanted.before < row_filter.NEVER else ""
-        since = said(max([wanted.since, *first]))
+        until = (
+            f" and before {format_utc(wanted.before)}" if wanted.before < row_filter.NEVER else ""
+        )
+        since = format_utc(max([wanted.since, *first]))
         raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[ChangeChain]:
@@ -401,7 +403,7 @@ class ChangeFinder:
         read, engine, dimension = self._memory.archive.read, index.engine, index.dimension
 
         def read_some(ids: Sequence[int]) -> Awaitable[Block]:
-            return read(lambda store: store.sentences.some(engine, dimension, ids))
+            return read(lambda store: store.sentences.block_of(engine, dimension, ids))
 
         def read_next(after: int) -> Awaitable[Block]:
             return read(lambda store: store.sentences.block(engine, dimension, after, _AT_A_TIME))
@@ -426,7 +428,7 @@ def _is_called(object_id: ObjectId, word: str) -> bool:
 
 def _has_happened(event: str, row: Row) -> bool:
     """Return whether an event happened in a row; without a verb it is any change of the host."""
-    happened = event_questions.asked(event)
+    happened = event_questions.find_events(event)
     if not happened:
         return not event_questions.is_of_declaration(row.sentence)
     return event_questions.share(happened, row.sentence) > 0

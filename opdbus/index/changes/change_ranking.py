@@ -85,7 +85,7 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
 
     Without an engine, and for a question about any change, all candidates are.
     """
-    happened = event_questions.asked(asked)
+    happened = event_questions.find_events(asked)
     if not near.background or not subject(asked):
         return {each.hit.seq for each in found}
     is_found = any(each.share or each.cosine >= _LEAST_COSINE for each in found)
@@ -113,13 +113,13 @@ def candidates(
         shares = {number: min(1.0, score / highest) for number, score in found}
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
     ids.update(shares)
-    for word in event_questions.words(event_questions.asked(asked)):
+    for word in event_questions.event_words(asked):
         ids.update(sentences.words.having(word, _CANDIDATES))
     if meant is not None:
         ids &= meant.keys()
     return [
         Candidate(hit, cosines.get(number, 0.0), shares.get(number, 0.0))
-        for number, hit in sentences.said(ids, meant)
+        for number, hit in sentences.hits(ids, meant)
         if hit.seq
     ]
 
@@ -142,7 +142,7 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
             if names & change_relations.called(object_ids[each.hit.seq])
             or not event_questions.is_of_declaration(each.hit.text)
         ] or found
-    happened = event_questions.asked(asked)
+    happened = event_questions.find_events(asked)
     wanted = kinds.requested(asked, query_terms.STOP_WORDS | event_questions.saying(asked))
     rest = (word for word in event_questions.besides(asked) if not _ASKING.fullmatch(word))
     # it names only an event and kinds

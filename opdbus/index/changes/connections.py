@@ -141,7 +141,7 @@ async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Jso
     if not memory.catalogue.has(object_id):
         return {}
     entries = memory.catalogue.about(object_id)
-    return memory.joined(entries, await memory.content(entries))
+    return memory.merge_properties(entries, await memory.content(entries))
 
 
 async def naming(memory: StateStore, field: str, object_id: ObjectId) -> list[ObjectId]:

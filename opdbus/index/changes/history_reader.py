@@ -7,10 +7,9 @@ from typing import Final
 
 from opdbus.errors import LimitsExceeded, NotKept, UnknownObject
 from opdbus.history import change, row_filter
-from opdbus.history.row_filter import NEVER, Filter, Part, Row
-from opdbus.history.row_times import said
-from opdbus.history.state_rewinder import StateRewinder
+from opdbus.history.row_filter import NEVER, Filter, Part, Row, StateRewinder
 from opdbus.index.state_store.state_store import StateStore
+from opdbus.platform.timestamps import format_utc
 from opdbus.state.object import Json, ObjectId
 
 # Limit of one reply, as JSON.
@@ -24,7 +23,7 @@ async def row_parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, 
     def read(rest: range) -> Awaitable[Part]:
         return memory.archive.read(lambda store: store.history.rows(wanted, rest))
 
-    for some in row_filter.parts(wanted, numbers):
+    for some in row_filter.read_ranges(wanted, numbers):
         rest = some
         while rest:
             part = await read(rest)
@@ -69,9 +68,10 @@ async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[st
     told = await memory.archive.read(lambda store: store.history.sources(object_id))
     sources = [*memory.catalogue.sources, *told]
     now = await memory.archive.read(lambda store: store.history.present(object_id, sources))
-    if at < now.begun:
-        begins = "has no rows yet" if now.begun == NEVER else f"begins at {said(now.begun)}"
-        raise NotKept(f"what was at {said(at)} is not known: history {begins}")
+    if at < now.first_at:
+        is_empty = now.first_at == NEVER
+        begins = "has no rows yet" if is_empty else f"begins at {format_utc(now.first_at)}"
+        raise NotKept(f"what was at {format_utc(at)} is not known: history {begins}")
     then = StateRewinder(now.states)
     wanted, before = Filter(object_ids=[object_id], below=now.numbers.stop), None
     async with aclosing(row_parts(memory, wanted)) as read:
@@ -94,15 +94,15 @@ def _not_there(
 
     `then` is the state after undoing later rows, `before` the last row at or before the time.
     """
-    name, when = "/".join(object_id), said(at)
+    name, when = "/".join(object_id), format_utc(at)
     if then.unknown:
         fields = ", ".join(filter(None, then.unknown)) or "it"
         return NotKept(f"what {name} was at {when} is not known: no values are kept of {fields}")
     if before:
-        return UnknownObject(f"{name} was not there at {when}: it left at {said(before.at)}")
+        return UnknownObject(f"{name} was not there at {when}: it left at {format_utc(before.at)}")
     if then.last is None:
         return UnknownObject(f"there is no object {name}, and history has none")
-    came = said(then.last.at)
+    came = format_utc(then.last.at)
     if then.last.cause == change.FIRST:
         return NotKept(f"what {name} was at {when} is not known: op-dbus first saw it at {came}")
     return UnknownObject(f"{name} was not there at {when}: it appeared at {came}")

@@ -9,7 +9,6 @@ from typing import Final
 
 from opdbus.errors import StoreError
 from opdbus.history import ledger
-from opdbus.index.database import change_log
 from opdbus.platform.regular_files import set_aside
 
 # application_id in the file header: "opdb".
@@ -70,7 +69,20 @@ CREATE TABLE drifts (
 _VECTORS: Final = "CREATE INDEX vectors_by_text ON vectors (text_digest);"
 # Startup looks for transient objects: without it, that reads the whole table.
 _PASSING: Final = "CREATE INDEX IF NOT EXISTS objects_passing ON objects (id) WHERE passing = 1;"
-_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS + change_log.SCHEMA + _PASSING
+# Log of changed and removed objects, by which a snapshot is brought up to date. The triggers log
+# while there is a snapshot. Insertions need no log: new ids are higher.
+_CHANGE_LOG: Final = """
+CREATE TABLE IF NOT EXISTS changed (number INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS objects_changed AFTER UPDATE ON objects
+WHEN EXISTS (SELECT 1 FROM facts WHERE name = 'sealed') BEGIN
+    INSERT INTO changed (id) VALUES (new.id);
+END;
+CREATE TRIGGER IF NOT EXISTS objects_left AFTER DELETE ON objects
+WHEN EXISTS (SELECT 1 FROM facts WHERE name = 'sealed') BEGIN
+    INSERT INTO changed (id) VALUES (old.id);
+END;
+"""
+_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS + _CHANGE_LOG + _PASSING
 # Statements that migrate a schema version to the next. Defaults of new columns of objects suffice:
 # records.WRITTEN_BY then differs too, so that all objects are rendered again.
 _MIGRATIONS: Final = {
@@ -78,7 +90,7 @@ _MIGRATIONS: Final = {
     2: ledger.SCHEMA + _DRIFTS,
     3: ledger.ADD_TIMES,
     4: _VECTORS,
-    5: change_log.SCHEMA + _PASSING,
+    5: _CHANGE_LOG + _PASSING,
 }
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
@@ -138,9 +150,14 @@ def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
             version = _recognize(database, path)
             _tune(database)
             if version < _VERSION:
+                older = [_MIGRATIONS[number] for number in range(version, _VERSION) if version]
+                steps = f"{'; '.join(older)};" if older else _SCHEMA
                 # returns None: a true result would abort the statement
                 database.set_progress_handler(on_progress, _INSTRUCTIONS)
-                _bring_up(database, version)
+                database.executescript(
+                    f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {_APPLICATION};"
+                    f" PRAGMA user_version = {_VERSION}; COMMIT;"
+                )
                 database.set_progress_handler(None, 0)
     except BaseException:
         database.close()
@@ -153,10 +170,13 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     with guarded(path):
         database = open_read_only(path)
         try:
-            _require_content(_recognize(database, path), path)
+            version = _recognize(database, path)
         except BaseException:
             database.close()
             raise
+        if not version:
+            database.close()
+            raise StoreError(f"the database {path} is empty and cannot be written; {_RIGHTS}")
         return database
 
 
@@ -166,11 +186,6 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     uri = f"{path.absolute().as_uri()}?{mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
-
-
-def _require_content(version: int, path: Path) -> None:
-    if not version:
-        raise StoreError(f"the database {path} is empty and cannot be written; {_RIGHTS}")
 
 
 @contextmanager
@@ -184,8 +199,8 @@ def guarded(path: Path) -> Iterator[None]:
         if code in _UNREADABLE or str(error).startswith(_NOT_UTF8):
             raise Damaged(path, error) from None
         advice = _ROOM if code in _ADVICE and _is_full(path) else _ADVICE.get(code, "")
-        said = f"{error}; {advice}" if advice else str(error)
-        raise StoreError(f"cannot use the database {path}: {said}") from None
+        reason = f"{error}; {advice}" if advice else str(error)
+        raise StoreError(f"cannot use the database {path}: {reason}") from None
     except OSError as error:
         advice = f"; {_ROOM}" if _is_full(path) else ""
         raise StoreError(f"cannot open the database {path}: {error.strerror}{advice}") from None
@@ -228,16 +243,6 @@ def _recognize(database: sqlite3.Connection, path: Path) -> int:
             " one, or set OP_DBUS_STATE_DIR to another folder"
         )
     return version
-
-
-def _bring_up(database: sqlite3.Connection, version: int) -> None:
-    """Create the tables, or migrate those of an older version, in one transaction."""
-    older = [_MIGRATIONS[number] for number in range(version, _VERSION)] if version else []
-    steps = f"{'; '.join(older)};" if older else _SCHEMA
-    database.executescript(
-        f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {_APPLICATION};"
-        f" PRAGMA user_version = {_VERSION}; COMMIT;"
-    )
 
 
 def _tune(database: sqlite3.Connection) -> None:

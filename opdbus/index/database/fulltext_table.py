@@ -45,32 +45,26 @@ class FulltextTable(FullText):
 
         The stems are sorted and concatenated as UTF-8; the arrays have their order.
         """
-        stems, lengths, objects, times = (
-            self._listing("row")
-            .execute(
-                "SELECT CAST(group_concat(term, '') AS BLOB), group_concat(octets),"
-                " group_concat(doc), group_concat(cnt)"
-                " FROM (SELECT *, length(CAST(term AS BLOB)) AS octets FROM temp.row)"
-            )
-            .fetchone()
-        )
-        return stems or b"", _numbers(lengths), _numbers(objects), _numbers(times)
+        self._make_listing("row")
+        stems, lengths, objects, times = self._database.execute(
+            "SELECT CAST(group_concat(term, '') AS BLOB), group_concat(octets),"
+            " group_concat(doc), group_concat(cnt)"
+            " FROM (SELECT *, length(CAST(term AS BLOB)) AS octets FROM temp.row)"
+        ).fetchone()
+        return stems or b"", _parse_numbers(lengths), _parse_numbers(objects), _parse_numbers(times)
 
     def occurrences(self, first: bytes, last: bytes) -> NDArray[np.int64]:
         """Return the occurrences of all stems between `first` and `last` inclusive, by stem.
 
         An occurrence is 4 * id + column, where the column is 0 (name), 1 (text) or 2 (words).
         """
-        (found,) = (
-            self._listing("instance")
-            .execute(
-                "SELECT group_concat(4 * doc + (col = 'text') + 2 * (col = 'words'))"
-                " FROM temp.instance WHERE term BETWEEN ? AND ?",
-                (first.decode(), last.decode()),
-            )
-            .fetchone()
-        )
-        return _numbers(found)
+        self._make_listing("instance")
+        (found,) = self._database.execute(
+            "SELECT group_concat(4 * doc + (col = 'text') + 2 * (col = 'words'))"
+            " FROM temp.instance WHERE term BETWEEN ? AND ?",
+            (first.decode(), last.decode()),
+        ).fetchone()
+        return _parse_numbers(found)
 
     def rows(self, ids: Sequence[int]) -> dict[int, tuple[str, str, str]]:
         """Return (name, text, words) of objects, by id."""
@@ -88,7 +82,7 @@ class FulltextTable(FullText):
         ).fetchone()
         return list(json.loads(texts))
 
-    def known(self, words: Sequence[str]) -> list[str]:
+    def existing_words(self, words: Sequence[str]) -> list[str]:
         """Return the words that an object has, compared by stem."""
         (found,) = self._database.execute(
             "SELECT json_group_array(value) FROM json_each(?) WHERE EXISTS"
@@ -99,15 +93,12 @@ class FulltextTable(FullText):
 
     def begun(self, beginnings: Sequence[str]) -> list[str]:
         """Return the `beginnings`, of letters only, that are proper prefixes of indexed stems."""
-        (found,) = (
-            self._listing("instance")
-            .execute(
-                "SELECT json_group_array(value) FROM json_each(?) WHERE EXISTS"
-                " (SELECT 1 FROM temp.instance WHERE term BETWEEN value || '0' AND value || '{')",
-                (json.dumps(beginnings),),
-            )
-            .fetchone()
-        )
+        self._make_listing("instance")
+        (found,) = self._database.execute(
+            "SELECT json_group_array(value) FROM json_each(?) WHERE EXISTS"
+            " (SELECT 1 FROM temp.instance WHERE term BETWEEN value || '0' AND value || '{')",
+            (json.dumps(beginnings),),
+        ).fetchone()
         return list(json.loads(found))
 
     def properties_having(
@@ -142,16 +133,12 @@ class FulltextTable(FullText):
             return []
         return list(zip(map(int, ids.split(",")), json.loads(f"[{contents}]"), strict=True))
 
-    def _listing(self, kind: str) -> sqlite3.Connection:
-        """Create the fts5vocab table temp.KIND of the index; return the connection.
-
-        The table belongs to this connection and stores nothing.
-        """
+    def _make_listing(self, kind: str) -> None:
+        """Create the fts5vocab table temp.KIND of the index, which this connection alone has."""
         self._database.execute(
             f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{kind}"
             f" USING fts5vocab (main, lexicon, {kind})"
         )
-        return self._database
 
 
 def _varints(record: bytes) -> list[int]:
@@ -165,7 +152,7 @@ def _varints(record: bytes) -> list[int]:
     return found
 
 
-def _numbers(listed: str | None) -> NDArray[np.int64]:
+def _parse_numbers(listed: str | None) -> NDArray[np.int64]:
     """Parse comma-separated integers in parts, since parsing holds the GIL."""
     listed, start, found = listed or "", 0, [np.empty(0, np.int64)]
     while start < len(listed):

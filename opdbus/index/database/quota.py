@@ -1,14 +1,15 @@
-"""Limits on the objects that publishers may store, for each user and for all users."""
+"""Rules for publishers: objects that a user may replace or withdraw, and limits on stored ones."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.config import BY_KEY
-from opdbus.errors import LimitsExceeded
+from opdbus.errors import AccessDenied, LimitsExceeded
 from opdbus.index.database.store import Entry, Record
-from opdbus.state.object import PUBLISHED, Identity
+from opdbus.state.object import FILE, PUBLISHED, Identity
 
+ROOT: Final = 0
 # (source, plugin, kind).
 Sort: TypeAlias = tuple[str, str, str]
 
@@ -24,13 +25,10 @@ class Quota(NamedTuple):
 # The quota of all users together, as a multiple of the quota of one.
 _USERS: Final = 4
 _SETTINGS: Final = BY_KEY["publish_objects"], BY_KEY["publish_bytes"]
+# The unit of each limit, and advice.
 _UNITS: Final = (
-    *(
-        (unit, f"publish less of each, or raise {setting.variable}")
-        for unit, setting in zip(
-            ("published objects", "bytes of published objects"), _SETTINGS, strict=True
-        )
-    ),
+    ("published objects", f"publish less of each, or raise {_SETTINGS[0].variable}"),
+    ("bytes of published objects", f"publish less of each, or raise {_SETTINGS[1].variable}"),
     ("publishers, plugins and kinds", "or publish objects under fewer of these names"),
 )
 OF_EACH: Final = Quota(*(setting.parse(setting.default) for setting in _SETTINGS))
@@ -89,6 +87,8 @@ class Usage:
                 sorts[record.owner].add(sort)
             objects[record.owner] += before is None
             sizes[record.owner] += record.size - (before.size if before else 0)
+        if not objects:
+            return
         for owner in objects:
             now = Quota(self._objects[owner], self._sizes[owner], len(self._sorts[owner]))
             more = Quota(objects[owner], sizes[owner], len(sorts[owner]))
@@ -106,3 +106,29 @@ def _require(publisher: str, now: Quota, more: Quota, limit: Quota) -> None:
                 f"{publisher} would keep {kept + added} {unit}, past the limit of {most}: nothing"
                 f" of this was taken; withdraw what is not needed any more, {advice}"
             )
+
+
+def require_owner(entry: Entry, owner: int) -> None:
+    """Raise AccessDenied unless `owner` may replace an entry: its owner, or root."""
+    if owner not in {ROOT, entry.owner}:
+        raise AccessDenied(
+            f"{'/'.join(entry.identity[1:])} of {entry.identity.source} belongs to uid"
+            f" {entry.owner}: publish under a source name of your own"
+        )
+
+
+def owned(entries: Sequence[Entry], owner: int) -> list[Entry]:
+    """Return the published entries of an object that `owner` may withdraw.
+
+    Raises AccessDenied if there is none. `entries` must not be empty.
+    """
+    published = [e for e in entries if e.identity.source.startswith(PUBLISHED)]
+    mine = [e for e in published if owner in {ROOT, e.owner}]
+    if not mine:
+        first = entries[0].identity
+        other = "the state file declares it" if first.source == FILE else "op-dbus observes it"
+        raise AccessDenied(
+            f"{'/'.join(first[1:])} was not published by you, so you cannot withdraw it;"
+            f" {'its publisher can' if published else other}"
+        )
+    return mine

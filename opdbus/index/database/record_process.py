@@ -5,14 +5,14 @@ A thread would hold the GIL for as long as storing takes, and the event loop wou
 
 import marshal
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.database.ownership import ROOT
+from opdbus.index.database.quota import ROOT
 from opdbus.index.database.records import Recorder, draft
 from opdbus.index.database.store import Record
 from opdbus.models import child
@@ -70,19 +70,20 @@ def _received(
             if len(found[0]) == _OF_IDENTITY:
                 present.add([*map(Identity._make, found)])
                 continue
-            made = [*map(_record, found)]
-            present.add([record.identity for record in made])
-            yield from made
+            records = [
+                Record._make(
+                    (Identity._make(row[:_OF_IDENTITY]), ROOT, *row[4:9], 0, False, row[9])
+                )
+                for row in found
+            ]
+            present.add([record.identity for record in records])
+            yield from records
     except ChildFailed as error:
         log.warning("state file is read again", path=str(file.path), reason=str(error))
     identities, objects = file.stream()
     present.clear()
     present.add(identities)
     yield from objects
-
-
-def _record(row: tuple[Any, ...]) -> Record:
-    return Record._make((Identity._make(row[:_OF_IDENTITY]), ROOT, *row[4:9], 0, False, row[9]))
 
 
 # in the child
@@ -102,21 +103,12 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
         sent = list[Identity]()
         for some in batches(objects, _TOGETHER):
             made = recorder.records([*map(draft, some)])
-            yield marshal.dumps([*map(_row, made)])
+            yield marshal.dumps([(*one.identity, *one[2:7], one.traits) for one in made])
             sent += [record.identity for record in made]
-        if len(sent) < len(present):
-            yield from _as_they_were(present.difference(sent))
+        unchanged = present.difference(sent) if len(sent) < len(present) else ()
+        for identities in batches(unchanged, _TOGETHER):
+            yield marshal.dumps([*map(tuple, identities)])
         yield marshal.dumps(file.known())
-
-
-def _as_they_were(identities: Iterable[Identity]) -> Iterator[bytes]:
-    """Yield the identities of unchanged objects."""
-    for some in batches(identities, _TOGETHER):
-        yield marshal.dumps([*map(tuple, some)])
-
-
-def _row(record: Record) -> tuple[Any, ...]:
-    return (*record.identity, *record[2:7], record.traits)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,18 @@
 """Construction of database records from objects, and the transactions that store them."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from opdbus.history import change
 from opdbus.history.change import Change, Why
 from opdbus.history.change_sentence import of_change
-from opdbus.index.database.ownership import ROOT
+from opdbus.index.database.quota import ROOT
 from opdbus.index.database.store import Content, Entry, Record, Store
 from opdbus.language import object_text, tables, vocabulary
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
-# Texts kept in memory: more than the indexer tokenizes at a time, at most 5 MB.
-_MAX_RECENT: Final = 20_000
 # Fact: versions and signature of the state file whose objects are stored, "" if those changed.
 DECLARED: Final = "declared"
 REDACTED_BY: Final = f"redaction {redact.VERSION}, "
@@ -70,29 +67,6 @@ class Recorder:
         ]
 
 
-class RecentTexts:
-    """Cache of recently rendered texts by digest, so that the indexer need not read them."""
-
-    def __init__(self) -> None:
-        self._texts: dict[bytes, str] = {}
-
-    def add(self, records: Sequence[Record]) -> None:
-        """Add the texts of records, and drop the oldest ones beyond the limit."""
-        self._texts |= {record.text_digest: record.text for record in records[-_MAX_RECENT:]}
-        more = max(0, len(self._texts) - _MAX_RECENT)
-        for text_digest in [*islice(self._texts, more)]:
-            del self._texts[text_digest]
-
-    def take(self, digests: Iterable[bytes], *, again: bool = False) -> dict[bytes, str]:
-        """Return the cached ones of these texts, and remove them unless wanted `again`."""
-        take = self._texts.__getitem__ if again else self._texts.pop
-        return {d: take(d) for d in digests if d in self._texts}
-
-    def clear(self) -> None:
-        """Drop all texts."""
-        self._texts.clear()
-
-
 class Update(NamedTuple):
     """Changes of one transaction, and their causes.
 
@@ -132,74 +106,56 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
         rows = store.ledger.append(changes, at, boot)
         store.remove(entry.id for entry in gone)
         store.set_fact("generation", str(generation))
-        if FILE in {
-            *(one.identity.source for one in records),
-            *(one.identity.source for one in gone),
-        }:
+        if any(one.identity.source == FILE for each in (records, gone) for one in each):
             store.set_fact(DECLARED, "")
         entries = store.put(records, update.known)
-    return Committed(entries, rows, _moved(update, changes, rows))
+    changed = [
+        (row, item.identity)
+        for row, item in zip(rows, changes, strict=True)
+        if item.what == "changed"
+    ]
+    after = {record.identity: record.text_digest for record in records if changed}
+    moved = [(row, update.known[one].text_digest, after[one]) for row, one in changed]
+    return Committed(entries, rows, moved)
 
 
 def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
-    """Yield the changes of an update, one for each object."""
+    """Yield the changes of an update, at most one for each object."""
     for record in update.records:
-        yield from _put(update, record, before)
-    for left in update.gone:
-        yield _gone(update, left, before.get(left.id))
+        entry, why = update.known.get(record.identity), update.why(record.identity)
+        if why.cause == change.FIRST and not entry:
+            yield Change(record.identity, "appeared", why, [])
+            continue
+        old = before.get(entry.id) if entry else None
+        was: dict[str, Json] = json.loads(old.properties) if old else {}
+        fields = change.differences(was, json.loads(record.properties))
+        if entry:
+            fields = [field for field in fields if field.path[0] not in why.seen]
+        is_event = bool(entry and why.is_event and not fields)
+        what: change.What = "event" if is_event else "changed" if entry else "appeared"
+        is_kept = not (record.transient or (entry and entry.transient))
+        if fields or is_event or not entry or not is_kept:
+            item = Change(record.identity, what, why, fields)
+            yield _with_sentence(item, record.text, has_values=is_kept)
+    for entry in update.gone:
+        old = before.get(entry.id)
+        # NOTHING_KEPT records that the values of earlier rows were erased
+        fields = change.differences(json.loads(old.properties) if old else {}, {})
+        fields = [*change.NOTHING_KEPT] if update.withdrawn else fields
+        item = Change(entry.identity, "gone", update.why(entry.identity), fields)
+        has_values = bool(old and not entry.transient and not update.withdrawn)
+        yield _with_sentence(item, old.text if old else "", has_values=has_values)
     for identity, why in update.events.items():
         entry = update.known.get(identity)
         old = before.get(entry.id) if entry and not entry.transient else None
         yield of_change(Change(identity, "event", why, []), old.text if old else "")
 
 
-def _put(update: Update, record: Record, before: Mapping[int, Content]) -> Iterator[Change]:
-    """Yield the change that a record makes, none if no field differs and there is no event."""
-    entry, why = update.known.get(record.identity), update.why(record.identity)
-    old = before.get(entry.id) if entry else None
-    what: change.What = "changed" if entry else "appeared"
-    if why.cause == change.FIRST and not entry:
-        yield Change(record.identity, what, why, [])
-        return
-    fields = change.differences(_read(old), json.loads(record.properties))
-    fields = [field for field in fields if not entry or field.path[0] not in why.seen]
-    if entry and why.is_event and not fields:
-        what = "event"
-    item = Change(record.identity, what, why, fields)
-    if record.transient or (entry and entry.transient):
-        yield _without_values(item)
-    elif fields or not entry or why.is_event:
-        yield of_change(item, record.text)
-
-
-def _gone(update: Update, entry: Entry, old: Content | None) -> Change:
-    fields = change.differences(_read(old), None)
-    item = Change(entry.identity, "gone", update.why(entry.identity), fields)
-    if update.withdrawn:
-        # NOTHING_KEPT records that the values of earlier rows were erased
-        return of_change(item._replace(fields=change.NOTHING_KEPT), "")
-    return of_change(item, old.text) if old and not entry.transient else _without_values(item)
-
-
-def _read(content: Content | None) -> dict[str, Json]:
-    return json.loads(content.properties) if content else {}
-
-
-def _without_values(item: Change) -> Change:
-    fields = change.without_values(item.fields)
-    return of_change(Change(item.identity, item.what, item.why, fields), "")
-
-
-def _moved(
-    update: Update, changes: Sequence[Change], rows: range
-) -> list[tuple[int, bytes, bytes]]:
-    changed = [
-        (row, item.identity)
-        for row, item in zip(rows, changes, strict=True)
-        if item.what == "changed"
-    ]
-    after = {record.identity: record.text_digest for record in update.records if changed}
-    return [(row, update.known[one].text_digest, after[one]) for row, one in changed]
+def _with_sentence(item: Change, text: str, *, has_values: bool) -> Change:
+    """Return a change of an object with a text, with its sentence, or without its values."""
+    if has_values:
+        return of_change(item, text)
+    return of_change(item._replace(fields=change.without_values(item.fields)), "")
 
 
 def begin(store: Store, boot: str, at: int) -> str:
@@ -212,7 +168,7 @@ def begin(store: Store, boot: str, at: int) -> str:
     cause = change.START if before == boot else change.BOOT
     left = store.entries(transient=True)
     if (before != boot or left) and not store.is_read_only:
-        gone = (_without_values(Change(e.identity, "gone", Why(cause), [])) for e in left)
+        gone = (of_change(Change(e.identity, "gone", Why(cause), []), "") for e in left)
         with store.transaction():
             store.set_fact("boot", boot)
             store.ledger.append(gone, at, boot)

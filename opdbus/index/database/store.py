@@ -14,13 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
-from opdbus.history.insertion import insert
-from opdbus.history.ledger import Ledger
-from opdbus.history.prune import prune
+from opdbus.history.ledger import Ledger, insert
 from opdbus.history.row_filter import Reader
 from opdbus.history.sentence_table import Sentences
 from opdbus.index.database import database
-from opdbus.index.database.change_log import ChangeLog
 from opdbus.index.database.fulltext_table import FulltextTable
 from opdbus.language.vocabulary import TRAIT_BYTES
 from opdbus.state.object import Identity, ObjectId
@@ -38,7 +35,7 @@ ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
     passing = excluded.passing, traits = excluded.traits
 """
 _VECTORS: Final = "INSERT OR REPLACE INTO vectors (key, text_digest, data)"
-_LAST_ID: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'objects'"
+_LAST_NUMBER: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = ?"
 # SQL for the size of an object in bytes, as Record.size.
 _SIZE: Final = " + ".join(
     f"length(CAST({column} AS BLOB))" for column in ("name", "properties", "text", "words")
@@ -51,19 +48,16 @@ _COLUMNS: Final = (
 _CATALOGUED: Final = attrgetter(
     "owner", "fingerprint", "text_digest", "updated_at", "transient", "size", "traits"
 )
-_BYTES: Final = 256
 # Rows fetched at a time.
 _READ: Final = 4096
 # FTS5 tables; they keep deleted words until they are cleaned.
-WORD_TABLES: Final = ("lexicon", "sentence_words")
+_WORD_TABLES: Final = ("lexicon", "sentence_words")
 # Fact: present while the file may contain deleted words.
 UNCLEAN: Final = "unclean"
 # Pages of an FTS5 table merged at a time: some milliseconds.
 _MERGED: Final = 100
-# Columns of FTS5's %_idx table.
-_TERMS: Final = "segid, term, pgno"
 # Records of FTS5's %_data table rewritten in one transaction: about 1 MiB.
-RENEWED: Final = 256
+_RENEWED: Final = 256
 # How long a statement waits for a lock of another connection.
 _BUSY_SECONDS: Final = 10.0
 # About the size of one write, such as a batch of vectors.
@@ -159,7 +153,6 @@ class Store:
         self.history = Reader(self._database)
         self.sentences = Sentences(self._database)
         self.words = FulltextTable(self._database)
-        self.noted = ChangeLog(self._database)
 
     def close(self) -> None:
         """Close the connection."""
@@ -207,24 +200,30 @@ class Store:
         """Set the number of WAL pages after which SQLite checkpoints."""
         self._database.execute(f"PRAGMA wal_autocheckpoint = {pages:d}")
 
-    def clean_words(self) -> None:
-        """Erase deleted words from all FTS5 tables; raises StoreError if the daemon is stopping."""
-        for table in WORD_TABLES:
-            is_begun = False
-            while self.clean_more(table, is_begun=is_begun):
-                self.require_running()
-                is_begun = True
-            self.renew_terms(table)
-            self.renew_words(table, 0, -1)
-
-    def clean_more(self, table: str, *, is_begun: bool) -> bool:
-        """Run one step of erasing deleted words from a table; return whether to call it again.
+    def clean_words(self) -> Iterator[bool]:
+        """Erase deleted words from all FTS5 tables, in steps of some milliseconds; yield True.
 
         FTS5 keeps deleted words until segments are merged. Its command `merge` with a negative
-        number of pages begins to merge all segments into one; a positive number continues
-        (`is_begun`).
+        number of pages begins to merge all segments into one; a positive number continues. Then
+        pages in use may hold remains of moved records: secure_delete overwrites pages only when
+        they become free. Rewriting the records frees them, but not the pages at both ends of a
+        range: a second pass with other ranges cleans those. Takes 10 ms for each MiB.
         """
-        pages = _MERGED if is_begun else -_MERGED
+        for table in _WORD_TABLES:
+            pages = -_MERGED
+            while self._merge_words(table, pages):
+                pages = _MERGED
+                yield True
+            with self.transaction():
+                self._rewrite(f"{table}_idx", "segid, term, pgno", "TRUE")
+            yield True
+            for most in (_RENEWED, _RENEWED // 2):
+                last, most_of_next = 0, most
+                while last := self._renew_words(f"{table}_data", last, most_of_next):
+                    most_of_next = _RENEWED
+                    yield True
+
+    def _merge_words(self, table: str, pages: int) -> bool:
         with self.transaction():
             before = self._database.total_changes
             self._database.execute(
@@ -234,34 +233,23 @@ class Store:
             # FTS5's documentation: a difference of less than 2 means that nothing was merged
             return self._database.total_changes - before > 1
 
-    def renew_terms(self, table: str) -> None:
-        """Rewrite the small %_idx table of an FTS5 table, as `renew_words` does %_data."""
+    def _renew_words(self, table: str, after: int, most: int) -> int:
+        """Rewrite `most` FTS5 records after an id; return the last id, 0 at the end."""
         with self.transaction():
-            found = self._database.execute(f"SELECT {_TERMS} FROM {table}_idx").fetchall()  # noqa: S608 -- our own names
-            self._database.execute(f"DELETE FROM {table}_idx")  # noqa: S608 -- our own names
-            into = f"INSERT INTO {table}_idx ({_TERMS}) VALUES (?, ?, ?)"  # noqa: S608 -- our own names
-            self._database.executemany(into, found)
-
-    def renew_words(self, table: str, after: int, most: int = RENEWED) -> int:
-        """Rewrite `most` FTS5 records after an id (-1: all); return the last id, 0 at the end.
-
-        Pages in use may hold remains of moved records; secure_delete overwrites pages only when
-        they become free. The pages at both ends of a range stay in use: a second pass with other
-        ranges cleans them. Takes 10 ms for each MiB.
-        """
-        with self.transaction():
-            found = self._database.execute(
-                f"SELECT id, block FROM {table}_data WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 -- our own names
-                (after, most),
-            ).fetchall()
-            last = found[-1][0] if found else 0
-            self._database.execute(
-                f"DELETE FROM {table}_data WHERE id > ? AND id <= ?",  # noqa: S608 -- our own names
-                (after, last),
-            )
-            into = f"INSERT INTO {table}_data (id, block) VALUES (?, ?)"  # noqa: S608 -- our own names
-            self._database.executemany(into, found)
+            rows = f"SELECT id FROM {table} WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 -- our own names
+            ids = self._database.execute(rows, (after, most)).fetchall()
+            last: int = ids[-1][0] if ids else 0
+            self._rewrite(table, "id, block", f"id > {after} AND id <= {last}")
             return last
+
+    def _rewrite(self, table: str, columns: str, which: str) -> None:
+        """Delete and insert rows; call inside a transaction."""
+        select = f"SELECT {columns} FROM {table} WHERE {which}"  # noqa: S608 -- our own names
+        rows = self._database.execute(select).fetchall()
+        self._database.execute(f"DELETE FROM {table} WHERE {which}")  # noqa: S608 -- our own names
+        places = ", ".join("?" * len(columns.split(",")))
+        into = f"INSERT INTO {table} ({columns}) VALUES ({places})"  # noqa: S608 -- our own names
+        self._database.executemany(into, rows)
 
     def empty_log(self, seconds: float = _BUSY_SECONDS) -> bool:
         """Checkpoint and truncate the WAL; return False if other connections prevented it.
@@ -313,7 +301,20 @@ class Store:
 
     def last_id(self) -> int:
         """Return the highest object id ever used."""
-        return int(self._database.execute(_LAST_ID).fetchone()[0])
+        return int(self._database.execute(_LAST_NUMBER, ("objects",)).fetchone()[0])
+
+    def count_changes(self) -> int:
+        """Return the number of changes and removals ever logged; see `database`."""
+        return int(self._database.execute(_LAST_NUMBER, ("changed",)).fetchone()[0])
+
+    def changed_since(self, count: int) -> list[int]:
+        """Return the distinct ids of objects changed or removed after the first `count` changes."""
+        query = "SELECT DISTINCT id FROM changed WHERE number > ?"
+        return [number for (number,) in self._database.execute(query, (count,))]
+
+    def forget_changes(self, count: int) -> None:
+        """Delete the first `count` logged changes; call inside a transaction."""
+        self._database.execute("DELETE FROM changed WHERE number <= ?", (count,))
 
     def latest(self, source: str) -> int:
         """Return the latest `updated_at` of a source in seconds since 1970, 0 without objects."""
@@ -329,7 +330,14 @@ class Store:
         new = count(self.last_id() + 1)
         there = (known.get(record.identity) for record in records)
         ids = [entry.id if entry else next(new) for entry in there]
-        insert(self._database, _INTO, self._rows(ids, records), _OR_UPDATE)
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            for number, record in zip(ids, records, strict=True):
+                self.require_running()
+                held = bytearray(record.text_digest), record.updated_at, int(record.transient)
+                yield number, *record.identity, *record[1:6], *held, bytearray(record.traits)
+
+        insert(self._database, _INTO, rows(), _OR_UPDATE)
         return [
             Entry(number, record.identity, *_CATALOGUED(record))
             for number, record in zip(ids, records, strict=True)
@@ -402,19 +410,18 @@ class Store:
 
     def probe(self) -> None:
         """Write and delete 64 KiB; raises StoreError if the database cannot be written."""
-        with self.transaction():
-            self.set_fact("probe", "." * _PROBE_CHARACTERS)
-        with self.transaction():
-            self._database.execute("DELETE FROM facts WHERE name = 'probe'")
+        self.set_fact("probe", "." * _PROBE_CHARACTERS)
+        self.drop_fact("probe")
 
     def prune_vectors(self, first: int) -> None:
         """Delete vectors of unused texts whose digests begin with the byte `first`."""
+        after = bytes([first + 1]) if first < 0xFF else b"\xff" * 32
         with self.transaction():
             self._database.execute(
                 "DELETE FROM vectors WHERE text_digest >= ? AND text_digest < ?"
                 " AND NOT EXISTS"
                 " (SELECT 1 FROM objects WHERE objects.text_digest = vectors.text_digest)",
-                (bytes([first]), _after(first)),
+                (bytes([first]), after),
             )
 
     def forget_vectors(self, digests: Sequence[bytes]) -> set[bytes]:
@@ -429,7 +436,7 @@ class Store:
     def prune_history(self, last: int) -> int:
         """Delete some of the oldest rows of history up to `last`, and return their number."""
         with self.transaction():
-            return prune(self.ledger, last)
+            return self.ledger.prune(last)
 
     def put_sentence_vectors(
         self, engine: bytes, numbers: Sequence[int], vectors: NDArray[np.float32]
@@ -471,22 +478,11 @@ class Store:
         return row[0] if row else None
 
     def set_fact(self, name: str, value: str) -> None:
-        """Set a fact; call inside a transaction."""
+        """Set a fact, in the present transaction or one of its own."""
         self._database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )
 
     def drop_fact(self, name: str) -> None:
-        """Delete a fact; call inside a transaction."""
+        """Delete a fact, in the present transaction or one of its own."""
         self._database.execute("DELETE FROM facts WHERE name = ?", (name,))
-
-    def _rows(self, ids: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
-        for number, record in zip(ids, records, strict=True):
-            self.require_running()
-            held = bytearray(record.text_digest), record.updated_at, int(record.transient)
-            yield number, *record.identity, *record[1:6], *held, bytearray(record.traits)
-
-
-def _after(first: int) -> bytes:
-    """Return the exclusive upper bound of digests that begin with a byte."""
-    return bytes([first + 1]) if first < _BYTES - 1 else b"\xff" * 32

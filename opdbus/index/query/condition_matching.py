@@ -51,8 +51,8 @@ async def found(
     """Return the entries of the objects that meet all conditions.
 
     With `only_first`, return as soon as some are found. Observed values of an object take
-    precedence over declared ones, as in `StateStore.joined`. Objects that the field index does not
-    cover, or not in their present state, are read one by one.
+    precedence over declared ones, as in `StateStore.merge_properties`. Objects that the field index
+    does not cover, or not in their present state, are read one by one.
     """
     wanted, catalogue = AllOf(conditions), memory.catalogue
     moving = memory.volatile.asked(wanted.names)
@@ -135,11 +135,11 @@ async def _each(
     """
     found: list[tuple[ObjectId, T]] = []
     for part in slices(object_ids, _AT_A_TIME):
-        about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
-        contents = await memory.content([entry for entries in about.values() for entry in entries])
+        about, contents = await memory.read_objects(part)
         found += await asyncio.to_thread(
             lambda about, contents: [
-                (t, work(entries, memory.joined(entries, contents))) for t, entries in about.items()
+                (one, work(entries, memory.merge_properties(entries, contents)))
+                for one, entries in about.items()
             ],
             about,
             contents,

@@ -117,7 +117,7 @@ def _mistyped(store: Store, word: str, lookup: Lookup | None) -> str:
     is none.
     """
     edits = set(_edits(word))
-    forms = store.words.known(sorted(edits - query_terms.STOP_WORDS))
+    forms = store.words.existing_words(sorted(edits - query_terms.STOP_WORDS))
     counts = {form: store.words.count_matches(form) for form in forms}
     most = max(counts.values(), default=0)
     # forms of one stem have equal counts

@@ -420,7 +420,7 @@ class Finder:
             whys: list[Why | None] = []
             for entry, score, _, side in there:
                 # the fields that may have matched
-                fields = self._memory.joined([entry], contents)
+                fields = self._memory.merge_properties([entry], contents)
                 if side.unobserved:
                     fields = fields | {DECLARED: dict(side.unobserved)}
                 whys.append(explanations.explain(entry, fields, score, query, page.where))

@@ -90,7 +90,7 @@ def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
     if token and (sealed := snapshot_file.read(path_of(store), token)):
         last, changes, sorts = sealed.about
         moment, entries = SnapshotId(token, last, changes), _columns(sealed.arrays, sorts)
-        changed = store.noted.since(moment.changes)
+        changed = store.changed_since(moment.changes)
         if _SHARE * len(changed) <= len(entries.ids):
             again = [number for number in changed if number <= moment.last]
             new = entry_columns.read(store, moment.last, again)
@@ -139,7 +139,7 @@ def remove(store: Store) -> None:
         with store.transaction():
             store.drop_fact(SEALED)
             store.drop_fact(postings.MEAN_LENGTH)
-            store.noted.forget(store.noted.count())
+            store.forget_changes(store.count_changes())
         remove_values(store)
         with store.guarded():
             path_of(store).unlink(missing_ok=True)

@@ -8,11 +8,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from opdbus.errors import StoreError
 from opdbus.history.forget import Forgotten, Target, count_named, forget
-from opdbus.index.database.store import RENEWED, UNCLEAN, WORD_TABLES, Store
+from opdbus.index.database.store import UNCLEAN, Store
 from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage.archive import Archive
 from opdbus.state.object import ObjectId
@@ -39,7 +39,7 @@ class Request(NamedTuple):
     last: int
 
     @classmethod
-    def find(cls, store: Store) -> "Request | None":
+    def find(cls, store: Store) -> Self | None:
         """Return the unfinished request stored in the database, if any."""
         if not (kept := store.fact(_REQUEST)):
             return None
@@ -48,14 +48,6 @@ class Request(NamedTuple):
             ObjectId(*object_id) if object_id else None, row, text, [ObjectId(*n) for n in names]
         )
         return cls(target, *rest)
-
-    def keep(self, store: Store) -> None:
-        """Store the progress, or delete a finished request; call inside a transaction."""
-        store.set_fact(UNCLEAN, "yes")
-        if self.after < self.last:
-            store.set_fact(_REQUEST, json.dumps(self))
-        else:
-            store.drop_fact(_REQUEST)
 
 
 class Eraser:
@@ -85,8 +77,7 @@ class Eraser:
         async with self._one_at_a_time:
             # including rows that a migration hides until they are looked through
             last = await self._archive.read(lambda store: store.ledger.state().head.seq)
-            request = Request(target, cause, 0, last)
-            rows, last = await self._erase(request)
+            rows, last = await self._erase(Request(target, cause, 0, last))
             kept = 0
             if target.text:
                 kept = await self._archive.read_apart(
@@ -109,57 +100,39 @@ class Eraser:
         """Erase step by step; return the erased rows, and the last row of history then."""
         rows: list[int] = []
         while True:
-            end = min(request.last, request.after + _AT_A_TIME)
-            step, last = await self._archive.write(partial(self._step, request, end))
+            rest = request._replace(after=min(request.last, request.after + _AT_A_TIME))
+            step, last = await self._archive.write(partial(self._step, request, rest))
             if step:
                 rows += step
                 self._on_rows(last)
-            if end >= request.last:
+            if rest.after >= rest.last:
                 return rows, last
-            request = request._replace(after=end)
+            request = rest
 
-    def _step(self, request: Request, end: int, store: Store) -> tuple[list[int], int]:
-        numbers = range(request.after + 1, end + 1)
+    def _step(self, request: Request, rest: Request, store: Store) -> tuple[list[int], int]:
+        """Erase up to `rest`, what is left then; it is stored unless nothing is left."""
+        numbers = range(request.after + 1, rest.after + 1)
         with store.transaction():
             rows = forget(
                 store.ledger, request.target, numbers, request.cause, self._clock(), self._boot
             )
-            request._replace(after=end).keep(store)
+            store.set_fact(UNCLEAN, "yes")
+            if rest.after < rest.last:
+                store.set_fact(_REQUEST, json.dumps(rest))
+            else:
+                store.drop_fact(_REQUEST)
             return rows, store.ledger.state().head.seq
 
     async def _clean(self) -> bool:
         """Erase deleted content from the files; return whether nothing of it is left."""
-        for table in WORD_TABLES:
-            is_begun = False
-            while await self._archive.write(
-                partial(Store.clean_more, table=table, is_begun=is_begun)
-            ):
-                is_begun = True
-            await self._archive.write(partial(Store.renew_terms, table=table))
-            # twice, in different ranges: pages at the ends of a range are not rewritten
-            for most in (RENEWED, RENEWED // 2):
-                last = await self._archive.write(
-                    partial(Store.renew_words, table=table, after=0, most=most)
-                )
-                while last:
-                    last = await self._archive.write(
-                        partial(Store.renew_words, table=table, after=last)
-                    )
+        steps = await self._archive.write(Store.clean_words)
+        while await self._archive.write(lambda _: next(steps, False)):
+            pass
         await self._snapshot_writer.forget()
-        is_clean = await self._empty_log()
-        if is_clean:
-            await self._archive.write(_note_clean)
-        return is_clean
-
-    async def _empty_log(self) -> bool:
-        """Truncate the WAL, which has the replaced pages; others write between the attempts."""
         for _ in range(_TRIES):
+            # the WAL has the replaced pages; others write between the attempts
             if await self._archive.write(lambda store: store.empty_log(_TRY_SECONDS)):
+                await self._archive.write(lambda store: store.drop_fact(UNCLEAN))
                 return True
             await asyncio.sleep(_REST_SECONDS)
         return False
-
-
-def _note_clean(store: Store) -> None:
-    with store.transaction():
-        store.drop_fact(UNCLEAN)

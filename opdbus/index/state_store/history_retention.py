@@ -9,9 +9,9 @@ from typing import Final
 import structlog
 
 from opdbus.errors import StoreError
-from opdbus.history import checkpoint, prune
-from opdbus.history.chain import Head
-from opdbus.history.prune import Limits
+from opdbus.history import checkpoint
+from opdbus.history.hash_chain import Head
+from opdbus.history.ledger import Limits
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 
@@ -35,7 +35,7 @@ class HistoryRetention:
 
     def __init__(
         self,
-        memory: StateStore,
+        store: StateStore,
         journal_log: structlog.typing.FilteringBoundLogger | None,
         origin: str,
         limits: Limits,
@@ -43,7 +43,7 @@ class HistoryRetention:
         clock: Callable[[], float] = time.time,
         idle_seconds: float = _DAY_SECONDS,
     ) -> None:
-        self._memory = memory
+        self._archive = store.archive
         self._journal_log = journal_log
         self._origin = origin
         self._limits = limits
@@ -78,27 +78,28 @@ class HistoryRetention:
         """Write a checkpoint if there are new rows, and prune; failures wait for the next run."""
         self._news.clear()
         with suppress(StoreError):  # the archive has logged it
-            now = int(self._clock() * 1e6)
-            archive, limits = self._memory.archive, self._limits
-            last = await archive.read(lambda store: prune.surplus(store.ledger, limits, now))
+            now, count = int(self._clock() * 1e6), 0
+            last = await self._archive.read(lambda store: store.ledger.surplus(self._limits, now))
             await self._vouch(last)
-            await self._prune(last)
-
-    async def _prune(self, last: int) -> None:
-        """Remove the rows up to `last`, in steps between which others can write."""
-        count = 0
-        while more := await self._memory.archive.write(lambda store: store.prune_history(last)):
-            count += more
-            await asyncio.sleep(_REST_SECONDS)
-        if count:
-            log.info("history pruned", rows=count, last=last)
+            # in steps, between which others can write
+            while more := await self._archive.write(lambda store: store.prune_history(last)):
+                count += more
+                await asyncio.sleep(_REST_SECONDS)
+            if count:
+                log.info("history pruned", rows=count, last=last)
 
     async def _vouch(self, pruned: int) -> None:
         """Write a checkpoint if there are new rows or more are pruned.
 
         The caller removes the rows up to `pruned` afterwards.
         """
-        head, cut = await self._memory.archive.write(_end)
+
+        def read_end(store: Store) -> tuple[Head, int]:
+            # a power cut must not lose rows that a checkpoint covers
+            store.sync()
+            return store.ledger.state().head, store.ledger.cut().seq
+
+        head, cut = await self._archive.write(read_end)
         first = max(cut, pruned) + 1
         if self._journal_log and (head.seq, first) != self._vouched:
             text = checkpoint.text_of(head, self._origin)
@@ -106,10 +107,3 @@ class HistoryRetention:
                 "history checkpoint", size=head.seq, first=first, checkpoint=text
             )
             self._vouched = head.seq, first
-
-
-def _end(store: Store) -> tuple[Head, int]:
-    """Return the head of history, synced to disk, and the number of the last pruned row."""
-    # a power cut must not lose rows that a checkpoint covers
-    store.sync()
-    return store.ledger.state().head, store.ledger.cut().seq

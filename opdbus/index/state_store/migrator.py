@@ -8,7 +8,7 @@ import structlog
 
 from opdbus.errors import StoreError
 from opdbus.index.state_store.erasure import Eraser
-from opdbus.index.state_store.in_memory_indexes import InMemoryIndexes
+from opdbus.index.state_store.transaction_writer import TransactionWriter
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.index.storage.migration import Migration
@@ -19,24 +19,21 @@ log = structlog.get_logger()
 class Migrator:
     """The task that migrates objects and history; `on_progress` is called after each step.
 
-    `one_writer` is held while a batch is written and applied to the indexes. `clock` returns
-    microseconds since 1970.
+    `clock` returns microseconds since 1970.
     """
 
     def __init__(
         self,
         archive: Archive,
-        known: InMemoryIndexes,
-        cleaner: Eraser,
-        one_writer: asyncio.Lock,
+        writer: TransactionWriter,
+        eraser: Eraser,
         clock: Callable[[], int],
         boot: str,
         on_progress: Callable[[], None],
     ) -> None:
         self._archive = archive
-        self._known = known
-        self._cleaner = cleaner
-        self._one_writer = one_writer
+        self._writer = writer
+        self._eraser = eraser
         self._clock = clock
         self._boot = boot
         self._on_progress = on_progress
@@ -55,54 +52,47 @@ class Migrator:
             return f"Looking for secrets in history: {self.rows:,} rows are left, hidden till then"
         return ""
 
-    async def run(self, left: Migration | None) -> None:
+    async def run(self) -> None:
         """Finish a migration and unfinished erasure, once the database can be written."""
         try:
-            if left:
-                await self._migrate(left)
-            self.done.set()
-            if left:
+            if not self.done.is_set():
+                if left := await self._archive.read(Migration.find):
+                    await self._migrate(left)
+                self.done.set()
                 self._on_progress()
-            await self._cleaner.resume()
+            await self._eraser.resume()
         except StoreError:
-            self._archive.when_writable(self._run_again)
-
-    async def _run_again(self) -> None:
-        try:
-            left = await self._archive.read(Migration.find)
-        except StoreError:
-            self._archive.when_writable(self._run_again)
-        else:
-            await self.run(left)
+            self._archive.when_writable(self.run)
 
     async def _migrate(self, left: Migration) -> None:
         self.objects = await self._archive.read(lambda store: store.count_of(left.unrendered))
         self.rows = left.unchecked
         log.info("migrating", objects=self.objects, history=self.rows)
         async with self._archive.busy():
-            while not left.is_done:
-                left = await (self._render(left) if left.unrendered else self._look_through(left))
+            while left.unrendered or left.unchecked:
+                if left.unrendered:
+                    left = await self._render(left)
+                else:
+                    left = await self._archive.write(
+                        partial(
+                            migration.check_history, left=left, at=self._clock(), boot=self._boot
+                        )
+                    )
+                    self.rows = left.unchecked
                 self._on_progress()
         await self._archive.write(migration.finish)
         log.info("migrated")
 
     async def _render(self, left: Migration) -> Migration:
         """Render a batch of objects anew, and apply it to the indexes; other changes wait."""
-        async with self._one_writer:
-            rows = await self._archive.read(partial(migration.read, left=left))
+        async with self._writer.one_writer:
+            rows = await self._archive.read(partial(migration.read_batch, left=left))
             records = await self._archive.prepare(partial(migration.render, rows))
-            known = self._known.catalogue.known_of([record.identity for record in records])
+            known = self._writer.catalogue.known_of([record.identity for record in records])
             is_last = len(rows) < migration.AT_A_TIME
             left = left._replace(rendered=left.last if is_last else rows[-1][0].id)
             put = partial(migration.put_rendered, records=records, known=known, left=left)
             entries = await self._archive.write(put)
-            await self._known.take([], records, entries)
+            await self._writer.apply([], records, entries)
         self.objects = 0 if is_last else max(0, self.objects - len(rows))
-        return left
-
-    async def _look_through(self, left: Migration) -> Migration:
-        """Erase the secrets in the next rows of history."""
-        look = partial(migration.look_through_more, left=left, at=self._clock(), boot=self._boot)
-        left = await self._archive.write(look)
-        self.rows = left.unchecked
         return left

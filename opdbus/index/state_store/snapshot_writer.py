@@ -49,11 +49,6 @@ class SnapshotWriter:
         if self._changes > max(len(self._view.places) // _SHARE, _LEAST):
             self._due.set()
 
-    @property
-    def is_due(self) -> bool:
-        """True if enough objects have changed for a new snapshot."""
-        return self._due.is_set()
-
     async def run(self) -> None:
         """Write a snapshot whenever it is due, until cancelled."""
         while True:
@@ -68,7 +63,23 @@ class SnapshotWriter:
     async def seal(self) -> None:
         """Write a snapshot, or remove it if there are few objects; raises StoreError."""
         async with self._one_at_a_time:
-            await self._seal()
+            self._changes = 0
+            if len(self._view.places) <= MANY:
+                await self._archive.write(entry_snapshot.remove)
+                return
+            async with self._one_writer:
+                changes = await self._archive.write(_begin_log)
+            moment = await self._archive.read_apart(
+                lambda store: entry_snapshot.write(store, changes)
+            )
+            path = await self._archive.read(lambda store: entry_snapshot.path_of(store, "fields"))
+            try:
+                await self._fields.seal(path, moment.token)
+            except OSError as error:  # the next start reads the fields from the database
+                log.warning("fields not sealed", reason=str(error))
+            await self._archive.write(lambda store: _confirm(store, moment))
+            await asyncio.to_thread(gc_tuning.trim)
+            log.info("entries sealed", objects=len(self._view.places))
 
     async def forget(self) -> None:
         """Remove the files that may have erased values, and make a new snapshot due.
@@ -80,35 +91,18 @@ class SnapshotWriter:
             await self._archive.write(entry_snapshot.remove_values)
         self._due.set()
 
-    async def _seal(self) -> None:
-        self._changes = 0
-        if len(self._view.places) <= MANY:
-            await self._archive.write(entry_snapshot.remove)
-            return
-        async with self._one_writer:
-            changes = await self._archive.write(_begin)
-        moment = await self._archive.read_apart(lambda store: entry_snapshot.write(store, changes))
-        path = await self._archive.read(lambda store: entry_snapshot.path_of(store, "fields"))
-        try:
-            await self._fields.seal(path, moment.token)
-        except OSError as error:  # the next start reads the fields from the database
-            log.warning("fields not sealed", reason=str(error))
-        await self._archive.write(lambda store: _confirm(store, moment))
-        await asyncio.to_thread(gc_tuning.trim)
-        log.info("entries sealed", objects=len(self._view.places))
 
-
-def _begin(store: Store) -> int:
+def _begin_log(store: Store) -> int:
     """Start the change log, store the mean length, and return the number of logged changes."""
     with store.transaction():
         if not store.fact(SEALED):
             store.set_fact(SEALED, "no file yet")
         store.set_fact(postings.MEAN_LENGTH, str(postings.mean_length(store)))
-    return store.noted.count()
+    return store.count_changes()
 
 
 def _confirm(store: Store, moment: SnapshotId) -> None:
     """Make a snapshot the one that the next start reads, and drop the changes that it has."""
     with store.transaction():
         store.set_fact(SEALED, moment.token)
-        store.noted.forget(moment.changes)
+        store.forget_changes(moment.changes)

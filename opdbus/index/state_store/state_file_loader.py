@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from opdbus.history.change_sentence import of_change
 from opdbus.index.database import record_process
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.records import DECLARED, WRITTEN_BY
-from opdbus.index.database.store import Record, Store
+from opdbus.index.database.store import Record
 from opdbus.index.state_store.events import Claimed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.models.child import ChildFailed
@@ -48,7 +47,7 @@ class StateFileLoader:
     def __init__(
         self,
         path: Path,
-        memory: StateStore,
+        store: StateStore,
         on_change: Callable[[], None] = lambda: None,
         changes: Callable[[Path], AsyncGenerator[None]] = watch.changes,
         *,
@@ -64,32 +63,39 @@ class StateFileLoader:
         self._optional = optional
         self._large = large
         self._file = StateFile(path)
-        self._memory = memory
+        self._store = store
         self._one_reader = asyncio.Lock()
 
     async def load(self) -> None:
         """Load the file, to the end if cancelled; raises StateFileError and StoreError."""
-        await self._memory.archive.shield(self._load())
+        await self._store.archive.shield(self._load())
 
     async def _load(self) -> None:
         async with self._one_reader:
             try:
-                noted = await self._noted()
-                present, changed = await asyncio.to_thread(self._stream, noted)
+                mark = await self._stored_mark()
+                present, changed = await asyncio.to_thread(self._stream, mark)
                 await self._record("")
-                count = await self._memory.replace(FILE, present, changed)
+                count = await self._store.replace(FILE, present, changed)
             except OpDbusError as error:
-                # after a failed write, read the file again as soon as the database can be written
                 if isinstance(error, StateFileError):
-                    await self._record(_reason(str(error.__cause__), self.path))
+                    # without the leading path of the file
+                    reason, path = str(error.__cause__), self.path
+                    begins = (f"cannot read the state file {path}: ", f"{path}: ", f"{path} ")
+                    begin = next(filter(reason.startswith, begins), "")
+                    await self._record(reason.removeprefix(begin))
                 else:
+                    # read the file again as soon as the database can be written
                     self._file.forget()
-                    self._memory.archive.when_writable(self.try_load)
+                    self._store.archive.when_writable(self.try_load)
                 self._set_error(str(error))
                 raise
             self._set_error("")
-            await self._note()
-        self._memory.notify(Claimed(self._file.claims))
+            mark = _mark(self._file.signature)
+            if mark != await self._stored_mark():
+                with suppress(StoreError):
+                    await self._store.archive.write(lambda store: store.set_fact(DECLARED, mark))
+        self._store.notify(Claimed(self._file.claims))
         log.info("state file read", path=str(self.path), objects=len(present), changed=count)
 
     async def _record(self, fault: str) -> None:
@@ -97,39 +103,28 @@ class StateFileLoader:
 
         The last fault is stored, so a restart does not record it again.
         """
-        archive, identity = self._memory.archive, Identity("history", *OF_FILE, str(self.path))
+        archive, identity = self._store.archive, Identity("history", *OF_FILE, str(self.path))
         before = await archive.read(lambda store: store.fact(_FAULT)) or ""
         if fault == before:
             return
         fields = [FieldChange(["error"], *([text] if text else [] for text in (before, fault)))]
         row = Change(identity, "changed", Why(STATE_FILE), fields)
         with suppress(StoreError):
-            await self._memory.record(
+            await self._store.record(
                 [of_change(row, f"state file {self.path}")],
                 lambda store: store.set_fact(_FAULT, fault),
             )
 
-    async def _note(self) -> None:
-        """Store the mark of the file that was read, for the next start."""
-        mark = _mark(self._file.signature)
-        if mark != await self._noted():
-            with suppress(StoreError):
-                await self._memory.archive.write(partial(_note, mark))
+    async def _stored_mark(self) -> str:
+        """Return the mark of the file that an earlier run stored completely."""
+        return await self._store.archive.read(lambda store: store.fact(DECLARED)) or ""
 
-    async def _noted(self) -> str:
-        return await self._memory.archive.read(lambda store: store.fact(DECLARED)) or ""
-
-    async def _is_unchanged(self) -> bool:
-        """Return whether the file is the one that an earlier run stored completely."""
-        mark = _mark(await asyncio.to_thread(signature, self.path))
-        return bool(mark) and mark == await self._noted()
-
-    def _stream(self, noted: str) -> tuple[IdentityHashSet, Iterator[StateObject | Record]]:
-        is_new = not self._memory.catalogue.sources[FILE]
+    def _stream(self, mark: str) -> tuple[IdentityHashSet, Iterator[StateObject | Record]]:
+        is_new = not self._store.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
             return IdentityHashSet(), iter(())
         found = signature(self.path)
-        same = found if _mark(found) == noted else ""
+        same = found if _mark(found) == mark else ""
         if _size(self.path) >= self._large:
             try:
                 return record_process.stream(self._file, same)
@@ -161,7 +156,8 @@ class StateFileLoader:
         try:
             async with aclosing(self._changes(self.path)) as changes:
                 async for _ in changes:
-                    if not self.attempted and await self._is_unchanged():
+                    mark = _mark(await asyncio.to_thread(signature, self.path))
+                    if mark and not self.attempted and mark == await self._stored_mark():
                         self._set_attempted()
                         later.append(asyncio.create_task(self._load_later()))
                         continue
@@ -190,20 +186,9 @@ class StateFileLoader:
             self.on_change()
 
 
-def _reason(fault: str, path: Path) -> str:
-    """Return a fault without the leading path of the file."""
-    begins = (f"cannot read the state file {path}: ", f"{path}: ", f"{path} ")
-    return next((fault.removeprefix(each) for each in begins if fault.startswith(each)), fault)
-
-
 def _mark(signature: str) -> str:
     """Return the stored mark of a file with a signature, read by this version; "" without one."""
     return f"{__version__}, {WRITTEN_BY}: {signature}" if signature else ""
-
-
-def _note(mark: str, store: Store) -> None:
-    with store.transaction():
-        store.set_fact(DECLARED, mark)
 
 
 def _size(path: Path) -> int:

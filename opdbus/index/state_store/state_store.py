@@ -1,12 +1,14 @@
 """The state store: all entries of the host on disk and in in-memory indexes that agree."""
 
 import asyncio
+import json
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,25 +18,24 @@ from opdbus.history.change import Why
 from opdbus.history.forget import Forgotten, Target
 from opdbus.index.catalogue.catalogue import Change
 from opdbus.index.catalogue.declarations import Declarations, Unpaired
+from opdbus.index.catalogue.transient_objects import TransientObjects
+from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.database.ownership import ROOT, owned, require_owner
-from opdbus.index.database.quota import Usage
+from opdbus.index.database.quota import ROOT, Usage, owned, require_owner
 from opdbus.index.database.records import begin
 from opdbus.index.database.store import Content, Entry, Record, Store
 from opdbus.index.snapshot import entry_snapshot
 from opdbus.index.snapshot.entry_snapshot import LoadedEntries
 from opdbus.index.state_store.erasure import Eraser
 from opdbus.index.state_store.events import Changed, Event, Recorded
-from opdbus.index.state_store.in_memory_indexes import InMemoryIndexes
 from opdbus.index.state_store.migrator import Migrator
-from opdbus.index.state_store.record_builder import BuiltRecords
-from opdbus.index.state_store.transaction_writer import TransactionWriter
+from opdbus.index.state_store.transaction_writer import BuiltRecords, TransactionWriter
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.index.storage.migration import Migration
 from opdbus.platform.slices import batches, each, slices
-from opdbus.state.object import Identity, Json, ObjectId, StateObject
+from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
 
 # Objects of a source that are written in one transaction: some tenths of a second's work.
 _PART: Final = 2_000
@@ -60,16 +61,16 @@ class StateStore:
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.archive = Archive(path, on_progress=on_progress)
-        self._one_writer = asyncio.Lock()
-        self._known = InMemoryIndexes(self.archive, usage or Usage(), self._one_writer)
-        self._writing = TransactionWriter(self.archive, self._known, boot)
-        self.catalogue = self._known.catalogue
-        self.fields = self._known.fields
-        self.words = self._known.words
-        self.snapshot_writer = self._known.snapshot_writer
+        self._writer = TransactionWriter(self.archive, usage or Usage(), boot)
+        self._one_writer = self._writer.one_writer
+        self.catalogue = self._writer.catalogue
+        self.fields = self._writer.fields
+        self.words = self._writer.words
+        self.snapshot_writer = self._writer.snapshot_writer
+        self.moved = self._writer.moved
+        self.volatile = VolatileValues()
+        self._transient = TransientObjects()
         self.notify = notify
-        self.volatile = self._known.volatile
-        self.joined = self._known.joined
         # the pairing of declared objects with observed ones
         self.declarations: Declarations = Unpaired()
         # set whenever there may be objects without vectors
@@ -87,7 +88,7 @@ class StateStore:
         self.recorded_until = math.inf
         self._clock = clock
         self._boot = boot
-        self._cleaner = Eraser(
+        self._eraser = Eraser(
             self.archive,
             self.snapshot_writer,
             boot,
@@ -95,13 +96,7 @@ class StateStore:
             lambda last: self.notify(Recorded(last)),
         )
         self.migrator = Migrator(
-            self.archive,
-            self._known,
-            self._cleaner,
-            self._one_writer,
-            self._now,
-            boot,
-            self._stepped,
+            self.archive, self._writer, self._eraser, self._now, boot, self._stepped
         )
         self._on_progress = on_progress
         # number of running `publish` calls of each holder
@@ -122,12 +117,7 @@ class StateStore:
     @property
     def generation(self) -> int:
         """The number of transactions that changed objects, and of steps of migration."""
-        return self._writing.generation
-
-    @property
-    def moved(self) -> deque[tuple[int, bytes, bytes]]:
-        """(row, old digest, new digest) of rows of history without a distance yet."""
-        return self._writing.moved
+        return self._writer.generation
 
     async def __aenter__(self) -> Self:
         """Open the database and load its entries; a damaged one is replaced. Raises StoreError."""
@@ -147,17 +137,24 @@ class StateStore:
         # a read-only database is not migrated
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = self._now()
-        left, loaded = await first(lambda store: _load(store, at, self._boot))
-        await self._known.load(loaded)
+
+        def load(store: Store) -> tuple[Migration | None, LoadedEntries]:
+            # values that are secret by this version's rules are redacted first
+            if left := migration.begin(store):
+                left = migration.redact_objects(store, left, at, self._boot)
+            return left, entry_snapshot.load(store, left.unrendered if left else range(0))
+
+        left, loaded = await first(load)
+        await self._writer.load(loaded)
         generation = await self.archive.read(lambda store: store.fact("generation"))
-        self._writing.generation = int(generation or 0)
+        self._writer.generation = int(generation or 0)
         latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
         self.recorded_until = math.inf if latest is None else latest
         self.since_last_run = await first(lambda store: begin(store, self._boot, at))
-        if self.archive.is_read_only:
+        if left is None:
             self.migrator.done.set()
-        else:
-            self.archive.start(self.migrator.run(left))
+        if not self.archive.is_read_only:
+            self.archive.start(self.migrator.run())
 
     def _now(self) -> int:
         """Return the time in microseconds since 1970."""
@@ -166,7 +163,7 @@ class StateStore:
     def _stepped(self) -> None:
         """Mark vectors as incomplete after a step of migration, and report progress."""
         if not self.migrator.done.is_set():
-            self._writing.generation += 1
+            self._writer.generation += 1
             self.stale.set()
             self.unstaged.set()
         self._on_progress()
@@ -193,11 +190,11 @@ class StateStore:
 
         async def following() -> BuiltRecords | None:
             part = await asyncio.to_thread(next, parts, None)
-            return None if part is None else await self._writing.made(part, ROOT, self._clock())
+            return None if part is None else await self._writer.build(part, ROOT, self._clock())
 
         async def work() -> int:
             count = 0
-            part, later = await following() or self._nothing(), await following()
+            part, later = await following() or BuiltRecords(self._clock(), []), await following()
             async with self.archive.busy() if later else nullcontext():
                 while later is not None:
                     # build the next part while this one is stored: no one else writes this source
@@ -231,11 +228,14 @@ class StateStore:
                     known = await asyncio.to_thread(self.catalogue.known_of, named)
                     for entry in known.values():
                         require_owner(entry, owner)
-                    made = await self._writing.made(
+                    built = await self._writer.build(
                         objects, owner, self._clock(), transient=bool(holder)
                     )
-                    await self._write(made, [], _always(cause))
-                    self._hold(objects, holder)
+                    await self._write(built, [], _always(cause))
+                    if holder:
+                        self._transient.add(named, holder)
+                    else:
+                        self._transient.discard(named)
             finally:
                 self._publishing[holder] -= 1
                 if not self._publishing[holder]:
@@ -262,8 +262,8 @@ class StateStore:
         async def work() -> None:
             async with self._one_writer:
                 entries = [entry for entry in map(self.catalogue.get, gone) if entry]
-                made = await self._writing.made(objects, ROOT, self._clock())
-                await self._write(made, entries, why, events)
+                built = await self._writer.build(objects, ROOT, self._clock())
+                await self._write(built, entries, why, events)
                 self.volatile.put(volatile)
                 self.volatile.drop(gone)
 
@@ -291,7 +291,7 @@ class StateStore:
     async def note_listed(self, source: str) -> None:
         """Store that a source was listed; raises StoreError."""
         if not (self.archive.is_read_only or await self.was_listed(source)):
-            await self.record([], lambda store: store.set_fact(f"listed {source}", "yes"))
+            await self.archive.write(lambda store: store.set_fact(f"listed {source}", "yes"))
 
     async def of_source(self, source: str) -> list[Entry]:
         """Return all entries of a source, after the running change is complete."""
@@ -308,26 +308,26 @@ class StateStore:
             async with self._one_writer:
                 about = await each(self.catalogue.about, [*object_ids])
                 gone = {e.id: e for entries in about for e in owned(entries, owner)}
-                left = list(gone.values())
-                await self._write(self._nothing(), left, _always(cause), withdrawn=True)
+                nothing = BuiltRecords(self._clock(), [])
+                await self._write(nothing, [*gone.values()], _always(cause), withdrawn=True)
                 return len(gone)
 
         return await self.archive.shield(work())
 
     async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
         """Erase values from history; return the rows, and whether the files have no trace left."""
-        return await self.archive.shield(self._cleaner.forget(target, cause))
+        return await self.archive.shield(self._eraser.forget(target, cause))
 
     async def release(self, holder: str) -> None:
         """Remove the transient objects of a holder; raises StoreError, and then tries again."""
-        if not self._known.transient.held_by(holder) and holder not in self._publishing:
+        if not self._transient.held_by(holder) and holder not in self._publishing:
             return
 
         async def work() -> None:
             async with self._one_writer:
-                found = map(self.catalogue.get, self._known.transient.held_by(holder))
+                found = map(self.catalogue.get, self._transient.held_by(holder))
                 gone = [entry for entry in found if entry]
-                await self._write(self._nothing(), gone, _always(change.SOURCE))
+                await self._write(BuiltRecords(self._clock(), []), gone, _always(change.SOURCE))
 
         try:
             await self.archive.shield(work())
@@ -335,12 +335,9 @@ class StateStore:
             self.archive.when_writable(lambda: self.release(holder))
             raise
 
-    def _nothing(self) -> BuiltRecords:
-        return BuiltRecords(self._clock(), [])
-
     async def _write(
         self,
-        made: BuiltRecords,
+        built: BuiltRecords,
         gone: Sequence[Entry],
         why: Callable[[Identity], Why],
         events: Mapping[Identity, Why] = {},
@@ -348,9 +345,10 @@ class StateStore:
         withdrawn: bool = False,
     ) -> Mapping[ObjectId, Change]:
         """Write changes, publish events, and wake up the vector loops."""
-        generation, changes, rows = await self._writing.write(
-            made, gone, why, events, withdrawn=withdrawn
+        generation, changes, rows = await self._writer.write(
+            built, gone, why, events, withdrawn=withdrawn
         )
+        self._transient.discard(entry.identity for entry in gone)
         if changes:
             self.notify(Changed(generation, changes))
             self.stale.set()
@@ -360,13 +358,6 @@ class StateStore:
             self.notify(Recorded(rows[-1]))
         return changes
 
-    def _hold(self, objects: Iterable[StateObject], holder: str) -> None:
-        identities = [item.identity for item in objects]
-        if holder:
-            self._known.transient.add(identities, holder)
-        else:
-            self._known.transient.discard(identities)
-
     # reading
 
     async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
@@ -374,37 +365,44 @@ class StateStore:
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids)) if ids else {}
 
-    async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Mapping[bytes, str]:
-        """Return the texts of objects by digest, in the order of the digests; without those gone.
+    async def read_objects(
+        self, object_ids: Iterable[ObjectId]
+    ) -> tuple[dict[ObjectId, tuple[Entry, ...]], dict[int, Content]]:
+        """Return the entries of the objects that exist, and the content of entries by id."""
+        about = {one: entries for one in object_ids if (entries := self.catalogue.entries(one))}
+        return about, await self.content([one for entries in about.values() for one in entries])
 
-        Recent texts come from a cache, which drops them unless they are needed `again`.
+    def merge_properties(
+        self,
+        entries: Sequence[Entry],
+        contents: Mapping[int, Content],
+        *,
+        only_stored: bool = False,
+    ) -> dict[str, Json]:
+        """Return the fields of an object, each from the first of its entries that has it.
+
+        `entries` are in the catalogue's order: declared, op-dbus's observers, the latest publisher
+        and so on. Declared fields count only if there is no observed entry. `only_stored` leaves
+        out volatile values.
+        """
+        fields: dict[str, Json] = {}
+        observed = [entry for entry in entries if entry.identity.source != FILE]
+        for entry in reversed(observed or entries):
+            if entry.id in contents:
+                fields |= json.loads(contents[entry.id].properties)
+                fields |= {} if only_stored else self.volatile.get(entry.identity)
+        return fields
+
+    async def texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
+        """Return the texts of objects by digest, in the order of the digests.
+
+        Texts of objects that are gone are left out.
         """
         found: dict[bytes, str] = {}
         for part in slices(digests, _TEXTS):
-            kept = self._writing.recent_texts.take(part, again=again)
-            rest = [text_digest for text_digest in part if text_digest not in kept]
-            kept |= await self.stored_texts(rest) if rest else {}
-            found |= {text_digest: kept[text_digest] for text_digest in part if text_digest in kept}
-            await asyncio.sleep(0)
+            texts = await self.archive.read(partial(Store.texts, digests=part))
+            found |= {one: texts[one] for one in part if one in texts}
         return found
-
-    async def stored_texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
-        """Return the texts of objects by digest, from the database."""
-        return await self.archive.read(lambda store: store.texts(digests))
-
-    def forget_texts(self) -> None:
-        """Empty the cache of `texts`; call once no object waits for its vector."""
-        self._writing.recent_texts.clear()
-
-
-def _load(store: Store, at: int, boot: str) -> tuple[Migration | None, LoadedEntries]:
-    """Return the rest of a migration, and all entries that are not transient.
-
-    Redacts objects by this version's rules first. Raises StoreError.
-    """
-    if left := migration.begin(store):
-        left = migration.redact_objects(store, left, at, boot)
-    return left, entry_snapshot.load(store, left.unrendered if left else range(0))
 
 
 def _always(cause: str) -> Callable[[Identity], Why]:

@@ -1,21 +1,49 @@
 """Writing of changes: a transaction of the database, and then the in-memory indexes."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from opdbus.history.change import Why
-from opdbus.index.catalogue.catalogue import Change
-from opdbus.index.database.records import RecentTexts, commit
-from opdbus.index.database.store import Entry, Record
-from opdbus.index.state_store import record_builder
-from opdbus.index.state_store.in_memory_indexes import InMemoryIndexes
-from opdbus.index.state_store.record_builder import BuiltRecords
+from opdbus.index.catalogue.catalogue import Catalogue, Change, EntryColumns, entry_columns
+from opdbus.index.database.quota import Usage
+from opdbus.index.database.records import (
+    Committed,
+    Draft,
+    Recorder,
+    Update,
+    commit,
+    draft,
+)
+from opdbus.index.database.store import Entry, Record, Store
+from opdbus.index.fields.field_reader import FieldReader
+from opdbus.index.fulltext.recent_words import Row
+from opdbus.index.fulltext.word_index import WordIndex
+from opdbus.index.snapshot import entry_snapshot
+from opdbus.index.snapshot.entry_snapshot import LoadedEntries
+from opdbus.index.state_store.snapshot_writer import SnapshotWriter
 from opdbus.index.storage.archive import Archive
+from opdbus.platform import gc_tuning
+from opdbus.platform.slices import slices
 from opdbus.state.object import Identity, ObjectId, StateObject
 
 _MAX_MOVED: Final = 10_000
+# Entries applied to the catalogue in one turn of the event loop, some milliseconds' work: one by
+# one, and as columns built on a thread.
+_AT_A_TIME: Final = 200
+_MADE: Final = 1000
+# Below this number of entries, columns built on a thread are slower than one by one.
+_FEW: Final = 100
+
+
+class BuiltRecords(NamedTuple):
+    """Records of some objects, and the time of the change, in seconds since 1970."""
+
+    now: float
+    records: Sequence[Record]
 
 
 class CommittedChanges(NamedTuple):
@@ -27,18 +55,42 @@ class CommittedChanges(NamedTuple):
 
 
 class TransactionWriter:
-    """Writer of changes, one after the other; the caller holds the writers' lock."""
+    """Writer of changes to the database, and then to the in-memory indexes, one after the other.
 
-    def __init__(self, archive: Archive, known: InMemoryIndexes, boot: str) -> None:
+    The caller holds `one_writer` from its first to its last use of the catalogue, so that database
+    and indexes agree.
+    """
+
+    def __init__(self, archive: Archive, usage: Usage, boot: str) -> None:
+        self.one_writer = asyncio.Lock()
+        self.catalogue = Catalogue(usage)
+        self.fields = FieldReader(archive, self.catalogue)
+        self.words = WordIndex(archive, self.catalogue.view)
+        self.snapshot_writer = SnapshotWriter(
+            archive, self.catalogue.view, self.fields, self.one_writer
+        )
+        # number of transactions that changed objects, and of steps of migration
         self.generation = 0
         # (row, old digest, new digest) of rows of history whose distance is still to be computed
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
-        self.recent_texts = RecentTexts()
         self._archive = archive
-        self._known = known
         self._boot = boot
 
-    async def made(
+    async def load(self, loaded: LoadedEntries) -> None:
+        """Load all entries at start, and full-text index and fields if a snapshot has them."""
+        with gc_tuning.paused():
+            self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
+        self.snapshot_writer.note(loaded.unsealed)
+        self.fields.begin()
+        if moment := loaded.moment:
+            words = await self._archive.read(lambda store: entry_snapshot.words(store, moment))
+            fields = await self._archive.read(lambda store: entry_snapshot.fields(store, moment))
+            if words:
+                await self.words.recall(words, loaded.changed)
+            if fields:
+                self.fields.recall(fields, loaded.changed)
+
+    async def build(
         self,
         objects: Iterable[StateObject | Record],
         owner: int,
@@ -46,14 +98,36 @@ class TransactionWriter:
         *,
         transient: bool = False,
     ) -> BuiltRecords:
-        """Build records, on a thread, of the objects that differ from the stored ones."""
-        known = self._known.catalogue
-        make = partial(record_builder.records, known, objects, owner, now, transient=transient)
-        return BuiltRecords(now, await self._archive.prepare(make))
+        """Build records, on a thread, of the objects that differ from the stored ones.
+
+        Of several objects with one identity, the last counts. A stored object keeps its owner. An
+        item that is a `Record` already keeps its content; its owner, time and transience are set.
+        """
+
+        def work() -> list[Record]:
+            latest = {item.identity: item for item in objects}
+            known = self.catalogue.known_of(latest)
+            wanted: list[tuple[Draft | Record, int]] = []
+            for identity, item in latest.items():
+                entry, new = known.get(identity), item if isinstance(item, Record) else draft(item)
+                is_stored = entry and entry.fingerprint == new.fingerprint
+                if entry is None or entry.transient is not transient or not is_stored:
+                    wanted.append((new, entry.owner if entry else owner))
+            drafts = [new for new, _ in wanted if isinstance(new, Draft)]
+            rendered = iter(Recorder().records(drafts))
+            seconds = max(0, int(now))
+            made = ((new if isinstance(new, Record) else next(rendered), of) for new, of in wanted)
+            # positional arguments: twice as fast as `_replace`
+            return [
+                Record(one.identity, of, *one[2:7], seconds, transient, one.traits)
+                for one, of in made
+            ]
+
+        return BuiltRecords(now, await self._archive.prepare(work))
 
     async def write(
         self,
-        made: BuiltRecords,
+        built: BuiltRecords,
         gone: Sequence[Entry],
         why: Callable[[Identity], Why],
         events: Mapping[Identity, Why],
@@ -61,17 +135,68 @@ class TransactionWriter:
         withdrawn: bool,
     ) -> CommittedChanges:
         """Write records and events, and remove entries; raises LimitsExceeded and StoreError."""
-        now, records = made
+        now, records = built
         if not records and not events and not gone:
             return CommittedChanges(self.generation, {}, range(0))
-        known = self._known.catalogue
-        put = partial(record_builder.update, known, records, gone, why, events, withdrawn=withdrawn)
-        update = await self._archive.prepare(put)
-        generation, at = self.generation + bool(records or gone), int(now * 1e6)
-        entries, rows, moved = await self._archive.write(
-            lambda store: commit(store, update, generation, at, self._boot)
-        )
+
+        generation = self.generation + bool(records or gone)
+
+        def work(store: Store) -> Committed:
+            known = self.catalogue.known_of([*(record.identity for record in records), *events])
+            self.catalogue.usage.require_room(records, known.get)
+            update = Update(records, gone, known, why, events, withdrawn=withdrawn)
+            return commit(store, update, generation, int(now * 1e6), self._boot)
+
+        entries, rows, moved = await self._archive.write(work)
         self.moved += moved
         self.generation = generation
-        self.recent_texts.add(records)
-        return CommittedChanges(generation, await self._known.take(gone, records, entries), rows)
+        return CommittedChanges(generation, await self.apply(gone, records, entries), rows)
+
+    async def apply(
+        self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]
+    ) -> Mapping[ObjectId, Change]:
+        """Apply a committed transaction; `entries` are those of `records`, in the same order.
+
+        Other tasks run between the parts. Returns the change of each object.
+        """
+        self.snapshot_writer.note(len(records) + len(gone))
+        freed: list[int] = []
+        changes: dict[ObjectId, Change] = {}
+        for part in slices(gone, _AT_A_TIME):
+            freed += [self.catalogue.view.places[entry.id] for entry in part]
+            changes |= self.catalogue.remove(part)
+            self.fields.drop(part)
+            await asyncio.sleep(0)
+        for part in slices(entries, _MADE):
+            is_few = len(part) < _FEW
+            changes |= self.catalogue.put(part) if is_few else await self._put_columns(part)
+            self.fields.touch(part)
+            await asyncio.sleep(0)
+        if self.words.is_kept:
+
+            def rows() -> list[Row]:
+                ids = np.fromiter((entry.id for entry in entries), np.int64, len(entries))
+                places = self.catalogue.view.places.find_each(ids).tolist()
+                return [
+                    Row(place, record.identity.name, record.text, record.words)
+                    for record, place in zip(records, places, strict=True)
+                ]
+
+            await self.words.change(freed, await self._archive.prepare(rows))
+        return changes
+
+    async def _put_columns(self, entries: Sequence[Entry]) -> dict[ObjectId, Change]:
+        """Put many entries into the catalogue, as columns that are built on a thread."""
+
+        def build() -> EntryColumns:
+            # reserving room may move the catalogue's arrays
+            self.catalogue.make_room(len(entries))
+            return entry_columns(entries)
+
+        changes, others = self.catalogue.put_made(await self._archive.prepare(build))
+        several: dict[ObjectId, Change] = {}
+        for part in slices(others, _AT_A_TIME):
+            await asyncio.sleep(0)
+            # of several changes of an object the first counts
+            several = self.catalogue.put_each(part) | several
+        return changes | several

@@ -18,7 +18,7 @@ from opdbus.index.database.database import Damaged, guarded, is_read_only
 from opdbus.index.database.store import Store
 from opdbus.index.storage import recovery
 from opdbus.platform.regular_files import open_regular, set_aside
-from opdbus.platform.tasks import pauses, start
+from opdbus.platform.tasks import cancel, pauses, start
 
 T = TypeVar("T")
 
@@ -45,7 +45,6 @@ class Archive:
     def __init__(
         self,
         path: Path,
-        on_change: Callable[[], None] = lambda: None,
         on_progress: Callable[[], None] = lambda: None,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
     ) -> None:
@@ -57,7 +56,7 @@ class Archive:
         self.fault = ""
         # report of the recovery at this start, "" if there was none
         self.notice = ""
-        self.on_change = on_change
+        self.on_change: Callable[[], None] = lambda: None
         self._on_progress = on_progress
         self._next_progress = 0.0
         # set except during bulk loads, whose derived data are computed once at the end
@@ -79,10 +78,10 @@ class Archive:
         """
         loop = self._loop = asyncio.get_running_loop()
         self._stopping = Event()
-        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="store-prepare")
-        self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
-        self._apart = ThreadPoolExecutor(1, thread_name_prefix="store-read-apart")
+        self._preparing, self._writing, self._reading, self._apart = (
+            ThreadPoolExecutor(1, thread_name_prefix=f"store-{name}")
+            for name in ("prepare", "write", "read", "read-apart")
+        )
         self._open = ExitStack()
         self.is_read_only = is_read_only(self._path)
         self.folder = None if self.is_read_only else self._path.with_name("vectors")
@@ -111,10 +110,8 @@ class Archive:
             return  # already closed by a failed `reopen`
         self._stopping.set()
         self._waiting.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        last = asyncio.get_running_loop().run_in_executor(self._writing, lambda: None)
+        await cancel(self._tasks)
+        last = self._loop.run_in_executor(self._writing, lambda: None)
         await asyncio.wait([last], timeout=_CLOSE_SECONDS)
         if not last.done():
             self._writer.interrupt()
@@ -123,7 +120,7 @@ class Archive:
     async def reopen(self) -> None:
         """Close and open again, which recovers a damaged database; raises StoreError."""
         await self.__aexit__()
-        self._damage = asyncio.get_running_loop().create_future()
+        self._damage = self._loop.create_future()
         await self.__aenter__()
 
     async def damaged(self) -> None:
@@ -143,16 +140,13 @@ class Archive:
         self.calm.clear()
         self._busy += 1
         try:
-            await self._keep_log(_BUSY_PAGES)
+            await self._run(self._writing, self._writer, lambda store: store.keep_log(_BUSY_PAGES))
             yield
         finally:
             self._busy -= 1
             if not self._busy:
                 self.calm.set()
-                await self._keep_log(_PAGES)
-
-    async def _keep_log(self, pages: int) -> None:
-        await self._run(self._writing, lambda store: store.keep_log(pages), self._writer)
+                await self._run(self._writing, self._writer, lambda store: store.keep_log(_PAGES))
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Run work once when the database can be written, unless this work is already waiting.
@@ -179,7 +173,7 @@ class Archive:
         One at a time, since several would only contend for the GIL with each other and the event
         loop.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._preparing, work)
+        return await self._loop.run_in_executor(self._preparing, work)
 
     async def write(self, work: Callable[[Store], T]) -> T:
         """Run work that changes the database, to its end even if the caller is cancelled.
@@ -188,11 +182,27 @@ class Archive:
         """
         if self.is_read_only:
             raise StoreError(self.fault)
-        return await _shielded(asyncio.ensure_future(self._written(work)))
+
+        async def write() -> T:
+            try:
+                result = await self._run(self._writing, self._writer, work)
+            except StoreError as error:
+                if not self._stopping.is_set():
+                    if not self.fault:
+                        log.error("store cannot be written", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
+                        self.start(self._retry())
+                    if self.fault != str(error):
+                        self._set_fault(str(error))
+                raise
+            if self.fault:
+                self._set_fault("")
+            return result
+
+        return await _shielded(asyncio.ensure_future(write()))
 
     async def read(self, work: Callable[[Store], T]) -> T:
         """Run work that only reads; raises StoreError."""
-        return await self._run(self._reading, work, self._reader)
+        return await self._run(self._reading, self._reader, work)
 
     async def read_apart(self, work: Callable[[Store], T]) -> T:
         """Run work that reads for seconds, on its own thread and connection; raises StoreError.
@@ -200,41 +210,34 @@ class Archive:
         The work must call store.require_running() repeatedly.
         """
 
-        def opened(_: Store) -> T:
+        def open_and_read(_: Store) -> T:
             read_only = self.is_read_only
             with closing(Store(self._path, self._stopping, is_read_only=read_only)) as store:
                 store.interrupt_when_stopping()
                 return work(store)
 
-        return await self._run(self._apart, opened, self._reader)
+        return await self._run(self._apart, self._reader, open_and_read)
 
-    async def _written(self, work: Callable[[Store], T]) -> T:
-        try:
-            result = await self._run(self._writing, work, self._writer)
-        except StoreError as error:
-            if not self._stopping.is_set():
-                self._cannot_write(error)
-            raise
-        self._set_fault("")
-        return result
+    async def _run(self, thread: ThreadPoolExecutor, store: Store, work: Callable[[Store], T]) -> T:
+        """Run work on a thread and translate its errors; damage is marked for the next start."""
 
-    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[Store], T], store: Store) -> T:
         def work_guarded() -> T:
             with store.guarded():
                 return work(store)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(thread, work_guarded)
+            return await self._loop.run_in_executor(thread, work_guarded)
         except Damaged as error:
-            self._found_damaged(error)
+            if not self.is_read_only:
+                try:
+                    recovery.mark_damaged(self._path)
+                except OSError as fault:
+                    # do not end the daemon: without the mark, its next start would not recover
+                    log.error("store damaged", reason=str(error), mark=str(fault))  # noqa: TRY400 -- a sentence, no traceback
+                else:
+                    if not self._damage.done():
+                        self._damage.set_result(error)
             raise
-
-    def _cannot_write(self, error: StoreError) -> None:
-        was_writable = not self.fault
-        self._set_fault(str(error))
-        if was_writable:
-            log.error("store cannot be written", reason=str(error))
-            self.start(self._retry())
 
     async def _retry(self) -> None:
         """Write a probe after each delay until it or another write succeeds."""
@@ -248,8 +251,6 @@ class Archive:
                 return
 
     def _set_fault(self, fault: str) -> None:
-        if fault == self.fault:
-            return
         self.fault = fault
         if fault:
             self._writable.clear()
@@ -257,32 +258,22 @@ class Archive:
             self._writable.set()
         self.on_change()
 
-    def _found_damaged(self, error: Damaged) -> None:
-        try:
-            if not self.is_read_only:
-                recovery.mark_damaged(self._path)
-        except OSError as fault:
-            # do not end the daemon: without the mark, its next start would not recover
-            log.error("store damaged", reason=str(error), mark=str(fault))  # noqa: TRY400 -- a sentence, no traceback
-            return
-        if not self._damage.done() and not self.is_read_only:
-            self._damage.set_result(error)
-
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start work as a task, which closing cancels."""
         return start(work, self._tasks)
 
-    def _progress(self) -> None:
-        """Call `on_progress` on the event loop, at most once a second; may run on any thread."""
-        now = time.monotonic()
-        if now > self._next_progress:
-            self._next_progress = now + _PROGRESS_SECONDS
-            self._loop.call_soon_threadsafe(self._on_progress)
-
     def _open_writer(self) -> Store:
         if self.is_read_only:
             return self._open_reader()
-        store, self.notice = recovery.open_or_recover(self._path, self._stopping, self._progress)
+
+        def report_progress() -> None:
+            # at most once a second; may run on any thread
+            now = time.monotonic()
+            if now > self._next_progress:
+                self._next_progress = now + _PROGRESS_SECONDS
+                self._loop.call_soon_threadsafe(self._on_progress)
+
+        store, self.notice = recovery.open_or_recover(self._path, self._stopping, report_progress)
         self._open.callback(store.close)
         return store
 
@@ -293,10 +284,8 @@ class Archive:
         return store
 
     def _close(self) -> None:
-        self._apart.shutdown()
-        self._reading.shutdown()
-        self._writing.shutdown()
-        self._preparing.shutdown()
+        for thread in (self._apart, self._reading, self._writing, self._preparing):
+            thread.shutdown()
         self._open.close()
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 from opdbus.errors import StoreError
+from opdbus.history.forget import erase_objects, erase_secrets
 from opdbus.history.ledger import UNCHECKED
-from opdbus.history.redaction import erase_objects, look_through
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.records import REDACTED_BY, WRITTEN_BY, Recorder
 from opdbus.index.database.store import UNCLEAN, Entry, Record, Store, Stored
@@ -60,11 +60,6 @@ class Migration(NamedTuple):
         """The ids of objects that are not yet rendered by this version."""
         return range(self.rendered + 1, self.last + 1)
 
-    @property
-    def is_done(self) -> bool:
-        """True if nothing is left to render or check."""
-        return not (self.unrendered or self.unchecked)
-
 
 def begin(store: Store) -> Migration | None:
     """Begin or resume the migration; return None if there is nothing to migrate.
@@ -87,20 +82,20 @@ def begin(store: Store) -> Migration | None:
     last, is_redacted = store.last_id(), written.startswith(REDACTED_BY)
     history = 0 if is_redacted else store.ledger.state().head.seq
     left = Migration(WRITTEN_BY, last if is_redacted else 0, 0, last, history)
-    if left.is_done:
+    if not (left.unrendered or left.unchecked):
         finish(store)
         return None
     with store.transaction():
-        return _keep(store, left, REDACTED_BY if is_redacted else "")
+        return _begin(store, left, REDACTED_BY if is_redacted else "")
 
 
 def begin_history(store: Store) -> None:
     """Begin a migration that only checks history; call inside a transaction."""
     last = store.last_id()
-    _keep(store, Migration(WRITTEN_BY, last, last, last, store.ledger.state().head.seq), "")
+    _begin(store, Migration(WRITTEN_BY, last, last, last, store.ledger.state().head.seq), "")
 
 
-def _keep(store: Store, left: Migration, redacted_by: str) -> Migration:
+def _begin(store: Store, left: Migration, redacted_by: str) -> Migration:
     # with the suffix, no other version takes the database for its own
     store.set_fact(WRITTEN, redacted_by + _HALFWAY)
     if not redacted_by:
@@ -118,7 +113,12 @@ def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migrati
     while left.redacted < left.last:
         store.require_running()
         rows = store.stored(left.redacted, left.last, AT_A_TIME)
-        altered = _altered(store, rows)
+        altered: list[tuple[Stored, Record]] = []
+        for row in rows:
+            item, before = _redacted(store, row), row.record.properties
+            is_same = before == item.json() or canonical(json.loads(before)) == item.json()
+            if item.identity != row.record.identity or not is_same:
+                altered.append((row, _render(Recorder(), row, item)))
         with store.transaction():
             erase_objects(store.ledger, [old.record.identity for old, _ in altered], at, boot)
             # remove first: a redacted name makes another object, which may exist already
@@ -129,20 +129,9 @@ def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migrati
         is_altered = is_altered or bool(altered)
     if is_altered:
         # erase the words of secrets from the full-text index
-        store.clean_words()
+        for _ in store.clean_words():
+            store.require_running()
     return left
-
-
-def _altered(store: Store, rows: Sequence[Stored]) -> list[tuple[Stored, Record]]:
-    made = ((row, _redacted(store, row)) for row in rows)
-    return [(row, _record(Recorder(), row, item)) for row, item in made if _is_other(row, item)]
-
-
-def _is_other(row: Stored, item: StateObject) -> bool:
-    """Return whether redaction changed the identity or the properties, ignoring JSON format."""
-    before, after = row.record.properties, item.json()
-    is_same = before == after or canonical(json.loads(before)) == after
-    return item.identity != row.record.identity or not is_same
 
 
 def _redacted(store: Store, row: Stored) -> StateObject:
@@ -154,12 +143,12 @@ def _redacted(store: Store, row: Stored) -> StateObject:
     return redact.redact_object(row.record.identity, content)
 
 
-def _record(recorder: Recorder, row: Stored, item: StateObject) -> Record:
+def _render(recorder: Recorder, row: Stored, item: StateObject) -> Record:
     old = row.record
     return recorder.record(item, old.owner, old.updated_at, transient=old.transient)
 
 
-def read(store: Store, left: Migration) -> list[tuple[Stored, StateObject]]:
+def read_batch(store: Store, left: Migration) -> list[tuple[Stored, StateObject]]:
     """Return the next AT_A_TIME objects to render, as stored and redacted; raises Damaged."""
     rows = store.stored(left.rendered, left.last, AT_A_TIME)
     # redaction is idempotent; here it builds the StateObject
@@ -169,7 +158,7 @@ def read(store: Store, left: Migration) -> list[tuple[Stored, StateObject]]:
 def render(rows: Sequence[tuple[Stored, StateObject]]) -> list[Record]:
     """Render objects, and return the records that differ from the stored ones."""
     recorder = Recorder()
-    made = [(row.record, _record(recorder, row, item)) for row, item in rows]
+    made = [(row.record, _render(recorder, row, item)) for row, item in rows]
     return [record for before, record in made if record != before]
 
 
@@ -183,10 +172,10 @@ def put_rendered(
     return entries
 
 
-def look_through_more(store: Store, left: Migration, at: int, boot: str) -> Migration:
+def check_history(store: Store, left: Migration, at: int, boot: str) -> Migration:
     """Erase secrets from the next batch of history rows, newest first; return the progress."""
     with store.transaction():
-        unchecked = look_through(store.ledger, left.unchecked, at, boot)
+        unchecked = erase_secrets(store.ledger, left.unchecked, at, boot)
         return left._replace(unchecked=unchecked).keep(store)
 
 

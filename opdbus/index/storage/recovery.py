@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
@@ -22,6 +22,7 @@ log = structlog.get_logger()
 
 # Number of damaged databases kept for inspection.
 KEPT: Final = 3
+_MARK: Final = ".rebuild"
 _SUFFIXES: Final = ("-wal", "-shm", "")
 # Maximal number of ids looked up one by one after a damaged page: some seconds.
 _MAX_LOOKED_UP: Final = 1_000_000
@@ -42,7 +43,8 @@ def open_or_recover(
     `on_progress` is called repeatedly meanwhile. Raises StoreError.
     """
     with guarded(path):
-        if _mark(path).is_symlink():
+        mark = _with_suffix(path, _MARK)
+        if mark.is_symlink():
             reason = f"the database {path} was found damaged before"
         else:
             try:
@@ -50,7 +52,27 @@ def open_or_recover(
             except Damaged as error:
                 reason = error.reason
             mark_damaged(path)
-        return _recover(path, reason, stopping, on_progress)
+        aside = path.with_name(str(mark.readlink()))
+        # the database itself is renamed last, so that this can be resumed
+        is_aside = aside.exists()
+        for suffix in _SUFFIXES:
+            if is_aside:
+                _with_suffix(path, suffix).unlink(missing_ok=True)
+            else:
+                with suppress(FileNotFoundError):
+                    _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
+        store = Store(path, stopping, on_progress)
+        try:
+            kept = _salvage(aside, store)
+        except BaseException:
+            store.close()
+            raise
+        mark.unlink()
+        for number in sorted(_damaged_numbers(path))[:-KEPT]:
+            for suffix in _SUFFIXES:
+                _with_suffix(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
+        log.error("store rebuilt", reason=reason, path=str(aside), objects=kept)
+        return store, f"{reason}; it is kept as {aside}, and a new one has {kept} objects of it"
 
 
 def mark_damaged(path: Path) -> None:
@@ -59,42 +81,33 @@ def mark_damaged(path: Path) -> None:
     The mark is a symlink, which is created atomically, even on a full disk. Its target is the name
     under which the damaged database is set aside, so that an interrupted recovery can resume.
     """
+    number = max(_damaged_numbers(path), default=0) + 1
     with suppress(FileExistsError):
-        _mark(path).symlink_to(
-            _with_suffix(path, f".damaged-{max(_numbers(path), default=0) + 1}").name
-        )
-
-
-def _recover(
-    path: Path, reason: str, stopping: Event, on_progress: Callable[[], None]
-) -> tuple[Store, str]:
-    aside = path.with_name(str(_mark(path).readlink()))
-    if aside.exists():
-        for suffix in _SUFFIXES:
-            _with_suffix(path, suffix).unlink(missing_ok=True)
-    else:
-        _move(path, aside)
-    store = Store(path, stopping, on_progress)
-    try:
-        kept = _salvage(aside, store)
-    except BaseException:
-        store.close()
-        raise
-    _mark(path).unlink()
-    _forget_oldest(path)
-    log.error("store rebuilt", reason=reason, path=str(aside), objects=kept)
-    return store, f"{reason}; it is kept as {aside}, and a new one has {kept} objects of it"
+        _with_suffix(path, _MARK).symlink_to(f"{path.name}.damaged-{number}")
 
 
 def _salvage(aside: Path, store: Store) -> int:
     """Copy the readable objects, history and facts to `store`; return the number of objects."""
+    facts: dict[str, str] = {}
+    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
+        facts |= ((str(name), str(value)) for name, value in old.execute("SELECT * FROM facts"))
+    recorder, found = Recorder(), dict[Identity, Record]()
     with store.transaction():
-        found = {record.identity: record for record in _readable(aside, store)}
+        for row in _rows(aside, "objects", _OBJECT):
+            store.require_running()
+            if record := _intact_record(row, recorder):
+                found[record.identity] = record
         store.put(found.values())
-        facts = _facts(aside)
         if (generation := facts.get("generation", "")).isdecimal():
             store.set_fact("generation", generation)
-        _salvage_history(aside, store, facts)
+        # rows of history are copied unchanged; verification of the chain reports the gaps
+        for table, columns in (("sentences", "id, digest, text"), ("history", _ROW)):
+            for row in _rows(aside, table, columns):
+                store.require_running()
+                store.ledger.restore(table, columns, row)
+        store.ledger.mend()
+        for name in {"history", "history cut", "boot"} & facts.keys():
+            store.set_fact(name, facts[name])
         store.set_fact(WRITTEN, WRITTEN_BY)
         if not facts.get(WRITTEN, "").startswith(REDACTED_BY):
             # history may hold values that only the current rules redact
@@ -104,51 +117,26 @@ def _salvage(aside: Path, store: Store) -> int:
     return len(found)
 
 
-def _salvage_history(aside: Path, store: Store, facts: Mapping[str, str]) -> None:
-    """Copy the readable history rows unchanged; verification of the chain reports the gaps."""
-    for table, columns in (("sentences", "id, digest, text"), ("history", _ROW)):
-        for row in _rows(aside, table, columns):
-            store.require_running()
-            store.ledger.restore(table, columns, row)
-    store.ledger.mend()
-    for name in ("history", "history cut", "boot"):
-        if name in facts:
-            store.set_fact(name, facts[name])
-
-
-def _readable(aside: Path, store: Store) -> Iterator[Record]:
-    """Yield records of the intact objects; raises StoreError if the daemon is stopping."""
-    recorder = Recorder()
-    for row in _rows(aside, "objects", _OBJECT):
-        store.require_running()
-        if record := _checked(row, recorder):
-            yield record
-
-
 def _rows(aside: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
     """Yield the readable rows of a table: by a scan and, after an error, by each further key.
 
     As a generator, it suppresses only read errors, not errors of its caller such as a full disk.
     """
-    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
-        yield from _scanned(old, table, columns)
-
-
-def _scanned(old: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
     last, key = 0, columns.split(",", maxsplit=1)[0]
     select = f"SELECT {columns} FROM {table}"  # noqa: S608 -- our own constants
-    try:
-        for row in old.execute(f"{select} NOT INDEXED ORDER BY {key}"):
-            last = row[0]
-            yield row
-    except sqlite3.Error:
-        (end,) = old.execute(f"SELECT max({key}) FROM {table}").fetchone()  # noqa: S608 -- our own constants
-        for number in range(last + 1, min(end or 0, last + _MAX_LOOKED_UP) + 1):
-            with suppress(sqlite3.Error):
-                yield from old.execute(f"{select} WHERE {key} = ?", (number,))
+    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
+        try:
+            for row in old.execute(f"{select} NOT INDEXED ORDER BY {key}"):
+                last = row[0]
+                yield row
+        except sqlite3.Error:
+            (end,) = old.execute(f"SELECT max({key}) FROM {table}").fetchone()  # noqa: S608 -- our own constants
+            for number in range(last + 1, min(end or 0, last + _MAX_LOOKED_UP) + 1):
+                with suppress(sqlite3.Error):
+                    yield from old.execute(f"{select} WHERE {key} = ?", (number,))
 
 
-def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
+def _intact_record(row: Sequence[Any], recorder: Recorder) -> Record | None:
     """Return the record of a row, None if it is transient or its fingerprint does not match."""
     _, *identity, owner, properties, updated_at, fingerprint, transient = row
     try:
@@ -161,34 +149,10 @@ def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
         return None
 
 
-def _facts(aside: Path) -> dict[str, str]:
-    """Return the readable facts."""
-    found: dict[str, str] = {}
-    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
-        found |= ((str(name), str(value)) for name, value in old.execute("SELECT * FROM facts"))
-    return found
-
-
-def _move(path: Path, aside: Path) -> None:
-    """Rename a database and its WAL files, the database last, so that this can be resumed."""
-    for suffix in _SUFFIXES:
-        with suppress(FileNotFoundError):
-            _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
-
-
-def _forget_oldest(path: Path) -> None:
-    for number in sorted(_numbers(path))[:-KEPT]:
-        for suffix in _SUFFIXES:
-            _with_suffix(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
-
-
-def _numbers(path: Path) -> list[int]:
+def _damaged_numbers(path: Path) -> list[int]:
+    """Return the numbers of the damaged databases that are set aside."""
     found = (file.name.removeprefix(f"{path.name}.damaged-") for file in path.parent.iterdir())
     return [number for number in map(decimal, found) if number is not None]
-
-
-def _mark(path: Path) -> Path:
-    return _with_suffix(path, ".rebuild")
 
 
 def _with_suffix(path: Path, suffix: str) -> Path:

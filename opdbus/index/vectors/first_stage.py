@@ -125,7 +125,7 @@ class FirstStage:
 
     async def _add(self, embedder: Embedder, index: VectorIndex, digests: list[bytes]) -> int:
         """Embed texts; return the number of vectors added."""
-        texts = await self._memory.texts(digests, again=True)
+        texts = await self._memory.texts(digests)
         rows = await embedder.tokenize([*texts.values()])
         return len(await index.add([*texts], await embedder.run(rows)))
 

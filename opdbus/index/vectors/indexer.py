@@ -116,7 +116,6 @@ class Indexer:
                 if index.pending(1) == pending[:1]:
                     return  # all of these are being changed, which makes the store stale
         self._report(index)
-        self._memory.forget_texts()
         await self._tell_moved(index)
         await self._prune(index)
         objects = len(self._memory.catalogue)

@@ -136,7 +136,7 @@ class SecondStage:
             return
         with embedder.held(), suppress(OpDbusError):
             keys = list(dict.fromkeys(entry.text_digest for entry in entries))
-            found = await self._vectors.memory.texts(keys, again=True)
+            found = await self._vectors.memory.texts(keys)
             keys = [key for key in keys if key in found]
             made = await _made(embedder, index, {key: found[key] for key in keys}, ends)
             if made:

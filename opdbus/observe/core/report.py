@@ -148,7 +148,7 @@ class Batch:
                 is_replaced and not jobs.is_step(before.cause, why.cause)
             )
             if is_more:
-                cause = jobs.joined(before.cause, before.folded + 1, why.cause)
+                cause = jobs.combine(before.cause, before.folded + 1, why.cause)
                 # an event is a change even if it left the object as it was
                 if not before.is_event:
                     self.firsts.setdefault(key, waiting[name])

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from opdbus.history.event_words import ADMINISTRATORS
+from opdbus.history.change_sentence import ADMINISTRATORS
 from opdbus.observe.core.file_reading import changed_at, in_thread, text_of
 from opdbus.observe.core.report import MAX_OBJECTS, Absent, Observer, Report
 from opdbus.observe.core.skipped import Skipped

@@ -146,7 +146,7 @@ class UnitCauses:
             return Why(work.earlier, work.ended - 1, is_event=True)
         folded = work.ended if work.earlier else max(0, work.ended - 1)
         if work.earlier:
-            cause = jobs.joined(work.earlier, work.ended, cause)
+            cause = jobs.combine(work.earlier, work.ended, cause)
         return Why(cause, folded, is_event=work.ended > 0)
 
     def _cause_of_work(self, unit: str, work: Work, now: Fields, *, is_other: bool) -> str:

@@ -264,7 +264,7 @@ def _set_bounded(values: dict[str, T], unit: str, value: T) -> None:
 def _join(before: _Step, after: _Step) -> _Step:
     """Combine a step and the one that followed it."""
     work, count = after.work, before.work.ended
-    cause = jobs.joined(before.work.cause, count, work.cause) if count else work.cause
+    cause = jobs.combine(before.work.cause, count, work.cause) if count else work.cause
     return after._replace(work=work._replace(cause=cause, ended=count + work.ended))
 
 
