@@ -12,11 +12,11 @@ from typing import Final
 from opdbus.errors import ConfigError
 from opdbus.observe.core.report import Observer
 from opdbus.observe.dbus import login1, machined, mirror
-from opdbus.observe.host import cron, files, host, users
+from opdbus.observe.host import config_files, cron, host_facts, users
 from opdbus.observe.kernel import devices, filesystems, kernel
 from opdbus.observe.kernel.uevents import Uevents
 from opdbus.observe.network import network, sockets
-from opdbus.observe.packages import packages
+from opdbus.observe.packages import package_observer
 from opdbus.observe.systemd import unit_observer
 from opdbus.settings.parsing import AUTO
 
@@ -25,12 +25,12 @@ GROUP: Final = "opdbus.observers"
 # Built-in observers that need no socket from systemd.
 OURS: Final = (
     cron.OBSERVER,
-    files.OBSERVER,
+    config_files.OBSERVER,
     filesystems.OBSERVER,
-    host.OBSERVER,
+    host_facts.OBSERVER,
     login1.OBSERVER,
     machined.OBSERVER,
-    packages.OBSERVER,
+    package_observer.OBSERVER,
     unit_observer.OBSERVER,
     users.OBSERVER,
 )

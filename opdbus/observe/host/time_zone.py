@@ -25,14 +25,21 @@ _MAX_DEPTH: Final = 4
 _UNIVERSAL: Final = ("UTC", "Etc/UTC")
 
 
-def found(root: Path, setting: str, skipped: Skipped) -> str:
+def find_time_zone(root: Path, setting: str, skipped: Skipped) -> str:
     """Return the time zone; empty if it cannot be found.
 
     `setting` is the zone that another file names. It is used unless /etc/localtime contradicts it.
     """
     setting = setting if _ZONE.fullmatch(setting) else ""
-    if zone := _linked(root):
-        return zone
+    # the zone that /etc/localtime links to, also through other links
+    path = root / _CLOCK
+    with suppress(OSError):
+        for _ in range(_MAX_LINKS):
+            target = str(path.readlink())
+            _, is_zone, zone = target.rpartition(_IN_ZONES)
+            if is_zone and zone:
+                return zone
+            path = root / target[1:] if target.startswith("/") else path.parent / target
     try:
         content, _ = read_at_most(root / _CLOCK, _MAX_BYTES)
     except FileNotFoundError:
@@ -42,32 +49,25 @@ def found(root: Path, setting: str, skipped: Skipped) -> str:
     if not content.startswith(_SIGNATURE):
         skipped.file(root / _CLOCK)
         return setting
-    same = set(_same(root / _ZONES, content))
-    if setting in same or (setting and not same and _may_be(root, setting, content)):
+    same = set(_find_same(root / _ZONES, content))
+    if setting in same or (setting and not same and _is_older_copy(root, setting, content)):
         return setting
-    return _best(root, same)
+    # of several names of a zone, those in these tables come first
+    for table in ("zone1970.tab", "zone.tab"):
+        rows = (line.split("\t") for line in split_lines(text_of(root / _ZONES / table)))
+        if listed := sorted(same & {row[2] for row in rows if len(row) > 2}):
+            return listed[0]
+    usual = (zone for zone in _UNIVERSAL if zone in same)
+    return next(usual, min(same, default=""))
 
 
-def _linked(root: Path) -> str:
-    """Return the zone that /etc/localtime links to, also through other links; else empty."""
-    path = root / _CLOCK
-    with suppress(OSError):
-        for _ in range(_MAX_LINKS):
-            target = str(path.readlink())
-            _, is_zone, zone = target.rpartition(_IN_ZONES)
-            if is_zone and zone:
-                return zone
-            path = root / target[1:] if target.startswith("/") else path.parent / target
-    return ""
-
-
-def _same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iterator[str]:
+def _find_same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iterator[str]:
     """Yield the zones whose files have this content."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             name = f"{above}{entry.name}"
             if entry.is_dir() and entry.name not in _COPIES and depth < _MAX_DEPTH:
-                yield from _same(Path(entry.path), content, depth + 1, f"{name}/")
+                yield from _find_same(Path(entry.path), content, depth + 1, f"{name}/")
             elif (
                 _ZONE.fullmatch(name)
                 and entry.is_file()
@@ -77,7 +77,7 @@ def _same(folder: Path, content: bytes, depth: int = 0, above: str = "") -> Iter
                 yield name
 
 
-def _may_be(root: Path, setting: str, content: bytes) -> bool:
+def _is_older_copy(root: Path, setting: str, content: bytes) -> bool:
     """Return whether content may be an older copy of a zone, by the rule at its end.
 
     True also on a host without zone files.
@@ -86,19 +86,5 @@ def _may_be(root: Path, setting: str, content: bytes) -> bool:
         zone, _ = read_at_most(root / _ZONES / setting, _MAX_BYTES)
     except OSError:
         return not (root / _ZONES).is_dir()
-    return _rule(zone) == _rule(content) != b""
-
-
-def _rule(content: bytes) -> bytes:
-    """Return the POSIX TZ rule at the end of a zone file, such as CET-1CEST,M3.5.0."""
-    return content.rstrip(b"\n").rpartition(b"\n")[2] if content.endswith(b"\n") else b""
-
-
-def _best(root: Path, zones: set[str]) -> str:
-    """Return one of several names of a zone; names in zone1970.tab or zone.tab come first."""
-    for table in ("zone1970.tab", "zone.tab"):
-        rows = (line.split("\t") for line in split_lines(text_of(root / _ZONES / table)))
-        if listed := sorted(zones & {row[2] for row in rows if len(row) > 2}):
-            return listed[0]
-    usual = (zone for zone in _UNIVERSAL if zone in zones)
-    return next(usual, min(zones, default=""))
+    ends = [text.rstrip(b"\n").rpartition(b"\n")[2] for text in (zone, content)]
+    return all(text.endswith(b"\n") for text in (zone, content)) and ends[0] == ends[1] != b""

@@ -1,7 +1,7 @@
 """Observer of devices: PCI, USB, and block devices such as disks and partitions."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.pace import Seldom
 from opdbus.observe.core.report import Absent, Observer, Report
 from opdbus.observe.core.skipped import Skipped
-from opdbus.observe.kernel import device_classes
 from opdbus.observe.kernel.hwdb import PLACES, Database
 from opdbus.observe.kernel.uevents import CAUSE, Uevents
 from opdbus.platform.lines import join_words
@@ -28,7 +27,42 @@ _MAX_LISTED: Final = 50
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d+-[\d.]+|usb\d+")
 _SECTOR_BYTES: Final = 512
 _VENDOR, _MODEL = "ID_VENDOR_FROM_DATABASE", "ID_MODEL_FROM_DATABASE"
-_PCI_CLASS: Final = "ID_PCI_SUBCLASS_FROM_DATABASE"
+# By the leading hexadecimal digits of the PCI class (see pci_ids.h). The longest match wins.
+_PCI_CLASSES: Final = {
+    "0101": "IDE storage controller", "0106": "SATA storage controller", "0108": "NVMe disk",
+    "0104": "RAID controller", "01": "storage controller", "0280": "wireless network card",
+    "02": "network card", "03": "graphics card", "0401": "sound card", "0403": "sound card",
+    "04": "multimedia controller", "05": "memory controller", "06": "bridge",
+    "07": "communication controller", "0805": "card reader", "08": "system peripheral",
+    "09": "input device", "0c03": "USB controller", "0c05": "SMBus controller",
+    "0c": "serial bus controller", "0d": "wireless controller", "10": "encryption controller",
+    "11": "signal processing controller", "12": "processing accelerator",
+}  # fmt: skip
+# By the class, or the class and the protocol, of a device or one of its interfaces.
+_USB_CLASSES: Final = {
+    "01": "audio device", "02": "communication device", "0301": "keyboard", "0302": "mouse",
+    "03": "input device", "06": "camera", "07": "printer", "08": "storage device", "09": "hub",
+    "0b": "smart card reader", "0d": "security device", "0e": "camera", "11": "billboard",
+    "e001": "Bluetooth adapter", "e0": "wireless adapter",
+}  # fmt: skip
+# By the beginning of a block device's name.
+_BLOCK_NAMES: Final = {
+    "loop": "loop device", "sr": "optical drive", "md": "software RAID", "zram":
+    "compressed memory", "ram": "memory disk", "nbd": "network block device", "rbd":
+    "network block device", "mmcblk": "memory card", "drbd": "replicated disk", "fd": "floppy disk",
+    "mtdblock": "flash memory", "pmem": "persistent memory", "bcache": "cached disk",
+    "zd": "ZFS volume",
+}  # fmt: skip
+# By the beginning of the device-mapper uuid.
+_MAPPED_BY: Final = {
+    "LVM-": "logical volume",
+    "CRYPT-": "encrypted volume",
+    "mpath-": "multipath disk",
+}
+_ROTATING: Final = {"0": "solid state disk", "1": "hard disk"}
+_ROTATION_PREFIXES: Final = ("sd", "hd", "nvme")
+# Hypervisors report their disks as rotational.
+_HYPERVISORS: Final = ("virtual", "qemu", "vbox", "vmware", "msft")
 
 Properties = dict[str, Json]
 
@@ -49,17 +83,22 @@ class Devices:
         """Follow the host's devices; raises Absent and LostSource."""
         cause, named = "", frozenset[str]()
         # Events without a change in properties are reported at most once a minute for each device.
-        told = Seldom(_EVENT_SECONDS)
+        reported = Seldom(_EVENT_SECONDS)
         with self.events.follow(*_FOLDERS) as events:
             while True:
                 found = await in_thread(self._list)
                 for part, skipped in self.skipped.items():
                     report.skip(part, skipped)
-                late = f"read every minute: {events.missing}" if events.missing else ""
-                report.busy("; ".join(filter(None, [*_limits(found), late])))
+                limits = [
+                    f"{kind}: there are more than {_MAX_DEVICES:,} devices"
+                    for kind, devices in found.items()
+                    if len(devices) >= _MAX_DEVICES
+                ]
+                limits += [f"read every minute: {events.missing}"] if events.missing else []
+                report.busy("; ".join(limits))
                 for kind, devices in found.items():
                     report.replace(kind, devices, cause)
-                    for name in told.due(named & devices.keys()):
+                    for name in reported.due(named & devices.keys()):
                         report.put(kind, name, devices[name], Why(cause, is_event=True))
                 named = frozenset(await events.changed())
                 cause = CAUSE
@@ -69,54 +108,59 @@ class Devices:
         if not (self.sys / "class").is_dir():
             raise Absent(f"there is no {self.sys}/class")
         paths = {k: files_in(self.sys / folder)[:_MAX_DEVICES] for k, folder in _FOLDERS.items()}
-        self._look_up([*paths["pci"], *paths["usb"]])
-        self.skipped["device"] = skipped = Skipped()
-        block = partial(_block, skipped=skipped)
-        readers: dict[str, Callable[[Path], Properties]]
-        readers = {"pci": self._pci, "usb": self._usb, "block": block}
+        wanted = {key for path in (*paths["pci"], *paths["usb"]) if (key := _database_key(path))}
+        # the database is read only if there are new devices
+        if self.known.lacks(wanted):
+            self.skipped["database"] = Skipped()
+            database = Database.read(self.databases, self.skipped["database"])
+            self.known.learn(wanted, {key: database.find(key) for key in wanted})
+        self.skipped["device"] = Skipped()
+        readers: dict[str, Callable[[Path], Properties]] = {
+            "pci": self._read_pci,
+            "usb": self._read_usb,
+            "block": partial(_read_block, skipped=self.skipped["device"]),
+        }
         return {
-            kind: {path.name: told for path in found if (told := readers[kind](path))}
-            for kind, found in paths.items()
+            kind: {path.name: found for path in folder if (found := readers[kind](path))}
+            for kind, folder in paths.items()
         }
 
-    def _look_up(self, paths: Iterable[Path]) -> None:
-        """Update the vendor and model names; the database is read only if there are new devices."""
-        wanted = {name for path in paths if (name := _database_name(path))}
-        if self.known.lacks(wanted):
-            self.skipped["database"] = skipped = Skipped()
-            database = Database.read(self.databases, skipped)
-            self.known.learn(wanted, {name: database.find(name) for name in wanted})
-
-    def _pci(self, path: Path) -> Properties:
-        said = self.known.get(_database_name(path), {})
+    def _read_pci(self, path: Path) -> Properties:
+        known = self.known.get(_database_key(path), {})
         number = _attribute(path, "class").removeprefix("0x")
+        class_name = known.get("ID_PCI_SUBCLASS_FROM_DATABASE", "")
         unnamed = f"device of the class {number}" if number else ""
-        return _described(
+        return _describe(
             {
-                "type": device_classes.of_pci(number) or said.get(_PCI_CLASS) or unnamed,
-                "class": said.get(_PCI_CLASS, ""),
-                "vendor": said.get(_VENDOR) or _attribute(path, "vendor"),
-                "model": said.get(_MODEL) or _attribute(path, "device"),
+                "type": name_pci_class(number) or class_name or unnamed,
+                "class": class_name,
+                "vendor": known.get(_VENDOR) or _attribute(path, "vendor"),
+                "model": known.get(_MODEL) or _attribute(path, "device"),
                 "driver": _link(path / "driver"),
                 "parent": _parent(path),
             }
         )
 
-    def _usb(self, path: Path) -> Properties:
+    def _read_usb(self, path: Path) -> Properties:
         if ":" in path.name:  # an interface of a device
             return {}
-        said = self.known.get(_database_name(path), {})
+        known = self.known.get(_database_key(path), {})
         interfaces = [
             one for one in files_in(path.resolve()) if one.name.startswith(path.name + ":")
         ]
+        types = []
+        for one, prefix in ((path, "bDevice"), *((one, "bInterface") for one in interfaces)):
+            number = _attribute(one, f"{prefix}Class")
+            by_protocol = _USB_CLASSES.get(number + _attribute(one, f"{prefix}Protocol"))
+            types.append(by_protocol or _USB_CLASSES.get(number, ""))
         drivers = {_link(interface / "driver") for interface in interfaces} - {""}
-        return _described(
+        return _describe(
             {
-                "type": _usb_type(path, interfaces),
-                "vendor": said.get(_VENDOR)
+                "type": ", ".join(dict.fromkeys(filter(None, types))),
+                "vendor": known.get(_VENDOR)
                 or _attribute(path, "manufacturer")
                 or _attribute(path, "idVendor"),
-                "model": said.get(_MODEL)
+                "model": known.get(_MODEL)
                 or _attribute(path, "product")
                 or _attribute(path, "idProduct"),
                 "driver": ", ".join(sorted(drivers)),
@@ -125,72 +169,72 @@ class Devices:
         )
 
 
-def _limits(found: Mapping[str, Mapping[str, Properties]]) -> Iterator[str]:
-    for kind, devices in found.items():
-        if len(devices) >= _MAX_DEVICES:
-            yield f"{kind}: there are more than {_MAX_DEVICES:,} devices"
+def name_pci_class(number: str) -> str:
+    """Return the plain name of a PCI class such as `030000`; empty if it has none."""
+    return next((_PCI_CLASSES[number[:n]] for n in (4, 2) if number[:n] in _PCI_CLASSES), "")
 
 
-def _block(path: Path, skipped: Skipped) -> Properties:
+def _read_block(path: Path, skipped: Skipped) -> Properties:
     """Return the properties of a block device; none if it is hidden or an empty virtual device."""
     size = _attribute(path, "size")
-    sectors = _number(size)
-    if sectors is None and size:
+    is_number = size.isascii() and size.isdecimal() and len(size) < 20
+    if size and not is_number:
         skipped.line(path / "size", 1)
     has_hardware = (path / "device").exists()
-    if not (sectors or has_hardware) or _attribute(path, "hidden") == "1":
+    is_empty = not is_number or int(size) == 0
+    if (is_empty and not has_hardware) or _attribute(path, "hidden") == "1":
         return {}
     is_part = (path / "partition").exists()
     disk = path.resolve().parent if is_part else path
-    made_by = _attribute(path / "device", "vendor")
+    vendor = _attribute(path / "device", "vendor")
+    gigabytes = round(int(size) * _SECTOR_BYTES / 1e9, 3) if is_number else None
     found = {
-        "type": device_classes.of_block(path.name, disk, is_partition=is_part),
-        "size_gb": None if sectors is None else round(sectors * _SECTOR_BYTES / 1e9, 3),
+        "type": "partition" if is_part else _block_type(path),
+        "size_gb": gigabytes,
         # virtio disks have a number here
-        "vendor": "" if is_part or made_by.startswith("0x") else made_by,
+        "vendor": "" if is_part or vendor.startswith("0x") else vendor,
         "model": "" if is_part else _attribute(path / "device", "model"),
         "label": _attribute(path / "dm", "name"),
         "file": _attribute(path / "loop", "backing_file"),
         "parent": disk.name if is_part else _parent(path),
-        "on": _names(path / "slaves"),
-        "used_by": _names(path / "holders"),
+        "on": [inner.name for inner in files_in(path / "slaves")[:_MAX_LISTED]],
+        "used_by": [inner.name for inner in files_in(path / "holders")[:_MAX_LISTED]],
         "read_only": _attribute(path, "ro") == "1",
         "removable": _attribute(disk, "removable") == "1",
     }
-    return _described(found, "" if sectors is None else f"{found['size_gb']:g} GB")
+    return _describe(found, "" if gigabytes is None else f"{gigabytes:g} GB")
 
 
-def _described(found: Mapping[str, Json], size: str = "") -> Properties:
+def _block_type(path: Path) -> str:
+    """Return the plain name of a whole block device, by its folder in sysfs."""
+    if path.name.startswith("dm-"):
+        uuid = text_of(path / "dm/uuid", 64)
+        return next((w for start, w in _MAPPED_BY.items() if uuid.startswith(start)), "mapped disk")
+    if word := _BLOCK_NAMES.get(path.name.rstrip("0123456789")):
+        return word
+    maker = " ".join(text_of(path / "device" / part, 64) for part in ("vendor", "model")).lower()
+    if path.name.startswith(_ROTATION_PREFIXES) and not any(w in maker for w in _HYPERVISORS):
+        return _ROTATING.get(_attribute(path, "queue/rotational"), "disk")
+    return "disk"
+
+
+def _describe(found: Mapping[str, Json], size: str = "") -> Properties:
     """Return the properties that have values, with a one-line description in front."""
     names = (found.get(key) for key in ("vendor", "model", "label", "file"))
     name = " ".join(str(value) for value in names if value)
     words = [name, str(found["type"]), str(found.get("class", "")), size]
-    whole = [f"part of {found['parent']}"] if found["type"] == "partition" else []
-    description = ", ".join(dict.fromkeys(word for word in (*words, *whole) if word))
-    told = {key: value for key, value in found.items() if value not in ("", [], None)}
-    return {"description": description, **told}
+    words += [f"part of {found['parent']}"] if found["type"] == "partition" else []
+    description = ", ".join(dict.fromkeys(filter(None, words)))
+    values = {key: value for key, value in found.items() if value not in ("", [], None)}
+    return {"description": description, **values}
 
 
-def _database_name(path: Path) -> str:
+def _database_key(path: Path) -> str:
     """Return the device's key in the hardware database; empty if it is not listed there."""
     if vendor := _attribute(path, "idVendor"):
         return f"usb:v{vendor.upper()}p{_attribute(path, 'idProduct').upper()}:"
     alias = _attribute(path, "modalias")
     return alias if alias.startswith("pci:") else ""
-
-
-def _usb_type(path: Path, interfaces: list[Path]) -> str:
-    codes = [_attribute(path, f"bDevice{part}") for part in ("Class", "Protocol")]
-    every = [codes] + [
-        [_attribute(one, f"bInterface{part}") for part in ("Class", "Protocol")]
-        for one in interfaces
-    ]
-    found = (device_classes.of_usb(*one) for one in every)
-    return ", ".join(dict.fromkeys(word for word in found if word))
-
-
-def _names(folder: Path) -> list[Json]:
-    return [path.name for path in files_in(folder)[:_MAX_LISTED]]
 
 
 def _attribute(folder: Path, name: str) -> str:
@@ -206,13 +250,8 @@ def _link(path: Path) -> str:
 
 def _parent(path: Path) -> str:
     """Return the nearest PCI or USB ancestor of a device, such as its controller or hub."""
-    return next(
-        (above.name for above in path.resolve().parents if _ADDRESS.fullmatch(above.name)), ""
-    )
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+    above = (parent.name for parent in path.resolve().parents)
+    return next(filter(_ADDRESS.fullmatch, above), "")
 
 
 def observer(events: Uevents) -> Observer:

@@ -1,10 +1,11 @@
 """Reader of udev's hardware database, hwdb.bin: names of vendors and models; see hwdb(7)."""
 
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from opdbus.observe.core.file_reading import read_at_most
 from opdbus.observe.core.skipped import Skipped
@@ -25,15 +26,7 @@ _VALUE: Final = struct.Struct("<QQ")
 _MAX_TEXT: Final = 512
 # Nodes visited in one lookup: a corrupt database may contain cycles.
 _MAX_STEPS: Final = 50_000
-_WILD: Final = frozenset("*?[")
-
-
-class _Node(NamedTuple):
-    """A node of the trie: its prefix, children (next character, offset) and values (key, value)."""
-
-    prefix: str
-    children: list[tuple[str, int]]
-    values: list[tuple[int, int]]
+_WILD: Final = re.compile(r"[*?\[]")
 
 
 class Database:
@@ -79,38 +72,20 @@ class Database:
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise IndexError
-        node = self._read(offset)
-        pattern = before + node.prefix
-        if not _may_match(pattern, wanted):
+        prefix, child_count, value_count = _NODE.unpack_from(self._content, offset)
+        pattern = before + (self._text(prefix) if prefix else "")
+        # only if the part before the first wildcard matches
+        if not wanted.startswith(_WILD.split(pattern, maxsplit=1)[0]):
             return
-        if node.values and fnmatchcase(wanted, pattern):
-            yield from node.values
-        for char, child in node.children:
-            yield from self._matching(child, pattern + char, wanted)
-
-    def _read(self, offset: int) -> _Node:
-        prefix, count, value_count = _NODE.unpack_from(self._content, offset)
-        at = offset + self._node
-        children = [
-            _CHILD.unpack_from(self._content, at + number * self._child) for number in range(count)
-        ]
-        at += count * self._child
-        values = [
-            _VALUE.unpack_from(self._content, at + number * self._value)
-            for number in range(min(value_count, _MAX_TEXT))
-        ]
-        return _Node(
-            self._text(prefix) if prefix else "",
-            [(chr(char), child) for char, child in children],
-            values,
-        )
+        children = offset + self._node
+        values = children + child_count * self._child
+        if value_count and fnmatchcase(wanted, pattern):
+            for number in range(min(value_count, _MAX_TEXT)):
+                yield _VALUE.unpack_from(self._content, values + number * self._value)
+        for number in range(child_count):
+            char, child = _CHILD.unpack_from(self._content, children + number * self._child)
+            yield from self._matching(child, pattern + chr(char), wanted)
 
     def _text(self, offset: int) -> str:
         text = self._content[offset : offset + _MAX_TEXT].partition(b"\0")[0]
         return text.decode(errors="replace")
-
-
-def _may_match(pattern: str, wanted: str) -> bool:
-    """Return whether the part of a pattern before its first wildcard matches."""
-    literal = next((at for at, char in enumerate(pattern) if char in _WILD), len(pattern))
-    return wanted.startswith(pattern[:literal])
