@@ -12,8 +12,7 @@ from hardware import database, device, uevent
 from observing import Host, history, in_loop, observed
 
 from opdbus.observe.core.report import Observer
-from opdbus.observe.kernel.devices import Devices, name_pci_class
-from opdbus.observe.kernel.hwdb import Database
+from opdbus.observe.kernel.hardware import Database, Devices, name_pci_class
 from opdbus.observe.kernel.uevents import Uevents
 
 CARD, STICK = "pci0000:00/0000:00:02.0", "pci0000:00/0000:00:14.0/usb1/1-2"

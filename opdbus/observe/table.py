@@ -13,7 +13,7 @@ from opdbus.errors import ConfigError
 from opdbus.observe.core.report import Observer
 from opdbus.observe.dbus import login1, machined, mirror
 from opdbus.observe.host import config_files, cron, host_facts, users
-from opdbus.observe.kernel import devices, filesystems, kernel
+from opdbus.observe.kernel import filesystems, hardware, kernel
 from opdbus.observe.kernel.uevents import Uevents
 from opdbus.observe.network import network, sockets
 from opdbus.observe.packages import package_observer
@@ -48,7 +48,7 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
     events = Uevents(passed.get("uevent"))
     all_ours = (
         *OURS,
-        devices.observer(events),
+        hardware.observer(events),
         kernel.observer(events),
         network.observer(passed.get("route")),
         sockets.observer(passed.get("diag")),

@@ -24,8 +24,8 @@ from opdbus.observe.host.config_files import Files, Sources
 from opdbus.observe.host.cron import Cron
 from opdbus.observe.host.host_facts import HostFacts
 from opdbus.observe.host.users import Users
-from opdbus.observe.kernel.devices import Devices
 from opdbus.observe.kernel.filesystems import FileSystems
+from opdbus.observe.kernel.hardware import Devices
 from opdbus.observe.kernel.kernel import Kernel
 from opdbus.observe.kernel.uevents import Uevents
 from opdbus.observe.network.network import Network
