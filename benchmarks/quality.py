@@ -35,8 +35,8 @@ from opdbus.language.object_text import render
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
+from opdbus.state.fields import dotted_values
 from opdbus.state.file import StateFile
-from opdbus.state.leaves import leaves
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def compare_texts(state_file: Path, questions: list[dict[str, Any]]) -> di
 
 
 def _described(item: StateObject) -> str:
-    found = dict(leaves(item.properties)).get("description", "")
+    found = dict(dotted_values(item.properties)).get("description", "")
     return f"{item.plugin} {item.kind} {item.name}: {found}"
 
 

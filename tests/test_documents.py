@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from opdbus.observe.core.file_reading import read_at_most, text_of
 from opdbus.observe.packages import dpkg
-from opdbus.observe.packages.documents import Documents, Owner, Places, Port, ports
-from opdbus.observe.packages.manual_page import MAX_DESCRIPTION, described
+from opdbus.observe.packages.documents import (
+    MAX_DESCRIPTION,
+    Documents,
+    Owner,
+    Places,
+    Port,
+    describe_page,
+    parse_services,
+)
 
 STATUS = """\
 Package: openssh-server
@@ -59,13 +66,13 @@ def page(places: Places, name: str, content: bytes) -> None:
 )  # fmt: skip
 def test_the_description_of_a_manual_page(text: str, said: str) -> None:
     """A page's one line is found in man and in mdoc, without their escapes."""
-    assert described(text) == said
+    assert describe_page(text) == said
 
 
 @given(st.text(alphabet="\\.-[](){}'\"fs*nN0aé \n\x00\x1b", max_size=400))
 def test_any_page_has_a_short_line(text: str) -> None:
     """Whatever a page holds, what is taken of it is one short line."""
-    said = described(f".SH NAME\nx \\- {text}\n")
+    said = describe_page(f".SH NAME\nx \\- {text}\n")
     assert len(said) <= MAX_DESCRIPTION
     assert said == " ".join(said.split())
 
@@ -154,7 +161,7 @@ def test_names_of_ports() -> None:
         "# head\nssh\t22/tcp\t\t# SSH Remote Login Protocol\n"
         "other 22/tcp\ndomain 53/udp dns\nbad line\nx 1/\n"
     )
-    assert ports(text) == {
+    assert parse_services(text) == {
         (22, "tcp"): Port("ssh", "SSH Remote Login Protocol"),
         (53, "udp"): Port("domain", ""),
     }
@@ -186,7 +193,7 @@ PARAGRAPH = st.lists(st.sampled_from(LINES) | st.binary(max_size=40), max_size=2
 @given(PARAGRAPH)
 def test_any_paragraph_is_parsed_or_left_out(paragraph: bytes) -> None:
     """Whatever a paragraph holds, a package has a name, a status, and fields of sane sizes."""
-    package = dpkg.parse(paragraph)
+    package = dpkg.parse_paragraph(paragraph)
     if package:
         assert package.name
         assert package.status

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from opdbus.drift import rule_table, versions
 from opdbus.drift.compare import compare, unseen
-from opdbus.state.leaves import leaves
+from opdbus.state.fields import dotted_values
 from opdbus.state.object import SETTINGS
 
 ANY = rule_table.of_declared(("test", "thing"))
@@ -237,7 +237,7 @@ def test_commands_have_an_order() -> None:
 def test_leaves_are_named_with_dots() -> None:
     """Name scalars and lists of scalars by their way from the top."""
     value = {"a": {"b": 1, "c": [1, 2]}, "d": [{"e": None}, "f"], "g": {}, "h": []}
-    assert list(leaves(value)) == [
+    assert list(dotted_values(value)) == [
         ("a.b", 1),
         ("a.c", [1, 2]),
         ("d.0.e", None),

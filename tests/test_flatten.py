@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opdbus.state.fields import dotted_values
 from opdbus.state.flatten import NAMING_KEYS, Reader, flatten, singular
-from opdbus.state.leaves import leaves
 from opdbus.state.object import MAX_NAME, SETTINGS
 
 
@@ -232,7 +232,7 @@ def scalars(value: Any) -> Counter[str]:
     """Count everything that a JSON value says in the end."""
     return Counter(
         repr(leaf)
-        for _, value_or_list in leaves(value)
+        for _, value_or_list in dotted_values(value)
         for leaf in (value_or_list if isinstance(value_or_list, list) else [value_or_list])
         if leaf != {}
     )

@@ -36,9 +36,9 @@ from opdbus.language.object_text import render
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.host import crontab
 from opdbus.observe.kernel import mounts
-from opdbus.observe.kernel.kernel import modules, parameters
+from opdbus.observe.kernel.kernel import parse_modules, parse_parameters
 from opdbus.observe.kernel.sysctls import Sysctls
-from opdbus.observe.packages import documents, dpkg, manual_page
+from opdbus.observe.packages import documents, dpkg
 from opdbus.observe.systemd import unit_files
 from opdbus.platform import timestamps
 from opdbus.platform.slices import slices
@@ -93,7 +93,7 @@ ROW: Final = replace(rule_table.ROWS[0], rules=RULES)
 
 
 def _jobs(text: str) -> list[crontab.Job]:
-    return crontab.jobs(text, Path("crontab"), Skipped())
+    return crontab.parse_crontab(text, Path("crontab"), Skipped())
 
 
 def _file(folder: Path, name: str, read: Callable[[], object]) -> Work:
@@ -118,7 +118,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "conditions": lambda text: (conditions.parse(text), conditions.parse(f"a = {text}")),
         "crontab": lambda text: [*_jobs(text), *_jobs(f"* * * * * root {text}")],
         "crontab of anacron": lambda text: [
-            *crontab.anacron_jobs(text, Path("crontab"), Skipped())
+            *crontab.parse_anacrontab(text, Path("crontab"), Skipped())
         ],
         "drift": _compared,
         "env file": _file(folder, "env", lambda: [*env_file.read(folder / "env")]),
@@ -127,18 +127,21 @@ def _readers(folder: Path) -> dict[str, Work]:
         "glossary": synonyms.gloss,
         "happening": _change,
         "lexical terms": lambda text: (query_terms.terms(text), query_terms.names(text)),
-        "manual page": lambda text: manual_page.described(f".SH NAME\nx \\- {text}"),
-        "modules": lambda text: (modules(text), modules(f"a 1 2 {text} Live")),
-        "mountinfo": lambda text: (mounts.parsed(text), mounts.parsed(f"1 2 3 / {text} a - b c")),
+        "manual page": lambda text: documents.describe_page(f".SH NAME\nx \\- {text}"),
+        "modules": lambda text: (parse_modules(text), parse_modules(f"a 1 2 {text} Live")),
+        "mountinfo": lambda text: (
+            mounts.parse_mountinfo(text),
+            mounts.parse_mountinfo(f"1 2 3 / {text} a - b c"),
+        ),
         "number": conditions.number,
         "output": lambda text: (output.visible(text), output.json_text(text)),
-        "package": lambda text: dpkg.parse(f"Package: {text}\nStatus: {text}\n".encode()),
-        "parameters": parameters,
+        "package": lambda text: dpkg.parse_paragraph(f"Package: {text}\nStatus: {text}\n".encode()),
+        "parameters": parse_parameters,
         "program": crontab.program,
         "published": lambda text: publish.observed("publish:x", *THING, _object(text)),
         "redaction": lambda text: (redact.redact_text(text), redact.redact(_object(text))),
         "rendering": lambda text: render(unit(text, description=text, note=text)),
-        "services": documents.ports,
+        "services": documents.parse_services,
         "short name": lambda text: change_relations.called(ObjectId("a", "b", text)),
         "state file": _document,
         "sysctl": _file(root, "sysctl.conf", lambda: Sysctls(folder).read()),

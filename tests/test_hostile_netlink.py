@@ -46,7 +46,7 @@ from opdbus.observe.core.netlink import ROUTE as PROTOCOL
 from opdbus.observe.core.report import Observer
 from opdbus.observe.network.network import Network
 from opdbus.observe.network.sockets import Sockets
-from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.packages.documents import ServiceNames
 from opdbus.observe.systemd.control_groups import ControlGroups
 
 ETH0, ITS_ADDRESS, ITS_ROUTE = link(2, "eth0"), address(2, 2), route(2)

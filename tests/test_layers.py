@@ -436,8 +436,7 @@ EXCUSED = {
 }
 # Patterns may have such a class where it stands for what the format itself takes for blanks.
 EXCUSED_PATTERNS = {
-    "observe/packages/manual_page.py",  # roff
-    "observe/packages/documents.py",  # roff, too
+    "observe/packages/documents.py",  # roff
     "observe/dbus/mirror.py",  # XML
 }
 

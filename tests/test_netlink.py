@@ -18,7 +18,7 @@ from opdbus.observe.core.netlink import Channel, Message, Refused
 from opdbus.observe.core.report import Absent
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.network import rtnetlink, sockets
-from opdbus.observe.network.ip_routes import read_routes
+from opdbus.observe.network.rtnetlink import read_routes
 
 # Taken from Linux 6.18 on x86-64.
 CAPTURED = json.loads((ROOT / "tests/data/netlink.json").read_text())
@@ -38,9 +38,9 @@ def read(name: str, body: bytes) -> object:
     """Read one message as its observer does."""
     message = Message(TYPES[name], 0, 1, body)
     links = rtnetlink.Links.read([message])
-    addresses = list(rtnetlink.addresses([message], links))
+    addresses = list(rtnetlink.read_addresses([message], links))
     found = read_routes([message], links, most=10)
-    listeners = list(sockets.listeners("tcp", [message]))
+    listeners = list(sockets.read_listeners("tcp", [message]))
     return links.properties(addresses), addresses, found, listeners
 
 
@@ -57,7 +57,7 @@ def test_an_interface() -> None:
 def test_an_address_and_a_route() -> None:
     """The kernel's bytes of an address and a route name their interface."""
     links = rtnetlink.Links.read([Message(16, 0, 1, BODIES["link"])])
-    (address,) = rtnetlink.addresses([Message(20, 0, 1, BODIES["address"])], links)
+    (address,) = rtnetlink.read_addresses([Message(20, 0, 1, BODIES["address"])], links)
     assert (address.prefix, address.properties["interface"]) == ("192.0.2.2/24", "eth0")
     (name,) = read_routes([Message(24, 0, 1, BODIES["route"])], links, most=1)
     assert name == "default via 192.0.2.1 dev eth0"
@@ -65,7 +65,7 @@ def test_an_address_and_a_route() -> None:
 
 def test_a_listener() -> None:
     """The kernel's bytes of a socket tell its address, its port, its user and its group."""
-    (one,) = sockets.listeners("tcp", [Message(20, 0, 1, BODIES["socket"])])
+    (one,) = sockets.read_listeners("tcp", [Message(20, 0, 1, BODIES["socket"])])
     assert one.name == "tcp 0.0.0.0:2024"
     assert (one.uid, one.group) == (0, 1)
 
@@ -97,7 +97,7 @@ def test_numbers_that_have_no_name_yet() -> None:
     found = links.properties([])[3]
     assert (found["type"], found["state"]) == ("hardware 4711", "state 9")
     body = struct.pack("=BBBBI", 2, 24, 0x80, 77, 3) + attribute(2, bytes([192, 0, 2, 1]))
-    (address,) = rtnetlink.addresses([Message(20, 0, 1, body)], links)
+    (address,) = rtnetlink.read_addresses([Message(20, 0, 1, body)], links)
     assert address.properties["scope"] == "77"
     body = struct.pack("=BBBBBBBBI", 2, 24, 0, 0, 99, 222, 0, 12, 0)
     target = attribute(1, bytes([192, 0, 2, 0])) + attribute(4, struct.pack("=I", 3))
@@ -111,10 +111,10 @@ def test_families_that_have_no_name_yet() -> None:
     """Addresses, routes and ports of a family that is not read are noted."""
     links, skipped = rtnetlink.Links.read([link_message(3, "eth0")]), Skipped()
     address = Message(20, 0, 1, struct.pack("=BBBBI", 28, 20, 0, 0, 3) + attribute(2, b"abcd"))
-    assert list(rtnetlink.addresses([address], links, skipped)) == []
+    assert list(rtnetlink.read_addresses([address], links, skipped)) == []
     route = Message(24, 0, 1, struct.pack("=BBBBBBBBI", 28, 20, 0, 0, 254, 3, 0, 1, 0))
     assert read_routes([route], links, 9, skipped) == {}
-    assert list(sockets.listeners("tcp", [Message(20, 0, 1, b"short")], skipped)) == []
+    assert list(sockets.read_listeners("tcp", [Message(20, 0, 1, b"short")], skipped)) == []
     assert skipped.sentence == (
         "3 rows not understood: address of the family 28 on eth0,"
         " route of the address family 28, message 20 of the kernel on tcp ports"

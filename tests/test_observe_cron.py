@@ -267,7 +267,7 @@ LINES = [
 def test_lines_that_cron_understands(line: str, words: str | None) -> None:
     """What both crons take is a job, told in words where these are not unusual."""
     skipped = Skipped()
-    (job,) = crontab.jobs(f"{line}\n", Path("t"), skipped)
+    (job,) = crontab.parse_crontab(f"{line}\n", Path("t"), skipped)
     assert (job.program[0], skipped.sentence, job.ignored) == ("x", "", "")
     assert words in {None, job.schedule}
 
@@ -286,7 +286,7 @@ def test_lines_that_cron_understands(line: str, words: str | None) -> None:
 def test_lines_that_cron_does_not_understand(line: str) -> None:
     """What `crontab -n` and cronie refuse is no job, and is noted with its line."""
     skipped = Skipped()
-    assert crontab.jobs(f"# c\n\n{line}\n", Path("/t"), skipped) == []
+    assert crontab.parse_crontab(f"# c\n\n{line}\n", Path("/t"), skipped) == []
     assert skipped.sentence == "1 line not understood: /t:3"
 
 
@@ -297,7 +297,7 @@ def test_lines_that_cron_does_not_understand(line: str) -> None:
 def test_lines_that_are_no_jobs(line: str) -> None:
     """Assignments, comments and empty lines are neither jobs nor a fault."""
     skipped = Skipped()
-    assert crontab.jobs(f"{line}\n", Path("/t"), skipped) == []
+    assert crontab.parse_crontab(f"{line}\n", Path("/t"), skipped) == []
     assert skipped.sentence == ""
 
 
@@ -310,16 +310,18 @@ def test_random_numbers_of_debian() -> None:
     ):
         for is_debian in (False, True):
             text = f"{line} root x\n"
-            found = crontab.jobs(text, Path("/t"), Skipped(), is_debian=is_debian)
+            found = crontab.parse_crontab(text, Path("/t"), Skipped(), is_debian=is_debian)
             assert bool(found) == (is_of_both or not is_debian)
 
 
 def test_the_time_zone_of_jobs() -> None:
     """A job runs by the time zone that cronie's crontab names before it; Debian's has none."""
     table = "0 1 * * * root a\nCRON_TZ = 'Asia/Tokyo'\n0 1 * * * root b\n"
-    found = crontab.jobs(table, Path("/t"), Skipped())
+    found = crontab.parse_crontab(table, Path("/t"), Skipped())
     assert [job.zone for job in found] == ["", "Asia/Tokyo"]
-    assert {job.zone for job in crontab.jobs(table, Path("/t"), Skipped(), is_debian=True)} == {""}
+    assert {
+        job.zone for job in crontab.parse_crontab(table, Path("/t"), Skipped(), is_debian=True)
+    } == {""}
 
 
 def test_lines_of_anacron() -> None:
@@ -328,7 +330,9 @@ def test_lines_of_anacron() -> None:
         "A = b\n# c\n7\\\n 25 weekly \\\n  nice x\n@monthly 9\tm y\n1 5 a/b x\n@often 1 o x\n1 x\n"
     )
     skipped = Skipped()
-    found = {name: job.schedule for name, job in crontab.anacron_jobs(table, Path("/t"), skipped)}
+    found = {
+        name: job.schedule for name, job in crontab.parse_anacrontab(table, Path("/t"), skipped)
+    }
     assert found == {"weekly": "every week", "m": "every month"}
     assert skipped.sentence == "3 lines not understood: /t:7, /t:8, /t:9"
 
@@ -356,7 +360,7 @@ def test_lines_of_anacron() -> None:
 )
 def test_schedules_in_words(fields: str, words: str) -> None:
     """A schedule is told as people do; what is unusual stays as it is written."""
-    assert crontab.in_words(fields) == words
+    assert crontab.describe_schedule(fields) == words
 
 
 @pytest.mark.parametrize(

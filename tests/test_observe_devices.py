@@ -12,9 +12,7 @@ from hardware import database, device, uevent
 from observing import Host, history, in_loop, observed
 
 from opdbus.observe.core.report import Observer
-from opdbus.observe.kernel import device_classes
-from opdbus.observe.kernel.devices import Devices
-from opdbus.observe.kernel.hwdb import Database
+from opdbus.observe.kernel.hardware import Database, Devices, name_pci_class
 from opdbus.observe.kernel.uevents import Uevents
 
 CARD, STICK = "pci0000:00/0000:00:02.0", "pci0000:00/0000:00:14.0/usb1/1-2"
@@ -224,7 +222,7 @@ def test_a_database_that_lies() -> None:
 )
 def test_classes_of_pci(number: str, name: str) -> None:
     """The longest beginning of a class that has a name counts."""
-    assert device_classes.of_pci(number) == name
+    assert name_pci_class(number) == name
 
 
 def _rows(folder: Path) -> list[tuple[str, str, str]]:

@@ -12,9 +12,15 @@ from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, observed
 
 from opdbus.observe.core.report import Observer
-from opdbus.observe.host import conffiles
-from opdbus.observe.host.conffiles import Conffiles, Sources
-from opdbus.observe.host.files import OBSERVER, Examiner, Files
+from opdbus.observe.host.config_files import (
+    MAX_FILES,
+    OBSERVER,
+    ConfigFileLists,
+    Examiner,
+    Files,
+    Origin,
+    Sources,
+)
 from opdbus.state.watch import Watch
 
 SECRET = "hunter2correct"
@@ -107,10 +113,10 @@ def test_a_package_that_is_being_installed(here: Path) -> None:
     """While a package is being installed, nobody knows whether its files are modified."""
     path, md5 = configuration(here)
     install(here, {path: md5}, "install ok half-configured")
-    (origin,) = Conffiles(sources(here)).list().origins.values()
+    (origin,) = ConfigFileLists(sources(here)).list().origins.values()
     assert origin.md5 == ""
     install(here, {path: f"{md5} obsolete"})
-    (origin,) = Conffiles(sources(here)).list().origins.values()
+    (origin,) = ConfigFileLists(sources(here)).list().origins.values()
     assert (origin.md5, origin.is_obsolete) == (md5, True)
 
 
@@ -307,7 +313,7 @@ def test_files_that_are_no_files(here: Path) -> None:
     insane = os.fsdecode(bytes(etc) + b"/\xff\x1b[2J")
     Path(insane).write_text("x")
     names = [*(str(etc / name) for name in ("folder", "pipe", "huge", "loop")), insane, "/\0"]
-    origin = conffiles.Origin("", md5="0" * 32)
+    origin = Origin("", md5="0" * 32)
     found = Examiner().examine(dict.fromkeys(names, origin))
     assert [found[name].get("regular") for name in names[:2]] == [False, False]
     assert found[names[2]]["too_large"] is True
@@ -352,9 +358,9 @@ async def test_secrets_are_hidden(here: Path) -> None:
 
 def test_no_more_files_than_there_may_be(here: Path) -> None:
     """Of more files than there are on a sane host the first are listed, and it is said."""
-    most = conffiles.MAX_FILES
+    most = MAX_FILES
     install(here, {Path(f"/etc/{number}"): "newconffile" for number in range(most + 1)})
-    listing = Conffiles(sources(here)).list()
+    listing = ConfigFileLists(sources(here)).list()
     assert len(listing.origins) == most
     assert "more than 10,000 files" in listing.limited
 

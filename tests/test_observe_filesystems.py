@@ -15,9 +15,8 @@ from observing import PATIENCE, FakeService, Host, fake_service, in_loop, observ
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.core.skipped import Skipped
-from opdbus.observe.kernel.filesystems import FileSystems
-from opdbus.observe.kernel.mounts import Mount, parsed
-from opdbus.observe.kernel.space import Gauge, Space, UnreachableMount
+from opdbus.observe.kernel.filesystems import FileSystems, Gauge, Space, UnreachableMount
+from opdbus.observe.kernel.mounts import Mount, parse_mountinfo
 
 MANAGER = "org.freedesktop.systemd1.Manager"
 MOUNT = "org.freedesktop.systemd1.Mount"
@@ -312,15 +311,15 @@ def test_places_with_any_character() -> None:
     odd = "/mnt/vt\x0bff\x0cnel\x85ls\u2028nbsp\xa0cr\rfs\x1c"
     skipped = Skipped()
     line = f"41 27 0:42 / {odd}\\040\\011\\012\\134\\043 rw - ext4 /dev/x\x0by rw\n"
-    (mount,) = parsed(line, skipped=skipped).values()
+    (mount,) = parse_mountinfo(line, skipped=skipped).values()
     assert (mount.path, mount.source) == (f"{odd} \t\n\\#", "/dev/x\x0by")
     assert skipped.sentence == ""
 
 
 def test_lines_that_are_not_sane_are_left_out() -> None:
     """Whatever is in the kernel's list, what can be read of it is."""
-    assert [mount.path for mount in parsed(INFO).values()][-1] == "/media/stick"
-    assert parsed("- \n\0\n1 - a\n99 1 0:1 / / rw\n") == {}
+    assert [mount.path for mount in parse_mountinfo(INFO).values()][-1] == "/media/stick"
+    assert parse_mountinfo("- \n\0\n1 - a\n99 1 0:1 / / rw\n") == {}
 
 
 REAL = """

@@ -11,8 +11,8 @@ from observing import FakeService, Host, fake_service, in_loop, observed
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.core.skipped import Skipped
-from opdbus.observe.host import host_facts, machine_facts
-from opdbus.observe.host.host import HostItself
+from opdbus.observe.host import host_facts
+from opdbus.observe.host.host_facts import HostFacts
 
 MANAGER = "org.freedesktop.systemd1.Manager"
 PATH = "/org/freedesktop/systemd1"
@@ -75,7 +75,7 @@ async def systemd(bus: str) -> AsyncIterator[FakeService]:
 
 def watched(root: Path) -> AbstractAsyncContextManager[Host]:
     """Observe the host that has these files."""
-    return observed(root.parent, Observer("host", "system", HostItself(root).observe))
+    return observed(root.parent, Observer("host", "system", HostFacts(root).observe))
 
 
 @in_loop
@@ -187,7 +187,7 @@ def test_warnings_of_the_kernel_that_have_no_name_yet(
     """A bit that a later kernel sets taints it, too, and is called by its number."""
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/tainted").write_text(text)
-    facts = machine_facts.kernel(tmp_path, Skipped())
+    facts = host_facts.read_kernel(tmp_path, Skipped())
     assert (facts["tainted"], facts["taints"]) == (bool(taints), taints)
 
 
@@ -262,7 +262,7 @@ def test_processors_of_machines(tmp_path: Path, machine: str) -> None:
     text, cpus, model = PROCESSORS[machine]
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text(text)
-    facts = machine_facts.hardware(tmp_path, None, Skipped())
+    facts = host_facts.read_hardware(tmp_path, None, Skipped())
     assert (facts["cpus"], facts.get("cpu")) == (cpus, model)
     assert f"{cpus} processors" in str(facts["description"])
 
@@ -272,10 +272,10 @@ def test_processors_where_they_are_not_numbered(tmp_path: Path) -> None:
     online = tmp_path / "sys/devices/system/cpu/online"
     online.parent.mkdir(parents=True)
     online.write_text("0-3,8\n")
-    assert machine_facts.hardware(tmp_path, None, Skipped())["cpus"] == 5
+    assert host_facts.read_hardware(tmp_path, None, Skipped())["cpus"] == 5
     online.write_text("none\n")
     skipped = Skipped()
-    facts = machine_facts.hardware(tmp_path, None, skipped)
+    facts = host_facts.read_hardware(tmp_path, None, skipped)
     assert "cpus" not in facts
     assert facts["description"] == "this machine"
     assert skipped.sentence == f"1 line not understood: {online}:1"
@@ -320,7 +320,7 @@ def test_the_time_zone_without_a_link(
     (tmp_path / "etc/timezone").write_text(setting)
     if clock is not None:
         (tmp_path / "etc/localtime").write_bytes(clock)
-    assert host_facts.time(tmp_path, None, Skipped())["timezone"] == zone
+    assert host_facts.read_time(tmp_path, None, Skipped())["timezone"] == zone
 
 
 @pytest.mark.parametrize(
@@ -336,12 +336,12 @@ def test_links_to_the_time_zone(tmp_path: Path, links: dict[str, str], zone: str
     for name, target in links.items():
         (tmp_path / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "etc" / name).symlink_to(target)
-    assert host_facts.time(tmp_path, None, Skipped())["timezone"] == zone
+    assert host_facts.read_time(tmp_path, None, Skipped())["timezone"] == zone
 
 
 def test_the_real_time_zone() -> None:
     """The zone of this machine has the offset that its clock has."""
-    zone = str(host_facts.time(Path("/"), None, Skipped())["timezone"])
+    zone = str(host_facts.read_time(Path("/"), None, Skipped())["timezone"])
     if zone != "unknown":
         now = datetime.now().astimezone()
         assert now.astimezone(ZoneInfo(zone)).utcoffset() == now.utcoffset()
@@ -365,16 +365,16 @@ def test_the_name_of_the_host(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         if text is not None:
             (tmp_path / path).write_text(text, newline="")
-    facts = host_facts.hostname(tmp_path, Skipped())
+    facts = host_facts.read_hostname(tmp_path, Skipped())
     assert facts.get("hostname") == name
     assert ("not known" in str(facts["description"])) is (name is None)
 
 
 def test_a_language_that_no_file_names(tmp_path: Path) -> None:
     """Without files of language and keyboard, that they are not set is not claimed."""
-    assert host_facts.locale(tmp_path, Skipped()) == {
+    assert host_facts.read_locale(tmp_path, Skipped()) == {
         "description": "language and keyboard are not known"
     }
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/locale.conf").write_text("# nothing\n")
-    assert "is set" in str(host_facts.locale(tmp_path, Skipped())["description"])
+    assert "is set" in str(host_facts.read_locale(tmp_path, Skipped())["description"])

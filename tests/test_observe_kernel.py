@@ -119,7 +119,8 @@ async def test_parameters_of_the_command_line(root: Path) -> None:
 
 def test_secrets_of_the_command_line_are_hidden() -> None:
     """What follows the name of a secret is hidden before the line is split."""
-    found = kernel.parameters("quiet password=hunter2 luks.key=hunter2 -- --password hunter2\n")
+    line = "quiet password=hunter2 luks.key=hunter2 -- --password hunter2\n"
+    found = kernel.parse_parameters(line)
     assert "hunter2" not in str(found)
     assert {"quiet", "password", "--"} <= found.keys()
 
@@ -316,7 +317,7 @@ def test_a_setting_of_a_secret_is_hidden(root: Path) -> None:
 def test_rows_that_are_no_modules() -> None:
     """Half a row, a long one and one of another shape harm no other module."""
     text = "\n\nx\na b c\n" + "y " * 100_000 + "\nkvm 1 0 - Live 0x0\nz 1 0 , Live\n"
-    assert kernel.modules(text).keys() == {"kvm", "z"}
+    assert kernel.parse_modules(text).keys() == {"kvm", "z"}
 
 
 @in_loop
@@ -357,7 +358,7 @@ async def test_lines_of_the_kernel_and_of_settings_that_are_not_understood(root:
 
 def test_letters_of_modules_that_have_no_name_yet() -> None:
     """A letter that a later kernel gives a module is shown as it is."""
-    found = kernel.modules("x 1 0 - Live 0x0 (OZ)\ny 1 0 - Live 0x0 (E+)\n")
+    found = kernel.parse_modules("x 1 0 - Live 0x0 (OZ)\ny 1 0 - Live 0x0 (E+)\n")
     assert found == {
         "x": {"taints": ["from outside the kernel", "flag Z"]}, "y": {"taints": ["unsigned"]}
     }  # fmt: skip

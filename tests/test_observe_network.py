@@ -134,5 +134,5 @@ def test_hardware_has_its_name_from_the_database(tmp_path: Path) -> None:
     lines = "I:1\nE:ID_MODEL_FROM_DATABASE=I350\nE:ID_VENDOR_FROM_DATABASE=Intel Corp\nE:X\n"
     (tmp_path / "n2").write_text(lines)
     (tmp_path / "n3").write_bytes(b"\xff\n")
-    found = network.hardware(tmp_path, [2, 3, 4])
-    assert found == {2: "Intel Corp I350"}
+    found = [network.hardware_name(tmp_path / name) for name in ("n2", "n3", "n4")]
+    assert found == ["Intel Corp I350", "", ""]

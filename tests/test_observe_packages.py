@@ -24,7 +24,7 @@ from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages import rpm
 from opdbus.observe.packages.documents import Documents, Owner, Places
 from opdbus.observe.packages.dpkg import MAX_STATUS_BYTES, StatusFile
-from opdbus.observe.packages.packages import Packages
+from opdbus.observe.packages.package_observer import Packages
 from opdbus.platform.lines import join_words
 from opdbus.serving.serving import Serving
 
@@ -338,7 +338,7 @@ async def test_separators_in_the_summary_of_an_rpm(places: Places, summary: str)
     answer = places.root / "answer"
     answer.write_text(f"{quoted(row)}\n{quoted(plain)}\n", newline="")
     fake_rpm(places, f"sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())")
-    first, second = await rpm.listed(places.rpm, Skipped())
+    first, second = await rpm.list_packages(places.rpm, Skipped())
     assert first["summary"] == summary
     assert (second["name"], second["summary"], second["homepage"]) == ("even", "plain", "(none)")
     async with watched(places) as host:
@@ -351,7 +351,7 @@ async def test_rows_that_are_cut(places: Places) -> None:
     """A row with too few fields is a fault that is told, not a missing package."""
     fake_rpm(places, "print(\"'odd'\\t'0'\")")
     with pytest.raises(LostSource, match="no list of packages"):
-        await rpm.listed(places.rpm, Skipped())
+        await rpm.list_packages(places.rpm, Skipped())
 
 
 SPEC = """\
@@ -387,7 +387,7 @@ def test_a_real_rpm_with_separators(tmp_path: Path) -> None:
     program = tmp_path / "rpm"
     program.write_text(f'#!/bin/sh\nexec rpm --dbpath {tmp_path}/db "$@"\n')
     program.chmod(0o755)
-    (row,) = asyncio.run(rpm.listed(str(program), Skipped()))
+    (row,) = asyncio.run(rpm.list_packages(str(program), Skipped()))
     assert row["summary"] == "A\ttab and its 'quotes'"
     places = Places(tmp_path, tmp_path / "dpkg", tmp_path, str(program), (tmp_path / "db",))
     path = "/usr/share/odd/it"
@@ -400,7 +400,7 @@ async def test_an_rpm_that_hangs(places: Places) -> None:
     """An rpm that does not end is ended, and that is the reason."""
     fake_rpm(places, "import time; time.sleep(1000)")
     with pytest.raises(LostSource, match=r"took more than 0\.2 s"):
-        await rpm.listed(places.rpm, Skipped(), seconds=0.2)
+        await rpm.list_packages(places.rpm, Skipped(), seconds=0.2)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.netlink import DIAG
 from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.network import sockets
-from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.packages.documents import ServiceNames
 from opdbus.observe.systemd.control_groups import ControlGroups
 from opdbus.observe.systemd.pid1 import socket_units
 

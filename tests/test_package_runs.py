@@ -16,7 +16,7 @@ from test_observe_packages import paragraph
 from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.packages import package_runs
 from opdbus.observe.packages.documents import Places
-from opdbus.observe.packages.packages import Packages
+from opdbus.observe.packages.package_observer import Packages
 
 BEGUN = "2026-11-22 07:01:02 startup archives unpack\n"
 APT = "\nStart-Date: 2026-11-22  07:01:02\nCommandline: apt-get install tool\n"

@@ -15,9 +15,9 @@ from opdbus.state import secret_patterns
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
 from opdbus.state.redact import redact, redact_identity, redact_object, redact_text
-from opdbus.state.secret_formats import FORMATS, SHAPED, STARTS
 from opdbus.state.secret_names import is_plural, is_secret_name, plain
 from opdbus.state.secret_text import CLEAN, REDACTED, suspects
+from opdbus.state.secret_words import FORMATS, SHAPED, STARTS
 
 # Every secret in these strings contains SECRET, and no other part of them does.
 HIDDEN = """

@@ -15,8 +15,7 @@ from running import PATIENCE_SECONDS
 from units import NAME, FakePid1, fake_pid1, install_tidy, path_of
 
 from opdbus.observe.core.report import Observer
-from opdbus.observe.kernel.filesystems import FileSystems
-from opdbus.observe.kernel.space import Space
+from opdbus.observe.kernel.filesystems import FileSystems, Space
 from opdbus.observe.packages.documents import Places
 from opdbus.observe.systemd import unit_documents, unit_observer
 from opdbus.observe.systemd.unit_observer import Options

@@ -14,9 +14,8 @@ from typing import Final
 
 from opdbus.bench.texts import objects, shorts
 from opdbus.language.object_text import render
-from opdbus.observe.packages.documents import Places
+from opdbus.observe.packages.documents import Places, describe_page
 from opdbus.observe.packages.dpkg import StatusFile
-from opdbus.observe.packages.manual_page import described
 from opdbus.state.object import Identity, StateObject
 
 # Written before any check set was read, so that these cannot favour it.
@@ -99,7 +98,7 @@ def manual_pages(
     for section in _SECTIONS:
         for path in sorted((manuals / f"man{section}").glob("*.gz")):
             name = path.name.partition(".")[0]
-            if name.lower() not in excluded and (said := described(_page(path))):
+            if name.lower() not in excluded and (said := describe_page(_page(path))):
                 yield name, said
 
 

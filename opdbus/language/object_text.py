@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.language.synonyms import gloss
-from opdbus.state.fields import split
-from opdbus.state.leaves import leaves
+from opdbus.state.fields import dotted_values, split
 from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
 from opdbus.state.secret_text import REDACTED
 
@@ -122,7 +121,7 @@ def render(item: StateObject) -> Rendering:
     The glossary describes only objects without a description. It is searched for all, since people
     rarely ask in the words of a description.
     """
-    pairs = [_pair(name, value) for name, value in leaves(item.properties)]
+    pairs = [_pair(name, value) for name, value in dotted_values(item.properties)]
     described = _description(pairs)
     telling = _telling(item, pairs)
     meanings = _meanings(item, telling, pairs)
@@ -146,7 +145,7 @@ def first_line(text: str) -> str:
 
 def meanings(item: StateObject) -> list[str]:
     """Return the distinct glosses of an object's name and values."""
-    pairs = [_pair(name, value) for name, value in leaves(item.properties)]
+    pairs = [_pair(name, value) for name, value in dotted_values(item.properties)]
     return list(filter(None, dict.fromkeys(_meanings(item, _telling(item, pairs), pairs))))
 
 

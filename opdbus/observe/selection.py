@@ -14,11 +14,11 @@ from opdbus.errors import ConfigError
 from opdbus.observe.core.report import Observer
 from opdbus.observe.dbus import login1, machined
 from opdbus.observe.dbus.mirror import INTROSPECT, Mirror
-from opdbus.observe.host import cron, files, host, users
-from opdbus.observe.kernel import devices, filesystems, kernel
+from opdbus.observe.host import config_files, cron, host_facts, users
+from opdbus.observe.kernel import filesystems, hardware, kernel
 from opdbus.observe.kernel.uevents import Uevents
 from opdbus.observe.network import network, sockets
-from opdbus.observe.packages import packages
+from opdbus.observe.packages import package_observer
 from opdbus.observe.systemd import unit_observer
 from opdbus.settings.parsing import AUTO
 
@@ -27,12 +27,12 @@ _GROUP: Final = "opdbus.observers"
 # Built-in observers that need no socket from systemd.
 OURS: Final = (
     cron.OBSERVER,
-    files.OBSERVER,
+    config_files.OBSERVER,
     filesystems.OBSERVER,
-    host.OBSERVER,
+    host_facts.OBSERVER,
     login1.OBSERVER,
     machined.OBSERVER,
-    packages.OBSERVER,
+    package_observer.OBSERVER,
     unit_observer.OBSERVER,
     users.OBSERVER,
 )
@@ -50,7 +50,7 @@ def select_observers(names: Sequence[str], passed: Mapping[str, socket.socket]) 
     events = Uevents(passed.get("uevent"))
     all_ours = (
         *OURS,
-        devices.observer(events),
+        hardware.observer(events),
         kernel.observer(events),
         network.observer(passed.get("route")),
         sockets.observer(passed.get("diag")),

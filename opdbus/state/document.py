@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from opdbus.errors import StateFileError
 from opdbus.state.object import Json
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 )
 _LAST_COMMA: Final = re.compile(r",\s*[]}]")
 # Python's error messages, by their beginnings, in words for the author of the file.
-_SAID: Final = {
+_SENTENCES: Final = {
     "Expecting value": "a value must begin here, such as a string in double quotes",
     "Expecting property name": "a name in double quotes must begin here",
     "Expecting ',' delimiter": "a comma is missing here, or the end of the list or object",
@@ -55,17 +55,18 @@ def parse(text: str, path: Path) -> dict[str, Json]:
     """
     try:
         value = json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
+            text, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite
         )
         if isinstance(value, dict):
             _check_depth(value)
-        if _may_be_unsendable(text):
-            _check_strings(text)
+        # searched in parts, so that other threads run in between
+        parts = range(0, len(text), _PART)
+        if any(_UNSENDABLE.search(text, at, at + _PART + _LONGEST_ESCAPE) for at in parts):
+            for match in _TOKEN.finditer(text):
+                if match[0][0] == '"' and _is_unsendable(json.loads(match[0])):
+                    raise _Broken
     except json.JSONDecodeError as error:
-        raise _at(text, path, *_why_not(error, text)) from None
+        raise _at(text, path, *_explain(error, text)) from None
     # Python raises ValueError for an integer with more digits than it converts.
     except (ValueError, RecursionError):
         raise _find_fault(text, path) from None
@@ -89,14 +90,14 @@ def decode(data: bytes, path: Path) -> str:
         raise _at(good, path, len(good), "this byte is not UTF-8: save the file as UTF-8") from None
 
 
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     value = dict(pairs)
     if len(value) != len(pairs):
         raise _Broken
     return value
 
 
-def _why_not(error: json.JSONDecodeError, text: str) -> tuple[int, str]:
+def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str]:
     """Return the offset and a description of a syntax error."""
     at = error.pos
     if not text.strip():
@@ -107,18 +108,15 @@ def _why_not(error: json.JSONDecodeError, text: str) -> tuple[int, str]:
     comma = at if text[at] == "," else text.rfind(",", 0, at)
     if comma >= 0 and (last := _LAST_COMMA.match(text, comma)) and last.end() > at:
         return comma, "nothing follows this comma: remove it"
-    said = next((plain for begin, plain in _SAID.items() if error.msg.startswith(begin)), "")
-    return at, said or error.msg[0].lower() + error.msg[1:]
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise _Broken
+    for begin, sentence in _SENTENCES.items():
+        if error.msg.startswith(begin):
+            return at, sentence
+    return at, error.msg[0].lower() + error.msg[1:]
 
 
 def _finite(text: str) -> float:
-    """Reject 1e999: JSON's grammar allows it, but infinity cannot be written as JSON."""
     value = float(text)
-    if math.isinf(value):
+    if not math.isfinite(value):
         raise _Broken
     return value
 
@@ -135,18 +133,6 @@ def _check_depth(value: Json) -> None:
         if not level:
             return
     raise _Broken
-
-
-def _may_be_unsendable(text: str) -> bool:
-    """Return whether a text may hold unsendable strings; other threads run between its parts."""
-    parts = range(0, len(text), _PART)
-    return any(_UNSENDABLE.search(text, at, at + _PART + _LONGEST_ESCAPE) for at in parts)
-
-
-def _check_strings(text: str) -> None:
-    for match in _TOKEN.finditer(text):
-        if match[0][0] == '"' and _is_unsendable(json.loads(match[0])):
-            raise _Broken
 
 
 def _is_unsendable(value: str) -> bool:
@@ -177,18 +163,14 @@ def _fault(token: str, *, depth: int) -> str | None:
         return _TOO_DEEP if depth > MAX_DEPTH else None
     if token[0] == '"':
         return _UNSENDABLE_PROBLEM if _is_unsendable(json.loads(token)) else None
-    if token not in {"true", "false", "null"} and _is_too_large(token):
-        return "the number is too large: give it as a string"
+    if token not in {"true", "false", "null"}:
+        try:
+            int(token)
+        except ValueError:
+            # not an integer, or one with more digits than Python converts
+            if math.isinf(float(token)):
+                return "the number is too large: give it as a string"
     return None
-
-
-def _is_too_large(number: str) -> bool:
-    try:
-        int(number)
-    except ValueError:
-        # not an integer, or one with more digits than Python converts
-        return math.isinf(float(number))
-    return False
 
 
 def walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:

@@ -129,11 +129,6 @@ def _add(value: Json, place: _Place, found: _Found, new: type[list[Json]]) -> No
         found[fit - 1].setdefault(name, new()).append(value)
 
 
-def leaves(properties: Mapping[str, Json], path: str = "") -> Iterator[Leaf]:
-    """Yield every value; paths have no list positions, and an empty list counts as None."""
-    return _leaves(properties, path, ())
-
-
 def paths(properties: Mapping[str, Json]) -> set[str]:
     """Return the dotted paths of all fields and lists."""
     found: set[str] = set()
@@ -142,12 +137,15 @@ def paths(properties: Mapping[str, Json]) -> set[str]:
     return found
 
 
-def _leaves(values: Mapping[str, Json], path: str, lists: tuple[str, ...]) -> Iterator[Leaf]:
+def leaves(
+    values: Mapping[str, Json], path: str = "", lists: tuple[str, ...] = ()
+) -> Iterator[Leaf]:
+    """Yield every value; paths have no list positions, and an empty list counts as None."""
     for key, value in values.items():
         here = f"{path}.{key}" if path else key
         kind = type(value)
         if kind is dict:
-            yield from _leaves(value, here, lists)
+            yield from leaves(value, here, lists)
         elif kind is list:
             yield from _members(value, here, lists)
         else:
@@ -159,7 +157,7 @@ def _members(members: Sequence[Json], path: str, lists: tuple[str, ...]) -> Iter
         yield path, lists, None
     for member in members:
         if isinstance(member, dict):
-            yield from _leaves(member, path, (*lists, path))
+            yield from leaves(member, path, (*lists, path))
         elif isinstance(member, list):
             yield from _members(member, path, lists)
         else:
@@ -181,3 +179,27 @@ def fit(wanted: tuple[str, ...], path: str, lists: Iterable[str]) -> Literal[0, 
     if words[-len(wanted) :] != wanted:
         return 0
     return 2 if wanted in {words, split(path.rpartition(".")[2])} else 1
+
+
+def dotted_values(value: Json) -> list[tuple[str, Json]]:
+    """Return (dotted name, scalar or list of scalars) of all values inside a JSON value."""
+    found: list[tuple[str, Json]] = []
+    _collect(value, "", found)
+    return found
+
+
+def _collect(value: Json, path: str, found: list[tuple[str, Json]]) -> None:
+    """Add the values inside a value; a non-empty `path` ends in the dot before the next key."""
+    # the exact types, since this runs for every field of 100,000 objects
+    kind = type(value)
+    if kind is dict:
+        for key, child in value.items():
+            if type(child) is str:
+                found.append((path + key, child))
+            else:
+                _collect(child, f"{path}{key}.", found)
+    elif kind is list and any(isinstance(child, dict | list) for child in value):
+        for index, child in enumerate(value):
+            _collect(child, f"{path}{index}.", found)
+    else:
+        found.append((path[:-1], value))

@@ -111,8 +111,13 @@ def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
     """Return the keys and a description of the first rule that a state file breaks, else None."""
     if "version" not in content:
         return (), f'there is no "version": add "version": {VERSION}'
-    if problem := _problem_of_version(content["version"]):
-        return ("version",), problem
+    version = content["version"]
+    if isinstance(version, str | list | dict):
+        # not shown: it may be a secret, and messages have more readers than the file
+        return ("version",), f'"version" must be the number {VERSION}'
+    if version != VERSION or isinstance(version, bool):
+        shown = json.dumps(version)[:MAX_SHOWN]
+        return ("version",), f"version {shown} is unknown: this op-dbus reads {VERSION}"
     if "plugins" not in content:
         return (), 'there is no "plugins": add "plugins": {}'
     plugins = content["plugins"]
@@ -122,33 +127,18 @@ def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
     return next(filter(None, found), None)
 
 
-def _problem_of_version(version: Json) -> str:
-    if isinstance(version, str | list | dict):
-        # not shown: it may be a secret, and messages have more readers than the file
-        return f'"version" must be the number {VERSION}'
-    if version != VERSION or isinstance(version, bool):
-        shown = json.dumps(version)[:MAX_SHOWN]
-        return f"version {shown} is unknown: this op-dbus reads {VERSION}"
-    return ""
-
-
 def _problem_of_plugin(name: str, plugin: Json) -> tuple[tuple[str, ...], str] | None:
     if not name:
         return ("plugins", name), "a plugin needs a name"
     if not isinstance(plugin, dict):
         return ("plugins", name), "a plugin must be an object"
-    if not _is_claim(plugin):
-        must = f'"{EXCLUSIVE}" must be true, false, or a list of keys beside it'
-        return ("plugins", name, EXCLUSIVE), must
-    return None
-
-
-def _is_claim(plugin: dict[str, Json]) -> bool:
-    """Return whether the value of `exclusive` is valid: a boolean, or names of keys beside it.
-
-    A table under this key is valid, too: it declares objects as any other table does.
-    """
+    # a table under this key declares objects as any other table does
     claims = plugin.get(EXCLUSIVE, False)
+    is_claim = isinstance(claims, bool) or is_table(claims)
     if isinstance(claims, list) and not is_table(claims):
-        return all(isinstance(key, str) and key in plugin.keys() - {EXCLUSIVE} for key in claims)
-    return isinstance(claims, bool) or is_table(claims)
+        others = plugin.keys() - {EXCLUSIVE}
+        is_claim = all(isinstance(key, str) and key in others for key in claims)
+    if is_claim:
+        return None
+    must = f'"{EXCLUSIVE}" must be true, false, or a list of keys beside it'
+    return ("plugins", name, EXCLUSIVE), must

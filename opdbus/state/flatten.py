@@ -8,7 +8,6 @@ import secrets
 import struct
 from array import array
 from bisect import bisect_left
-from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -27,7 +26,7 @@ from opdbus.state.redact import redact_identity, redact_name, redact_properties
 from opdbus.state.secret_text import suspects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from opdbus.state.object import Json
 
@@ -41,9 +40,6 @@ NAMING_KEYS: Final = tuple("name id unit path address key label host url mountpo
 # The key that declares a kind complete; see `claimed`.
 EXCLUSIVE: Final = "exclusive"
 _MARK: Final = struct.Struct("q")
-# Marks are sorted by their first byte into lists.
-_FIRST: Final = 56
-_LISTS: Final = 256
 # Names that are searched for secrets together.
 _TOGETHER: Final = 250
 # The most bytes of a character in UTF-8.
@@ -89,8 +85,9 @@ def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
                 continue
             if is_table(value):
                 kind = singular(key)
-                for member in value.items() if isinstance(value, dict) else map(_named, value):
-                    yield plugin, kind, *member
+                is_dict = isinstance(value, dict)
+                for name, member in value.items() if is_dict else map(_name_element, value):
+                    yield plugin, kind, name, member
             elif value not in ({}, []):
                 rest[key] = value
         if rest:
@@ -102,18 +99,14 @@ def claimed(plugins: Mapping[str, Mapping[str, Json]]) -> frozenset[tuple[str, s
 
     `"exclusive": true` claims all tables beside it; a list of keys claims the tables of these keys.
     """
-    return frozenset(
-        (plugin, singular(key)) for plugin, content in plugins.items() for key in _claims(content)
-    )
-
-
-def _claims(content: Mapping[str, Json]) -> list[str]:
-    claims = content.get(EXCLUSIVE)
-    if claims is True:
-        return [key for key, value in content.items() if is_table(value) or value in ({}, [])]
-    if isinstance(claims, list) and not is_table(claims):
-        return [str(key) for key in claims]
-    return []
+    claims = set()
+    for plugin, content in plugins.items():
+        keys = content.get(EXCLUSIVE)
+        if keys is True:
+            keys = [key for key, value in content.items() if is_table(value) or value in ({}, [])]
+        if isinstance(keys, list) and not is_table(keys):
+            claims |= {(plugin, singular(str(key))) for key in keys}
+    return frozenset(claims)
 
 
 def is_table(value: Json) -> bool:
@@ -124,7 +117,7 @@ def is_table(value: Json) -> bool:
     return all(isinstance(member, dict) for member in members)
 
 
-def _named(element: Mapping[str, Json]) -> tuple[str | None, Json]:
+def _name_element(element: Mapping[str, Json]) -> tuple[str | None, Json]:
     """Return the name of a list's element, None if it has no naming key, and the element."""
     for key in NAMING_KEYS:
         value = element.get(key)
@@ -166,34 +159,26 @@ class Reader:
             for plugin, kind, name, properties in some:
                 clean = redact_name(name) if name and name in suspected else name
                 groups.setdefault(_identity(plugin, kind, clean, properties), []).append(properties)
-        found = deque(
-            (identity, self._mark(identity, properties), properties)
+        marked = [
+            (self._mark(identity, properties), identity, properties)
             for identity, properties in _distinct(groups)
-        )
-        present = {identity for identity, _, _ in found}
-        seen = _in_order(mark for _, mark, _ in found)
+        ]
+        seen = array("q", sorted(mark for mark, _, _ in marked))
         if are_known:
             self._seen = seen
-        return present, self._changed(found, groups, seen)
 
-    def _changed(
-        self,
-        found: deque[tuple[Identity, int, Json]],
-        groups: dict[Identity, list[Json]],
-        seen: array[int],
-    ) -> Iterator[StateObject]:
-        while found:
-            # entries are freed one by one: freeing 100,000 at once would stop all other threads
-            identity, mark, properties = found.popleft()
-            if groups:
-                groups.popitem()
-            if not _has(self._seen, mark):
-                yield StateObject(identity, redact_properties(identity, properties))
-        self._seen = seen
+        def changed() -> Iterator[StateObject]:
+            for mark, identity, properties in marked:
+                at = bisect_left(self._seen, mark)
+                if at == len(self._seen) or self._seen[at] != mark:
+                    yield StateObject(identity, redact_properties(identity, properties))
+            self._seen = seen
+
+        return {identity for _, identity, _ in marked}, changed()
 
     def _mark(self, identity: Identity, properties: Json) -> int:
         """Return a 64-bit keyed hash of an object's identity and properties."""
-        (mark,) = _MARK.unpack_from(digest(_plain((*identity, properties)), self._key))
+        (mark,) = _MARK.unpack_from(digest(_dump((*identity, properties)), self._key))
         return int(mark)
 
     def forget(self) -> None:
@@ -209,21 +194,17 @@ class Reader:
         self._key, self._seen = key, array("q", seen)
 
 
-def _plain(value: Json) -> bytes:
+def _dump(value: Json) -> bytes:
     # version 2: the output of newer versions depends on reference counts
     return marshal.dumps(value, 2)
 
 
 def _identity(plugin: str, kind: str, name: str | None, properties: Json) -> Identity:
     """Return the identity of an object; its name, if any, must be free of secrets."""
-    identity = Identity(*_sort(plugin, kind), _cut(name or "", MAX_NAME["name"]))
+    identity = Identity(*_clean_kind(plugin, kind), _cut(name or "", MAX_NAME["name"]))
     if name is not None:
         return identity
-    return identity._replace(name=hash_name(_content(identity, properties)))
-
-
-def _content(identity: Identity, properties: Json) -> str:
-    return canonical(redact_properties(identity, properties))
+    return identity._replace(name=hash_name(canonical(redact_properties(identity, properties))))
 
 
 def _distinct(groups: Mapping[Identity, list[Json]]) -> Iterator[tuple[Identity, Json]]:
@@ -231,33 +212,15 @@ def _distinct(groups: Mapping[Identity, list[Json]]) -> Iterator[tuple[Identity,
     for identity, group in groups.items():
         free: Iterator[Identity] = iter([identity])
         if len(group) > 1:
-            group.sort(key=lambda member: (_content(identity, member), _plain(member)))
+            group.sort(key=lambda each: (canonical(redact_properties(identity, each)), _dump(each)))
             names = (identity._replace(name=f"{identity.name}#{n}") for n in itertools.count(2))
             free = itertools.chain(free, (name for name in names if name not in groups))
         for properties in group:
             yield next(free), properties
 
 
-def _in_order(marks: Iterable[int]) -> array[int]:
-    """Return sorted marks; sorts in small lists, since sorting stops all other threads."""
-    lists = [array("q") for _ in range(_LISTS)]
-    for mark in marks:
-        # marks are signed
-        lists[(mark >> _FIRST) + _LISTS // 2].append(mark)
-    found = array("q")
-    for some in lists:
-        found.extend(sorted(some))
-    return found
-
-
-def _has(marks: array[int], mark: int) -> bool:
-    """Return whether a mark is in a sorted array."""
-    at = bisect_left(marks, mark)
-    return at < len(marks) and marks[at] == mark
-
-
 @lru_cache(maxsize=64)
-def _sort(plugin: str, kind: str) -> tuple[str, str, str]:
+def _clean_kind(plugin: str, kind: str) -> tuple[str, str, str]:
     """Return the source, plugin and kind of declared objects, redacted and bounded."""
     return bounded(redact_identity(Identity(FILE, plugin, kind, "")))[:3]
 

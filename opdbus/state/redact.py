@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -19,7 +19,6 @@ from opdbus.state.secret_text import (
     REDACTED,
     flags_of,
     hide_in_text,
-    is_key_material,
     is_pair,
     is_secret_value,
     is_short_word,
@@ -119,22 +118,20 @@ def _suspects(values: Iterable[Json]) -> _Suspects:
     found = suspects(texts)
     if not found:
         return {}
-    lines = _key_lines(texts) if any("PRIVATE KEY" in text for text in found) else ()
-    return {**dict.fromkeys(found, False), **dict.fromkeys(lines, True)}
-
-
-def _key_lines(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a private key that are texts of their own."""
-    is_inside = False
-    for text in texts:
-        if "PRIVATE KEY" in text and ("BEGIN" in text or "END" in text):
-            is_inside = text.rfind("BEGIN") > text.rfind("END")
-        elif is_inside and _KEY_LINE.fullmatch(text):
-            yield text
+    suspected = dict.fromkeys(found, False)
+    if any("PRIVATE KEY" in text for text in found):
+        # lines of a private key may be texts of their own
+        is_inside = False
+        for text in texts:
+            if "PRIVATE KEY" in text and ("BEGIN" in text or "END" in text):
+                is_inside = text.rfind("BEGIN") > text.rfind("END")
+            elif is_inside and _KEY_LINE.fullmatch(text):
+                suspected[text] = True
+    return suspected
 
 
 def _collect(values: Iterable[Json], texts: list[str]) -> None:
-    """Add all texts inside values to `texts`; keys of dicts are left out."""
+    """Add all texts inside values to `texts`, and the line of each list; keys are left out."""
     for value in values:
         # the exact type, since this runs for every value of 100,000 objects
         if type(value) is str:
@@ -143,6 +140,8 @@ def _collect(values: Iterable[Json], texts: list[str]) -> None:
             _collect(value.values(), texts)
         elif type(value) is list:
             _collect(value, texts)
+            if line := _line_of([element for element in value if type(element) is str]):
+                texts.append(line)
 
 
 def _redact(
@@ -163,20 +162,19 @@ def _redact(
             hidden = _hidden_keys(properties) if hidden is None else hidden
             if raw_key in hidden:
                 clean[key] = _hide(key, value, naming=False)
+            elif is_secret_name(key):
+                clean[key] = _hide(key, value, naming=not is_plural(key))
+            elif (
+                isinstance(value, str)
+                and key in KEY_MATERIAL
+                and KEY_MATERIAL[key].fullmatch(value)
+            ):
+                clean[key] = REDACTED  # such as {"auth": "dXNlcjpwYXNz"}
             else:
-                clean[key] = _redact_named(key, value, suspected, normal=normal)
+                clean[key] = _redact_value(value, suspected, normal=normal)
         else:
             clean[key] = _redact_value(value, suspected, normal=normal or says == _OF_RANDOM)
     return clean
-
-
-def _redact_named(name: str, value: Json, suspected: _Suspects, *, normal: bool) -> Json:
-    """Return the redacted value of a key that may show that its value is secret."""
-    if is_secret_name(name):
-        return _hide(name, value, naming=not is_plural(name))
-    if isinstance(value, str) and is_key_material(name, value):
-        return REDACTED
-    return _redact_value(value, suspected, normal=normal)
 
 
 def redact_identity(identity: Identity) -> Identity:
@@ -186,15 +184,12 @@ def redact_identity(identity: Identity) -> Identity:
 
 
 def redact_name(name: str) -> str:
-    """Return a name with its secrets replaced; names that differ only in secrets stay different."""
-    return _keep_apart(name, redact_text(name))
+    """Return a name with its secrets replaced; names that differ only in secrets stay different.
 
-
-def _keep_apart(name: str, clean: str) -> str:
-    """Return the redacted name; if it had secrets, with 32 bits of a keyed digest appended.
-
-    The key is the machine's, so that the digest does not help to guess the secret elsewhere.
+    A redacted name ends with 32 bits of a digest. Its key is the machine's, so that the digest does
+    not help to guess the secret elsewhere.
     """
+    clean = redact_text(name)
     if clean == name:
         return name
     made = hmac.digest(machine_key(), name.encode(errors="replace"), "sha256")
@@ -234,14 +229,12 @@ def redact_properties(
 
 def _redact_value(value: Json, suspected: _Suspects, *, normal: bool = False) -> Json:
     if isinstance(value, str):
-        return _redact_suspect(value, suspected, normal=normal) if value in suspected else value
+        if value not in suspected:
+            return value
+        return REDACTED if suspected[value] else redact_text(value, normal=normal)
     if isinstance(value, dict):
         return _redact(value, suspected, normal=normal)
     return _redact_list(value, suspected, normal=normal) if isinstance(value, list) else value
-
-
-def _redact_suspect(text: str, suspected: _Suspects, *, normal: bool) -> str:
-    return REDACTED if suspected[text] else redact_text(text, normal=normal)
 
 
 def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> list[Json]:
@@ -249,7 +242,7 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
     words = [value for value in values if isinstance(value, str)]
     if len(words) < 2 and suspected.keys().isdisjoint(words):
         return [_redact_value(value, suspected, normal=normal) for value in values]
-    flags, hidden = flags_of(words), _redact_line(words, normal=normal)
+    flags, hidden = flags_of(words), _redact_line(words, suspected, normal=normal)
     out: list[Json] = []
     hide_next = inside_key = False
     place = -1
@@ -271,24 +264,35 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
             hide_next = False
         else:
             out.append(_redact_element(value, flags, suspected, normal=normal))
-            hide_next = value in flags or _is_secret_flag(value)
+            is_flag = value.startswith("-") and "=" not in value
+            hide_next = value in flags or (is_flag and is_secret_name(value))
             inside_key = "PRIVATE KEY" in value and "BEGIN" in value
         if inside_key:
             inside_key = not ("PRIVATE KEY" in value and "END" in value)
     return out
 
 
-def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
+def _line_of(words: Sequence[str]) -> str:
+    """Return a list as a command line; empty for one word, and for too many.
+
+    Elements with several words are redacted by themselves: a sign stands for each.
+    """
+    if not 1 < len(words) <= _MAX_WORDS:
+        return ""
+    line = " ".join(words)
+    if line.split() == words:
+        return line
+    return " ".join([word if word.split() == [word] else _SEVERAL for word in words])
+
+
+def _redact_line(words: Sequence[str], suspected: _Suspects, *, normal: bool) -> Mapping[int, str]:
     """Return replacements by index for words that their neighbours show to be secret."""
     if len(words) == 2 and is_pair(*words):
         return {1: REDACTED}
-    if not 1 < len(words) <= _MAX_WORDS:
+    whole = _line_of(words)
+    if whole not in suspected:
         return {}
-    line, whole = words, " ".join(words)
-    if whole.split() != words:
-        # elements with several words are redacted by themselves
-        line = [word if word.split() == [word] else _SEVERAL for word in words]
-        whole = " ".join(line)
+    line = whole.split(" ")
     clean = redact_text(whole, normal=normal).split(" ")
     if clean == line:
         return {}
@@ -307,7 +311,7 @@ def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
 
 def _redact_element(
     value: str, flags: tuple[str, ...], suspected: _Suspects, *, normal: bool
-) -> str:
+) -> Json:
     """Redact one word of a command line, or a VARIABLE=value whose value may have spaces."""
     for flag in flags:
         if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
@@ -315,11 +319,7 @@ def _redact_element(
     whole = _ASSIGNMENT.fullmatch(value)
     if whole and is_secret_name(whole[1]) and is_secret_value(whole[1], whole[2]):
         return f"{whole[1]}={REDACTED}"
-    return _redact_suspect(value, suspected, normal=normal) if value in suspected else value
-
-
-def _is_secret_flag(value: str) -> bool:
-    return value.startswith("-") and "=" not in value and is_secret_name(value)
+    return _redact_value(value, suspected, normal=normal)
 
 
 def _hide(name: str, value: Json, *, naming: bool = True) -> Json:
@@ -348,15 +348,14 @@ def _hidden_keys(properties: Mapping[str, Json]) -> set[str]:
     is_any = not _VALUE_KEYS.isdisjoint(map(str.lower, properties))
     values = [key for key in properties if key.lower() in _VALUE_KEYS] if is_any else []
     is_named = values and any(
-        key.lower() in _NAME_KEYS and isinstance(value, str) and _is_named_secret(value)
+        key.lower() in _NAME_KEYS
+        and isinstance(value, str)
+        and _NAME.fullmatch(fold(value))
+        and is_secret_name(value)
         for key, value in properties.items()
     )
     hidden = set(values if is_named else ())
     return hidden | {"data", "stringData"} if properties.get("kind") == "Secret" else hidden
-
-
-def _is_named_secret(name: str) -> bool:
-    return bool(_NAME.fullmatch(fold(name))) and is_secret_name(name)
 
 
 def _redact_json(text: str) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -98,7 +99,7 @@ def is_secret_name(name: str) -> bool:
 
 def is_naming(name: str) -> bool:
     """Return whether a key below a secret one only names or describes the secret."""
-    words = _words(name[-_MAX_NAME:])
+    words = _split_words(name[-_MAX_NAME:])
     return name.lower() in _NAMING or (bool(words) and words[-1] in _ABOUT)
 
 
@@ -111,39 +112,41 @@ def is_plural(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def is_of_random(name: str) -> bool:
     """Return whether random values are normal under a name: digests, ids, public keys."""
-    words = _words(name[-_MAX_NAME:])
+    words = _split_words(name[-_MAX_NAME:])
     if not words or _is_secret(name[-_MAX_NAME:]):
         return False
     is_public = "public" in words and words[-1] in {"key", "keys", "public", "pem"}
     return is_public or words[-1] in _RANDOM_ENDS or not _RANDOM_WORDS.isdisjoint(words)
 
 
-class _Plain(dict[int, str]):
-    """Cached NFKC forms of characters; format characters are removed."""
+class _Translation(dict[int, str]):
+    """Cached replacements of characters, for `str.translate`."""
+
+    def __init__(self, replace: Callable[[str], str]) -> None:
+        self._replace = replace
 
     def __missing__(self, code: int) -> str:
-        character = chr(code)
-        is_format = unicodedata.category(character) == "Cf"
-        plain = "" if is_format else unicodedata.normalize("NFKC", character)
-        self[code] = plain
-        return plain
+        self[code] = replacement = self._replace(chr(code))
+        return replacement
 
 
-class _Folded(dict[int, str]):
-    """Cached forms of characters without accents."""
-
-    def __missing__(self, code: int) -> str:
-        folded = "".join(
-            _LETTERS_LIKE.get(part, part)
-            for part in unicodedata.normalize("NFKD", chr(code))
-            if unicodedata.category(part) not in {"Mn", "Cf"}
-        )
-        self[code] = folded
-        return folded
+def _normalize(character: str) -> str:
+    """Return the NFKC form of a character; empty for format characters."""
+    is_format = unicodedata.category(character) == "Cf"
+    return "" if is_format else unicodedata.normalize("NFKC", character)
 
 
-_PLAIN: Final = _Plain()
-_FOLDED: Final = _Folded()
+def _drop_accents(character: str) -> str:
+    """Return a character without accents."""
+    return "".join(
+        _LETTERS_LIKE.get(part, part)
+        for part in unicodedata.normalize("NFKD", character)
+        if unicodedata.category(part) not in {"Mn", "Cf"}
+    )
+
+
+_NORMALIZED: Final = _Translation(_normalize)
+_WITHOUT_ACCENTS: Final = _Translation(_drop_accents)
 
 
 def plain(text: str) -> str:
@@ -151,31 +154,25 @@ def plain(text: str) -> str:
 
     Characters are normalized one by one: normalization of the whole text can take quadratic time.
     """
-    return text if text.isascii() else text.translate(_PLAIN)
+    return text if text.isascii() else text.translate(_NORMALIZED)
 
 
 def fold(name: str) -> str:
     """Return a name without accents, width variants and invisible characters."""
-    return name if name.isascii() else name.translate(_FOLDED)
+    return name if name.isascii() else name.translate(_WITHOUT_ACCENTS)
 
 
 _FOLDED_PARTS: Final = tuple(map(fold, _PARTS))
 
 
-def _has_part(name: str) -> bool:
-    """Return whether a name in another script contains a word for a secret."""
-    if name.isascii():
-        return False
-    folded = re.sub(r"[\s_-]", "", fold(name).lower())
-    return any(part in folded for part in _FOLDED_PARTS)
-
-
 @lru_cache(maxsize=4096)
 def _is_secret(name: str) -> bool:
-    if _has_part(name):
-        return True
-    raw = _words(name)
-    words = [_singular(word) for word in raw]
+    if not name.isascii():
+        folded = re.sub(r"[\s_-]", "", fold(name).lower())
+        if any(part in folded for part in _FOLDED_PARTS):
+            return True
+    raw = _split_words(name)
+    words = [w[:-1] if w.endswith("s") and not w.endswith("ss") else w for w in raw]
     pairs = {f"{a} {b}" for a, b in [*itertools.pairwise(raw), *itertools.pairwise(words)]}
     if not _ALWAYS.isdisjoint(pairs) or "".join(raw[-2:]).endswith(_SESSION_ENDS):
         return True
@@ -189,9 +186,5 @@ def _is_secret(name: str) -> bool:
     )
 
 
-def _words(name: str) -> list[str]:
+def _split_words(name: str) -> list[str]:
     return [part.lower() for part in _PART.findall(fold(name))]
-
-
-def _singular(word: str) -> str:
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word

@@ -1,6 +1,7 @@
 """Patterns of secrets inside a string, and of values that resemble secrets but are not."""
 
 import re
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 # Values under a secret name that are not secret: a policy, a file, a public key, a version.
@@ -392,23 +393,27 @@ MIN_LENGTH: Final = 16
 SIGNS: Final = ("=", ":", "$", "}")
 
 
-def _marks() -> set[str]:
-    """Return the marks of all patterns that need no sign, without marks that contain others."""
-    tables = (IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES)
-    marks = {mark for table in tables for mark, _ in table} | {*IN_TWO_WORDS}
-    # a mark that contains another mark or a sign need not be searched for
-    return {
-        mark
-        for mark in marks - {" -"}
-        if not any(other in mark for other in (*SIGNS, *(marks - {mark})))
-    }
+# The fewest characters of a word with a token: a match with one of SHAPES' other marks.
+MIN_TOKEN: Final = 15
+_OF_TOKENS: Final = {mark for mark, _ in SHAPES} - {"bearer ", "eyj", "hook"}
+_TABLES: Final = (IN_CONTEXT, COMMANDS, ARGUMENTS, NAMED_PAIRS, SHAPES)
+_OF_WORDS: Final = {*IN_TWO_WORDS, *(mark for rows in _TABLES for mark, _ in rows)}
 
 
-_MARKS: Final = _marks()
+def _shortest(marks: set[str], others: Iterable[str]) -> list[str]:
+    """Return the marks that contain no other one: to find these suffices."""
+    found = (m for m in marks if not any(other in m for other in (*others, *(marks - {m}))))
+    return sorted(found)
+
+
 _SIZE: Final = 3
 # Most marks end a word: those by their last three letters, which are searched first.
 ENDS: Final[dict[str, list[str]]] = {}
 ALONE: Final[list[str]] = []
-for _mark in sorted(_MARKS):
+for _mark in _shortest(_OF_WORDS - _OF_TOKENS - {" -"}, SIGNS):
     is_end = _mark[-1] == " " and len(_mark) > _SIZE
     (ENDS.setdefault(_mark[-_SIZE - 1 : -1], []) if is_end else ALONE).append(_mark)
+# Marks of tokens, by a sign in them that is searched first.
+TOKENS: Final[dict[str, list[str]]] = {}
+for _mark in _shortest(_OF_TOKENS, (*SIGNS, *ALONE)):
+    TOKENS.setdefault(next((sign for sign in "-_." if sign in _mark), ""), []).append(_mark)

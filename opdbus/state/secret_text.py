@@ -22,20 +22,15 @@ def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = Fals
 
     A word in base64 is replaced if `redact` changes its text; with `normal`, random words stay.
     """
-    plain = secret_names.plain(text)
-    clean = _hide(plain, redact, normal=normal)
-    return text if clean == plain else clean
-
-
-def _hide(text: str, redact: Callable[[str], str], *, normal: bool) -> str:
-    if is_short_word(text) or patterns.NUMBERS.fullmatch(text):
+    plain = clean = secret_names.plain(text)
+    if is_short_word(plain) or patterns.NUMBERS.fullmatch(plain):
         return text
-    has_sign, (lower, words) = _has(text, patterns.SIGNS), _look_at(text)
-    if has_sign or words or " -" in lower:
-        text = _hide_by_context(text, lower, has_sign=has_sign, has_word=bool(words))
-    if len(text) >= patterns.MIN_LENGTH and secret_words.may_hold_words(text):
-        text = secret_words.hide_words(text, REDACTED, redact, normal=normal)
-    return text
+    has_sign, (lower, marks) = _has(plain, patterns.SIGNS), _find_marks(plain)
+    if has_sign or marks or " -" in lower:
+        clean = _hide_by_context(plain, lower, frozenset(marks), has_sign=has_sign)
+    if len(clean) >= patterns.MIN_LENGTH and secret_words.may_hold_words(clean):
+        clean = secret_words.hide_words(clean, REDACTED, redact, normal=normal)
+    return text if clean == plain else clean
 
 
 def is_short_word(text: str) -> bool:
@@ -43,50 +38,59 @@ def is_short_word(text: str) -> bool:
     return len(text) < patterns.MIN_LENGTH and text.isalnum()
 
 
-def _look_at(text: str) -> tuple[str, list[str]]:
-    """Return a text in lower case with a space before each word, and the marks found in it."""
+def _find_marks(text: str) -> tuple[str, list[str]]:
+    """Return a text in lower case with a space before each word, and the marks in it."""
     words = text.lower().split()
     lower = f" {' '.join(words)}"
     found = [mark for mark in patterns.ALONE if mark in lower]
     for end in patterns.ENDS.keys() & [word[-3:] for word in words]:
         found += [mark for mark in patterns.ENDS[end] if mark in lower]
+    if long := " ".join([word for word in words if len(word) >= patterns.MIN_TOKEN]):
+        for sign, marks in patterns.TOKENS.items():
+            if sign in long:
+                found += [mark for mark in marks if mark in long]
     return lower, found
 
 
-def _hide_by_context(text: str, lower: str, *, has_sign: bool, has_word: bool) -> str:
+def _hide_by_context(text: str, lower: str, marks: frozenset[str], *, has_sign: bool) -> str:
     """Replace secrets that the text around them or a mark in them reveals."""
-    if has_word:
-        text = _hide_rows(patterns.IN_CONTEXT, text, lower, _keep_groups)
+    if marks:
+        in_context, arguments, named_pairs, shapes = _rows_with(marks)
+        text = _hide_rows(in_context, text, lower, _keep_groups)
     if has_sign:
-        text = _hide_fields(_hide_rows(patterns.BESIDE_SIGNS, text, lower, _keep_groups))
+        text = _hide_rows(patterns.BESIDE_SIGNS, text, lower, _keep_groups)
+        colons = text.count(":")
+        for fewest, pattern in patterns.IN_FIELDS:
+            if colons >= fewest:
+                text = sub(pattern, _keep_groups, text)
     # first of all commands: the text before a program's name may be part of another value
     text = _hide_named(_hide_rows(patterns.COMMANDS, text, lower, _hide_arguments))
-    if has_word:
-        text = _hide_rows(patterns.ARGUMENTS, text, lower, _hide_argument)
+    if marks:
+        text = _hide_rows(arguments, text, lower, _hide_argument)
         if _has(lower, patterns.IN_TWO_WORDS):
             text = _hide_two_words(text)
-        text = _hide_rows(patterns.NAMED_PAIRS, text, lower, _hide_paired)
-        text = _hide_rows(patterns.SHAPES, text, lower, _keep_groups)
+        text = _hide_rows(named_pairs, text, lower, _hide_paired)
+        text = _hide_rows(shapes, text, lower, _keep_groups)
     if has_sign:
         text = _hide_rows(patterns.SENTENCES, text, lower, _hide_second)
         text = _hide_rows(patterns.SHAPES_BESIDE_SIGNS, text, lower, _keep_groups)
     return text
 
 
-def _hide_fields(text: str) -> str:
-    colons = text.count(":")
-    for fewest, pattern in patterns.IN_FIELDS:
-        if colons >= fewest:
-            text = sub(pattern, _keep_groups, text)
-    return text
+@lru_cache(maxsize=1024)
+def _rows_with(marks: frozenset[str]) -> list[patterns.Rows]:
+    """Return the rows of each table whose marks contain one of those found in a text."""
+    tables = (patterns.IN_CONTEXT, patterns.ARGUMENTS, patterns.NAMED_PAIRS, patterns.SHAPES)
+    return [tuple(row for row in rows if _has(row[0], marks)) for rows in tables]
 
 
 def _hide_rows(
     rows: patterns.Rows, text: str, lower: str, hide: Callable[[re.Match[str]], str]
 ) -> str:
     """Replace matches of the patterns that have a mark in the text."""
-    for pattern in dict.fromkeys([pattern for mark, pattern in rows if mark in lower]):
-        text = sub(pattern, hide, text)
+    if found := [pattern for mark, pattern in rows if mark in lower]:
+        for pattern in dict.fromkeys(found):
+            text = sub(pattern, hide, text)
     return text
 
 
@@ -102,16 +106,12 @@ class CleanTexts:
     def __init__(self) -> None:
         self.hashes: set[int] = set()
 
-    def __contains__(self, text: str) -> bool:
-        return hash(text) in self.hashes
-
     def add(self, texts: Iterable[str], but: Iterable[str] = ()) -> None:
         """Add texts except those in `but`; if there are too many, earlier ones are dropped."""
         if len(self.hashes) > self._MAX_TEXTS:
             self.hashes.clear()
         self.hashes.update(map(hash, texts))
-        if but:
-            self.hashes.difference_update(map(hash, but))
+        self.hashes.difference_update(map(hash, but))
 
 
 CLEAN: Final = CleanTexts()
@@ -130,28 +130,24 @@ def suspects(texts: Sequence[str]) -> Collection[str]:
     ]
     if not texts:
         return ()
-    found = _find_suspects(texts)
-    CLEAN.add(texts, but=found)
-    return found
-
-
-def _find_suspects(texts: Sequence[str]) -> Collection[str]:
     joined = "\n".join(texts)
     there = [mark for mark in patterns.SIGNS if mark in joined]
     is_number = patterns.NUMBERS.fullmatch
     found = (
         {text for text in texts if _has(text, there) and not is_number(text)} if there else set()
     )
-    lower, words = _look_at(joined)
+    lower, words = _find_marks(joined)
     if words or " -" in lower:
         words.append(" -")
         found.update(text for text in texts if _has(f" {' '.join(text.lower().split())}", words))
-    if secret_words.may_hold_words(joined):
-        found.update(filter(secret_words.may_hold_words, texts))
+    long = [text for text in texts if len(text) >= patterns.MIN_LENGTH]
+    if long and secret_words.may_hold_words("\n".join(long)):
+        found.update(filter(secret_words.may_hold_words, long))
     if "{" in joined or "[" in joined:
         found.update(text for text in texts if text.lstrip().startswith(("{", "[")))
     if not joined.isascii():
         found.update(text for text in texts if secret_names.plain(text) != text)
+    CLEAN.add(texts, but=found)
     return found
 
 
@@ -165,12 +161,6 @@ def is_secret_value(name: str, value: str) -> bool:
         return False
     word = name.lower().rpartition(".")[2].lstrip("-")
     return not (word in patterns.HARMLESS_UNDER and patterns.HARMLESS_UNDER[word].fullmatch(value))
-
-
-def is_key_material(name: str, value: str) -> bool:
-    """Return whether name and value together look like a credential: {"auth": "dXNlcjpwYXNz"}."""
-    pattern = patterns.KEY_MATERIAL.get(name)
-    return pattern is not None and bool(pattern.fullmatch(value))
 
 
 def flags_of(words: Iterable[str]) -> tuple[str, ...]:
@@ -187,17 +177,18 @@ def _hide_named(text: str) -> str:
     done = at = 0
     while match := search(patterns.NAMED_VALUE, text, at):
         at = match.end()
-        name = _name(text, match)
+        name = _full_name(text, match)
         if not is_secret_name(name):
             continue
-        start, end = _value(text, match)
+        start, end = _find_value(text, match)
         if is_secret_value(name, text[start:end]):
             parts += [text[done:start], REDACTED]
             done = at = end
     return "".join([*parts, text[done:]])
 
 
-def _name(text: str, match: re.Match[str]) -> str:
+def _full_name(text: str, match: re.Match[str]) -> str:
+    """Return the name in a match of NAMED_VALUE, with the words before that belong to it."""
     name = match["key"] or match["flag"]
     if secret_names.fold(name).lower() in patterns.SECOND_WORDS and (
         before := patterns.WORD_BEFORE.search(text[max(0, match.start() - 60) : match.start()])
@@ -206,7 +197,7 @@ def _name(text: str, match: re.Match[str]) -> str:
     return name
 
 
-def _value(text: str, match: re.Match[str]) -> tuple[int, int]:
+def _find_value(text: str, match: re.Match[str]) -> tuple[int, int]:
     """Return the start and end of the value of a name."""
     start = match.end()
     if match["flag"] and text.startswith("-", start):
@@ -217,17 +208,12 @@ def _value(text: str, match: re.Match[str]) -> tuple[int, int]:
             return start, end_of(patterns.INSIDE_QUOTES[mark], text, start)
         end = text.find(mark, start)
         return start, len(text) if end < 0 else end
-    opening = text[match.start() - 1 : match.start()] if match.start() else ""
-    if opening in patterns.INSIDE_QUOTES and opening not in match[0]:
-        return start, end_of(patterns.INSIDE_QUOTES[opening], text, start)  # "KEY=several words"
-    value = patterns.UNQUOTED_LINE if _takes_line(text, match) else patterns.UNQUOTED
-    return start, end_of(value, text, start)
-
-
-def _takes_line(text: str, match: re.Match[str]) -> bool:
-    """Return whether a value extends to the end of its line: `key: a b`, unlike `KEY=a command`."""
-    first = match.start() == 0 or text[match.start() - 1] == "\n"
-    return bool(match["key"]) and bool(match["gap"] or (first and match["key"].islower()))
+    before = text[match.start() - 1 : match.start()] if match.start() else ""
+    if before in patterns.INSIDE_QUOTES and before not in match[0]:
+        return start, end_of(patterns.INSIDE_QUOTES[before], text, start)  # "KEY=several words"
+    # `key: a b` extends to the end of its line, unlike `KEY=a command`
+    is_line = match["key"] and (match["gap"] or (before in {"", "\n"} and match["key"].islower()))
+    return start, end_of(patterns.UNQUOTED_LINE if is_line else patterns.UNQUOTED, text, start)
 
 
 def _hide_arguments(match: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeAlias
 
@@ -93,11 +94,12 @@ class Watch:
             while len(self._events) <= _MAX_EVENTS and (event := self._inotify.sync_get()):
                 self._events.append(event)
             events, self._events = self._events, []
-            change = self._meant(events)
+            change = self._select(events)
             if change is None or change.masks:
                 return change
 
-    def _meant(self, events: Collection[Event]) -> Change | None:
+    def _select(self, events: Collection[Event]) -> Change | None:
+        """Return the change that events make; None if a new watch is needed."""
         if len(events) > _MAX_EVENTS:
             return None
         masks: dict[str, Mask] = {}
@@ -108,19 +110,20 @@ class Watch:
             path = os.path.join(folder, str(event.name))  # noqa: PTH118 -- many of them
             if path in self._on_the_way:
                 return None
-            for meant in self._files.get(path, set()) | ({folder} & self._folders):
-                masks[meant] = masks.get(meant, Mask(0)) | event.mask
+            for watched in self._files.get(path, set()) | ({folder} & self._folders):
+                masks[watched] = masks.get(watched, Mask(0)) | event.mask
         return Change(masks)
 
     def _begin(self, folders: set[str]) -> None:
         """Watch the folders on the way to files, and the content of those with files or links."""
-        holding = {_above(path) for path in (*self._files, *self._on_the_way)} | self._folders
+        above = os.path.dirname  # Path() takes most of the time of thousands of paths
+        holding = {above(path) for path in (*self._files, *self._on_the_way)} | self._folders
         # parents first: a folder that is created meanwhile is reported by its parent's watch
         for folder in sorted(folders | holding):
             mask = _SELF | (_IN_FOLDER if folder in holding else Mask(0))
             if not self._add(folder, mask):
                 self._on_the_way.add(folder)
-                self._add(_above(folder), _SELF | _IN_FOLDER)
+                self._add(above(folder), _SELF | _IN_FOLDER)
                 # it may have been created meanwhile
                 self._add(folder, mask)
 
@@ -152,23 +155,15 @@ class _Way:
             above = self.real(folder, links)
             self.folders.add(above)
             at = os.path.normpath(os.path.join(above, name))  # noqa: PTH118 -- thousands of them
-            if links < _MAX_LINKS and (target := _target(at)):
+            target = ""
+            if links < _MAX_LINKS:
+                with suppress(OSError):  # no link
+                    target = os.readlink(at)  # noqa: PTH115 -- thousands of them
+            if target:
                 self.links.add(at)
                 at = self.real(os.path.join(above, target), links + 1)  # noqa: PTH118 -- see above
             self._real[path] = at
         return self._real[path]
-
-
-def _above(path: str) -> str:
-    return os.path.dirname(path)  # noqa: PTH120 -- thousands of them
-
-
-def _target(path: str) -> str:
-    """Return the target of a link; empty if the path is not a link."""
-    try:
-        return os.readlink(path)  # noqa: PTH115 -- thousands of them
-    except OSError:
-        return ""
 
 
 async def changes(
@@ -185,13 +180,18 @@ async def changes(
     while True:
         folders = _folders(files)
         with Watch(files, folders) as watch:
-            is_same_way = True
+            change: Change | None = Change({})
             # checked before the first wait: something may have changed before the new watch
-            while is_same_way and _folders(files) == folders:
+            while change is not None and _folders(files) == folders:
                 if (now := tuple(map(_signature, files))) != known:
                     known = now
                     yield
-                is_same_way = await _settled(watch, silence, settle)
+                change = await watch.change(settle)
+                # wait until a file that is being written is complete
+                with suppress(TimeoutError):
+                    while change and set(change.masks.values()) == {Mask.MODIFY}:
+                        async with asyncio.timeout(silence):
+                            change = await watch.change(settle)
 
 
 async def edits(
@@ -208,21 +208,6 @@ async def edits(
             yield
             while await watch.change(settle):
                 yield
-
-
-async def _settled(watch: Watch, silence: float, settle: float) -> bool:
-    """Wait for a change, and until a file that is being written is complete.
-
-    Returns whether the watch can go on.
-    """
-    change = await watch.change(settle)
-    while change and set(change.masks.values()) == {Mask.MODIFY}:
-        try:
-            async with asyncio.timeout(silence):
-                change = await watch.change(settle)
-        except TimeoutError:
-            return True
-    return change is not None
 
 
 def _folders(paths: Sequence[str]) -> list[str]:

@@ -20,20 +20,18 @@ from opdbus.bus.transport.values import Typed
 from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.dbus import login1, machined
 from opdbus.observe.dbus.mirror import Mirror
-from opdbus.observe.host.conffiles import Sources
+from opdbus.observe.host.config_files import Files, Sources
 from opdbus.observe.host.cron import Cron
-from opdbus.observe.host.files import Files
-from opdbus.observe.host.host import HostItself
+from opdbus.observe.host.host_facts import HostFacts
 from opdbus.observe.host.users import Users
-from opdbus.observe.kernel.devices import Devices
 from opdbus.observe.kernel.filesystems import FileSystems
+from opdbus.observe.kernel.hardware import Devices
 from opdbus.observe.kernel.kernel import Kernel
 from opdbus.observe.kernel.uevents import Uevents
 from opdbus.observe.network.network import Network
 from opdbus.observe.network.sockets import Sockets
-from opdbus.observe.packages.documents import Places
-from opdbus.observe.packages.packages import Packages
-from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.packages.documents import Places, ServiceNames
+from opdbus.observe.packages.package_observer import Packages
 from opdbus.observe.systemd import unit_observer
 from opdbus.observe.systemd.control_groups import ControlGroups
 from opdbus.observe.systemd.unit_observer import Options
@@ -293,7 +291,7 @@ def _observers(top: Path) -> list[Observer]:
         "filesystems": FileSystems(top / "mountinfo").observe,
         "files": Files(sources).observe,
         "mirror": Mirror(MIRRORED).observe,
-        **{f"host_{n}": HostItself(top / f"host{n}").observe for n in NUMBERS},
+        **{f"host_{n}": HostFacts(top / f"host{n}").observe for n in NUMBERS},
         "cron": Cron(top / "etc").observe,
         "devices": Devices(Uevents(), top / "sys", (top / "hwdb.bin",)).observe,
         **{f"kernel_{n}": Kernel(Uevents(), top / f"host{n}").observe for n in NUMBERS},

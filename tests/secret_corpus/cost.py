@@ -100,7 +100,7 @@ def main(other: str, rounds: int = 9) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "--measure":
         sys.path[:0] = [sys.argv[2], str(_ROOT / "tests")]
-        from secret_corpus.measure import HOSTS
+        from secret_corpus.places import HOSTS
 
         _measure()
     else:

@@ -17,14 +17,9 @@ from opdbus.index.database.records import Recorder, draft
 from opdbus.state.object import Identity
 from opdbus.state.redact import redact_object
 from secret_corpus.kinds import kinds
-from secret_corpus.places import SOURCE, Planted, is_held, plant, shapes
+from secret_corpus.places import HOSTS, SOURCE, Planted, is_held, plant, shapes
 
 HARMLESS: Final = Path(__file__).parent.parent / "data" / "harmless.tsv"
-_ROOT: Final = Path(__file__).parent.parent.parent
-HOSTS: Final = (
-    *sorted((_ROOT / "benchmarks/answers/data").glob("[achoq]*[eryl].json")),
-    *(_ROOT / "tests/data" / name for name in ("day.json", "school.json", "value_host.json")),
-)
 # Characters of a secret that may be seen in a row: any more give it away.
 _SEEN: Final = 5
 

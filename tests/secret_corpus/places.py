@@ -7,6 +7,7 @@ import random
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from opdbus.state.object import PUBLISHED, Identity
@@ -14,6 +15,12 @@ from secret_corpus.kinds import Kind, fill
 
 SOURCE: Final = f"{PUBLISHED}corpus"
 _KEY_LINE: Final = 64
+# Recorded hosts.
+_ROOT: Final = Path(__file__).parent.parent.parent
+HOSTS: Final = (
+    *sorted((_ROOT / "benchmarks/answers/data").glob("[achoq]*[eryl].json")),
+    *(_ROOT / "tests/data" / name for name in ("day.json", "school.json", "value_host.json")),
+)
 
 
 class Planted(NamedTuple):

@@ -17,9 +17,8 @@ from opdbus.index.ranking.scores import OVERLAP_WEIGHT, Score
 from opdbus.index.search.hits import Field, Query, Why
 from opdbus.language import object_text, vocabulary
 from opdbus.state.conditions import Condition
-from opdbus.state.fields import IDENTITY, split
+from opdbus.state.fields import IDENTITY, dotted_values, split
 from opdbus.state.flatten import singular
-from opdbus.state.leaves import leaves
 from opdbus.state.object import Json, StateObject
 
 # Fields shown of an object, and characters of each.
@@ -142,7 +141,7 @@ def _fields(item: StateObject) -> Iterator[tuple[str, str, str]]:
     yield "name", item.name, " ".join(split(item.name))
     yield "kind", item.kind, object_text.head(item)
     yield "plugin", item.plugin, ""
-    for name, value in leaves(item.properties):
+    for name, value in dotted_values(item.properties):
         if value not in (None, "", []):
             yield name, _shown(value), ""
 

@@ -85,9 +85,8 @@ class Cron:
             changed = await in_thread(self._changed_at)
             skipped = Skipped()
             found = await in_thread(partial(self._list, skipped))
-            none = "" if self._programs() else "there is no cron here that would run them"
             report.skip("job", skipped)
-            report.busy("; ".join(filter(None, [_UNREAD, *self._closed(), none])))
+            report.busy("; ".join(self._limits(folders)))
             cause = report.causes.run(changed) if report.has_listed("job") else ""
             report.replace("job", found, cause)
 
@@ -97,12 +96,14 @@ class Cron:
         paths += [file for folder in folders for file in files_in(folder)][:_MAX_FILES]
         return max((changed_at(str(path)) for path in paths if path.exists()), default=0.0)
 
-    def _closed(self) -> Iterator[str]:
-        """Yield a sentence on folders that only root may read, as on hardened hosts."""
-        folders = (self.etc / name for name in ("cron.d", *_FOLDERS))
-        closed = [str(path) for path in folders if path.is_dir() and not _may_read(path)]
+    def _limits(self, folders: list[str]) -> Iterator[str]:
+        yield _UNREAD
+        # as on hardened hosts
+        closed = [path for path in folders if Path(path).is_dir() and not _may_read(Path(path))]
         if closed:
             yield f"{', '.join(closed)} may be read by root only"
+        if not self._programs():
+            yield "there is no cron here that would run them"
 
     def _programs(self) -> list[str]:
         found = (shutil.which(name, path=self.path) for name in _PROGRAMS)
@@ -133,7 +134,25 @@ class Cron:
             while unique in found:
                 times[name] += 1
                 unique = f"{name} {times[name] + 1}"
-            found[unique] = _properties(file, job)
+            if job == _CLOSED:
+                description = "scheduled jobs that only root may read"
+                found[unique] = {"description": description, "file": str(file), "readable": False}
+                continue
+            zone = f" in the time zone {job.zone}" if job.zone else ""
+            runs = f"runs {job.program or job.command} {job.schedule}{zone} as {job.user}"
+            ignored = f", but cron ignores it: {job.ignored}" if job.ignored else ""
+            properties = {
+                "description": f"scheduled job, {runs}{ignored}",
+                "schedule": job.schedule,
+                "line": job.line,
+                "timezone": job.zone,
+                "ignored": job.ignored,
+                "user": job.user,
+                "program": job.program,
+                "command": job.command,
+                "file": str(file),
+            }
+            found[unique] = {key: value for key, value in properties.items() if value}
         return found
 
     def _jobs(self, dialect: _Dialect, skipped: Skipped) -> Iterator[tuple[str, Path, Job]]:
@@ -145,14 +164,16 @@ class Cron:
                 yield str(file), file, _CLOSED
                 continue
             text = text_of(file, _MAX_BYTES, skipped)
-            jobs = crontab.jobs(text, file, skipped, is_debian=dialect.is_debian, is_user=_is_user)
+            jobs = crontab.parse_crontab(
+                text, file, skipped, is_debian=dialect.is_debian, is_user=_is_user
+            )
             refused = self._refused(file, dialect)
             for job in jobs[:_MAX_LINES]:
-                told = job._replace(ignored=refused or job.ignored)
-                yield f"{file} {job.program}".rstrip(" "), file, told
+                ignored = refused or job.ignored
+                yield f"{file} {job.program}".rstrip(" "), file, job._replace(ignored=ignored)
         file = self.etc / "anacrontab"
         text = text_of(file, _MAX_BYTES, skipped)
-        for name, job in [*crontab.anacron_jobs(text, file, skipped)][:_MAX_LINES]:
+        for name, job in [*crontab.parse_anacrontab(text, file, skipped)][:_MAX_LINES]:
             yield f"{file} {name}", file, job
         for folder, schedule in _FOLDERS.items():
             for file in _files(self.etc / folder, names):
@@ -180,30 +201,6 @@ def _is_user(name: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def _properties(file: Path, job: Job) -> dict[str, Json]:
-    if job == _CLOSED:
-        said = "scheduled jobs that only root may read"
-        return {"description": said, "file": str(file), "readable": False}
-    program = job.program
-    what = program or job.command
-    zone = f" in the time zone {job.zone}" if job.zone else ""
-    said = f"scheduled job, runs {what} {job.schedule}{zone} as {job.user}"
-    if job.ignored:
-        said = f"{said}, but cron ignores it: {job.ignored}"
-    found: dict[str, Json] = {
-        "description": said,
-        "schedule": job.schedule,
-        "line": job.line,
-        "timezone": job.zone,
-        "ignored": job.ignored,
-        "user": job.user,
-        "program": program,
-        "command": job.command,
-        "file": str(file),
-    }
-    return {key: value for key, value in found.items() if value}
 
 
 def _may_read(path: Path) -> bool:

@@ -69,7 +69,7 @@ class Job(NamedTuple):
         return program(_INPUT.split(self.command, maxsplit=1)[0])
 
 
-def jobs(
+def parse_crontab(
     text: str,
     path: Path,
     skipped: Skipped,
@@ -91,9 +91,9 @@ def jobs(
         line = row.strip(BLANKS)
         if not line or line.startswith("#"):
             continue
-        if variable := _variable(line, is_debian=is_debian):
+        if variable := _parse_variable(line, is_debian=is_debian):
             zone = variable[1] if variable[0] == "CRON_TZ" and not is_debian else zone
-        elif job := _job(line, is_debian=is_debian):
+        elif job := _parse_job(line, is_debian=is_debian):
             ignored = end if number == len(lines) else ""
             if not is_user(job.user):
                 ignored = f"there is no user {job.user}"
@@ -109,12 +109,12 @@ def jobs(
     return found
 
 
-def _variable(line: str, *, is_debian: bool) -> tuple[str, str] | None:
+def _parse_variable(line: str, *, is_debian: bool) -> tuple[str, str] | None:
     """Return the name and value that a line assigns; None for other lines."""
     name, is_set, value = line.partition("=")
     name, value = name.rstrip(C_SPACES), value.strip(C_SPACES)
     quote = name[:1] if name[:1] in {"'", '"'} else ""
-    is_name = name[1:].find(quote) == len(name) - 2 if quote else not _has_space(name)
+    is_name = name[1:].find(quote) == len(name) - 2 if quote else set(C_SPACES).isdisjoint(name)
     if not is_set or not is_name or (is_debian and not value):
         return None
     quote = value[:1] if value[:1] in {"'", '"'} else ""
@@ -123,11 +123,7 @@ def _variable(line: str, *, is_debian: bool) -> tuple[str, str] | None:
     return (name.strip("'\""), value[1:-1] if quote else value)
 
 
-def _has_space(text: str) -> bool:
-    return any(char in C_SPACES for char in text)
-
-
-def _job(line: str, *, is_debian: bool) -> Job | None:
+def _parse_job(line: str, *, is_debian: bool) -> Job | None:
     """Return the job of a line; None if cron could not parse it."""
     # in SUSE's cron a leading dash suppresses logging
     line = line if is_debian else line.removeprefix("-")
@@ -143,7 +139,7 @@ def _job(line: str, *, is_debian: bool) -> Job | None:
     # in Debian's cron a random range needs its lower bound
     if not known or (is_debian and _OPEN.search(line)):
         return None
-    return Job(line, in_words(line), user, *command)
+    return Job(line, describe_schedule(line), user, *command)
 
 
 def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
@@ -164,66 +160,55 @@ def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
     return True
 
 
-def anacron_jobs(text: str, path: Path, skipped: Skipped) -> Iterator[tuple[str, Job]]:
+def parse_anacrontab(text: str, path: Path, skipped: Skipped) -> Iterator[tuple[str, Job]]:
     """Yield the identifiers and jobs of an anacrontab."""
-    # a backslash continues a line; line numbers count the file's own lines
-    for number, row in _continued(split_lines(text)):
-        line = row.strip(BLANKS)
+    rest = iter(enumerate(split_lines(text), 1))
+    for number, row in rest:
+        # a backslash continues a line; line numbers count the file's own lines
+        parts = [row]
+        while parts[-1].endswith("\\") and (more := next(rest, None)):
+            parts[-1] = parts[-1].removesuffix("\\")
+            parts.append(more[1])
+        line = " ".join(parts).strip(BLANKS)
         name, is_set, _ = line.partition("=")
         if not line or line.startswith("#") or (is_set and len(split_words(name)) == 1):
             continue
-        words = split_words(line, 3)
-        if len(words) == 4 and _is_anacron(*words[:3]):
-            period, _, name, command = words
-            yield name, Job(period, _period(period), "root", command)
+        period, delay, name, command = [*split_words(line, 3), *[""] * 4][:4]
+        is_number = _ANACRON_NUMBER.fullmatch(period) is not None
+        if (
+            command
+            and (is_number or period in _NICKNAMES)
+            and _ANACRON_NUMBER.fullmatch(delay)
+            and "/" not in name
+        ):
+            usual = {1: "every day", 7: "every week", 30: "every month"}
+            schedule = _NICKNAMES.get(period, "")
+            if is_number:
+                schedule = usual.get(int(period), f"every {int(period)} days")
+            yield name, Job(period, schedule, "root", command)
         else:
             skipped.line(path, number)
 
 
-def _continued(lines: list[str]) -> Iterator[tuple[int, str]]:
-    rest = iter(enumerate(lines, 1))
-    for number, line in rest:
-        parts = [line]
-        while parts[-1].endswith("\\") and (more := next(rest, None)):
-            parts[-1] = parts[-1].removesuffix("\\")
-            parts.append(more[1])
-        yield number, " ".join(parts)
-
-
-def _is_anacron(period: str, delay: str, name: str) -> bool:
-    is_period = period in _NICKNAMES or _ANACRON_NUMBER.fullmatch(period)
-    return bool(is_period and _ANACRON_NUMBER.fullmatch(delay) and "/" not in name)
-
-
-def _period(period: str) -> str:
-    if not period.isdecimal():
-        return _NICKNAMES.get(period, period)
-    return {1: "every day", 7: "every week", 30: "every month"}.get(
-        int(period), f"every {int(period)} days"
-    )
-
-
-def in_words(when: str) -> str:
+def describe_schedule(when: str) -> str:
     """Return a schedule in words; unusual fields stay as they are."""
     if when.startswith("@"):
         return _NICKNAMES.get(when.lower(), when)
     minute, hour, day, month, weekday = when.split()
+    day_of_month = f"the {day}{'.' if day.isdecimal() else ''}"
     if day != "*" and weekday != "*":
-        days = f"on {_day_of_month(day)} and on every {_named(weekday, _DAYS, 0)}"
+        days = f"on {day_of_month} and on every {_spell_names(weekday, _DAYS, 0)}"
     elif weekday != "*":
-        days = f"every {_named(weekday, _DAYS, 0)}"
+        days = f"every {_spell_names(weekday, _DAYS, 0)}"
     elif day != "*":
-        days = f"on {_day_of_month(day)}"
+        days = f"on {day_of_month}"
     else:
         days = ""
     if month != "*":
-        days = f"{days or 'every day'} in {_named(month, _MONTHS, 1)}"
+        days = f"{days or 'every day'} in {_spell_names(month, _MONTHS, 1)}"
     elif days.startswith("on the ") and weekday == "*":
         days += " of every month"
-    return _joined(days, _time(minute, hour))
-
-
-def _joined(days: str, time: str) -> str:
+    time = _time(minute, hour)
     if time.startswith("every"):
         return f"{time}, {days}" if days else time
     return f"{days or 'every day'} {time}"
@@ -231,8 +216,9 @@ def _joined(days: str, time: str) -> str:
 
 def _time(minute: str, hour: str) -> str:
     """Return the time of day in words: `at 03:10`, `every 5 minutes`, `every hour at minute 17`."""
-    hours = _numbers(hour)
-    if minute.isdecimal() and hours and len(hours) <= 4:
+    hours = hour.split(",")
+    are_numbers = all(one.isdecimal() and len(one) <= 2 for one in hours)
+    if minute.isdecimal() and are_numbers and len(hours) <= 4:
         return "at " + ", ".join(f"{int(one):02}:{int(minute):02}" for one in hours)
     every = _step(minute, "minute") or ("every hour" if minute == "0" else "")
     every = every or f"every hour at minute {minute}"
@@ -252,17 +238,7 @@ def _step(field: str, unit: str) -> str:
     return ""
 
 
-def _numbers(field: str) -> list[str]:
-    """Return the numbers of a comma-separated list; empty for other fields."""
-    parts = field.split(",")
-    return parts if all(part.isdecimal() and len(part) <= 2 for part in parts) else []
-
-
-def _day_of_month(field: str) -> str:
-    return f"the {field}{'.' if field.isdecimal() else ''}"
-
-
-def _named(field: str, names: list[str], first: int) -> str:
+def _spell_names(field: str, names: list[str], first: int) -> str:
     """Return a field with full names of days or months; ranges as `Monday to Friday`."""
 
     def one(part: str) -> str:

@@ -1,8 +1,9 @@
 """Observer of accounts and groups, from /etc/passwd and /etc/group; passwords are not read."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -52,15 +53,6 @@ class _Group(NamedTuple):
     members: list[str]
 
 
-class _Listing(NamedTuple):
-    """All accounts and groups, and what was left out or skipped."""
-
-    accounts: _Objects
-    groups: _Objects
-    limits: str
-    skipped: Skipped
-
-
 @dataclass(frozen=True, slots=True)
 class Users:
     """Observer of the accounts in the host's own files.
@@ -79,33 +71,32 @@ class Users:
         files = (self.passwd, self.group, self.switch, self.sudoers)
         async for _ in changes(*files, settle=_SETTLE_SECONDS):
             changed = max(changed_at(str(path)) for path in (self.passwd, self.group))
-            found = await in_thread(self._list)
-            report.busy(found.limits)
-            report.skip("account", found.skipped)
+            skipped, limits = Skipped(), list[str]()
+            accounts, groups = await in_thread(partial(self._list, limits, skipped))
+            report.busy("; ".join(limits))
+            report.skip("account", skipped)
             cause = report.causes.run(changed) if report.has_listed("account") else ""
             # groups first: accounts refer to them
-            report.replace("group", found.groups, cause)
-            report.replace("account", found.accounts, cause)
+            report.replace("group", groups, cause)
+            report.replace("account", accounts, cause)
 
-    def _list(self) -> _Listing:
-        skipped = Skipped()
-        limits = list(self._elsewhere(skipped))
-        accounts = _entries(self.passwd, _account, limits, skipped)
-        if not accounts:
+    def _list(self, limits: list[str], skipped: Skipped) -> tuple[_Objects, _Objects]:
+        """Return all accounts and groups; add sentences on those left out to `limits`."""
+        limits += self._list_other_sources(skipped)
+        lines = _read_entries(self.passwd, _parse_account, limits, skipped)
+        if not lines:
             raise Absent(f"there are no accounts in {self.passwd}")
-        groups = _entries(self.group, _group, limits, skipped)
-        named = {name: entries[0] for name, entries in accounts.items()}
-        joined = {name: _joined_group(entries) for name, entries in groups.items()}
-        return _Listing(
-            _described_accounts(named, joined),
-            _described_groups(joined, named),
-            "; ".join(limits),
-            skipped,
-        )
+        accounts = {name: entries[0] for name, entries in lines.items()}
+        groups = {}
+        for name, several in _read_entries(self.group, _parse_group, limits, skipped).items():
+            # members of a group's lines with the first line's id are merged
+            own = (group.members for group in several if group.gid == several[0].gid)
+            groups[name] = _Group(several[0].gid, list(dict.fromkeys(chain.from_iterable(own))))
+        return _describe_accounts(accounts, groups), _describe_groups(groups, accounts)
 
-    def _elsewhere(self, skipped: Skipped) -> Iterator[str]:
+    def _list_other_sources(self, skipped: Skipped) -> Iterator[str]:
         """Yield sentences on other sources of accounts, groups and rights."""
-        switch = _switch(self.switch, skipped)
+        switch = _read_switch(self.switch, skipped)
         made: list[str] = []
         for what, database, file in (
             ("accounts", "passwd", self.passwd),
@@ -117,9 +108,16 @@ class Users:
                 sources = sources | switch.get("initgroups", set())
             if names := sorted(sources - {"files", "compat", "systemd"}):
                 yield f"{what} of {', '.join(names)} are not listed, only those of {file}"
-            if "compat" in sources and (lines := _included(file)):
+            if "compat" in sources and (
+                # lines that include or exclude accounts of other sources
+                lines := [
+                    str(number)
+                    for number, line in enumerate(split_lines(text_of(file)), 1)
+                    if line.lstrip(C_SPACES)[:1] in ("+", "-")
+                ]
+            ):
                 others = ", ".join(sorted(switch.get(f"{database}_compat", {"nis"})))
-                rows = f"line {name_lists.first([*map(str, lines)], _MAX_NAMED)} of {file}"
+                rows = f"line {name_lists.first(lines, _MAX_NAMED)} of {file}"
                 yield f"{what} of {others} that {rows} includes or excludes are not listed"
             made += [what] if "systemd" in sources else []
         if made:
@@ -128,7 +126,7 @@ class Users:
             yield f"only root may read {self.sudoers}: whom it lets become root is not known"
 
 
-def _switch(path: Path, skipped: Skipped) -> dict[str, set[str]]:
+def _read_switch(path: Path, skipped: Skipped) -> dict[str, set[str]]:
     """Return the sources of each database in nsswitch.conf(5)."""
     found: dict[str, set[str]] = {}
     for number, line in enumerate(split_lines(text_of(path, skipped=skipped)), 1):
@@ -142,30 +140,18 @@ def _switch(path: Path, skipped: Skipped) -> dict[str, set[str]]:
     return found
 
 
-def _included(path: Path) -> list[int]:
-    """Return the numbers of lines that include or exclude accounts of other sources."""
-    rows = enumerate(split_lines(text_of(path)), 1)
-    return [number for number, line in rows if line.lstrip(C_SPACES)[:1] in ("+", "-")]
-
-
-def _account(
+def _parse_account(
     _password: str, uid: str, gid: str, gecos: str = "", home: str = "", shell: str = ""
 ) -> _Account:
-    return _Account(_number(uid), _number(gid), gecos, home, shell)
+    return _Account(_parse_id(uid), _parse_id(gid), gecos, home, shell)
 
 
-def _group(_password: str, gid: str, members: str = "") -> _Group:
+def _parse_group(_password: str, gid: str, members: str = "") -> _Group:
     names = (member.lstrip(C_SPACES) for member in members.split(","))
-    return _Group(_number(gid), [name for name in names if name])
+    return _Group(_parse_id(gid), [name for name in names if name])
 
 
-def _joined_group(entries: Sequence[_Group]) -> _Group:
-    """Return a group of one or more lines; members of lines with the first line's id are merged."""
-    own = (group.members for group in entries if group.gid == entries[0].gid)
-    return _Group(entries[0].gid, list(dict.fromkeys(chain.from_iterable(own))))
-
-
-def _number(text: str) -> int:
+def _parse_id(text: str) -> int:
     """Return an id as strtoul(3) parses it; raises ValueError if it is not one."""
     digits = text.lstrip(C_SPACES).removeprefix("+")
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(_MAX_ID))
@@ -174,8 +160,8 @@ def _number(text: str) -> int:
     return int(digits)
 
 
-def _entries(
-    path: Path, read: Callable[..., T], limits: list[str], skipped: Skipped
+def _read_entries(
+    path: Path, parse: Callable[..., T], limits: list[str], skipped: Skipped
 ) -> dict[str, list[T]]:
     """Return the entries of a file by name, in the order of the file; parsed as by the C library.
 
@@ -183,7 +169,7 @@ def _entries(
     beyond the maximum are noted in `limits`, invalid lines in `skipped`.
     """
     found: dict[str, list[T]] = {}
-    most = _FIELDS[read]
+    most = _FIELDS[parse]
     for number, line in enumerate(split_lines(text_of(path, skipped=skipped)), 1):
         plain = line.lstrip(C_SPACES)
         # + and - include or exclude entries of other sources
@@ -191,7 +177,7 @@ def _entries(
             continue
         name, *rest = plain.split(":", most)
         try:
-            entry = read(*rest)
+            entry = parse(*rest)
         except (TypeError, ValueError):  # too few fields, or an invalid number
             entry = None
         if entry is None or not name:
@@ -204,51 +190,44 @@ def _entries(
 
 
 # The number of fields after the name.
-_FIELDS: Final[Mapping[Callable[..., object], int]] = {_account: 6, _group: 3}
+_FIELDS: Final[Mapping[Callable[..., object], int]] = {_parse_account: 6, _parse_group: 3}
 
 
-def _described_accounts(accounts: Mapping[str, _Account], groups: Mapping[str, _Group]) -> _Objects:
+def _describe_accounts(accounts: Mapping[str, _Account], groups: Mapping[str, _Group]) -> _Objects:
     names = {group.gid: name for name, group in reversed(list(groups.items()))}
-    joined: dict[str, list[str]] = {}
+    by_member: dict[str, list[str]] = {}
     for name, group in groups.items():
         for member in group.members:
-            joined.setdefault(member, []).append(name)
-    return {
-        name: _properties(
-            name, account, names.get(account.gid, str(account.gid)), sorted(joined.get(name, ()))
-        )
-        for name, account in accounts.items()
-    }
+            by_member.setdefault(member, []).append(name)
+    found: _Objects = {}
+    for name, account in accounts.items():
+        primary = names.get(account.gid, str(account.gid))
+        others = sorted(by_member.get(name, ()))
+        is_root = account.uid == 0
+        facts = {
+            "uid": account.uid,
+            "gid": account.gid,
+            "group": primary,
+            "home": account.home,
+            "shell": account.shell,
+            "groups": others[:_MAX_LISTED],
+            "system": _is_system(account.uid),
+            "can_log_in": account.shell.rpartition("/")[2] not in _NO_SHELLS,
+            "administrator": is_root or not ADMINISTRATORS.isdisjoint([primary, *others]),
+        }
+        facts["type"] = "superuser" if is_root else _account_type(facts)
+        # the rest of the field has personal data, such as rooms and telephone numbers
+        full_name = strip_blanks(account.gecos.split(",")[0])
+        # for most system accounts the full name only repeats the name
+        if full_name not in {"", name}:
+            facts["full_name"] = full_name
+            facts["description"] = f"{full_name}, {facts['type']}"
+        found[name] = facts
+    return found
 
 
-def _properties(
-    name: str, account: _Account, group: str, groups: Sequence[str]
-) -> Mapping[str, Json]:
-    # the rest of the field has rooms and telephone numbers: personal data, not facts of the host
-    full_name = strip_blanks(account.gecos.split(",")[0])
-    facts = {
-        "uid": account.uid,
-        "gid": account.gid,
-        "group": group,
-        "home": account.home,
-        "shell": account.shell,
-        "groups": list(groups[:_MAX_LISTED]),
-        "system": _is_system(account.uid),
-        "can_log_in": account.shell.rpartition("/")[2] not in _NO_SHELLS,
-        "administrator": account.uid == 0 or not ADMINISTRATORS.isdisjoint([group, *groups]),
-    }
-    facts["type"] = _type(account.uid, facts)
-    # for most system accounts the full name only repeats the name
-    if full_name not in {"", name}:
-        facts["full_name"] = full_name
-        facts["description"] = f"{full_name}, {facts['type']}"
-    return facts
-
-
-def _type(uid: int, facts: Mapping[str, Json]) -> str:
+def _account_type(facts: Mapping[str, Json]) -> str:
     """Return an account's type in words, with rights that are unusual for the type."""
-    if uid == 0:
-        return "superuser"
     words = ["system account" if facts["system"] else "user account"]
     words += ["administrator"] if facts["administrator"] else []
     if facts["can_log_in"] == facts["system"]:
@@ -256,23 +235,20 @@ def _type(uid: int, facts: Mapping[str, Json]) -> str:
     return ", ".join(words)
 
 
-def _described_groups(groups: Mapping[str, _Group], accounts: Mapping[str, _Account]) -> _Objects:
+def _describe_groups(groups: Mapping[str, _Group], accounts: Mapping[str, _Account]) -> _Objects:
     own: dict[int, list[str]] = {}
     for name, account in accounts.items():
         own.setdefault(account.gid, []).append(name)
-    return {
-        name: _group_properties(group, sorted({*group.members, *own.get(group.gid, ())}))
-        for name, group in groups.items()
-    }
-
-
-def _group_properties(group: _Group, members: Sequence[str]) -> Mapping[str, Json]:
-    return {
-        "gid": group.gid,
-        "members": list(members[:_MAX_LISTED]),
-        "member_count": len(members),
-        "system": _is_system(group.gid),
-    }
+    found: _Objects = {}
+    for name, group in groups.items():
+        members = sorted({*group.members, *own.get(group.gid, ())})
+        found[name] = {
+            "gid": group.gid,
+            "members": members[:_MAX_LISTED],
+            "member_count": len(members),
+            "system": _is_system(group.gid),
+        }
+    return found
 
 
 def _is_system(number: int) -> bool:

@@ -1,17 +1,27 @@
 """Observer of mounted file systems: their mount points, sizes and usage."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import errno
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.observe.core.report import Absent, Observer, Report
-from opdbus.observe.kernel import space
-from opdbus.observe.kernel.mounts import MAX_MOUNTS, Mount, SystemdMounts, seen_by_us
+from opdbus.observe.core.file_reading import in_thread, text_of
+from opdbus.observe.core.report import Absent, LostSource, Observer, Report
+from opdbus.observe.kernel.mounts import (
+    MAX_MOUNTS,
+    Mount,
+    SystemdMounts,
+    follow_mountinfo,
+    is_same,
+    parse_mountinfo,
+)
 from opdbus.observe.systemd import pid1
 from opdbus.platform import name_lists
+from opdbus.platform.lines import split_lines, split_words
 from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.state.object import Json
 
@@ -37,6 +47,136 @@ _PURPOSES: Final = {
     "/var/tmp": "temporary files that outlive a restart",  # noqa: S108 -- observed, not written
 }
 
+# A file system that takes longer counts as unresponsive.
+ANSWER_SECONDS: Final = 3.0
+# Usage in percent is rounded to steps, so that not every write is a change. A step is kept until
+# the value is more than half a step plus the margin away from it.
+_STEP: Final = 5
+_MARGIN: Final = 1.0
+# From this percentage on, a file system is reported as 100% used. Less is never rounded up to 100%.
+_FULL: Final = 99.5
+# Inode usage in percent from which it is reported.
+_MANY_INODES: Final = 80
+# Read-only images are always full.
+_IMAGES: Final = frozenset("squashfs erofs iso9660 udf cramfs".split())
+# Errors of the file system itself, in contrast to denied access.
+_FAULTS: Final = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN})
+
+
+class Space(NamedTuple):
+    """The size of a file system in bytes, and the usage of blocks and inodes in percent."""
+
+    size: int
+    used: float
+    inodes_used: float
+
+
+class UnreachableMount(Exception):
+    """A mount whose path shows another mount to this process, since a sandbox hides it."""
+
+
+# Measures a mount. The mapping has the mounts that this process sees, by mount id.
+Measure: TypeAlias = Callable[[Mount, Mapping[int, Mount]], Space]
+
+
+def measure_space(mount: Mount, seen: Mapping[int, Mount]) -> Space:
+    """Return the usage of a mount; raises OSError, and UnreachableMount if a sandbox hides it."""
+    # one descriptor for both calls: the path may lead to another mount in between
+    descriptor = os.open(mount.path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        text = text_of(Path(f"/proc/self/fdinfo/{descriptor}"))
+        rows = map(split_words, split_lines(text))
+        mount_id = next((int(words[1]) for words in rows if words[:1] == ["mnt_id:"]), -1)
+        if mount_id not in seen or not is_same(mount, seen[mount_id]):
+            raise UnreachableMount
+        found = os.statvfs(descriptor)
+    finally:
+        os.close(descriptor)
+    used = found.f_blocks - found.f_bfree
+    # as in `df`: blocks reserved for root are neither used nor free
+    usable = used + found.f_bavail
+    inodes_used = found.f_files - found.f_ffree
+    return Space(
+        found.f_blocks * found.f_frsize,
+        100.0 * used / usable if usable > 0 else 0.0,
+        100.0 * inodes_used / found.f_files if found.f_files > 0 else 0.0,
+    )
+
+
+class Gauge:
+    """Usage meter of mounts; keeps the rounding of facts last reported (`shown`, by path)."""
+
+    def __init__(
+        self,
+        mountinfo: Path,
+        seconds: float = ANSWER_SECONDS,
+        measure: Measure = measure_space,
+        *,
+        shown: Mapping[str, Mapping[str, Json]] = {},
+    ) -> None:
+        self._mountinfo = mountinfo
+        self._seconds = seconds
+        self._measure = measure
+        self._shown = shown
+        # paths without an answer yet: each blocks at most one thread, perhaps for ever
+        self._pending: set[str] = set()
+
+    async def read(self, mounts: Iterable[Mount]) -> dict[str, Mapping[str, Json]]:
+        """Return the facts of each mount by path; never waits longer than `seconds` for one."""
+        wanted = {mount.path: mount for mount in mounts}
+        seen = parse_mountinfo(await in_thread(lambda: text_of(self._mountinfo)))
+        measured = await asyncio.gather(*(self._read_one(each, seen) for each in wanted.values()))
+        found = dict(zip(wanted, measured, strict=True))
+        self._shown = {
+            path: facts if "size_gb" in facts else self._shown.get(path, {})
+            for path, facts in found.items()
+        }
+        return found
+
+    async def _read_one(self, mount: Mount, seen: Mapping[int, Mount]) -> Mapping[str, Json]:
+        if mount.path in self._pending:
+            return {"answers": False}
+        self._pending.add(mount.path)
+
+        def work() -> Space:
+            try:
+                return self._measure(mount, seen)
+            finally:
+                self._pending.discard(mount.path)
+
+        try:
+            found = await in_thread(work, self._seconds, most=MAX_MOUNTS)
+        except LostSource:
+            return {"answers": False}
+        except UnreachableMount:
+            return {"not_measured": "the sandbox of op-dbus hides it"}
+        except OSError as error:
+            if error.errno in _FAULTS:
+                return {"answers": False}
+            return {"not_measured": f"op-dbus may not look: {error.strerror}"}
+        if not found.size:
+            return {}  # some file servers report no size
+        before = self._shown.get(mount.path, {})
+        size = found.size / (1 << 30)
+        facts: dict[str, Json] = {
+            "size_gb": round(size) if size >= 10 else round(size, 2 if size < 1 else 1)
+        }
+        if mount.fstype not in _IMAGES:
+            facts["used_percent"] = _round_usage(found.used, before.get("used_percent"))
+        if found.inodes_used >= _MANY_INODES:
+            old = before.get("inodes_used_percent")
+            facts["inodes_used_percent"] = _round_usage(found.inodes_used, old)
+        return facts
+
+
+def _round_usage(used: float, before: Json) -> int:
+    """Return usage rounded to a step; the step before is kept while it is within the margin."""
+    if used >= (_FULL - _MARGIN if before == 100 else _FULL):
+        return 100
+    if isinstance(before, int) and before != 100 and abs(used - before) <= _STEP / 2 + _MARGIN:
+        return before
+    return min(_STEP * round(used / _STEP), 100 - _STEP)
+
 
 @dataclass(frozen=True, slots=True)
 class FileSystems:
@@ -44,8 +184,8 @@ class FileSystems:
 
     mountinfo: Path = Path("/proc/self/mountinfo")
     interval: float = _MINUTE
-    patience: float = space.ANSWER_SECONDS
-    measure: space.Measure = space.measure
+    patience: float = ANSWER_SECONDS
+    measure: Measure = measure_space
 
     async def observe(self, report: Report) -> None:
         """Follow the mounts that systemd lists; without systemd, those that this process sees."""
@@ -53,7 +193,7 @@ class FileSystems:
             async with pid1.Pid1() as systemd:
                 await self._follow(report, SystemdMounts(systemd, self.mountinfo, report).follow())
         except Absent:
-            await self._follow(report, seen_by_us(self.mountinfo, report))
+            await self._follow(report, follow_mountinfo(self.mountinfo, report))
 
     async def _follow(self, report: Report, listings: AsyncGenerator[list[Mount]]) -> None:
         mounts: list[Mount] = []
@@ -65,21 +205,21 @@ class FileSystems:
                     mounts[:] = [mount for mount in found if mount.has_files]
                     news.set()
 
-        async def tell() -> None:
+        async def measure_and_report() -> None:
             # continue from the stored steps, so that a restart changes no rounded value
-            told = await report.stored("mount")
-            gauge = space.Gauge(self.mountinfo, self.patience, self.measure, told=told)
+            shown = await report.stored("mount")
+            gauge = Gauge(self.mountinfo, self.patience, self.measure, shown=shown)
             await news.wait()
             while True:
                 news.clear()
                 listed = mounts[:MAX_MOUNTS]
                 measured = await gauge.read(listed)
-                report.replace("mount", _described(listed, measured))
+                report.replace("mount", _describe(listed, measured))
                 report.busy(_limits(measured))
                 async with at_most(self.interval):
                     await news.wait()
 
-        async def look_after_failures() -> None:
+        async def measure_after_failures() -> None:
             # a full file system may be the reason why a unit has failed
             while True:
                 await report.causes.has_failed.wait()
@@ -87,59 +227,46 @@ class FileSystems:
                 news.set()
                 await asyncio.sleep(_FAILURES_SECONDS)
 
-        await until_first_ends(take(), tell(), look_after_failures())
+        await until_first_ends(take(), measure_and_report(), measure_after_failures())
 
 
-def _described(
+def _describe(
     mounts: Sequence[Mount], measured: Mapping[str, Mapping[str, Json]]
 ) -> dict[str, dict[str, Json]]:
     """Return the facts of each mount; only one mount of a file system has the usage.
 
     The mount of the whole file system has it, or else the mount with the shortest path.
     """
+
+    def rank(mount: Mount) -> tuple[bool, bool, int, str]:
+        # a sandbox may hide one mount of a file system: prefer one that was measured
+        is_part = mount.root not in {"", "/"}
+        return "size_gb" not in measured[mount.path], is_part, len(mount.path), mount.path
+
     whole: dict[str, Mount] = {}
-    # a sandbox may hide one mount of a file system: prefer one that was measured
-    for mount in sorted(mounts, key=lambda m: ("size_gb" not in measured[m.path], *_rank(m))):
-        whole.setdefault(_file_system(mount), mount)
-    found = {}
+    for mount in sorted(mounts, key=rank):
+        whole.setdefault(mount.file_system, mount)
+    found: dict[str, dict[str, Json]] = {}
     for mount in mounts:
-        first = whole[_file_system(mount)]
-        found[mount.path] = _facts(mount, first)
-        if first.path == mount.path:
-            found[mount.path] |= measured[mount.path]
+        first = whole[mount.file_system].path
+        description = mount.description or _PURPOSES.get(mount.path, "")
+        part: dict[str, Json] = {"root": mount.root} if mount.root not in {"", "/"} else {}
+        if first != mount.path:
+            folder = f"folder {mount.root} of the" if part else "the same"
+            part["same_file_system_as"] = first
+            words = [description, f"{folder} file system as at {first}"]
+            description = ", ".join(filter(None, words))
+        found[mount.path] = {
+            **({"description": description} if description else {}),
+            "source": mount.source,
+            "fstype": mount.fstype,
+            "options": mount.options,
+            "read_only": "ro" in mount.options.split(","),
+            "network": mount.fstype in _NETWORK,
+            **part,
+            **(measured[mount.path] if first == mount.path else {}),
+        }
     return found
-
-
-def _file_system(mount: Mount) -> str:
-    """Return a key that all mounts of one file system share."""
-    if mount.device:
-        return mount.device
-    is_of_device = mount.source.startswith("/dev/") and mount.source != "/dev/root"
-    return mount.source if is_of_device else f"mounted at {mount.path}"
-
-
-def _rank(mount: Mount) -> tuple[bool, int, str]:
-    return mount.root not in {"", "/"}, len(mount.path), mount.path
-
-
-def _facts(mount: Mount, first: Mount) -> dict[str, Json]:
-    """Return the facts of a mount; `first` is the mount that represents its file system."""
-    description = mount.description or _PURPOSES.get(mount.path, "")
-    part: dict[str, Json] = {"root": mount.root} if mount.root not in {"", "/"} else {}
-    if first.path != mount.path:
-        part["same_file_system_as"] = first.path
-        folder = f"folder {mount.root} of the" if "root" in part else "the same"
-        said = f"{folder} file system as at {first.path}"
-        description = ", ".join(filter(None, [description, said]))
-    return {
-        **({"description": description} if description else {}),
-        "source": mount.source,
-        "fstype": mount.fstype,
-        "options": mount.options,
-        "read_only": "ro" in mount.options.split(","),
-        "network": mount.fstype in _NETWORK,
-        **part,
-    }
 
 
 def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
@@ -148,13 +275,13 @@ def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
     for path, facts in measured.items():
         if reason := facts.get("not_measured") or ("answers" in facts and "it does not answer"):
             places.setdefault(str(reason), []).append(path)
-    said = [
+    limits = [
         f"how full is not known of {name_lists.first(paths, _MAX_NAMED)}: {why}"
         for why, paths in places.items()
     ]
     if len(measured) >= MAX_MOUNTS:
-        said.append(f"there are more than {MAX_MOUNTS:,} mounts: the rest is left out")
-    return "; ".join(said)
+        limits.append(f"there are more than {MAX_MOUNTS:,} mounts: the rest is left out")
+    return "; ".join(limits)
 
 
 OBSERVER: Final = Observer("filesystems", "mounts", FileSystems().observe)

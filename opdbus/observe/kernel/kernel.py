@@ -3,8 +3,6 @@
 import asyncio
 import re
 import socket
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,102 +50,74 @@ class Kernel:
         """Follow modules and settings; parameters are read once."""
         settings = Sysctls(self.root, is_apart=_is_apart(self.events.passed))
         with self.events.follow("module") as events:
-            report.busy(self._limits(events))
-            names = await report.named("sysctl")
+            if not (self.root / "proc/modules").exists():
+                report.busy("this kernel has no modules that could be loaded")
+            elif events.missing:
+                report.busy(f"modules are listed every minute: {events.missing}")
+            else:
+                report.busy("")
             skipped = Skipped()
-            found = await in_thread(partial(self._list, settings, names, skipped))
-            for kind, objects in found.items():
-                report.replace(kind, objects)
+            line = partial(text_of, self.root / "proc/cmdline", skipped=skipped)
+            report.replace("parameter", await in_thread(lambda: parse_parameters(line())))
             report.skip("parameter", skipped)
             await until_first_ends(
-                self._follow_modules(events, report), _follow_settings(settings, names, report)
+                self._follow_modules(events, report), _follow_settings(settings, report)
             )
 
     async def _follow_modules(self, events: Follower, report: Report) -> None:
-        cause = ""
+        path, cause = self.root / "proc/modules", ""
         while True:
-            await self._until_loaded(report, cause)
+            # polled until no module is being loaded or removed
+            for seconds in (*_LOADING_SECONDS, 0.0):
+                skipped = Skipped()
+                text = await in_thread(partial(text_of, path, skipped=skipped))
+                report.replace("module", parse_modules(text, path, skipped), cause)
+                report.skip("module", skipped)
+                if not re.search(r" (?:Loading|Unloading) ", text):
+                    break
+                await asyncio.sleep(seconds)
             await events.changed()
             cause = CAUSE
 
-    async def _until_loaded(self, report: Report, cause: str) -> None:
-        """Report the modules; poll until none of them is being loaded or removed."""
-        for seconds in (*_LOADING_SECONDS, 0.0):
-            skipped = Skipped()
-            path = self.root / "proc/modules"
-            text = await in_thread(partial(text_of, path, skipped=skipped))
-            report.replace("module", modules(text, path, skipped), cause)
-            report.skip("module", skipped)
-            if not re.search(r" (?:Loading|Unloading) ", text):
-                return
-            await asyncio.sleep(seconds)
 
-    def _limits(self, events: Follower) -> str:
-        if not (self.root / "proc/modules").exists():
-            return "this kernel has no modules that could be loaded"
-        return f"modules are listed every minute: {events.missing}" if events.missing else ""
-
-    def _list(
-        self, settings: Sysctls, names: AbstractSet[str], skipped: Skipped
-    ) -> dict[str, dict[str, dict[str, Json]]]:
-        return {
-            "parameter": parameters(text_of(self.root / "proc/cmdline", skipped=skipped)),
-            # both are read again at once by their followers, which report what they skip
-            "module": modules(text_of(self.root / "proc/modules")),
-            "sysctl": settings.read(names),
-        }
-
-
-async def _follow_settings(settings: Sysctls, names: AbstractSet[str], report: Report) -> None:
+async def _follow_settings(settings: Sysctls, report: Report) -> None:
+    names = await report.named("sysctl")
     changed = asyncio.Event()
-    await until_first_ends(
-        _note(settings, changed),
-        _note_names(names, report, changed),
-        _read(settings, names, changed, report),
-    )
 
-
-async def _note(settings: Sysctls, changed: asyncio.Event) -> None:
-    async for _ in edits([settings.file], settings.folders, _SETTLE_SECONDS):
-        changed.set()
-
-
-async def _note_names(names: AbstractSet[str], report: Report, changed: asyncio.Event) -> None:
-    while True:
-        await report.renamed.wait()
-        report.renamed.clear()
-        before, names = names, await report.named("sysctl")
-        if names != before:
+    async def watch_files() -> None:
+        async for _ in edits([settings.file], settings.folders, _SETTLE_SECONDS):
             changed.set()
 
+    async def watch_names() -> None:
+        while True:
+            await report.renamed.wait()
+            report.renamed.clear()
+            if await report.named("sysctl") != names:
+                changed.set()
 
-async def _read(
-    settings: Sysctls, names: AbstractSet[str], changed: asyncio.Event, report: Report
-) -> None:
-    await changed.wait()
-    while True:
-        changed.clear()
-        before, names = names, await report.named("sysctl")
-        skipped = Skipped()
-        found = await in_thread(partial(settings.read, names, skipped))
-        report.skip("sysctl", skipped)
-        _tell(report, found, before ^ names)
-        report.replace("sysctl", found)
-        async with at_most(_SYSCTL_SECONDS):
-            await changed.wait()
+    async def report_settings() -> None:
+        nonlocal names
+        await changed.wait()
+        while True:
+            changed.clear()
+            before, names = names, await report.named("sysctl")
+            skipped = Skipped()
+            found = await in_thread(partial(settings.read, names, skipped))
+            report.skip("sysctl", skipped)
+            # the state file has begun or ceased to name these
+            for name in sorted((before ^ names) & (found.keys() ^ report.names("sysctl"))):
+                if name in found:
+                    report.put("sysctl", name, found[name], STATE_FILE)
+                else:
+                    report.gone("sysctl", name, STATE_FILE)
+            report.replace("sysctl", found)
+            async with at_most(_SYSCTL_SECONDS):
+                await changed.wait()
+
+    await until_first_ends(watch_files(), watch_names(), report_settings())
 
 
-def _tell(report: Report, found: Mapping[str, dict[str, Json]], names: AbstractSet[str]) -> None:
-    """Report settings that the state file has begun or ceased to name, with that as the cause."""
-    known = report.names("sysctl")
-    for name in sorted(names & (found.keys() ^ known)):
-        if name in found:
-            report.put("sysctl", name, found[name], STATE_FILE)
-        else:
-            report.gone("sysctl", name, STATE_FILE)
-
-
-def modules(
+def parse_modules(
     text: str, path: Path = Path("/proc/modules"), skipped: Skipped | None = None
 ) -> dict[str, dict[str, Json]]:
     """Return the live modules of /proc/modules by name, without their use counts."""
@@ -162,14 +132,15 @@ def modules(
         if state != "Live":
             continue
         letters = rest[1].strip("()+-") if len(rest) > 1 else ""
-        found[name] = {
+        lists = {
             "used_by": [user for user in users.split(",") if user not in ("-", "[permanent]", "")],
             "taints": [_TAINTS.get(letter, f"flag {letter}") for letter in letters],
         }
-    return {name: {k: v for k, v in values.items() if v} for name, values in found.items()}
+        found[name] = {key: words for key, words in lists.items() if words}
+    return found
 
 
-def parameters(line: str) -> dict[str, dict[str, Json]]:
+def parse_parameters(line: str) -> dict[str, dict[str, Json]]:
     """Return the parameters of a kernel command line by name, with secrets redacted.
 
     The line is redacted before it is split: a word may be secret because of the word before it.
@@ -182,17 +153,19 @@ def parameters(line: str) -> dict[str, dict[str, Json]]:
             break
         name, _, value = word.partition("=")
         values.setdefault(name, []).append(value.strip('"'))
-    return {name: _parameter(name, found) for name, found in values.items()}
-
-
-def _parameter(name: str, values: list[str]) -> dict[str, Json]:
-    given = ", ".join(filter(None, values))
-    if name == _END:
-        return {"description": f"the kernel starts the first program with {given}", "value": given}
-    said = f"the kernel was started with {name}" + (f"={given}" if given else "")
-    module, dot, _ = name.partition(".")
-    found: dict[str, Json] = {"value": given} if given else {}
-    return {"description": said, **found} | ({"module": module} if dot else {})
+    found: dict[str, dict[str, Json]] = {}
+    for name, several in values.items():
+        value = ", ".join(filter(None, several))
+        description = f"the kernel was started with {name}" + (f"={value}" if value else "")
+        if name == _END:
+            description = f"the kernel starts the first program with {value}"
+        found[name] = {"description": description}
+        if value or name == _END:
+            found[name]["value"] = value
+        module, dot, _ = name.partition(".")
+        if dot:
+            found[name]["module"] = module
+    return found
 
 
 def _is_apart(passed: socket.socket | None) -> bool:

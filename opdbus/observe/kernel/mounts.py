@@ -3,7 +3,7 @@
 import asyncio
 import re
 import select
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 from opdbus.observe.core.file_reading import in_thread, text_of
 from opdbus.observe.core.report import Report
 from opdbus.observe.core.skipped import Skipped
-from opdbus.observe.core.system_bus import Signal
 from opdbus.observe.systemd import pid1
-from opdbus.observe.systemd.pid1 import Loaded, Pid1
+from opdbus.observe.systemd.pid1 import Pid1
 from opdbus.platform.lines import split_lines
 
 _MOUNT: Final = f"{pid1.NAME}.Mount"
@@ -58,8 +57,16 @@ class Mount(NamedTuple):
         is_own = self.fstype in _OWN_KINDS and _OWN_FOLDERS.match(self.path)
         return self.path in _EARLY or not is_own
 
+    @property
+    def file_system(self) -> str:
+        """Return a key that all mounts of one file system share."""
+        if self.device:
+            return self.device
+        is_of_device = self.source.startswith("/dev/") and self.source != "/dev/root"
+        return self.source if is_of_device else f"mounted at {self.path}"
 
-def parsed(
+
+def parse_mountinfo(
     mountinfo: str,
     *,
     of_superblock: bool = False,
@@ -80,14 +87,14 @@ def parsed(
                 options = [] if of_superblock else own.split(",")
                 options += rest[0].split(",") if rest else []
                 text = ",".join(dict.fromkeys(options))
-                mount = Mount(_plain(place), _plain(source), fstype, text)
-                found[int(number)] = mount._replace(root=_plain(root), device=device)
+                mount = Mount(_unescape(place), _unescape(source), fstype, text)
+                found[int(number)] = mount._replace(root=_unescape(root), device=device)
             case _ if skipped:
                 skipped.line(path, line_number)
     return found
 
 
-async def seen_by_us(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mount]]:
+async def follow_mountinfo(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mount]]:
     """Yield the mounts that this process sees, at once and after each change."""
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -102,7 +109,7 @@ async def seen_by_us(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mou
                 poll.poll(0)
                 skipped = Skipped()
                 text = await in_thread(partial(text_of, mountinfo, skipped=skipped))
-                found = parsed(text, path=mountinfo, skipped=skipped)
+                found = parse_mountinfo(text, path=mountinfo, skipped=skipped)
                 report.skip("mount", skipped)
                 # of several mounts on one path, the last hides the others
                 yield list({mount.path: mount for mount in found.values()}.values())
@@ -130,7 +137,10 @@ class SystemdMounts:
         await self._systemd.subscribe(*listed, f"member='PropertiesChanged',arg0='{_MOUNT}'")
         yield await self._list()
         async for burst in self._systemd.bursts():
-            if any(map(_is_of_mount, burst)):
+            if any(
+                signal.member == "PropertiesChanged" or str(*signal.body[:1]).endswith(_SUFFIX)
+                for signal in burst
+            ):
                 for signal in burst:
                     self._known.pop(signal.path, None)
                 yield await self._list()
@@ -144,26 +154,27 @@ class SystemdMounts:
             if unit.path not in self._known and (
                 values := await self._systemd.unit_properties(unit, _MOUNT)
             ):
-                self._known[unit.path] = _of_unit(values, unit)
+                path, source, fstype, options = (
+                    str(values.get(key, "")) for key in ("Where", "What", "Type", "Options")
+                )
+                # systemd describes a mount by its path unless the unit has a description
+                description = "" if unit.description == path else unit.description
+                self._known[unit.path] = Mount(path, source, fstype, options, description)
         skipped = Skipped()
         text = await in_thread(partial(text_of, self._mountinfo, skipped=skipped))
-        seen = parsed(text, of_superblock=True, path=self._mountinfo, skipped=skipped)
+        seen = parse_mountinfo(text, of_superblock=True, path=self._mountinfo, skipped=skipped)
         self._report.skip("mount", skipped)
-        early = (mount for mount in seen.values() if mount.path in _EARLY)
-        return [*with_roots(self._known.values(), seen.values()), *early]
-
-
-def with_roots(mounts: Iterable[Mount], seen: Iterable[Mount]) -> Iterator[Mount]:
-    """Add the root folder and device to each mount that this process sees too."""
-    places = {(mount.path, mount.fstype): mount for mount in seen}
-    for mount in mounts:
-        same = places.get((mount.path, mount.fstype))
-        if same and is_same(mount, same):
-            # a service with PrivateTmp sees another folder of the same file system
-            root = "" if _OWN_TEMPORARY in same.root else same.root
-            yield mount._replace(root=root, device=same.device)
-        else:
-            yield mount
+        places = {(mount.path, mount.fstype): mount for mount in seen.values()}
+        listed: list[Mount] = []
+        for mount in self._known.values():
+            same = places.get((mount.path, mount.fstype))
+            if same and is_same(mount, same):
+                # a service with PrivateTmp sees another folder of the same file system
+                root = "" if _OWN_TEMPORARY in same.root else same.root
+                listed.append(mount._replace(root=root, device=same.device))
+            else:
+                listed.append(mount)
+        return [*listed, *(mount for mount in seen.values() if mount.path in _EARLY)]
 
 
 def is_same(mount: Mount, seen: Mount) -> bool:
@@ -172,19 +183,5 @@ def is_same(mount: Mount, seen: Mount) -> bool:
     return seen.fstype == mount.fstype and seen.source in {mount.source, "/dev/root"}
 
 
-def _is_of_mount(signal: Signal) -> bool:
-    return signal.member == "PropertiesChanged" or str(*signal.body[:1]).endswith(_SUFFIX)
-
-
-def _of_unit(values: Mapping[str, object], unit: Loaded) -> Mount:
-    path, source, fstype, options = (
-        str(values.get(key, "")) for key in ("Where", "What", "Type", "Options")
-    )
-    # systemd describes a mount by its path unless the unit has a description
-    return Mount(
-        path, source, fstype, options, "" if unit.description == path else unit.description
-    )
-
-
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

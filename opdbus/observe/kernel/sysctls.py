@@ -32,6 +32,7 @@ _MAX_VALUE: Final = 4096
 _MAX_SETTINGS: Final = 2_000
 _MAX_FILES: Final = 500
 _MAX_MATCHES: Final = 500
+_SWAPPED: Final = str.maketrans("./", "/.")
 
 
 class _Wanted(NamedTuple):
@@ -70,38 +71,38 @@ class Sysctls:
         """Return all settings that files or `others` name, by dotted name."""
         paths = (path for path in map(_path, sorted(others)) if "/" in path and _is_path(path))
         named = dict.fromkeys(paths, _NO_FILE)
-        wanted = dict([*{**named, **self._wanted(skipped or Skipped())}.items()][:_MAX_SETTINGS])
-        return {_dotted(path): self._properties(path, each) for path, each in wanted.items()}
+        wanted = dict(
+            [*{**named, **self._read_files(skipped or Skipped())}.items()][:_MAX_SETTINGS]
+        )
+        return {
+            path.translate(_SWAPPED): self._properties(path, each) for path, each in wanted.items()
+        }
 
-    def _wanted(self, skipped: Skipped) -> Mapping[str, _Wanted]:
+    def _read_files(self, skipped: Skipped) -> Mapping[str, _Wanted]:
         """Return the configured values by path: the last line counts, and names precede patterns.
 
         The same holds for a line that excludes a setting from patterns.
         """
-        last: dict[str, _Wanted | None] = {}
-        for file in self._files():
-            text = text_of(file, _MAX_BYTES, skipped)
-            for path, value in _assignments(text, file, skipped):
-                last.pop(path, None)
-                named_by = f"/{file.relative_to(self.root)}"
-                last[path] = None if value is None else _Wanted(value, named_by)
-        excluded = {path for path, each in last.items() if each is None}
-        every = {path: each for path, each in last.items() if each is not None}
-        patterns = {path: each for path, each in every.items() if _WILD.search(path)}
-        named = {path: each for path, each in every.items() if path not in patterns}
-        matching = {
-            path: each for pattern, each in patterns.items() for path in self._matches(pattern)
-        }
-        return {path: each for path, each in matching.items() if path not in excluded} | named
-
-    def _files(self) -> Iterator[Path]:
-        """Yield the files in the order in which systemd-sysctl applies them."""
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for folder in map(Path, self.folders):
             for path in files_in(folder):
-                found.setdefault(path.name, path)
-        files = [found[name] for name in sorted(found) if name.endswith(".conf")][:_MAX_FILES]
-        yield from files
+                files.setdefault(path.name, path)
+        last: dict[str, _Wanted | None] = {}
+        # in the order in which systemd-sysctl applies them
+        for name in [name for name in sorted(files) if name.endswith(".conf")][:_MAX_FILES]:
+            text = text_of(files[name], _MAX_BYTES, skipped)
+            for setting, value in _assignments(text, files[name], skipped):
+                last.pop(setting, None)
+                file = f"/{files[name].relative_to(self.root)}"
+                last[setting] = None if value is None else _Wanted(value, file)
+        named: dict[str, _Wanted] = {}
+        matching: dict[str, _Wanted] = {}
+        for setting, each in last.items():
+            if each and _WILD.search(setting):
+                matching |= dict.fromkeys(self._matches(setting), each)
+            elif each:
+                named[setting] = each
+        return {path: each for path, each in matching.items() if last.get(path, each)} | named
 
     def _matches(self, pattern: str) -> list[str]:
         """Return the settings that match a pattern, or the pattern if the sandbox hides them."""
@@ -118,31 +119,30 @@ class Sysctls:
         return self.is_apart and _OF_NAMESPACES.fullmatch(path) is not None
 
     def _properties(self, path: str, wanted: _Wanted) -> dict[str, Json]:
-        name = _dotted(path)
-        should = _hidden(name, wanted.value)
+        name = path.translate(_SWAPPED)
+        should = _redact_value(name, wanted.value)
         found: dict[str, Json] = {"wanted": should, "file": wanted.file} if wanted.file else {}
         if self._is_hidden(path):
-            said = f"should be {should}, as {wanted.file} says" if found else _HIDDEN
-            return {"description": said, **found, "not_measured": _HIDDEN}
+            description = f"should be {should}, as {wanted.file} says" if found else _HIDDEN
+            return {"description": description, **found, "not_measured": _HIDDEN}
         file = self.root / "proc/sys" / path
         try:
             content, _ = read_at_most(file, _MAX_VALUE)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return {"description": "this kernel has no such setting", **found, "missing": True}
         except OSError:
-            said = f"should be {should}, as {wanted.file} says; " if found else ""
-            said += "only root may read what it is"
-            return {"description": said, **found, "readable": False}
-        value = _plain(content.decode(errors="replace"))
-        shown: Json = _hidden(name, value)
+            description = f"should be {should}, as {wanted.file} says; " if found else ""
+            description += "only root may read what it is"
+            return {"description": description, **found, "readable": False}
+        value = join_words(content.decode(errors="replace").replace("\r", ""))
+        shown = _redact_value(name, value)
         if not found:
             return {"description": f"is {shown}", "value": shown}
-        differs = not same_setting(wanted.value, value)
-        said = f"is {shown}, as {wanted.file} says"
-        if differs:
-            has, other = distinct(str(shown), should, _MAX_VALUE)
-            said = f"is {has}, but {wanted.file} says {other}"
-        return {"description": said, "value": shown, **found, "differs": differs}
+        description = f"is {shown}, as {wanted.file} says"
+        if differs := not same_setting(wanted.value, value):
+            has, other = distinct(shown, should, _MAX_VALUE)
+            description = f"is {has}, but {wanted.file} says {other}"
+        return {"description": description, "value": shown, **found, "differs": differs}
 
 
 def _assignments(text: str, file: Path, skipped: Skipped) -> Iterator[tuple[str, str | None]]:
@@ -155,7 +155,7 @@ def _assignments(text: str, file: Path, skipped: Skipped) -> Iterator[tuple[str,
         path = _path(name.removeprefix("-").strip(_BLANKS))
         # a name with `-` and no value is excluded from patterns
         if _is_path(path) and (is_assigned or line[0] == "-"):
-            yield path, _plain(value)[:_MAX_VALUE] if is_assigned else None
+            yield path, join_words(value.replace("\r", ""))[:_MAX_VALUE] if is_assigned else None
         else:
             skipped.line(file, number)
 
@@ -172,18 +172,7 @@ def _path(name: str) -> str:
     return "/".join(part for part in path.split("/") if part not in {"", "."})
 
 
-def _dotted(path: str) -> str:
-    return path.translate(_SWAPPED)
-
-
-_SWAPPED: Final = str.maketrans("./", "/.")
-
-
-def _plain(value: str) -> str:
-    return join_words(value.replace("\r", ""))
-
-
-def _hidden(name: str, value: str) -> str:
+def _redact_value(name: str, value: str) -> str:
     """Return a value, redacted if the name is that of a secret."""
     if name.endswith(_KEY):
         return REDACTED

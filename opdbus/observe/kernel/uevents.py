@@ -84,7 +84,9 @@ class Uevents:
         follower = Follower(frozenset(name.encode() for name in subsystems))
         try:
             if not self._followers:
-                self._open()
+                self._socket = self.passed or open_socket(UEVENT, GROUP, _UNIT)
+                self._socket.settimeout(0.0)
+                asyncio.get_running_loop().add_reader(self._socket, self._read)
         except Absent as error:
             follower.missing = str(error)
             yield follower
@@ -95,25 +97,23 @@ class Uevents:
         finally:
             self._followers.discard(follower)
             if not self._followers:
-                self._close()
-
-    def _open(self) -> None:
-        self._socket = self.passed or open_socket(UEVENT, GROUP, _UNIT)
-        self._socket.settimeout(0.0)
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
-
-    def _close(self) -> None:
-        assert self._socket  # noqa: S101 -- open while there are followers
-        asyncio.get_running_loop().remove_reader(self._socket)
-        if self._socket is not self.passed:
-            self._socket.close()
+                assert self._socket  # noqa: S101 -- open while there are followers
+                asyncio.get_running_loop().remove_reader(self._socket)
+                if self._socket is not self.passed:
+                    self._socket.close()
 
     def _read(self) -> None:
         """Read waiting datagrams; the event loop calls again while there are more."""
         assert self._socket  # noqa: S101 -- see above
         try:
             for _ in range(_AT_ONCE):
-                self._tell(receive(self._socket))
+                event = receive(self._socket)
+                for follower in self._followers:
+                    # None: events were lost
+                    if event is None:
+                        follower.news.set()
+                    else:
+                        follower.take(event)
         except BlockingIOError:
             return
         except OSError as error:
@@ -121,14 +121,6 @@ class Uevents:
             for follower in self._followers:
                 follower.fault = f"the kernel's events cannot be read: {error.strerror}"
                 follower.news.set()
-
-    def _tell(self, event: bytes | None) -> None:
-        """Wake the followers of an event's subsystem; all if events were lost (None)."""
-        for follower in self._followers:
-            if event is None:
-                follower.news.set()
-            else:
-                follower.take(event)
 
 
 def _field(event: bytes, name: bytes) -> bytes:

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.kernel.uevents import CAUSE
 from opdbus.observe.network import rtnetlink
-from opdbus.observe.network.ip_routes import read_routes
 from opdbus.observe.network.rtnetlink import Properties
 from opdbus.platform.lines import split_lines
 
@@ -82,27 +80,22 @@ class Network:
     ) -> dict[str, dict[str, Properties]]:
         """Return objects by kind and name, with at most one route more than the limit."""
         found = rtnetlink.Links.read(links)
-        have = list(rtnetlink.addresses(addresses, found, skipped))
+        have = list(rtnetlink.read_addresses(addresses, found, skipped))
         interfaces = found.properties(have)
-        for index, name in hardware(self.udev, found.hardware).items():
-            interfaces[index].setdefault("description", name)
+        for index in found.hardware:
+            if name := hardware_name(self.udev / f"n{index}"):
+                interfaces[index].setdefault("description", name)
         return {
             "interface": {found.name(index): values for index, values in interfaces.items()},
             "address": {f"{a.prefix} on {found.name(a.interface)}": a.properties for a in have},
-            "route": read_routes(routes, found, most=_MAX_ROUTES + 1, skipped=skipped),
+            "route": rtnetlink.read_routes(routes, found, most=_MAX_ROUTES + 1, skipped=skipped),
         }
 
 
-def hardware(folder: Path, indexes: Iterable[int]) -> dict[int, str]:
-    """Return vendors and models by interface index, where udev's device database has them."""
-    found = {}
-    for index in indexes:
-        lines = split_lines(text_of(folder / f"n{index}"))
-        known = dict(line.partition("=")[::2] for line in lines)
-        named = [known[key] for key in _DATABASE if key in known]
-        if named:
-            found[index] = " ".join(named)
-    return found
+def hardware_name(file: Path) -> str:
+    """Return vendor and model in a file of udev's device database; empty if it has none."""
+    found = dict(line.partition("=")[::2] for line in split_lines(text_of(file)))
+    return " ".join(found[key] for key in _DATABASE if key in found)
 
 
 def observer(passed: socket.socket | None) -> Observer:

@@ -1,4 +1,4 @@
-"""Decoder of the kernel's messages on interfaces and addresses; see rtnetlink(7)."""
+"""Decoder of the kernel's messages on interfaces, addresses and routes; see rtnetlink(7)."""
 
 import ipaddress
 import struct
@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from opdbus.observe.core.netlink import Message, attributes, number, text, values_of
+from opdbus.observe.core.netlink import (
+    Message,
+    attributes,
+    number,
+    records,
+    text,
+    values_of,
+)
 from opdbus.observe.core.skipped import Skipped
-from opdbus.observe.network import net_words
 from opdbus.state.object import Json
 
 Properties = dict[str, Json]
@@ -44,7 +50,37 @@ _HARDWARE: Final = {
     772: "loopback", 776: "sit", 778: "gre", 801: "wireless", 65534: "tunnel",
 }  # fmt: skip
 _SCOPES: Final = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
+_SCOPE_WORDS: Final = {
+    "host": "loopback, programs on this machine reach each other",
+    "link": "link-local, counts only between direct neighbours",
+}
 _TEMPORARY, _DUPLICATE, _DEPRECATED, _PERMANENT = 0x1, 0x8, 0x20, 0x80
+
+_ROUTE: Final = struct.Struct("=BBBBBBBBI")
+_NEXT_HOP: Final = struct.Struct("=HBBi")
+_NEW_ROUTE: Final = 24
+# See rt_protos of iproute2; other protocols are shown as numbers.
+_PROTOCOLS: Final = {
+    0: "unspecified", 1: "redirect", 2: "kernel", 3: "boot", 4: "static", 9: "ra", 11: "zebra",
+    12: "bird", 16: "dhcp", 18: "keepalived", 42: "babel", 186: "bgp", 187: "isis", 188: "ospf",
+    189: "rip", 192: "eigrp",
+}  # fmt: skip
+# See rtm_type in rtnetlink(7); routes of the host's own addresses are not listed.
+_ROUTE_TYPES: Final = {
+    1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw", 10: "nat",
+}  # fmt: skip
+_OF_ADDRESSES: Final = frozenset({0, 2, 3, 4, 5})
+_LOCAL_TABLE: Final = 255
+_TABLES: Final = {253: "default", 254: "main"}
+# Attributes of a route; see RTA_DST and so on in linux/rtnetlink.h.
+_DESTINATION, _INTERFACE, _GATEWAY, _METRIC, _SOURCE = 1, 4, 5, 6, 7
+_HOPS, _TABLE, _VIA = 9, 15, 18
+_CLONED: Final = 0x200
+# The kernel adds this route to each IPv6 interface.
+_LINK_LOCAL: Final = (2, "fe80::/64")
+# The kernel's default metrics, by family.
+_USUAL_METRICS: Final = {2: {0}, 10: {0, 256, 1024}}
+_DROPPING: Final = frozenset({"blackhole", "unreachable", "prohibit", "throw"})
 
 
 class _Link(NamedTuple):
@@ -108,13 +144,25 @@ class Links:
 
     def _properties(self, link: _Link) -> Properties:
         values = link.attributes
+        driver = attributes(values.get(_INFO, b""))
+        kind = text(driver.get(_INFO_KIND))
+        state = number(values.get(_STATE))
+        # drivers that report no state, such as that of `lo`
+        is_up = state == 0 and link.flags & _UP and link.flags & _LOWER_UP
+        # the families whose packets it forwards, by the first setting of each
+        settings = attributes(values.get(_SETTINGS, b""))
+        forwards = [
+            FAMILIES[family]
+            for family, first in ((2, 1), (10, 2))
+            if number(attributes(settings.get(family, b"")).get(first, b"")[:4])
+        ]
         found: Properties = {
-            "type": _link_type(link),
-            "state": _link_state(link),
+            "type": kind or _HARDWARE.get(link.hardware, f"hardware {link.hardware}"),
+            "state": "up" if is_up else _STATES.get(state, f"state {state}"),
             "enabled": bool(link.flags & _UP),
             "carrier": bool(number(values.get(_CARRIER))),
             "mtu": number(values.get(_MTU)),
-            "forwards": _forwarded(values),
+            "forwards": forwards,
         }
         if any(values.get(_MAC, b"")):
             found["mac"] = values[_MAC].hex(":")
@@ -123,7 +171,10 @@ class Links:
         # of a veth pair, the kernel may name a peer in another namespace
         if _PARENT in values and _PARENT_NAMESPACE not in values:
             found["parent"] = self.name(number(values[_PARENT]))
-        if vlan := _vlan(values):
+        vlan = (
+            number(attributes(driver.get(_INFO_DATA, b"")).get(_VLAN_ID)) if kind == "vlan" else 0
+        )
+        if vlan:
             found["vlan"] = vlan
         if link.flags & _PROMISCUOUS:
             found["promiscuous"] = True
@@ -134,7 +185,7 @@ class Links:
         return found
 
 
-def addresses(
+def read_addresses(
     found: Iterable[Message], links: Links, skipped: Skipped | None = None
 ) -> Iterator[Address]:
     """Yield the addresses that are of a known family."""
@@ -160,46 +211,15 @@ def addresses(
         }
         if peer not in {"", address}:
             properties["peer"] = peer
-        properties |= {name: True for name, bit in _flags(family).items() if flags & bit}
-        properties["description"] = net_words.of_address(properties)
+        # the first flag has another meaning for IPv4
+        first = "secondary" if family == 2 else "temporary"
+        named = {first: _TEMPORARY, "duplicate": _DUPLICATE, "deprecated": _DEPRECATED}
+        properties |= {name: True for name, bit in named.items() if flags & bit}
+        usual = f"{'IPv6' if family == 10 else 'IPv4'} address of this machine"
+        words = _SCOPE_WORDS.get(str(properties["scope"]), usual)
+        given = ", given by the network for a time" if properties["dynamic"] else ""
+        properties["description"] = f"{words}, on {properties['interface']}{given}"
         yield Address(index, f"{address}/{length}", properties)
-
-
-def _link_type(link: _Link) -> str:
-    kind = text(attributes(link.attributes.get(_INFO, b"")).get(_INFO_KIND))
-    return kind or _HARDWARE.get(link.hardware, f"hardware {link.hardware}")
-
-
-def _link_state(link: _Link) -> str:
-    state = number(link.attributes.get(_STATE))
-    # drivers that report no state, such as that of `lo`
-    if state == 0 and link.flags & _UP and link.flags & _LOWER_UP:
-        return "up"
-    return _STATES.get(state, f"state {state}")
-
-
-def _vlan(values: Mapping[int, bytes]) -> int:
-    info = attributes(values.get(_INFO, b""))
-    is_vlan = text(info.get(_INFO_KIND)) == "vlan"
-    return number(attributes(info.get(_INFO_DATA, b"")).get(_VLAN_ID)) if is_vlan else 0
-
-
-def _forwarded(values: Mapping[int, bytes]) -> list[Json]:
-    """Return the families whose packets an interface forwards, by their first setting."""
-    families = attributes(values.get(_SETTINGS, b""))
-    # by family, the attribute that begins with the setting `forwarding`
-    settings = {2: 1, 10: 2}
-    return [
-        FAMILIES[family]
-        for family, kind in settings.items()
-        if number(attributes(families.get(family, b"")).get(kind, b"")[:4])
-    ]
-
-
-def _flags(family: int) -> dict[str, int]:
-    """Return the reported flags by name; the first has another meaning for IPv4."""
-    first = "secondary" if family == 2 else "temporary"
-    return {first: _TEMPORARY, "duplicate": _DUPLICATE, "deprecated": _DEPRECATED}
 
 
 def address_text(value: bytes | None, family: int) -> str:
@@ -207,3 +227,98 @@ def address_text(value: bytes | None, family: int) -> str:
     if value is None or len(value) != _ADDRESS_BYTES.get(family):
         return ""
     return str(ipaddress.ip_address(value))
+
+
+def read_routes(
+    found: Iterable[Message], links: Links, most: int, skipped: Skipped | None = None
+) -> dict[str, Properties]:
+    """Return at most `most` routes by name; no local and no cached ones.
+
+    Link-local routes are left out: each interface has the same one, also those of containers.
+    """
+    named: dict[str, Properties] = {}
+    for message in found:
+        if len(named) >= most:
+            break
+        if message.type != _NEW_ROUTE or len(message.body) < _ROUTE.size:
+            continue
+        family, length, _, _, table, protocol, _, kind, flags = _ROUTE.unpack_from(message.body)
+        if kind in _OF_ADDRESSES or flags & _CLONED:
+            continue
+        if family not in FAMILIES:
+            if skipped:
+                skipped.row(f"route of the address family {family}")
+            continue
+        values = attributes(message.body, _ROUTE.size)
+        table = number(values.get(_TABLE)) or table
+        network = (
+            f"{address_text(values.get(_DESTINATION), family)}/{length}" if length else "default"
+        )
+        if table == _LOCAL_TABLE or (protocol, network) == _LINK_LOCAL:
+            continue
+        properties: Properties = {
+            "family": FAMILIES[family],
+            "destination": network,
+            "type": _ROUTE_TYPES.get(kind, f"type {kind}"),
+            "table": _TABLES.get(table, str(table)),
+            "protocol": _PROTOCOLS.get(protocol, str(protocol)),
+            "metric": number(values.get(_METRIC)),
+        }
+        properties |= _read_hops(values, family, links)
+        if source := address_text(values.get(_SOURCE), family):
+            properties["source"] = source
+        properties["description"] = _describe_route(properties)
+        named[_route_name(properties, family)] = properties
+    return named
+
+
+def _read_hops(values: Mapping[int, bytes], family: int, links: Links) -> Properties:
+    """Return the gateways and interfaces of a route; those of a multipath route are joined."""
+    hops = [(number(values.get(_INTERFACE)), values)]
+    if _HOPS in values:
+        hops = [(hop[-1], attributes(own)) for hop, own in records(values[_HOPS], _NEXT_HOP)]
+    gateways = []
+    for _, own in hops:
+        via = own.get(_VIA, b"")
+        # an IPv4 route whose gateway has an IPv6 address
+        other = address_text(via[2:], number(via[:2]))
+        gateways.append(address_text(own.get(_GATEWAY), family) or other)
+    found: Properties = {}
+    if any(gateways):
+        found["gateway"] = ", ".join(filter(None, gateways))
+    if names := [links.name(index) for index, _ in hops if index]:
+        found["interface"] = ", ".join(names)
+    return found
+
+
+def _route_name(properties: Properties, family: int) -> str:
+    """Return a route's name in the form of ip(8): the parts that distinguish it from others."""
+    words = ["" if properties["type"] == "unicast" else str(properties["type"])]
+    words.append(str(properties["destination"]))
+    if family != 2 and properties["destination"] == "default" and "gateway" not in properties:
+        words.append("ipv6")
+    words += [
+        f"{word} {properties[key]}"
+        for word, key in (("via", "gateway"), ("dev", "interface"))
+        if key in properties
+    ]
+    if properties["metric"] not in _USUAL_METRICS[family]:
+        words.append(f"metric {properties['metric']}")
+    if properties["table"] != "main":
+        words.append(f"table {properties['table']}")
+    return " ".join(filter(None, words))
+
+
+def _describe_route(properties: Properties) -> str:
+    """Return a sentence on the destination of a route and its gateway."""
+    network, gateway = properties["destination"], properties.get("gateway")
+    if properties["type"] in _DROPPING:
+        return f"{properties['type']}, packets to {network} are dropped"
+    if properties["type"] != "unicast":
+        return f"{properties['type']}, way to the network {network}"
+    over = [f"over {properties['interface']}"] if "interface" in properties else []
+    if network == "default":
+        first = f"default gateway, router {gateway}" if gateway else "default route"
+        return ", ".join([first, "the way to the internet and all other networks", *over])
+    router = f"by the router {gateway}" if gateway else "connected directly, without a router"
+    return ", ".join([f"way to the network {network}", router, *over])

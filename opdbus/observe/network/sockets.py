@@ -17,8 +17,7 @@ from opdbus.observe.core.recent_causes import FOLLOWS_SECONDS
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.core.system_bus import BURST_SECONDS
-from opdbus.observe.network import net_words
-from opdbus.observe.packages.port_names import ServiceNames
+from opdbus.observe.packages.documents import ServiceNames
 from opdbus.observe.systemd import pid1
 from opdbus.observe.systemd.control_groups import ControlGroups
 from opdbus.observe.systemd.pid1 import descriptions, socket_units
@@ -43,6 +42,11 @@ _ADDRESS_BYTES: Final = {int(socket.AF_INET): 4, int(socket.AF_INET6): 16}
 # The kernel reports no events for ports. Programs open theirs soon after their unit has changed.
 _SECONDS: Final = (0.5, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 _RETRY_SECONDS: Final = (1.0, 5.0, 60.0)
+_EXPOSED_WORDS: Final = {
+    "all addresses": "open to other machines",
+    "local only": "for this machine only",
+    "one address": "open at this address",
+}
 
 
 class _Listener(NamedTuple):
@@ -83,21 +87,21 @@ class Sockets:
     async def observe(self, report: Report) -> None:
         """Follow the host's ports."""
         changed = asyncio.Event()
-        follow = _follow_units(changed, self.purposes)
-        await until_first_ends(self._list_often(report, changed), follow)
 
-    async def _list_often(self, report: Report, changed: asyncio.Event) -> None:
-        with Channel(self.passed, DIAG, 0, _UNIT) as channel:
-            delays = pauses(self.seconds)
-            while True:
-                await self._list(channel, report)
-                async with at_most(next(delays)):
-                    await changed.wait()
-                if changed.is_set():
-                    changed.clear()
-                    delays = pauses(self.seconds)
-                    # at most twice a second, however fast units change
-                    await asyncio.sleep(next(delays))
+        async def list_often() -> None:
+            with Channel(self.passed, DIAG, 0, _UNIT) as channel:
+                delays = pauses(self.seconds)
+                while True:
+                    await self._list(channel, report)
+                    async with at_most(next(delays)):
+                        await changed.wait()
+                    if changed.is_set():
+                        changed.clear()
+                        delays = pauses(self.seconds)
+                        # at most twice a second, however fast units change
+                        await asyncio.sleep(next(delays))
+
+        await until_first_ends(list_often(), _follow_units(changed, self.purposes))
 
     async def _list(self, channel: Channel, report: Report) -> None:
         found: list[_Listener] = []
@@ -110,14 +114,21 @@ class Sockets:
                 except Refused as error:
                     refused.add(f"{protocol} ports are not listed: {error}")
                 else:
-                    found += listeners(protocol, answers, skipped)
+                    found += read_listeners(protocol, answers, skipped)
         report.busy("; ".join(sorted(refused)))
         report.skip("listener", skipped)
         named = await in_thread(lambda: self._named(found))
         report.skip("service", self.services.skipped)
-        await self._name_socket_units(
-            {name: values for name, values in named.items() if values.get("unit") == _INIT}
-        )
+        # where cgroups filter packets, the kernel reports the socket unit's cgroup itself
+        opened = {name: values for name, values in named.items() if values.get("unit") == _INIT}
+        if self.opened_by_pid1.lacks(opened):
+            units: Mapping[str, str] = {}
+            # also where the service that answers is not systemd
+            with suppress(Absent, LostSource, ValueError, TypeError):
+                units = await socket_units()
+            self.opened_by_pid1.learn(opened, units)
+        for name, values in opened.items():
+            values["unit"] = self.opened_by_pid1[name]
         await self._describe(named)
         if named.keys() != report.names("listener"):
             # signals that PID 1 sent before this listing have arrived after this time
@@ -139,20 +150,6 @@ class Sockets:
         self.units.update(units)
         self.listed_at[0] = now
 
-    async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
-        """Replace process 1 by the socket units of its ports; queried only for new ports.
-
-        Where cgroups filter packets, the kernel reports the socket unit's cgroup itself.
-        """
-        if self.opened_by_pid1.lacks(opened):
-            units: Mapping[str, str] = {}
-            # also where the service that answers is not systemd
-            with suppress(Absent, LostSource, ValueError, TypeError):
-                units = await socket_units()
-            self.opened_by_pid1.learn(opened, units)
-        for name, values in opened.items():
-            values["unit"] = self.opened_by_pid1[name]
-
     async def _describe(self, named: Mapping[str, dict[str, Json]]) -> None:
         """Add a description to each port; process 1 is queried only for new units."""
         units = _units(named)
@@ -161,9 +158,10 @@ class Sockets:
             with suppress(Absent, LostSource):
                 self.purposes.learn(wanted, await descriptions(wanted))
         for name, values in named.items():
-            purpose = _joined(self.purposes.get(unit, "") for unit in units[name])
-            usual = str(values.pop("usual"))
-            values["description"] = net_words.of_port(purpose or usual, str(values["exposed"]))
+            purpose = _join(self.purposes.get(unit, "") for unit in units[name])
+            usual = values.pop("usual")
+            words = [purpose or usual, _EXPOSED_WORDS[values["exposed"]]]
+            values["description"] = ", ".join(filter(None, words))
 
     def _named(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
         """Return the properties of listeners by name; sockets that share a name are joined."""
@@ -184,8 +182,8 @@ class Sockets:
                 "port": first.port,
                 "state": "listening",
                 "exposed": _exposed(first.address),
-                "user": _joined(users[one.uid] for one in sharing),
-                "unit": _joined(units[one.group] for one in sharing),
+                "user": _join(users[one.uid] for one in sharing),
+                "unit": _join(units[one.group] for one in sharing),
                 "service": service,
             }
             named[name] = {key: value for key, value in values.items() if value != ""}
@@ -219,7 +217,7 @@ async def _follow_units(changed: asyncio.Event, purposes: LookupCache[str, str])
         await asyncio.sleep(next(delays))
 
 
-def listeners(
+def read_listeners(
     protocol: str, answers: Iterable[Message], skipped: Skipped | None = None
 ) -> Iterator[_Listener]:
     """Yield the sockets that have a port."""
@@ -252,5 +250,5 @@ def _exposed(address: str) -> str:
     return "local only" if ip.is_loopback else "one address"
 
 
-def _joined(words: Iterable[str]) -> str:
+def _join(words: Iterable[str]) -> str:
     return ", ".join(sorted(filter(None, set(words))))

@@ -3,17 +3,18 @@
 import re
 import subprocess
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from opdbus.observe.core.file_reading import read_at_most
+from opdbus.observe.core.file_reading import read_at_most, text_of
+from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages import rpm
 from opdbus.observe.packages.dpkg import Owners, StatusFile
-from opdbus.observe.packages.manual_page import described
-from opdbus.platform.lines import C_SPACES, join_words, split_lines, strip_blanks
+from opdbus.platform.lines import C_SPACES, join_words, split_lines, split_words, strip_blanks
+from opdbus.state.redact import redact_text
 
 # Enough to reach the NAME section, which is near the beginning of a page.
 _MAX_PAGE_BYTES: Final = 64 << 10
@@ -26,6 +27,30 @@ _PORT = re.compile(r"([^ \t#]+)[ \t]+([0-9]{1,5})/(\w+)(?:[ \t][^#]*)?(?:#[ \t]*
 _RPM_SECONDS: Final = 10.0
 _MAX_RPM_PATHS: Final = 500
 _RPM_TAGS: Final = ("NAME", "SUMMARY")
+_MAX_SERVICES_BYTES: Final = 4 << 20
+
+MAX_DESCRIPTION: Final = 200
+# Lines that are read of a NAME section; its description is in the first few.
+_MAX_NAME_LINES: Final = 60
+
+_NAME_SECTION = re.compile(r"\.\s*S[Hh]\s+\"?name\"?\s*", re.IGNORECASE)
+_SECTION = re.compile(r"\.\s*S[HhSs]\b")
+# Macros whose arguments are text. Arguments of other macros are dropped.
+_TEXT_MACROS: Final = frozenset("B I BI BR IB IR RB RI SM SB Nm Xr Em Sy Dq Sq Pa Cm Ar Fl".split())
+_ESCAPED: Final = {
+    r"\-": "-", r"\(hy": "-", r"\(em": " - ", r"\(en": "-", r"\(aq": "'", r"\(cq": "'",
+    r"\(oq": "'", r"\(dq": '"', r"\(lq": '"', r"\(rq": '"', r"\(co": "©", r"\(rg": "®",
+    r"\(bu": "*", r"\(ha": "^", r"\(ti": "~", r"\e": "\\", r"\ ": " ", r"\~": " ", r"\0": " ",
+    r"\'": "'", r"\`": "`", r"\t": " ",
+}  # fmt: skip
+_ESCAPE = re.compile(
+    r"\\(?:f(?:\[[^]]{0,80}\]|\(..|.)|s(?:\[[^]]{0,80}\]|\([+-]?..|[+-]?\d)"
+    r"|[*nFgkmMVY](?:\[[^]]{0,80}\]|\(..|.)"
+    r"|[hvwNXZbloDLSHAC]'[^']{0,80}'|\[[^]]{0,80}\]|\(..|\S| )"
+)
+# The dash, with blanks on both sides, between names and description.
+_DASH = re.compile(r"\s(?:-{1,2}|[‐-―−])\s+")  # noqa: RUF001 -- matches all kinds of dashes
+_CODE_POINT = re.compile(r"\\\[u([0-9A-F]{4,6})\]")
 
 
 class Owner(NamedTuple):
@@ -109,7 +134,7 @@ class Documents:
             text = self._page(name, section)
             reference = _SOURCED.match(text)
             if not reference:
-                return described(text)
+                return describe_page(text)
             name, section = reference.groups()
         return ""
 
@@ -128,7 +153,55 @@ class Documents:
         return content.decode(errors="replace")
 
 
-def ports(
+def describe_page(page: str) -> str:
+    """Return the one-line description in a man or mdoc page; empty if it has none."""
+    lines = iter(split_lines(page))
+    if not any(_NAME_SECTION.fullmatch(line) for line in lines):
+        return ""
+    texts: list[str] = []
+    for _, line in zip(range(_MAX_NAME_LINES), lines, strict=False):
+        if _SECTION.match(line):
+            break
+        if line.startswith(".Nd"):
+            texts = [f" - {line[3:]}"]
+            break
+        text = line.partition('\\"')[0]
+        if text.startswith((".", "'")):
+            macro, *arguments = split_words(text[1:], 1) or [""]
+            text = " ".join(arguments).replace('"', "") if macro in _TEXT_MACROS else ""
+        texts.append(text)
+    plain = " " + _ESCAPE.sub(_unescape, " ".join(texts))
+    dash = _DASH.search(plain)
+    description = plain[dash.end() :] if dash else ""
+    # redact first: a secret may not be recognized once its quotes are removed or it is cut
+    return join_words(redact_text(description).replace('"', ""))[:MAX_DESCRIPTION]
+
+
+def _unescape(found: re.Match[str]) -> str:
+    if point := _CODE_POINT.fullmatch(found[0]):
+        return chr(min(int(point[1], 16), 0x10FFFF))
+    return _ESCAPED.get(re.sub(r"\\\[(..)\]", r"\\(\1", found[0]), "")
+
+
+class ServiceNames:
+    """Names and comments of ports in /etc/services; the file is read again only for a new port."""
+
+    def __init__(self, file: Path = Path("/etc/services")) -> None:
+        self._file = file
+        self._ports = LookupCache[tuple[int, str], Port](Port("", ""))
+        # of the last reading
+        self.skipped = Skipped()
+
+    def find(self, wanted: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], Port]:
+        """Return the service of each (port, protocol); ports without one have empty names."""
+        if self._ports.lacks(wanted):
+            self.skipped = Skipped()
+            text = text_of(self._file, _MAX_SERVICES_BYTES, self.skipped)
+            self._ports.learn(wanted, parse_services(text, self._file, self.skipped))
+        return self._ports
+
+
+def parse_services(
     services: str, path: Path = Path("/etc/services"), skipped: Skipped | None = None
 ) -> dict[tuple[int, str], Port]:
     """Parse the text of /etc/services into a dict by (port, protocol); the first name counts."""
@@ -150,7 +223,15 @@ def _rpm_owners(program: str, paths: Sequence[str]) -> Iterator[tuple[str, Owner
     """
     if not paths:
         return
-    rows = _rpm_rows(program, paths[:_MAX_RPM_PATHS])
+    query = rpm.query_format(_RPM_TAGS)
+    done = subprocess.run(  # noqa: S603 -- paths are separate arguments, after `--`
+        [program, "-qf", "--queryformat", query, "--", *paths[:_MAX_RPM_PATHS]],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_RPM_SECONDS,
+        check=False,
+    )
+    rows = list(rpm.parse_rows(done.stdout.decode(errors="replace")))
     if len(rows) == len(paths) or len(paths) == 1:
         for path, row in zip(paths, rows, strict=False):
             if len(row) == len(_RPM_TAGS):  # otherwise the message that no package owns the file
@@ -161,14 +242,3 @@ def _rpm_owners(program: str, paths: Sequence[str]) -> Iterator[tuple[str, Owner
     half = len(paths) // 2
     yield from _rpm_owners(program, paths[:half])
     yield from _rpm_owners(program, paths[half:])
-
-
-def _rpm_rows(program: str, paths: Sequence[str]) -> list[list[str]]:
-    done = subprocess.run(  # noqa: S603 -- paths are separate arguments, after `--`
-        [program, "-qf", "--queryformat", rpm.query_format(_RPM_TAGS), "--", *paths],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_RPM_SECONDS,
-        check=False,
-    )
-    return list(rpm.rows(done.stdout.decode(errors="replace")))

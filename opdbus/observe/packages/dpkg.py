@@ -99,7 +99,7 @@ class StatusFile:
         for path, start, paragraph in itertools.chain(self._paragraphs(content), self._updates()):
             key = digest(paragraph)
             if key not in self._parsed:
-                self._parsed[key] = before[key] if key in before else parse(paragraph)
+                self._parsed[key] = before[key] if key in before else parse_paragraph(paragraph)
             package = self._parsed[key]
             if package:
                 found[package.name, package.architecture] = package
@@ -137,16 +137,23 @@ class StatusFile:
         self.limited = f"{self.path} has {what}: the rest is left out"
 
 
-def parse(paragraph: bytes) -> Package | None:
+def parse_paragraph(paragraph: bytes) -> Package | None:
     """Parse the paragraph of a package; return None if it lacks a name or a status."""
     found = {name: value for name, value in _FIELD.findall(paragraph) if name in _FIELDS}
-    fields = {name.decode(): _line(value) for name, value in found.items()}
+    first_lines = {name: value.partition(b"\n")[0][:_MAX_VALUE] for name, value in found.items()}
+    fields = {
+        name.decode(): line.decode(errors="replace").strip(BLANKS)
+        for name, line in first_lines.items()
+    }
     wanted, _, status = fields.pop("Status", "").partition(" ")
     status = status.rpartition(" ")[2]
     name = fields.pop("Package", "")
     if not name or not status:
         return None
-    conffiles = dict(_conffiles(found.get(b"Conffiles", b"")))
+    conffiles = {
+        os.fsdecode(path): note.decode(errors="replace")
+        for path, note in _CONFFILE.findall(found.get(b"Conffiles", b""))
+    }
     architecture, odd = fields.pop("Architecture", ""), tuple(_odd(paragraph))
     return Package(name, architecture, wanted, status, fields, conffiles, odd)
 
@@ -161,15 +168,6 @@ def _odd(paragraph: bytes) -> Iterator[int]:
                 yield number
         elif key == b"Conffiles" and line and not _CONFFILE.fullmatch(line):
             yield number
-
-
-def _line(value: bytes) -> str:
-    return value.partition(b"\n")[0][:_MAX_VALUE].decode(errors="replace").strip(BLANKS)
-
-
-def _conffiles(value: bytes) -> Iterator[tuple[str, str]]:
-    for path, note in _CONFFILE.findall(value):
-        yield os.fsdecode(path), note.decode(errors="replace")
 
 
 class Owners:
@@ -195,7 +193,12 @@ class Owners:
         return {path: self._known[path] for path in paths if self._known.get(path)}
 
     def _scan(self, paths: Collection[str]) -> dict[str, str]:
-        ways = {path: self._ways(path) for path in paths if path.startswith("/")}
+        # the spellings of a path in dpkg's lists: /lib is /usr/lib where /usr is merged
+        ways = {path: [path] for path in paths if path.startswith("/")}
+        for path in ways if self._is_merged else ():
+            top, _, rest = path.removeprefix("/usr").lstrip("/").partition("/")
+            if rest and top in _MERGED:
+                ways[path] = [f"/{top}/{rest}", f"/usr/{top}/{rest}"]
         wanted = {os.fsencode(way) for path in ways for way in ways[path]}
         owners: dict[str, str] = {}
         for entry in sorted(self._info.glob("*.list")):
@@ -204,10 +207,3 @@ class Owners:
                 owners.setdefault(os.fsdecode(line), entry.stem.partition(":")[0])
         found = {path: filter(None, map(owners.get, ways[path])) for path in ways}
         return {path: next(names, "") for path, names in found.items()}
-
-    def _ways(self, path: str) -> list[str]:
-        """Return the spellings of a path in dpkg's lists: /lib is /usr/lib where /usr is merged."""
-        top, _, rest = path.removeprefix("/usr").lstrip("/").partition("/")
-        if self._is_merged and rest and top in _MERGED:
-            return [f"/{top}/{rest}", f"/usr/{top}/{rest}"]
-        return [path]

@@ -4,11 +4,11 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from opdbus.history.change import MAX_CAUSE
 from opdbus.observe.core.file_reading import changed_at, files_in
@@ -18,20 +18,20 @@ from opdbus.platform.regular_files import open_regular
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import Change, Watch
 
-# Events within this time are read together; outside of a run, a change is over after a longer time.
+# Events within this time are handled together; a change outside of a run ends after a longer time.
 _SETTLE_SECONDS: Final = 0.2
 _QUIET_SECONDS: Final = 0.8
-# A run in which nothing happens for so long waits for a person, or its end was not seen.
+# A run without events for this time waits for a person, or its end was missed.
 _MOST_WAIT_SECONDS: Final = 300.0
-# Without a log: what changes so soon after something else was the same run.
+# Without a log: changes within this time of each other belong to one run.
 _SAME_RUN_SECONDS: Final = 10.0
-# apt says when it ends: without that, it has ended when its lock was closed so long ago.
+# apt logs its end; without that, it has ended this long after its lock was closed.
 _CLOSED_SECONDS: Final = 3.0
-# dpkg has its lock so long before it writes to its log, on the slowest of machines.
+# The longest time between dpkg's lock and its first log line.
 _STARTING_SECONDS: Final = 10.0
-# What changes so soon after a run is of it: apt notes which packages are dependencies.
+# Changes within this time after a run belong to it: apt records which packages are dependencies.
 _LATE_SECONDS: Final = 1.0
-# Of what was added to a log.
+# The most bytes of an addition to a log that are read.
 _MAX_BYTES: Final = 1 << 20
 _BY_APT: Final = re.compile(
     rb"^Start-Date: ([0-9-]{10}) +([0-9:]{8})(?:\nCommandline: (.*))?$", re.MULTILINE
@@ -40,21 +40,20 @@ _APT_BEGINS: Final = b"Start-Date: "
 _APT_BEGINNINGS: Final = re.compile(rb"^Start-Date:.*$", re.MULTILINE)
 _APT_ENDS: Final = re.compile(rb"^End-Date: ", re.MULTILINE)
 _BY_DPKG: Final = re.compile(rb"^([0-9-]{10}) ([0-9:]{8}) startup ", re.MULTILINE)
-_Signature: TypeAlias = tuple[int, int, int] | None
 
 
 class Log:
-    """A log of which only what is added is read."""
+    """Reader of the additions to a log file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
-        # whether it could be read the last time
+        # False if the last attempt to read it failed
         self.is_read = False
         self.added()
 
     def added(self) -> bytes:
-        """Return what was added since the last time; empty where it may not be read."""
+        """Return the text added since the last call; empty if the file cannot be read."""
         try:
             with os.fdopen(open_regular(self.path, follow=True), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -69,8 +68,8 @@ class Log:
         return content
 
 
-class ByTime:
-    """Runs of which no log tells: changes that follow each other soon are one."""
+class UnloggedRuns:
+    """Runs of a program without a log: changes that follow each other soon are one run."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -78,7 +77,7 @@ class ByTime:
         self._seen_at = -_SAME_RUN_SECONDS
 
     def cause(self) -> str:
-        """Return the run that changes something now."""
+        """Return the run to which a change at this moment belongs."""
         if time.monotonic() > self._seen_at + _SAME_RUN_SECONDS:
             self._cause = f"{self._name}:{datetime.now().astimezone():%Y-%m-%dT%H:%M:%S}"
         self._seen_at = time.monotonic()
@@ -86,33 +85,33 @@ class ByTime:
 
 
 class Runs:
-    """Says when packages have changed, and which run has changed them.
+    """Detector of package changes and of the runs of dpkg and apt that caused them.
 
-    While a run goes on packages are half-way, and change several times: they are read when it is
-    over. dpkg then closes the lock of package managers; apt says so in its log.
+    During a run, packages change several times, so that they are read only after it. At its end
+    dpkg closes the lock of package managers; apt also writes to its log.
     """
 
     def __init__(self, dpkg: Path, states: Path, logs: Path, causes: Causes) -> None:
         self._lock = str(dpkg / "lock-frontend")
-        # dpkg empties this when it begins
-        self._begins = str(dpkg / "lock")
-        # while dpkg works, there are notes of it here
-        self._notes = dpkg / "updates"
+        # dpkg empties this file at the start of a run
+        self._start_lock = str(dpkg / "lock")
+        # holds files while dpkg works
+        self._updates = dpkg / "updates"
         self._watched = (str(dpkg / "status"), str(states))
         self._apt, self._dpkg = Log(logs / "apt" / "history.log"), Log(logs / "dpkg.log")
         self._causes = causes
-        # beginnings of runs that are not understood: their time is that at which they were read
+        # starts that could not be parsed: the time of reading counts instead of theirs
         self.skipped = Skipped()
         self._known = self._signatures()
-        self._unlogged = ByTime("dpkg")
+        self._unlogged = UnloggedRuns("dpkg")
         self._cause = ""
-        # "apt" or "dpkg" while a run goes on
-        self._on = ""
+        # "apt" or "dpkg" during a run
+        self._current = ""
         self._is_closed = False
-        causes.look_for_runs = self._look
+        causes.look_for_runs = self._read_logs
 
     def close(self) -> None:
-        """Look for no more runs; nobody waits for the end of one that is not seen any more."""
+        """Stop the detection; the current run counts as ended, so that nobody waits for it."""
         self._causes.look_for_runs = lambda: None
         self._causes.run_ended(time.time())
 
@@ -122,109 +121,97 @@ class Runs:
         files = [self._lock, *self._watched, str(self._apt.path), str(self._dpkg.path)]
         while True:
             with Watch(files) as watch:
-                # something may have changed before this watch
+                # packages may have changed before this watch
                 change: Change | None = Change({})
                 while change is not None:
-                    # others open and close the lock, too, while apt goes on
+                    # during a run of apt, other programs open and close the lock, too
                     self._is_closed = change.was_closed(self._lock)
-                    self._look(is_closed=self._is_closed)
+                    self._read_logs(is_closed=self._is_closed)
                     if is_first or await self._have_changed():
                         self._known = self._signatures()
                         yield "" if is_first else self._cause
                     is_first = False
-                    change = await self._next(watch)
+                    most = _CLOSED_SECONDS if self._is_closed else _MOST_WAIT_SECONDS
+                    try:
+                        async with asyncio.timeout(most if self._current else None):
+                            change = await watch.change(_SETTLE_SECONDS)
+                    except TimeoutError:
+                        self._end(time.time())
+                        change = Change({})
 
-    async def _next(self, watch: Watch) -> Change | None:
-        """Wait for a change; a run in which nothing more happens is over."""
-        most = _CLOSED_SECONDS if self._is_closed else _MOST_WAIT_SECONDS
-        try:
-            async with asyncio.timeout(most if self._on else None):
-                return await watch.change(_SETTLE_SECONDS)
-        except TimeoutError:
-            self._end(time.time())
-            return Change({})
-
-    def _look(self, *, is_closed: bool = False) -> None:
-        """Learn from the logs, and from a lock that was closed, whether a run goes on."""
+    def _read_logs(self, *, is_closed: bool = False) -> None:
+        """Detect starts and ends of runs in the logs, and by a lock that was closed."""
         by_apt, by_dpkg = self._apt.added(), self._dpkg.added()
         for line in _APT_BEGINNINGS.findall(by_apt):
             if not _BY_APT.match(line):
                 self.skipped.row(f"the beginning of a run in {self._apt.path}")
-        if begun := list(_BY_APT.finditer(by_apt)):
-            self._begin("apt", begun[-1])
-        # dpkg says so several times in a run
-        elif (not self._on or (self._on == "dpkg" and is_closed)) and (
+        if starts := list(_BY_APT.finditer(by_apt)):
+            self._begin("apt", starts[-1])
+        # dpkg logs several starts in a run
+        elif (not self._current or (self._current == "dpkg" and is_closed)) and (
             first := _BY_DPKG.search(by_dpkg)
         ):
             self._begin("dpkg", first)
         if _APT_ENDS.search(by_apt.rpartition(_APT_BEGINS)[2]):
             self._end(changed_at(str(self._apt.path)))
-        elif self._on == "dpkg" and (is_closed or not files_in(self._notes)):
-            # one that was killed leaves notes
-            self._end(time.time() if files_in(self._notes) else changed_at(str(self._notes)))
+        elif self._current == "dpkg" and (is_closed or not files_in(self._updates)):
+            # a run that was killed leaves files
+            self._end(time.time() if files_in(self._updates) else changed_at(str(self._updates)))
 
     def _begin(self, name: str, found: re.Match[bytes]) -> None:
-        words = [part.decode(errors="replace") for part in found.groups() if part]
-        self._on = name
-        cause = _sane(f"{name}:{words[0]}T{' '.join(words[1:])}")
-        self._causes.run_begins(cause, self._begun(_time(words)))
+        """Record the start of a run; logs have only its second, and locks a more precise time.
 
-    def _begun(self, second: float) -> float:
-        """Return when a run began, of which logs have the second: what was done before is not its.
-
-        dpkg takes its lock, and reads all packages, before it writes to its log. apt writes first,
-        and a lock from before that is another's.
+        dpkg takes its lock, and reads all packages, before it writes to its log. apt writes to its
+        log first, and an older lock belongs to another program.
         """
-        lock = changed_at(self._begins)
-        if self._on == "dpkg":
-            return lock if second - _STARTING_SECONDS < lock < second + 1 else second
-        signs = [at for at in (lock, changed_at(str(self._apt.path))) if second <= at < second + 1]
-        return min(signs, default=second)
+        words = [part.decode(errors="replace") for part in found.groups() if part]
+        line = redact_text(f"{name}:{words[0]}T{' '.join(words[1:])}"[: 4 * MAX_CAUSE])[:MAX_CAUSE]
+        cause = "".join(char if char.isprintable() else "?" for char in line)
+        second = time.time()
+        with suppress(ValueError):  # logs have local times
+            logged = datetime.fromisoformat(f"{words[0]} {words[1]}").timestamp()
+            second = min(second, logged)
+        self._current = name
+        lock = changed_at(self._start_lock)
+        if name == "dpkg":
+            start = lock if second - _STARTING_SECONDS < lock < second + 1 else second
+        else:
+            times = (lock, changed_at(str(self._apt.path)))
+            start = min((at for at in times if second <= at < second + 1), default=second)
+        self._causes.run_begins(cause, start)
 
     def _end(self, at: float) -> None:
-        if self._on:
-            self._on = ""
+        if self._current:
+            self._current = ""
             self._causes.run_ended(at)
 
     async def _have_changed(self) -> bool:
-        """Return whether packages have changed and no run goes on any more."""
-        if self._on or self._signatures() == self._known:
+        """Return whether packages have changed and no run is in progress; sets the cause."""
+        if self._current or self._signatures() == self._known:
             return False
-        self._cause = self._run()
+        self._cause = self._find_run()
         if not self._cause:
-            # apt has dpkg note what it wants, and begins its log only then
+            # apt has dpkg record its selections before it writes the start to its log
             await asyncio.sleep(_QUIET_SECONDS)
-            self._look()
-            # that a package is held is noted without a run
-            self._cause = self._run() or ("" if self._dpkg.is_read else self._unlogged.cause())
-        return not self._on
+            self._read_logs()
+            self._cause = self._find_run()
+            # dpkg logs nothing when a package is held
+            if not self._cause and not self._dpkg.is_read:
+                self._cause = self._unlogged.cause()
+        return not self._current
 
-    def _run(self) -> str:
-        """Return the run that changed packages last; empty if none is known."""
+    def _find_run(self) -> str:
+        """Return the run that changed packages last; empty if unknown."""
         rows = zip(self._watched, self._signatures(), self._known, strict=True)
-        at = max((changed_at(path) for path, now, known in rows if now != known), default=0.0)
+        at = max((changed_at(path) for path, now, before in rows if now != before), default=0.0)
         return self._causes.run(at) or self._causes.run(at - _LATE_SECONDS)
 
-    def _signatures(self) -> Sequence[_Signature]:
-        return [_signature(path) for path in self._watched]
-
-
-def _time(words: Sequence[str]) -> float:
-    """Return when a run began, in seconds since 1970: logs have days and local times."""
-    with suppress(ValueError):
-        return min(time.time(), datetime.fromisoformat(f"{words[0]} {words[1]}").timestamp())
-    return time.time()
-
-
-def _sane(text: str) -> str:
-    """Return a line without secrets, cut where it is long."""
-    line = redact_text(text[: 4 * MAX_CAUSE])[:MAX_CAUSE]
-    return "".join(char if char.isprintable() else "?" for char in line)
-
-
-def _signature(path: str) -> _Signature:
-    try:
-        found = os.stat(path)  # noqa: PTH116 -- of a text
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    def _signatures(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._watched:
+            try:
+                status = os.stat(path)  # noqa: PTH116 -- of a text
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            except OSError:
+                found.append(None)
+        return found

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from opdbus.observe.core.file_reading import in_thread, read_at_most
 from opdbus.observe.core.pace import Allowance
@@ -16,37 +16,35 @@ from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.packages import rpm
 from opdbus.observe.packages.documents import Places
 from opdbus.observe.packages.dpkg import Package, StatusFile
-from opdbus.observe.packages.package_runs import ByTime, Runs
+from opdbus.observe.packages.package_runs import Runs, UnloggedRuns
 from opdbus.platform.lines import join_words
 from opdbus.settings.parsing import decimal
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import changes
 
-# What happens within this time is read at once: an install changes many files.
+# Events within this time are handled together: an installation changes many files.
 _SETTLE_SECONDS: Final = 1.0
-# rpm takes a second to list.
+# A listing by rpm takes a second.
 _MOST_REST_SECONDS: Final = 60.0
 _MAX_STATES_BYTES: Final = 8 << 20
-# Of dpkg's fields, those that are shown as they are.
+# Fields of dpkg that become properties unchanged.
 _FIELDS: Final = ("Section", "Priority", "Homepage")
 _AUTOMATIC = re.compile(rb"^Package: (\S+)\nArchitecture: (\S+)\nAuto-Installed: 1$", re.MULTILINE)
 
 
-class _Named(NamedTuple):
-    name: str
-    architecture: str
-    properties: dict[str, Json]
+# The name, the architecture and the properties of a package.
+_Row: TypeAlias = tuple[str, str, dict[str, Json]]
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Observer of packages, and the folders it reads."""
+    """Observer of packages, and the folders that it reads."""
 
     places: Places = field(default_factory=Places)
-    # which packages were installed as dependencies only
+    # apt's list of packages that were installed only as dependencies
     states: Path = Path("/var/lib/apt/extended_states")
-    # where dpkg and apt tell of their runs
+    # the folder with the logs of dpkg and apt
     logs: Path = Path("/var/log")
 
     async def observe(self, report: Report) -> None:
@@ -62,10 +60,15 @@ class Packages:
         status = StatusFile(self.places.dpkg / "status")
         allowance = Allowance()
         runs = Runs(self.places.dpkg, self.states, self.logs, report.causes)
+
+        def list_packages() -> dict[str, dict[str, Json]]:
+            automatic = _automatic(self.states)
+            return _by_name(_of_dpkg(package, automatic) for package in status.read())
+
         try:
             async for cause in runs.changes():
                 started = time.monotonic()
-                report.replace("package", await in_thread(lambda: self._listed(status)), cause)
+                report.replace("package", await in_thread(list_packages), cause)
                 report.busy(status.limited)
                 report.skip("package", status.skipped)
                 report.skip("run", runs.skipped)
@@ -75,26 +78,23 @@ class Packages:
 
     async def _rpm(self, report: Report) -> None:
         allowance = Allowance(most=_MOST_REST_SECONDS)
-        runs = ByTime("rpm")
-        async for _ in changes(*rpm.files(self.places.rpm_databases), settle=_SETTLE_SECONDS):
+        runs = UnloggedRuns("rpm")
+        files = [db / name for db in self.places.rpm_databases for name in rpm.DATABASE_FILES]
+        async for _ in changes(*files, settle=_SETTLE_SECONDS):
             started = time.monotonic()
             skipped = Skipped()
-            rows = await rpm.listed(self.places.rpm, skipped)
+            rows = await rpm.list_packages(self.places.rpm, skipped)
             report.skip("package", skipped)
             cause = runs.cause() if report.has_listed("package") else ""
             report.replace("package", _by_name(map(_of_rpm, rows)), cause)
             await sleep(allowance.rest(time.monotonic() - started))
 
-    def _listed(self, status: StatusFile) -> dict[str, dict[str, Json]]:
-        automatic = _automatic(self.states)
-        return _by_name(_of_dpkg(package, automatic) for package in status.read())
 
-
-def _by_name(packages: Iterable[_Named]) -> dict[str, dict[str, Json]]:
-    """Name packages: where several have one name, with the architecture, or with the version."""
+def _by_name(packages: Iterable[_Row]) -> dict[str, dict[str, Json]]:
+    """Return properties by name; names that repeat get the architecture, or also the version."""
     rows = list(packages)
-    same_name = Counter(row.name for row in rows)
-    same_architecture = Counter((row.name, row.architecture) for row in rows)
+    same_name = Counter(name for name, _, _ in rows)
+    same_architecture = Counter((name, architecture) for name, architecture, _ in rows)
     found = {}
     for name, architecture, properties in rows:
         if same_name[name] == 1:
@@ -106,7 +106,7 @@ def _by_name(packages: Iterable[_Named]) -> dict[str, dict[str, Json]]:
     return found
 
 
-def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Named:
+def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Row:
     fields = package.fields
     properties: dict[str, Json] = {
         "version": fields.get("Version", ""),
@@ -117,7 +117,7 @@ def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Nam
     }
     properties |= {name.lower(): fields[name] for name in _FIELDS if name in fields}
     if (size := decimal(fields.get("Installed-Size", ""))) is not None:
-        properties["installed_size_mb"] = _megabytes(size << 10)
+        properties["installed_size_mb"] = round(size / 1024, 1)
     if fields.get("Essential") == "yes":
         properties["essential"] = True
     if package.wanted == "hold":
@@ -125,17 +125,17 @@ def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Nam
     if package.status == "config-files":
         properties["removed"] = True
     elif automatic is not None:
-        # apt notes the host's architecture for packages that are for all
+        # apt records the host's architecture for packages of the architecture `all`
         of = automatic.get(package.name, set())
         properties["automatic"] = package.architecture in of or bool(
             of and package.architecture == "all"
         )
-    return _Named(package.name, package.architecture, _without_empty(properties))
+    return package.name, package.architecture, _without_empty(properties)
 
 
-def _of_rpm(row: Mapping[str, str]) -> _Named:
+def _of_rpm(row: Mapping[str, str]) -> _Row:
     epoch = "" if row["epoch"] == "0" else f"{row['epoch']}:"
-    # one by one: joined, a secret may look harmless
+    # separately: joined, a secret may look harmless
     version, release = redact_text(row["version"]), redact_text(row["release"])
     properties: dict[str, Json] = {
         "version": f"{epoch}{version}-{release}",
@@ -147,16 +147,12 @@ def _of_rpm(row: Mapping[str, str]) -> _Named:
         "homepage": row["homepage"],
     }
     if (size := decimal(row["size"])) is not None:
-        properties["installed_size_mb"] = _megabytes(size)
-    return _Named(row["name"], row["architecture"], _without_empty(properties))
+        properties["installed_size_mb"] = round(size / (1 << 20), 1)
+    return row["name"], row["architecture"], _without_empty(properties)
 
 
 def _without_empty(properties: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in properties.items() if value not in {"", "(none)"}}
-
-
-def _megabytes(size: int) -> float:
-    return round(size / (1 << 20), 1)
 
 
 def _automatic(states: Path) -> dict[str, set[str]] | None:
