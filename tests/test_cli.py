@@ -29,7 +29,7 @@ from running import (
 )
 from tiny import write_tiny_model
 
-from opdbus.cli import drifting, hits, modules
+from opdbus.cli import drifting, find_objects, modules
 from opdbus.cli.root import root
 from opdbus.engine.providers import candidates, cpu_engines
 from opdbus.models.catalogue import LEVELS
@@ -226,7 +226,7 @@ def test_a_no_in_a_text_is_not_that_of_a_field(capsys: pytest.CaptureFixture[str
         "snippet": "systemd service check-no-failures",
         "why": {"fields": fields, "glosses": [], "corrected": []},
     }
-    hits.show([hit], is_explained=False)
+    find_objects.print_hits([hit], is_explained=False)
     assert "enabled: no" in capsys.readouterr().out
 
 
@@ -613,8 +613,8 @@ def test_what_ends_of_an_object_is_watched(capsys: pytest.CaptureFixture[str]) -
         for bad, some in (("error", fields[:1]), ("warning", fields[1:]))
     )
     for rows in ((before, after), (before, before)):
-        drifting._show_ended(*rows, {}, drifting._printed)
-    drifting._show_ended(after, before, {"severity": "error"}, drifting._printed)
+        drifting._show_ended(*rows, {}, drifting._print_transition)
+    drifting._show_ended(after, before, {"severity": "error"}, drifting._print_transition)
     assert capsys.readouterr().out[17:] == "ended    package p: ensure\n"
 
 

@@ -19,14 +19,17 @@ def draw(scene: Scene) -> str:
     """Return the page."""
     colours = {f"light{n}": colour for n, colour in enumerate(LIGHT)}
     colours |= {f"dark{n}": colour for n, colour in enumerate(DARK)}
-    style, script = Template(_file("page.css")).substitute(colours), _file("page.js")
+    style, script = (
+        Template(_read_resource("page.css")).substitute(colours),
+        _read_resource("page.js"),
+    )
     policy = (
         f"default-src 'none'; base-uri 'none'; form-action 'none';"
         f" script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     )
-    data = json.dumps(_data(scene), separators=(",", ":"), ensure_ascii=False)
+    data = json.dumps(_script_data(scene), separators=(",", ":"), ensure_ascii=False)
     title, about = html.escape(scene.title), html.escape(scene.about)
-    return Template(_file("page.html")).substitute(
+    return Template(_read_resource("page.html")).substitute(
         title=title,
         about=about,
         policy=policy,
@@ -36,7 +39,7 @@ def draw(scene: Scene) -> str:
     )
 
 
-def _file(name: str) -> str:
+def _read_resource(name: str) -> str:
     return (resources.files("opdbus.picture") / name).read_text(encoding="utf-8")
 
 
@@ -45,7 +48,7 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _data(scene: Scene) -> dict[str, Any]:
+def _script_data(scene: Scene) -> dict[str, Any]:
     """Return the script's data: numbers, and lists of distinct texts that they index."""
     sorts = list(dict.fromkeys((row.plugin, row.kind) for row in scene.rows))
     states = list(dict.fromkeys(row.state for row in scene.rows))

@@ -45,13 +45,14 @@ def draw(scene: Scene) -> str:
     wide, high = scene.size
     scale = (_WIDTH - 2 * _MARGIN) / max(wide, 1e-6)
     height = round(_HEAD + high * scale + _FOOT + _MARGIN)
+    title, about = _escape(scene.title), _escape(scene.about)
     return "\n".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
-        f"<title>{_text(scene.title)}</title><desc>{_text(scene.about)}</desc>",
+        f"<title>{title}</title><desc>{about}</desc>",
         f"<style>{_styles()}</style>",
         f'<rect class="ground" width="{_WIDTH}" height="{height}"/>',
-        f'<text x="{_MARGIN}" y="34" font-size="22" font-weight="600">{_text(scene.title)}</text>',
-        f'<text class="soft" x="{_MARGIN}" y="56" font-size="14">{_text(scene.about)}</text>',
+        f'<text x="{_MARGIN}" y="34" font-size="22" font-weight="600">{title}</text>',
+        f'<text class="soft" x="{_MARGIN}" y="56" font-size="14">{about}</text>',
         f'<g transform="translate({_MARGIN} {_HEAD})">',
         *_points(scene, scale, ("", CHANGED)),
         *_labels(scene, scale),
@@ -83,7 +84,7 @@ def _points(scene: Scene, scale: float, marks: Sequence[str]) -> Iterator[str]:
         for row in of_mark[mark]:
             x, y = (part * scale for part in scene.places[row])
             of = scene.rows[row]
-            title = f"<title>{_text(f'{of.plugin}/{of.kind}/{of.name}')}</title>"
+            title = f"<title>{_escape(f'{of.plugin}/{of.kind}/{of.name}')}</title>"
             yield _shape(mark, f"c{colours[of.plugin]} {mark}".strip(), x, y, radius, title)
 
 
@@ -130,7 +131,7 @@ def _label(label: Label, size: float, box: _Box) -> Iterator[str]:
     left, top, width, _ = box
     for number, line in enumerate(label.lines):
         place = f'x="{left + width / 2:.0f}" y="{top + size * (1.1 + number * _LINE):.0f}"'
-        yield f'<text class="label" {place} font-size="{size:.0f}">{_text(line)}</text>'
+        yield f'<text class="label" {place} font-size="{size:.0f}">{_escape(line)}</text>'
 
 
 def _is_free(box: _Box, taken: Sequence[_Box]) -> bool:
@@ -151,9 +152,9 @@ def _legend(signs: Sequence[Sign], y: float) -> Iterator[str]:
         what = str(sign.key) if is_mark else ""
         yield _shape(what, f"ink {what}" if is_mark else f"c{sign.key}", x + 8, y - 5, 6)
         said = f"{sign.text} {sign.many:,}"
-        yield f'<text x="{x + 22:.0f}" y="{y:.0f}" font-size="14">{_text(said)}</text>'
+        yield f'<text x="{x + 22:.0f}" y="{y:.0f}" font-size="14">{_escape(said)}</text>'
         x += 44 + len(said) * 14 * _LETTER
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     return escape(_NO_XML.sub("\ufffd", text))
