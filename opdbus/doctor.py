@@ -182,17 +182,18 @@ async def examine(
     verdicts = _check_libraries(is_installed)
     if service:
         verdicts += [_check_service(service), *await asyncio.to_thread(_check_privacy)]
+        is_read = False
         try:
-            config = load(service.environ())
+            config, is_read = load(service.environ()), True
+            verdicts += _check_settings(service)
         except PermissionError as error:
             finding = f"this user may not read {error.filename}"
-            hidden = Verdict("service settings", "warning", finding, _AS_ROOT)
-            return [*verdicts, hidden, *(await _ask_daemon(config, is_service=True)).verdicts]
+            verdicts.append(Verdict("service settings", "warning", finding, _AS_ROOT))
         except ConfigError as error:
             advice = f"correct {unit.SETTINGS} or the unit, then {RESTART}"
-            wrong = Verdict("service settings", "wrong", str(error), advice)
-            return [*verdicts, wrong, *(await _ask_daemon(config, is_service=True)).verdicts]
-        verdicts += _check_settings(service)
+            verdicts.append(Verdict("service settings", "wrong", str(error), advice))
+        if not is_read:
+            return [*verdicts, *(await _ask_daemon(config, is_service=True)).verdicts]
     found = await _ask_daemon(config, is_service=bool(service))
     config = replace(config, state_file=found.state_file or config.state_file)
     # a service's folders are closed to other users

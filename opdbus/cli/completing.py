@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-    from opdbus.client import Client
-
     Offer: TypeAlias = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 # Longest wait of the shell, and number of offered names.
@@ -64,10 +62,18 @@ def complete_objects(
     async def found() -> Sequence[Sequence[str]]:
         bus = context.find_root().params.get("bus")
         chosen = config.load(os.environ, {"bus": bus} if bus else {}).bus
+        # objects whose names contain the text after PLUGIN/KIND/
+        is_whole = begun.count("/") > 1 and begun[0] != "/"
+        plugin, kind, name = begun.split("/", 2) if is_whole else ("", "", begun)
+        where = f'name~"{name}"' if name and '"' not in name else ""
+        given = {"plugin": plugin, "kind": kind, "where": where}
+        wanted = {key: text for key, text in given.items() if text}
         async with asyncio.timeout(_PATIENCE_SECONDS), Client(chosen) as client:
             # completion must not ask for a password or start a service
             client.ask_no_user()
-            return (await _list_matching(client, begun)) if await client.is_served() else ()
+            if not await client.is_served():
+                return ()
+            return (await client.page(wanted, 0, _MOST_OFFERED))[1]
 
     from click.shell_completion import CompletionItem
 
@@ -78,22 +84,8 @@ def complete_objects(
     except (OpDbusError, TimeoutError):
         return []
     names = {name for row in rows for name in ("/".join(row[1:]), row[-1])}
-    return [
-        CompletionItem(name) for name in _filter_prefix(filter(_UNQUOTED.fullmatch, names), begun)
-    ]
-
-
-async def _list_matching(client: Client, begun: str) -> list[list[str]]:
-    """Return some objects whose names contain the text after PLUGIN/KIND/."""
-    is_whole = begun.count("/") > 1 and begun[0] != "/"
-    plugin, kind, name = begun.split("/", 2) if is_whole else ("", "", begun)
-    before = {key: word for key, word in (("plugin", plugin), ("kind", kind)) if word}
-    _, rows = await client.page({**before, **_name_condition(name)}, 0, _MOST_OFFERED)
-    return rows
-
-
-def _name_condition(name: str) -> dict[str, str]:
-    return {"where": f'name~"{name}"'} if name and '"' not in name else {}
+    offered = _filter_prefix(filter(_UNQUOTED.fullmatch, names), begun)
+    return [CompletionItem(name) for name in offered]
 
 
 def _filter_prefix(known: Iterable[str], begun: str) -> list[str]:

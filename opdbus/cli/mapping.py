@@ -64,22 +64,20 @@ def make_scene(known: MapData, table: Table) -> Scene:
     for declared, observed in table.renamed.items():
         if (number := number_of.get(paths.parse(observed))) is not None:
             number_of[paths.parse(declared)] = number
+    count = f"{len(table.rows):,}{f' of {table.total:,}' if table.total > len(table.rows) else ''}"
+    now, began = (output.format_time(at)[:_MINUTES] for at in (time.time(), known.since / 1e6))
+    topics = []
+    for name, size, more in known.topics:
+        found = (number_of.get(tuple(paths.parse(path))) for path, _ in more["objects"])
+        topics.append(Topic(_one_line(name), size, [row for row in found if row is not None]))
     return Scene(
         title=f"Map of {_one_line(platform.node())}",
-        about=_subtitle(table, known.since),
+        about=f"{count} objects, {now}. Near means alike. Changed: since {began}.",
         rows=[_shown_row(row) for row in table.rows],
         places=_place(table),
         marks=_find_marks(known, number_of),
-        topics=[*_find_topics(known.topics, number_of), *_kinds_as_topics(table.rows)],
+        topics=[*topics, *_kinds_as_topics(table.rows)],
     )
-
-
-def _subtitle(table: Table, since: int) -> str:
-    """Return the number of objects, the time, and the time from which changes are marked."""
-    count = len(table.rows)
-    now, began = (output.format_time(at)[:_MINUTES] for at in (time.time(), since / 1e6))
-    of = f" of {table.total:,}" if table.total > count else ""
-    return f"{count:,}{of} objects, {now}. Near means alike. Changed: since {began}."
 
 
 def _shown_row(row: Row) -> Row:
@@ -123,14 +121,6 @@ def _find_marks(known: MapData, number_of: Numbers) -> dict[int, Mark]:
             if row in found and found[row].what == DRIFTED and found[row].why:
                 whys.insert(0, found[row].why)
             found[row] = Mark(DRIFTED, _one_line("; ".join(whys)))
-    return found
-
-
-def _find_topics(topics: Sequence[Sequence[Any]], number_of: Numbers) -> list[Topic]:
-    found = []
-    for name, size, more in topics:
-        rows = (number_of.get(tuple(paths.parse(path))) for path, _ in more["objects"])
-        found.append(Topic(_one_line(name), size, [row for row in rows if row is not None]))
     return found
 
 

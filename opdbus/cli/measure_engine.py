@@ -44,10 +44,7 @@ _REQUESTS = 100
     shell_complete=level_names,
 )
 @click.option(
-    "--dimensions",
-    type=NUMBER,
-    metavar="N",
-    help="Only the first so many numbers of each vector.",
+    "--dimensions", type=NUMBER, metavar="N", help="Only the first so many numbers of each vector."
 )
 @click.option("--dtype", type=click.Choice(list(_NUMPY_TYPES)), help="Of the vectors in --output.")
 @click.option("--bulk", type=_FILE, help="The texts: a file of JSON strings, one a line.")

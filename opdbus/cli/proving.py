@@ -119,19 +119,17 @@ async def _forget(
     if name is not None:
         what["object"] = path = await path_of(client, name, past=True, unique=True)
         object_id = name_of_path(path)
-        if name != path and name not in _full_name_forms(*object_id.split("/", 2)):
+        plugin, kind, whole = object_id.split("/", 2)
+        # the forms of the name that leave out no part of it
+        heads = ("", f"{plugin}/", f"{kind}/", f"{plugin}/{kind}/")
+        tails = (whole, whole.removesuffix(".service"))
+        if name != path and not any(name == head + tail for head in heads for tail in tails):
             raise InvalidArgs(
                 f"{name!r} is part of the name of {shlex.quote(object_id)}: give all of it, since"
                 " what is forgotten does not come back"
             )
     given = {key: value for key, value in what.items() if value is not None}
     return object_id, await client.forget(given)
-
-
-def _full_name_forms(plugin: str, kind: str, name: str) -> set[str]:
-    """Return the forms of an object's name that leave out no part of the name."""
-    before = "", f"{plugin}/", f"{kind}/", f"{plugin}/{kind}/"
-    return {head + tail for head in before for tail in (name, name.removesuffix(".service"))}
 
 
 def _read_checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:

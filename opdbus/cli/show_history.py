@@ -13,15 +13,7 @@ import click
 from opdbus.cli import completing, output
 from opdbus.cli.change_lines import ChangePrinter, print_lines
 from opdbus.cli.daemon_calls import ask, fields_of, find_unknown, path_of, without_empty
-from opdbus.cli.root import (
-    COUNT,
-    COUNT_OR_ZERO,
-    as_json,
-    kind,
-    plugin,
-    root,
-    where_option,
-)
+from opdbus.cli.root import COUNT, COUNT_OR_ZERO, as_json, kind, plugin, root, where_option
 from opdbus.errors import BusError, InvalidArgs, NotKept, ShuttingDown, UnknownObject
 from opdbus.platform import timestamps
 from opdbus.settings.parsing import decimal
@@ -168,11 +160,7 @@ async def _parse_like(client: Client, said: str) -> dict[str, Any]:
 @click.option("--cause", metavar="TEXT", help="Only of causes that begin so: job:4711, apt, boot.")
 @click.option("--what", metavar="WORD", help="Only appeared, changed, gone, event, drift...")
 @click.option(
-    "-n",
-    "--limit",
-    type=COUNT_OR_ZERO,
-    metavar="N",
-    help=f"How many, of the newest. [{_MOST}]",
+    "-n", "--limit", type=COUNT_OR_ZERO, metavar="N", help=f"How many, of the newest. [{_MOST}]"
 )
 @click.option("--watch", is_flag=True, help="Go on with what changes from now on.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON, one object a line.")
@@ -245,12 +233,7 @@ def history() -> None:
 @click.argument("object", shell_complete=completing.complete_objects)
 @click.option("--at", metavar="TIME", help="Show OBJECT as it was then.")
 @click.option(
-    "-n",
-    "--limit",
-    type=COUNT,
-    metavar="N",
-    default=_MOST,
-    help=f"How many changes. [{_MOST}]",
+    "-n", "--limit", type=COUNT, metavar="N", default=_MOST, help=f"How many changes. [{_MOST}]"
 )
 @as_json
 def history_show(object: str, at: str | None, limit: int, json_: bool) -> None:

@@ -124,11 +124,7 @@ def _format_usual(value: str) -> str:
 @root.command()
 @click.argument("topic", required=False)
 @click.option(
-    "-n",
-    "--limit",
-    type=COUNT,
-    metavar="N",
-    help="How many at most. [20 topics, or 50 objects]",
+    "-n", "--limit", type=COUNT, metavar="N", help="How many at most. [20 topics, or 50 objects]"
 )
 @offset_option
 @plugin

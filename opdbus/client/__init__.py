@@ -437,6 +437,7 @@ class Client:
                 )
 
     def _translated(self, error: RemoteError) -> errors.OpDbusError:
+        """Return the error of `opdbus.errors` for a reply with an error."""
         if error.name.startswith(_NOT_THERE):
             return errors.BusError(
                 f"op-dbus is not running on the {self._bus} bus: start it with"
@@ -536,13 +537,12 @@ async def _request_fewer(ask: Callable[[int], Awaitable[T]], most: int) -> tuple
 
 
 def _text_size(text: str) -> int:
-    """Return the bytes of a text."""
     # a lone surrogate is refused later, when it is sent
     return len(text.encode(errors="replace"))
 
 
 def _path_size(item: Sequence[Any]) -> int:
-    """Return an upper bound of the bytes of an object's path: (plugin, kind, name, ...)."""
+    """Return an upper bound of the bytes of an object's path."""
     # an escaped byte takes three characters
     return len(paths.STATE) + 16 + 3 * sum(_text_size(part) for part in item[:3])
 

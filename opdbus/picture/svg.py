@@ -49,7 +49,8 @@ def draw(scene: Scene) -> str:
     return "\n".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
         f"<title>{title}</title><desc>{about}</desc>",
-        f"<style>{_styles()}</style>",
+        f"<style>{_style('light', LIGHT)}",
+        f"@media (prefers-color-scheme: dark) {{{_style('dark', DARK)}}}</style>",
         f'<rect class="ground" width="{_WIDTH}" height="{height}"/>',
         f'<text x="{_MARGIN}" y="34" font-size="22" font-weight="600">{title}</text>',
         f'<text class="soft" x="{_MARGIN}" y="56" font-size="14">{about}</text>',
@@ -64,14 +65,9 @@ def draw(scene: Scene) -> str:
     ))  # fmt: skip
 
 
-def _styles() -> str:
-    light = _STYLE.format(**_GROUNDS["light"]) + _colours(LIGHT)
-    dark = _STYLE.format(**_GROUNDS["dark"]) + _colours(DARK)
-    return f"{light}@media (prefers-color-scheme: dark) {{{dark}}}"
-
-
-def _colours(colours: Sequence[str]) -> str:
-    return " ".join(f".c{n} {{ fill: {colour}; }}" for n, colour in enumerate(colours)) + "\n"
+def _style(ground: str, colours: Sequence[str]) -> str:
+    classes = " ".join(f".c{n} {{ fill: {colour}; }}" for n, colour in enumerate(colours))
+    return f"{_STYLE.format(**_GROUNDS[ground])}{classes}\n"
 
 
 def _points(scene: Scene, scale: float, marks: Sequence[str]) -> Iterator[str]:
@@ -114,7 +110,11 @@ def _labels(scene: Scene, scale: float) -> Iterator[str]:
         if boxes:
             box = next((each for each in boxes if _is_free(each, signs)), boxes[0])
             taken.append(box)
-            yield from _label(label, size, box)
+            left, top, width, _ = box
+            for number, line in enumerate(label.lines):
+                place = f'x="{left + width / 2:.0f}" y="{top + size * (1.1 + number * _LINE):.0f}"'
+                look = f'class="label" {place} font-size="{size:.0f}"'
+                yield f"<text {look}>{_escape(line)}</text>"
 
 
 def _boxes(label: Label, size: float, scale: float) -> Iterator[_Box]:
@@ -127,21 +127,12 @@ def _boxes(label: Label, size: float, scale: float) -> Iterator[_Box]:
         yield left, top + by * size * _LINE, width, height
 
 
-def _label(label: Label, size: float, box: _Box) -> Iterator[str]:
-    left, top, width, _ = box
-    for number, line in enumerate(label.lines):
-        place = f'x="{left + width / 2:.0f}" y="{top + size * (1.1 + number * _LINE):.0f}"'
-        yield f'<text class="label" {place} font-size="{size:.0f}">{_escape(line)}</text>'
-
-
 def _is_free(box: _Box, taken: Sequence[_Box]) -> bool:
-    return not any(_overlap(box, other) for other in taken)
-
-
-def _overlap(one: _Box, other: _Box) -> bool:
-    return all(
-        one[axis] < other[axis] + other[axis + 2] and other[axis] < one[axis] + one[axis + 2]
-        for axis in (0, 1)
+    """Return whether a box overlaps none of the others."""
+    left, top, width, height = box
+    return not any(
+        left < x + wide and x < left + width and top < y + high and y < top + height
+        for x, y, wide, high in taken
     )
 
 

@@ -98,7 +98,7 @@ def page_entries(facts: Facts, view: View, columns: int, now: float) -> list[Ent
         case Page.DRIFT:
             return [*drift_entries(facts, columns, now)]
         case Page.SEARCH:
-            return [*_hit_entries(view.hits)]
+            return [_hit_entry(*hit) for hit in view.hits]
         case Page.GROUP:
             return [*_group_entries(view.rows, columns, now)]
         case Page.OBSERVERS:
@@ -148,10 +148,9 @@ def _labelled_lines(
     return (make_line(Piece(f"{label.text:{_LABEL + 1}}", label.look), shown),)
 
 
-def _hit_entries(hits: Sequence[Sequence[Any]]) -> Iterator[Entry]:
-    for path, _, more in hits:
-        snippet = " ".join(more["snippet"].split())
-        yield Entry(path, (make_line("  ", Piece(name_of_row(more), "bold"), "  ", snippet),), path)
+def _hit_entry(path: str, _score: float, more: Mapping[str, Any]) -> Entry:
+    name, snippet = name_of_row(dict(more)), " ".join(more["snippet"].split())
+    return Entry(path, (make_line("  ", Piece(name, "bold"), "  ", snippet),), path)
 
 
 def _group_entries(rows: Sequence[Change], columns: int, now: float) -> Iterator[Entry]:

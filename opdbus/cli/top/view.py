@@ -95,7 +95,9 @@ def press(view: View, key: str, entries: Sequence[Entry], rows: int) -> tuple[Vi
     """
     if key == "escape":
         return (view.below or view), None
-    if steps := _steps(key, rows):
+    far = 1 << 30
+    moves = {"up": -1, "down": 1, "page up": -rows, "page down": rows, "home": -far, "end": far}
+    if steps := moves.get(key):
         return _move(view, steps, entries, rows), None
     if key == "enter":
         return _open(view, entries)
@@ -104,24 +106,15 @@ def press(view: View, key: str, entries: Sequence[Entry], rows: int) -> tuple[Vi
     if key == "q":
         return None, None
     if key in _PAGES and _PAGES[key] is not view.page:
-        return _turn_to(view, _PAGES[key]), None
+        # pages that keys open do not stack
+        while view.below and (view.page in _PAGES.values() or view.page is _PAGES[key]):
+            view = view.below
+        return view.on(_PAGES[key]), None
     return view, None
 
 
-def _turn_to(view: View, page: Page) -> View:
-    """Go to another page; pages that keys open do not stack."""
-    while view.below and (view.page in _PAGES.values() or view.page is page):
-        view = view.below
-    return view.on(page)
-
-
-def _steps(key: str, rows: int) -> int:
-    far = 1 << 30
-    steps = {"up": -1, "down": 1, "page up": -rows, "page down": rows, "home": -far, "end": far}
-    return steps.get(key, 0)
-
-
 def _move(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
+    """Move the selection, or a text."""
     if view.is_text:
         last = sum(len(entry.lines) for entry in entries) - rows
         return replace(view, at=max(0, min(view.at + steps, last)))
@@ -131,6 +124,7 @@ def _move(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
 
 
 def _open(view: View, entries: Sequence[Entry]) -> tuple[View, Wish]:
+    """Open the object of the selected entry, or the changes that it stands for."""
     opens = entries[view.chosen(entries)].opens if entries and not view.is_text else ""
     if isinstance(opens, str):
         if not opens:
