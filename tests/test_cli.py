@@ -522,11 +522,7 @@ def test_help_and_version(served: Running) -> None:
         (2, ["models", "path", "huge"], "there is no level 'huge'"),
         (3, ["models", "verify", "low"], "paraphrase-MiniLM-L3-v2"),
         (2, ["--bus", "nowhere", "status"], "--bus nowhere is not accepted: give system"),
-        (
-            4,
-            ["--bus", "unix:path=/nonexistent", "status"],
-            "there is none; is it, or",
-        ),
+        (4, ["--bus", "unix:path=/nonexistent", "status"], "there is none; is it, or"),
     ],
 )
 def test_what_is_refused(served: Running, code: int, arguments: list[str], sentence: str) -> None:

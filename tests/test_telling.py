@@ -45,15 +45,29 @@ def _json(value: Any) -> str:
 
 UNIT, PACKAGE, PORT = "systemd/unit", "packages/package", "net/listener"
 SYSCTL = "kernel/sysctl"
+
+
+def unit(name: str, **more: Any) -> dict[str, Any]:
+    """Make a change of a unit."""
+    return change("changed", UNIT, name, **more)
+
+
+def package(name: str, **more: Any) -> dict[str, Any]:
+    """Make a change of a package."""
+    return change("changed", PACKAGE, name, **more)
+
+
+def unit_event(name: str, cause: str, **more: Any) -> dict[str, Any]:
+    """Make an event of a unit."""
+    return change("event", UNIT, name, cause=cause, **more)
+
+
 SAID = [
     (
         change("healed", PACKAGE, "a", version=("1.0", ">= 2.0")),
         "package a is as declared again: version was 1.0, declared >= 2.0",
     ),
-    (
-        change("changed", UNIT, "a.timer", sub_state=("waiting", "elapsed")),
-        "a.timer elapsed, and is not set again",
-    ),
+    (unit("a.timer", sub_state=("waiting", "elapsed")), "a.timer elapsed, and is not set again"),
     (
         change("appeared", SYSCTL, "vm.x", file=(None, "/a"), wanted=(None, "1"), value=(None, 6)),
         "sysctl vm.x named in /a, to be 1, is 6",
@@ -61,56 +75,36 @@ SAID = [
     (change("appeared", SYSCTL, "vm.x", value=(None, "60")), "sysctl vm.x named, is 60"),
     (change("gone", SYSCTL, "vm.x", value=("60", None)), "sysctl vm.x is named no longer"),
     (
-        change("changed", UNIT, "sshd.service", active_state=("active", "inactive")),
+        unit("sshd.service", active_state=("active", "inactive")),
         "sshd.service stopped: active -> inactive",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a.service",
-            active_state=("active", "failed"),
-            result=(None, "exit-code"),
-        ),
+        unit("a.service", active_state=("active", "failed"), result=(None, "exit-code")),
         "a.service failed: active -> failed (exit-code)",
     ),
     (
-        change("changed", UNIT, "a", active_state=("active", "inactive"), enabled=(True, False)),
+        unit("a", active_state=("active", "inactive"), enabled=(True, False)),
         "a stopped, disabled: active -> inactive",
     ),
     (
-        change("changed", UNIT, "a.service", active_state=("failed", "inactive")),
+        unit("a.service", active_state=("failed", "inactive")),
         "a.service is no longer failed: failed -> inactive",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a",
-            cause="job:7 start",
-            active_state=("failed", "inactive"),
-        ),
+        unit("a", cause="job:7 start", active_state=("failed", "inactive")),
         "a ran, is no longer failed: failed -> inactive",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a",
-            cause="job:7 start",
-            active_state=("activating", "inactive"),
-        ),
+        unit("a", cause="job:7 start", active_state=("activating", "inactive")),
         "a ran: activating -> inactive",
     ),
     (
-        change("changed", UNIT, "a", cause="job:7 stop", active_state=("activating", "inactive")),
+        unit("a", cause="job:7 stop", active_state=("activating", "inactive")),
         "a stopped: activating -> inactive",
     ),
     *(
         (
-            change(
-                "changed",
-                UNIT,
+            unit(
                 "a",
                 active_state=("active", "failed"),
                 result=(None, result),
@@ -125,9 +119,7 @@ SAID = [
         )
     ),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             masked=(None, False),
             load_state=("not-found", "error"),
@@ -136,24 +128,15 @@ SAID = [
         "a cannot be loaded: Invalid",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a",
-            masked=(True, None),
-            enabled=(False, None),
-            load_state=("masked", "not-found"),
-        ),
+        unit("a", masked=(True, None), enabled=(False, None), load_state=("masked", "not-found")),
         "a unmasked",
     ),
     (
-        change("changed", UNIT, "a", masked=(None, False), enabled=(None, False)),
+        unit("a", masked=(None, False), enabled=(None, False)),
         "a changed: masked none -> no, enabled none -> no",
     ),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             active_state=("inactive", "active"),
             description=("Lobby", "Arena"),
@@ -162,14 +145,12 @@ SAID = [
         "a started: inactive -> active, description Lobby -> Arena, drop_ins none -> /a.conf",
     ),
     (change("appeared", UNIT, "a.timer", enabled=(None, True)), "a.timer appeared, enabled"),
-    (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
-    (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),
-    (change("event", UNIT, "a.service", cause="job:7 restart"), "a.service restarted"),
-    (change("event", UNIT, "a.service", cause="job:7 start, failed"), "a.service failed again"),
+    (unit("a.timer", enabled=(False, True)), "a.timer enabled"),
+    (unit("a.timer", masked=(True, False)), "a.timer unmasked"),
+    (unit_event("a.service", "job:7 restart"), "a.service restarted"),
+    (unit_event("a.service", "job:7 start, failed"), "a.service failed again"),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             active_state=("active", "activating"),
             sub_state=("running", "auto-restart"),
@@ -178,9 +159,7 @@ SAID = [
         "a exited (exit-code), is starting again: active -> activating",
     ),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             active_state=("active", "activating"),
             restart_loop=(None, True),
@@ -190,86 +169,59 @@ SAID = [
         "a is restarted again and again (status 3)",
     ),
     (
-        change(
-            "changed", UNIT, "a", active_state=("activating", "active"), restart_loop=(True, None)
-        ),
+        unit("a", active_state=("activating", "active"), restart_loop=(True, None)),
         "a is not restarted again and again any more",
     ),
     (
         change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
         "a appeared, failed (exit-code)",
     ),
-    (change("event", UNIT, "a.service", cause="start"), "a.service restarted"),
-    (change("event", UNIT, "a.service", cause="start:failed"), "a.service failed again"),
-    (change("event", UNIT, "a.service", cause="start:ran"), "a.service ran"),
-    (change("event", UNIT, "a.service", cause="job:7 stop"), "a.service stopped"),
+    (unit_event("a.service", "start"), "a.service restarted"),
+    (unit_event("a.service", "start:failed"), "a.service failed again"),
+    (unit_event("a.service", "start:ran"), "a.service ran"),
+    (unit_event("a.service", "job:7 stop"), "a.service stopped"),
     (change("appeared", UNIT, "a", masked=(None, True)), "a appeared, masked"),
     (change("appeared", "backup/run", "a", source="publish:backup"), "run a published"),
     (change("gone", "backup/run", "a", source="publish:backup"), "run a no longer published"),
-    (change("event", UNIT, "a.service", cause="reload"), "a.service changed, and is as it was"),
+    (unit_event("a.service", "reload"), "a.service changed, and is as it was"),
     (change("event", "files/file", "/etc/a"), "/etc/a changed, and is as it was"),
     (change("event", "devices/usb", "1-1"), "USB device 1-1 had an event"),
-    (change("event", UNIT, "a.service", cause="job:7 start by a.timer"), "a.service ran"),
+    (unit_event("a.service", "job:7 start by a.timer"), "a.service ran"),
     *(
-        (change("event", UNIT, "a.service", cause=cause), "a.service ended and was started again")
+        (unit_event("a.service", cause), "a.service ended and was started again")
         for cause in ("exit", "exit:SIGKILL")
     ),
+    (package("openssl", version=("3.0.9", "3.0.10")), "package openssl upgraded 3.0.9 -> 3.0.10"),
+    (package("x", version=("1:2.0", "3.0~rc1")), "package x downgraded 1:2.0 -> 3.0~rc1"),
+    (package("x", version=("3.0~rc1", "3.0")), "package x upgraded 3.0~rc1 -> 3.0"),
     (
-        change("changed", PACKAGE, "openssl", version=("3.0.9", "3.0.10")),
-        "package openssl upgraded 3.0.9 -> 3.0.10",
-    ),
-    (
-        change("changed", PACKAGE, "x", version=("1:2.0", "3.0~rc1")),
-        "package x downgraded 1:2.0 -> 3.0~rc1",
-    ),
-    (
-        change("changed", PACKAGE, "x", version=("3.0~rc1", "3.0")),
-        "package x upgraded 3.0~rc1 -> 3.0",
-    ),
-    (
-        change(
-            "changed",
-            PACKAGE,
-            "x",
-            essential=(None, True),
-            on_hold=(True, None),
-            version=("2", "1"),
-        ),
+        package("x", essential=(None, True), on_hold=(True, None), version=("2", "1")),
         "package x downgraded, no longer on hold, essential none -> yes: 2 -> 1",
     ),
-    (
-        change("changed", PACKAGE, "x", installed_size_mb=(1, 2), version=("1", "2")),
-        "package x upgraded 1 -> 2",
-    ),
-    (change("changed", PACKAGE, "x", on_hold=(None, True)), "package x put on hold"),
+    (package("x", installed_size_mb=(1, 2), version=("1", "2")), "package x upgraded 1 -> 2"),
+    (package("x", on_hold=(None, True)), "package x put on hold"),
     (change("appeared", PACKAGE, "hello", version=(None, "2.10")), "package hello installed 2.10"),
     (
         change("appeared", PACKAGE, "x", version=(None, "1"), status=(None, "unpacked")),
         "package x left unpacked 1",
     ),
     (
-        change("changed", PACKAGE, "x", removed=(True, None), status=("x", "half-configured")),
+        package("x", removed=(True, None), status=("x", "half-configured")),
         "package x left half-configured",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a.service",
-            enabled=(True, None),
-            load_state=("loaded", "not-found"),
-        ),
+        unit("a.service", enabled=(True, None), load_state=("loaded", "not-found")),
         "a.service has no file any more",
     ),
     (
-        change("changed", PACKAGE, "hello", removed=(None, True), status=("installed", "x")),
+        package("hello", removed=(None, True), status=("installed", "x")),
         "package hello removed, its configuration is left",
     ),
     (
         change("appeared", PORT, "tcp 0.0.0.0:8080", port=(None, 8080), unit=(None, "n.service")),
         "port tcp 0.0.0.0:8080 opened by n.service",
     ),
-    (change("changed", PACKAGE, "x", status=("unpacked", "installed")), "package x installed"),
+    (package("x", status=("unpacked", "installed")), "package x installed"),
     (
         change("changed", "files/file", "/etc/a", sha256=("a", "b"), size=(1, 2), mode=("1", "2")),
         "/etc/a changed: its content, mode 1 -> 2",
@@ -388,10 +340,7 @@ SAID = [
         change("drift", "users/group", "g", members=(["a"], [])),
         "group g is other than declared: members is none, declared a",
     ),
-    (
-        change("appeared", "login1/user", "bob", linger=(None, False)),
-        "user bob logged in",
-    ),
+    (change("appeared", "login1/user", "bob", linger=(None, False)), "user bob logged in"),
     (change("gone", "login1/user", "bob", linger=(True, None)), "user bob is gone"),
     (
         change("appeared", "users/account", "bob", administrator=(None, True)),
