@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -31,46 +31,40 @@ _MOST_BEFORE_WATCHING: Final = 10
 # The best answers come first, so few are needed.
 _MOST_ANSWERS: Final = 10
 _BEFORE_THIS: Final = "what may have led to this, the likeliest first:"
+_NOTHING_LIKE: Final = "nothing like it is known to have happened"
 _LIKE_THIS: Final = "what was like this, the most alike first, and what followed within 10 minutes:"
 
 
-class MeaningQuery(NamedTuple):
-    """A semantic query: a question, an event in words, or a change to compare with."""
+def _parse_meaning(about: str | None, before: str | None, like: str | None) -> dict[str, str]:
+    """Return the semantic query of the options, empty if there is none; raises InvalidArgs.
 
-    about: str = ""
-    event: str = ""
-    like: str = ""
-
-
-def _parse_meaning(about: str | None, before: str | None, like: str | None) -> MeaningQuery | None:
-    """Return the semantic query of the options, None if there is none; raises InvalidArgs."""
+    It is a question `about` a topic, a `before_event` in words, or a change that others are `like`.
+    """
     event = before if before and timestamps.is_said(before) else None
     given = {"--about": about, "--before EVENT": event, "--like": like}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise InvalidArgs(f"{' and '.join(named)} ask for different things: give one of them")
-    if not named:
-        return None
-    if not any(value and value.strip() for value in given.values()):
+    values = without_empty(about=about, before_event=event, like=like)
+    if named and not any(value.strip() for value in values.values()):
         raise InvalidArgs(f"{named[0]} needs words")
-    return MeaningQuery(about or "", event or "", like or "")
+    return values
 
 
 async def _print_by_meaning(
-    client: Client, meaning: MeaningQuery, asked: dict[str, Any], limit: int, printer: ChangePrinter
+    client: Client, query: dict[str, str], asked: dict[str, Any], limit: int, printer: ChangePrinter
 ) -> None:
     """Print the best answers first, below the change that they are compared with."""
-    like = await _parse_like(client, meaning.like) if meaning.like else {}
-    that = "no change answers this"
-    if like:
+    like, nothing = {}, "no change answers this"
+    if "like" in query:
+        like, nothing = await _parse_like(client, query["like"]), _NOTHING_LIKE
         near = await client.nearest({**asked, **like}, limit)
         rows = [{**row, "followed": after} for row, after in near]
     else:
-        said = {"about": meaning.about} if meaning.about else {"before_event": meaning.event}
         try:
-            rows = await client.found({**asked, **said}, limit)
+            rows = await client.changes_by_meaning({**asked, **query}, limit)
         except NotKept as error:  # the event never happened, which is an answer
-            rows, that = [], str(error)
+            rows, nothing = [], str(error)
     if not rows:
         await _require_fields(client, asked)
         # the change that others are compared with, if it is one
@@ -78,7 +72,7 @@ async def _print_by_meaning(
         if not printer.is_json and same.keys() & {"below", "object"}:
             for row in await client.changes(same, 1):
                 print_lines([row], f" [row {row['seq']}]")
-        output.print_note("nothing like it is known to have happened" if meaning.like else that)
+        output.print_note(nothing)
     elif printer.is_json:
         printer.print(rows)
     else:
@@ -86,7 +80,7 @@ async def _print_by_meaning(
         if compared:
             event = await client.changes({"after": compared - 1, "below": compared + 1}, 1)
             print_lines(event, f" [row {compared}]")
-            print(output.add_style(_LIKE_THIS if meaning.like else _BEFORE_THIS, "bold"))
+            print(output.add_style(_LIKE_THIS if like else _BEFORE_THIS, "bold"))
         _print_with_followers(rows, {compared})
         if (more := rows[0].get("total", 0) - len(rows)) > 0:
             output.print_note(f"... {more:,} more: --limit N gives more")
@@ -316,7 +310,7 @@ async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: Cha
     """Print the last changes and then each new one; continue after a restart of op-dbus."""
     last = await client.last_row()
     printer.print((await client.changes({**asked, "below": last + 1}, limit))[::-1])
-    async with aclosing(client.recorded()) as recorded:
+    async with aclosing(client.new_rows()) as recorded:
         async for _ in recorded:
             try:
                 # a call would start a service that was stopped

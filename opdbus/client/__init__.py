@@ -315,7 +315,9 @@ class Client:
             options["after" if is_oldest_first else "below"] = part[-1]["seq"]
         return found
 
-    async def found(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
+    async def changes_by_meaning(
+        self, wanted: Mapping[str, Json], limit: int
+    ) -> list[dict[str, Json]]:
         """Return the changes that answer best, by a filter with about or before_event."""
         return (await _request_fewer(partial(self._changes, wanted), limit))[0]
 
@@ -332,7 +334,7 @@ class Client:
         values = await self._history.properties()
         return max(0, int(values["First"]) + int(values["Rows"]) - 1)
 
-    async def recorded(self) -> AsyncGenerator[None, None]:
+    async def new_rows(self) -> AsyncGenerator[None, None]:
         """Yield when history may have new rows: after each signal, and after each daemon start."""
         async with aclosing(self._signals(_ROWS, _STARTS)) as heard:
             async for _ in heard:
