@@ -6,10 +6,9 @@ as much as their own edges allow. The same vectors give the same positions.
 """
 
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,8 @@ def place(vectors: Vectors) -> NDArray[np.float32]:
     places = _principal_places(unit)
     if len(unit) > 2:
         with ThreadPoolExecutor(_THREADS) as threads:
-            graph = _Graph.of(*nearest_neighbours(unit, min(NEIGHBOURS, len(unit) - 1), threads))
+            near = nearest_neighbours(unit, min(NEIGHBOURS, len(unit) - 1), threads)
+            graph = _make_graph(*near)
             places = _apply_forces(places, graph, threads)
     return _fit_frame(places)
 
@@ -88,27 +88,25 @@ def _principal_places(vectors: Vectors) -> Places:
     return apart
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
+class _Graph(NamedTuple):
     """Edges in both directions, ordered by their start; `begins` has one entry more than points."""
 
     begins: NDArray[np.intp]
     ends: NDArray[np.intp]
     weights: Vectors
 
-    @classmethod
-    def of(cls, neighbours: NDArray[np.intp], cosines: Vectors) -> Self:
-        """Weight edges as UMAP does: the neighbours of each point have the same total weight."""
-        count, each = neighbours.shape
-        weights = _neighbour_weights(np.sqrt(np.maximum(2 - 2 * cosines, 0))).ravel()
-        begin, end = np.repeat(np.arange(count), each), neighbours.ravel()
-        keys, place = np.unique(
-            np.concatenate([begin * count + end, end * count + begin]), return_inverse=True
-        )
-        there = np.bincount(place[: len(end)], weights, len(keys))
-        back = np.bincount(place[len(end) :], weights, len(keys))
-        begins = np.searchsorted(keys, np.arange(count + 1) * count)
-        return cls(begins, keys % count, (there + back - there * back).astype(np.float32))
+
+def _make_graph(neighbours: NDArray[np.intp], cosines: Vectors) -> _Graph:
+    """Weight edges as UMAP does: the neighbours of each point have the same total weight."""
+    count, each = neighbours.shape
+    weights = _neighbour_weights(np.sqrt(np.maximum(2 - 2 * cosines, 0))).ravel()
+    begin, end = np.repeat(np.arange(count), each), neighbours.ravel()
+    both = np.concatenate([begin * count + end, end * count + begin])
+    keys, place = np.unique(both, return_inverse=True)
+    there = np.bincount(place[: len(end)], weights, len(keys))
+    back = np.bincount(place[len(end) :], weights, len(keys))
+    begins = np.searchsorted(keys, np.arange(count + 1) * count)
+    return _Graph(begins, keys % count, (there + back - there * back).astype(np.float32))
 
 
 def _neighbour_weights(distances: Vectors) -> NDArray[np.float64]:

@@ -19,28 +19,19 @@ def draw(scene: Scene) -> str:
     """Return the page."""
     colours = {f"light{n}": colour for n, colour in enumerate(LIGHT)}
     colours |= {f"dark{n}": colour for n, colour in enumerate(DARK)}
-    style, script = (
-        Template(_read_resource("page.css")).substitute(colours),
-        _read_resource("page.js"),
+    folder = resources.files("opdbus.picture")
+    css, script, page = (
+        (folder / f"page.{suffix}").read_text(encoding="utf-8") for suffix in ("css", "js", "html")
     )
+    style = Template(css).substitute(colours)
     policy = (
         f"default-src 'none'; base-uri 'none'; form-action 'none';"
         f" script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     )
     data = json.dumps(_script_data(scene), separators=(",", ":"), ensure_ascii=False)
-    title, about = html.escape(scene.title), html.escape(scene.about)
-    return Template(_read_resource("page.html")).substitute(
-        title=title,
-        about=about,
-        policy=policy,
-        style=style,
-        data=data.translate(_ESCAPES),
-        script=script,
-    )
-
-
-def _read_resource(name: str) -> str:
-    return (resources.files("opdbus.picture") / name).read_text(encoding="utf-8")
+    texts = {"title": html.escape(scene.title), "about": html.escape(scene.about)}
+    parts = {"policy": policy, "style": style, "data": data.translate(_ESCAPES), "script": script}
+    return Template(page).substitute(texts | parts)
 
 
 def _digest(content: str) -> str:

@@ -73,13 +73,12 @@ def _style(ground: str, colours: Sequence[str]) -> str:
 def _points(scene: Scene, scale: float, marks: Sequence[str]) -> Iterator[str]:
     """Yield a shape for each object with one of the marks, in their order: the last are on top."""
     colours, radius = scene.colours(), max(2.0, min(5.0, 160 / len(scene.rows) ** 0.5))
-    of_mark: dict[str, list[int]] = {mark: [] for mark in ("", CHANGED, DRIFTED)}
-    for row in range(len(scene.rows)):
-        of_mark[scene.marks[row].what if row in scene.marks else ""].append(row)
+    mark_of = [scene.marks[n].what if n in scene.marks else "" for n in range(len(scene.rows))]
     for mark in marks:
-        for row in of_mark[mark]:
-            x, y = (part * scale for part in scene.places[row])
-            of = scene.rows[row]
+        for number, of in enumerate(scene.rows):
+            if mark_of[number] != mark:
+                continue
+            x, y = (part * scale for part in scene.places[number])
             title = f"<title>{_escape(f'{of.plugin}/{of.kind}/{of.name}')}</title>"
             yield _shape(mark, f"c{colours[of.plugin]} {mark}".strip(), x, y, radius, title)
 
