@@ -31,7 +31,7 @@ level_names = completing.complete_words(config.LEVELS)
 MAX_ROWS = 10_000
 
 
-class NumberIn(click.ParamType):  # type: ignore[type-arg] -- generic since click 8.4
+class NumberIn(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
     """Type of an option that accepts the numbers of a range."""
 
     name = "number"
