@@ -1,6 +1,5 @@
 """The command line: what each command prints, with which exit code, on what it prints to."""
 
-import asyncio
 import json
 import math
 import re
@@ -22,7 +21,6 @@ from running import (
     Caller,
     Running,
     ask,
-    calling,
     environment,
     read_lines,
     state_file,
@@ -144,12 +142,7 @@ def test_search_in_another_level_s_order(served: Running) -> None:
 def test_set_provider(daemons: Callable[..., Running]) -> None:
     """Have another provider serve, and say in one sentence why one cannot."""
     with daemons() as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         for name in reversed(cpu_engines()):
             said = ok(daemon, "set-provider", name)
             assert said.startswith(f"100 objects, state file {EXAMPLE}, level medium on {name} in ")
@@ -165,12 +158,7 @@ def test_set_provider(daemons: Callable[..., Running]) -> None:
 def test_a_level_that_needs_no_provider(daemons: Callable[..., Running], level: str) -> None:
     """Say that the level has no model for a provider to run."""
     with daemons(VECTOR_LEVEL=level, MODEL="") as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         said = fails(daemon, 3, "set-provider", "cpu")
         assert f"the level is {level}, which has no model for a provider to run: set OP" in said
 
@@ -587,12 +575,7 @@ def test_many_objects_are_listed_over_pages(
     names = {f"unit {number:04} {'x' * 150}": "mail" for number in range(2500)}
     file = state_file(tmp_path / "state.json", names)
     with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         listed = as_json(daemon, "list")
         assert [o["name"] for o in listed["objects"]] == sorted(names)
         assert len(ok(daemon, "list").splitlines()) == 2501

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import EXAMPLE
-from running import Bus, Caller, Running, calling, environment, state_file
+from running import Bus, Caller, Running, ask, environment, state_file
 from safetensors.numpy import save_file
 
 from opdbus.config import Config
@@ -252,13 +252,8 @@ def test_a_name_that_may_not_be_owned(healthy: Config) -> None:
 
 def test_each_observer_is_told_of(daemons: Callable[..., Running], healthy: Config) -> None:
     """Say how each observer of the daemon is; that a host lacks its source is no fault."""
-
-    async def ready() -> None:
-        async with calling(daemon.bus) as caller:
-            await Caller.ready(caller)
-
     with daemons(OBSERVE="login1") as daemon:
-        asyncio.run(ready())
+        ask(daemon, Caller.ready)
         assert look(replace(healthy, bus=daemon.bus), "observer login1").status == "ok"
 
 
@@ -296,13 +291,8 @@ def test_what_a_daemon_says_of_itself(state: str, fault: str, status: str, said:
 
 def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) -> None:
     """See a running daemon, leave it its name, and exit 1 only where something is wrong."""
-
-    async def ready() -> None:
-        async with calling(daemon.bus) as caller:
-            await Caller.ready(caller)
-
     with daemons() as daemon:
-        asyncio.run(ready())
+        ask(daemon, Caller.ready)
         assert look(replace(healthy, bus=daemon.bus), "daemon").status == "ok"
         good = daemon.cli("doctor", OP_DBUS_STATE_FILE="/not/the/daemon's")
         assert f"objects in {EXAMPLE}" in good.stdout
@@ -310,4 +300,4 @@ def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) 
         bad = daemon.cli("doctor", OP_DBUS_STATE_DIR="/proc/nowhere")
         assert (bad.returncode, "wrong    state dir" in bad.stdout) == (1, True)
         assert '"status": "wrong"' in daemon.cli("doctor", "--json", OP_DBUS_MODEL="/no").stdout
-        asyncio.run(ready())
+        ask(daemon, Caller.ready)

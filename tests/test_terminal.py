@@ -1,6 +1,5 @@
 """What the command line imports, and what it prints to: terminals, pipes, readers that stop."""
 
-import asyncio
 import json
 import os
 import pty
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import as_json, ok
-from running import Running, calling, environment, state_file
+from running import Running, ask, environment, state_file
 
 from opdbus.cli.output import width_of
 
@@ -143,12 +142,7 @@ def test_any_name_can_be_printed(daemons: Callable[..., Running], tmp_path: Path
     """Print names that the terminal's encoding lacks, instead of failing on them."""
     file = state_file(tmp_path / "state.json", {"caf\u00e9 \U0001f600 \u4e2d": "mail"})
     with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         done = daemon.cli("list", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\U0001f600" in done.stdout

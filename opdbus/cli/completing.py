@@ -44,15 +44,6 @@ def complete_kinds(context: click.Context, _parameter: click.Parameter, begun: s
     return _filter_prefix({kind for its, kind in sorts if plugin in {None, its}}, begun)
 
 
-def complete_files(
-    _context: click.Context, _parameter: click.Parameter, begun: str
-) -> list[CompletionItem]:
-    """Let the shell offer files."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(begun, type="file")]
-
-
 def complete_objects(
     context: click.Context, _parameter: click.Parameter | None, begun: str
 ) -> list[CompletionItem]:

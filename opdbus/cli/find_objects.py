@@ -433,11 +433,7 @@ def _print_answer(
     next_offset = offset + limit
 
     async def found(client: Client) -> tuple[list[Row], Sequence[Row], int]:
-        found = await question(client, limit, offset)
-        best = [
-            {"path": path, "score": score, **more, **_parse_sides(more)}
-            for path, score, more in found
-        ]
+        best = [_parse_hit(*row) for row in await question(client, limit, offset)]
         more: Hits = []
         if form.is_for_people and len(best) == limit and next_offset <= MAX_ROWS:
             # count them, without reasons
@@ -463,12 +459,13 @@ def _print_answer(
     return bool(shown)
 
 
-def _parse_sides(details: dict[str, Any]) -> dict[str, Any]:
-    """Parse the declared and observed values of a hit; older daemons omit them."""
-    return {
+def _parse_hit(path: str, score: float, details: dict[str, Any]) -> Row:
+    """Return a hit as a row, with the declared and observed values that differ."""
+    sides = {
         side: {name: json.loads(text) for name, text in details.get(side, {}).items()}
         for side in ("declared", "observed")
     }
+    return {"path": path, "score": score, **details, **sides}
 
 
 @root.command()
@@ -504,8 +501,7 @@ def list_(limit: int | None, offset: int, form: RowFormat, **wanted: Any) -> Non
 
     async def found(client: Client) -> tuple[int, Sequence[Row]]:
         total, page = await client.pages(without_empty(**wanted), offset, limit)
-        listed: list[Row] = [dict(zip(_KEYS, row, strict=True)) for row in page]
-        return total, await form.fill(client, listed)
+        return total, await form.fill(client, output.as_dicts(_KEYS, page))
 
     total, shown = ask(found)
     if form.is_json:

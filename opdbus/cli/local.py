@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdbus import config
-from opdbus.cli import completing, output
+from opdbus.cli import output
 from opdbus.cli.change_words import plural
 from opdbus.cli.root import as_json, load_settings, root
 from opdbus.errors import StateFileError
@@ -125,7 +125,7 @@ def doctor(context: click.Context, json_: bool) -> int:
 
 
 @root.command()
-@click.argument("file", shell_complete=completing.complete_files)
+@click.argument("file", type=click.Path(readable=False, allow_dash=True))
 @as_json
 def check(file: str, json_: bool) -> int:
     """Judge a state file: FILE, or - for standard input.
