@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Bus, Caller, Running, ask
 
+from opdbus import doctor
 from opdbus.bus import names
 from opdbus.bus.service import contract
 from opdbus.bus.service.all_properties import AllProperties, joined
@@ -20,7 +21,6 @@ from opdbus.bus.transport.messages import entry
 from opdbus.bus.transport.values import UNFIT, Typed
 from opdbus.client import Client
 from opdbus.config import load
-from opdbus.doctor import daemon as doctor
 
 GET_ALL = "org.freedesktop.DBus.Properties.GetAll"
 UNKNOWN_METHOD = "org.freedesktop.DBus.Error.UnknownMethod"
@@ -183,7 +183,7 @@ def test_a_doctor_asks_once() -> None:
     """All that doctor wants to know of a daemon is in one reply."""
 
     async def examine(address: str) -> doctor.Answer:
-        return await doctor.ask(load({"OP_DBUS_BUS": address}, {}), is_service=False)
+        return await doctor._ask_daemon(load({"OP_DBUS_BUS": address}, {}), is_service=False)
 
     found, asked = serve(examine)
     assert asked == ["Status"]

@@ -1,6 +1,5 @@
 """The command line: what each command prints, with which exit code, on what it prints to."""
 
-import asyncio
 import json
 import math
 import re
@@ -22,14 +21,13 @@ from running import (
     Caller,
     Running,
     ask,
-    calling,
     environment,
     read_lines,
     state_file,
 )
 from tiny import write_tiny_model
 
-from opdbus.cli import drifting, hits, modules
+from opdbus.cli import drifting, find_objects, modules
 from opdbus.cli.root import root
 from opdbus.engine.providers import candidates, cpu_engines
 from opdbus.models.catalogue import LEVELS
@@ -144,12 +142,7 @@ def test_search_in_another_level_s_order(served: Running) -> None:
 def test_set_provider(daemons: Callable[..., Running]) -> None:
     """Have another provider serve, and say in one sentence why one cannot."""
     with daemons() as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         for name in reversed(cpu_engines()):
             said = ok(daemon, "set-provider", name)
             assert said.startswith(f"100 objects, state file {EXAMPLE}, level medium on {name} in ")
@@ -165,12 +158,7 @@ def test_set_provider(daemons: Callable[..., Running]) -> None:
 def test_a_level_that_needs_no_provider(daemons: Callable[..., Running], level: str) -> None:
     """Say that the level has no model for a provider to run."""
     with daemons(VECTOR_LEVEL=level, MODEL="") as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         said = fails(daemon, 3, "set-provider", "cpu")
         assert f"the level is {level}, which has no model for a provider to run: set OP" in said
 
@@ -226,7 +214,7 @@ def test_a_no_in_a_text_is_not_that_of_a_field(capsys: pytest.CaptureFixture[str
         "snippet": "systemd service check-no-failures",
         "why": {"fields": fields, "glosses": [], "corrected": []},
     }
-    hits.show([hit], is_explained=False)
+    find_objects.print_hits([hit], is_explained=False)
     assert "enabled: no" in capsys.readouterr().out
 
 
@@ -522,11 +510,7 @@ def test_help_and_version(served: Running) -> None:
         (2, ["models", "path", "huge"], "there is no level 'huge'"),
         (3, ["models", "verify", "low"], "paraphrase-MiniLM-L3-v2"),
         (2, ["--bus", "nowhere", "status"], "--bus nowhere is not accepted: give system"),
-        (
-            4,
-            ["--bus", "unix:path=/nonexistent", "status"],
-            "there is none; is it, or",
-        ),
+        (4, ["--bus", "unix:path=/nonexistent", "status"], "there is none; is it, or"),
     ],
 )
 def test_what_is_refused(served: Running, code: int, arguments: list[str], sentence: str) -> None:
@@ -591,12 +575,7 @@ def test_many_objects_are_listed_over_pages(
     names = {f"unit {number:04} {'x' * 150}": "mail" for number in range(2500)}
     file = state_file(tmp_path / "state.json", names)
     with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         listed = as_json(daemon, "list")
         assert [o["name"] for o in listed["objects"]] == sorted(names)
         assert len(ok(daemon, "list").splitlines()) == 2501
@@ -613,8 +592,8 @@ def test_what_ends_of_an_object_is_watched(capsys: pytest.CaptureFixture[str]) -
         for bad, some in (("error", fields[:1]), ("warning", fields[1:]))
     )
     for rows in ((before, after), (before, before)):
-        drifting._show_ended(*rows, {}, drifting._printed)
-    drifting._show_ended(after, before, {"severity": "error"}, drifting._printed)
+        drifting._show_ended(*rows, {}, drifting._print_transition)
+    drifting._show_ended(after, before, {"severity": "error"}, drifting._print_transition)
     assert capsys.readouterr().out[17:] == "ended    package p: ensure\n"
 
 

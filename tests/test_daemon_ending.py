@@ -48,7 +48,7 @@ def test_sigterm_right_at_the_start_is_no_failure() -> None:
     """End with exit code 0 also while the daemon is still importing."""
     program = (
         "import os, signal, sys, threading\n"
-        "from opdbus.cli import main, reading\n"
+        "from opdbus.cli import main, status\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'opdbus.daemon':\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from running import PATIENCE_SECONDS, replace, state_file
 
-from opdbus.cli.grouping import lines
+from opdbus.cli.change_lines import group_into_lines
 from opdbus.errors import StateFileError, StoreError
 from opdbus.history.row_filter import Filter, Row
 from opdbus.index.changes.history_reader import first_rows
@@ -132,7 +132,7 @@ def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
     assert ["; failed" in row.sentence for row in told] == [False, True, True]
     changes = [_shown(row) for row in reversed(told)]
     where = "line 1 column 3 ($): a name in double quotes must begin here"
-    assert [(line.text, line.cause) for line in lines(changes)] == [
+    assert [(line.text, line.cause) for line in group_into_lines(changes)] == [
         (f"state file {path} cannot be read: {where}", ""),
         (f"state file {path} cannot be read: No such file or directory", ""),
         (f"state file {path} can be read again", ""),

@@ -14,13 +14,19 @@ from typing import Any
 
 import pytest
 from conftest import EXAMPLE
-from running import Bus, Caller, Running, calling, environment, state_file
+from running import Bus, Caller, Running, ask, environment, state_file
 from safetensors.numpy import save_file
 
 from opdbus.config import Config
-from opdbus.doctor.daemon import _drift, _observer, _served
-from opdbus.doctor.examine import _seen, _state_folder, examine
-from opdbus.doctor.verdict import Verdict
+from opdbus.doctor import (
+    Verdict,
+    _check_drift,
+    _check_files,
+    _check_observer,
+    _check_served,
+    _check_state_folder,
+    examine,
+)
 from opdbus.engine.providers import cpu_engines
 from opdbus.settings.parsing import ProviderRequest
 
@@ -139,7 +145,7 @@ def test_a_state_folder_on_a_full_disk(healthy: Config) -> None:
     # as a full disk does, the limit refuses what a file would hold, and not the file
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        verdict = _seen(_state_folder, "state dir", healthy, "wrong")
+        verdict = _check_files(_check_state_folder, "state dir", healthy, "wrong")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert verdict.status == "wrong"
@@ -152,13 +158,13 @@ def test_a_full_disk_wants_room(healthy: Config, code: int) -> None:
     def full(_: Config) -> Verdict:
         raise OSError(code, os.strerror(code), "/var/lib/op-dbus")
 
-    verdict = _seen(full, "state dir", healthy, "wrong")
+    verdict = _check_files(full, "state dir", healthy, "wrong")
     assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
 
 
 def test_nothing_is_declared() -> None:
     """Nothing is said to be as declared where nothing is declared."""
-    found = [_drift(count, declared).finding for count, declared in ((0, 0), (0, 5), (1, 5))]
+    found = [_check_drift(count, declared).finding for count, declared in ((0, 0), (0, 5), (1, 5))]
     other = "other than declared"
     assert found == ["nothing is declared", f"nothing is {other}", f"an object is {other}"]
 
@@ -246,13 +252,8 @@ def test_a_name_that_may_not_be_owned(healthy: Config) -> None:
 
 def test_each_observer_is_told_of(daemons: Callable[..., Running], healthy: Config) -> None:
     """Say how each observer of the daemon is; that a host lacks its source is no fault."""
-
-    async def ready() -> None:
-        async with calling(daemon.bus) as caller:
-            await Caller.ready(caller)
-
     with daemons(OBSERVE="login1") as daemon:
-        asyncio.run(ready())
+        ask(daemon, Caller.ready)
         assert look(replace(healthy, bus=daemon.bus), "observer login1").status == "ok"
 
 
@@ -261,7 +262,7 @@ def test_each_observer_is_told_of(daemons: Callable[..., Running], healthy: Conf
 )
 def test_only_a_failed_observer_is_a_warning(state: str, status: str) -> None:
     """Warn of an observer that failed, with its reason."""
-    verdict = _observer("users", state, 3, "it took too long")
+    verdict = _check_observer("users", state, 3, "it took too long")
     assert (verdict.status, "it took too long" in verdict.finding) == (status, True)
     assert bool(verdict.advice) == (status == "warning")
 
@@ -283,20 +284,15 @@ def test_only_a_failed_observer_is_a_warning(state: str, status: str) -> None:
 )
 def test_what_a_daemon_says_of_itself(state: str, fault: str, status: str, said: str) -> None:
     """A fault is told of, also that of a database that was replaced while all is well now."""
-    verdict = _served(state, fault)
+    verdict = _check_served(state, fault)
     assert (verdict.status, verdict.finding.partition("; ")[2]) == (status, said)
     assert bool(verdict.advice) == (status != "ok")
 
 
 def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) -> None:
     """See a running daemon, leave it its name, and exit 1 only where something is wrong."""
-
-    async def ready() -> None:
-        async with calling(daemon.bus) as caller:
-            await Caller.ready(caller)
-
     with daemons() as daemon:
-        asyncio.run(ready())
+        ask(daemon, Caller.ready)
         assert look(replace(healthy, bus=daemon.bus), "daemon").status == "ok"
         good = daemon.cli("doctor", OP_DBUS_STATE_FILE="/not/the/daemon's")
         assert f"objects in {EXAMPLE}" in good.stdout
@@ -304,4 +300,4 @@ def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) 
         bad = daemon.cli("doctor", OP_DBUS_STATE_DIR="/proc/nowhere")
         assert (bad.returncode, "wrong    state dir" in bad.stdout) == (1, True)
         assert '"status": "wrong"' in daemon.cli("doctor", "--json", OP_DBUS_MODEL="/no").stdout
-        asyncio.run(ready())
+        ask(daemon, Caller.ready)

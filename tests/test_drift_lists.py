@@ -12,7 +12,7 @@ from drifting import Checked, checking
 from observing import history, in_loop, observed
 from test_observe_users import GROUP, PASSWD, Files
 
-from opdbus.cli import drifting, field_values, telling
+from opdbus.cli import change_words, drifting
 from opdbus.drift import network_values, rule_table, word_values
 from opdbus.drift.compare import compare
 from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
@@ -112,7 +112,7 @@ def test_the_documentation_lists_what_is_not_compared_whole() -> None:
     said = {(f"`{name}` of `{'/'.join(sort)}`", how) for sort, name, how in others}
     assert set(_documented()) == said
     least = {(*sort, name) for sort, name, how in others if how == AT_LEAST}
-    assert least == field_values.AT_LEAST
+    assert least == change_words.AT_LEAST
 
 
 def test_an_account_may_declare_its_first_group() -> None:
@@ -130,13 +130,13 @@ def test_drift_says_where_more_is_allowed(name: str) -> None:
     """The messages of drift and history about a list that is compared in part say so."""
     fields = [(name, '["ro"]', '"rw"', "warning")]
     row = ("/org/opdbus/state/mounts/mount/_2fsrv", "drift", "warning", 0, 0.0, fields)
-    assert list(drifting.told(row)) == [
+    assert list(drifting.describe_row(row)) == [
         ("warning", f"mount /srv: {name} declared at least ro, observed rw")
     ]
     change = {"plugin": "mounts", "kind": "mount", "name": "/srv", "what": "drift", "cause": ""}
     path = name.split(".")
     sides = [_wire(path, [], ["rw"]), _wire(["declared", *path], [], [["ro"]])]
-    text = str(telling.tell({**change, "source": "file", "fields": sides}))
+    text = str(change_words.describe_change({**change, "source": "file", "fields": sides}))
     assert text == f"mount /srv is other than declared: {name} is rw, declared at least ro"
 
 
@@ -152,7 +152,8 @@ def _told(folder: Path, kind: str, name: str) -> list[str]:
     found = [r for r in history(folder) if (r["kind"], r["name"]) == (kind, name)]
     rows = [row for row in found if row["what"] in {"drift", "healed", "undeclared"}]
     return [
-        str(telling.tell({**row, "fields": [_wire(*one) for one in row["fields"]]})) for row in rows
+        str(change_words.describe_change({**row, "fields": [_wire(*one) for one in row["fields"]]}))
+        for row in rows
     ]
 
 

@@ -17,7 +17,7 @@ from running import PATIENCE_SECONDS, STATE, STATE_PATH, Running, calling, state
 from structlog.testing import capture_logs
 
 from opdbus import config
-from opdbus.doctor.examine import examine
+from opdbus.doctor import examine
 from opdbus.errors import StoreError
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore

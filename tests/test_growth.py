@@ -16,7 +16,7 @@ from growth import MOST, Text, Used, growth, longest_seconds, patterns, slow_tex
 from remembering import unit
 
 from opdbus.bus import paths
-from opdbus.cli import causes, output, widths
+from opdbus.cli import change_words, output
 from opdbus.drift import compare, rule_table, values, versions
 from opdbus.errors import OpDbusError
 from opdbus.history import change_sentence, checkpoint, event_questions, jobs
@@ -113,7 +113,11 @@ def _readers(folder: Path) -> dict[str, Work]:
     return {
         "address": values.address,
         "bus path": lambda text: (paths.parse(paths.of(*THING[:2], text)), paths.parse(text)),
-        "cause": lambda text: (causes.said(text), causes.said(f"apt:{text}"), jobs.others(text)),
+        "cause": lambda text: (
+            change_words.describe_cause(text),
+            change_words.describe_cause(f"apt:{text}"),
+            jobs.others(text),
+        ),
         "checkpoint": lambda text: checkpoint.parse(f"op-dbus/{text}\n1\n{text}", 0, text),
         "conditions": lambda text: (conditions.parse(text), conditions.parse(f"a = {text}")),
         "crontab": lambda text: [*_jobs(text), *_jobs(f"* * * * * root {text}")],
@@ -134,7 +138,7 @@ def _readers(folder: Path) -> dict[str, Work]:
             mounts.parse_mountinfo(f"1 2 3 / {text} a - b c"),
         ),
         "number": conditions.number,
-        "output": lambda text: (output.visible(text), output.json_text(text)),
+        "output": lambda text: (output.escape_hidden(text), output.json_text(text)),
         "package": lambda text: dpkg.parse_paragraph(f"Package: {text}\nStatus: {text}\n".encode()),
         "parameters": parse_parameters,
         "program": crontab.program,
@@ -145,7 +149,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "short name": lambda text: change_relations.called(ObjectId("a", "b", text)),
         "state file": _document,
         "sysctl": _file(root, "sysctl.conf", lambda: Sysctls(folder).read()),
-        "terminal": lambda text: (widths.fold(text, 40), widths.width(text)),
+        "terminal": lambda text: (output.wrap(text, 40), output.width_of(text)),
         "time": lambda text: timestamps.moment(text, 1e9, 1e9),
         "unit file": _file(
             folder, service.name, lambda: unit_files.describe_units([service.name], [str(folder)])

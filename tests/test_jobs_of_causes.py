@@ -2,7 +2,7 @@
 
 import pytest
 
-from opdbus.cli import causes, grouping
+from opdbus.cli import change_lines, change_words
 from opdbus.history import jobs
 from opdbus.history.change import Why
 from opdbus.observe.core.report import Batch, Key
@@ -75,7 +75,7 @@ def test_restarts_that_started_a_unit() -> None:
         "cause": "job:9 restart, after 1 stop 2 start",
         "fields": [("active_state", '"inactive"', '"active"')],
     }
-    (line,) = grouping.lines([row])
+    (line,) = change_lines.group_into_lines([row])
     told = "a.service started: inactive -> active (2 restarts, after 1 stop, 2 starts)"
     assert line.text == told
 
@@ -106,9 +106,9 @@ def test_what_else_there_was_is_told(cause: str, folded: int, said: str) -> None
         "name": "a.service",
         "folded": folded,
     }
-    (line,) = grouping.lines([row])
+    (line,) = change_lines.group_into_lines([row])
     assert line.text == said
     # what has the same job belongs to it
-    ((told, _),) = grouping.by_cause([row, {**row, "cause": jobs.alone(cause)}])
+    ((told, _),) = change_lines.group_by_cause([row, {**row, "cause": jobs.alone(cause)}])
     assert told == jobs.alone(cause)
-    assert ", after" not in causes.said(cause)
+    assert ", after" not in change_words.describe_cause(cause)

@@ -422,16 +422,15 @@ EXCUSED = {
     "observe/dbus/mirror_table.py: names.split()",
     # lines of our own tables and texts, of what we print, or of which one is shown to a person
     "bench/process.py: text.strip().splitlines()",
-    "cli/bench.py: captured.get().splitlines()",
-    "cli/distilling.py: file.read_text(encoding='utf-8').splitlines()",
-    "cli/map_scene.py: done.stderr.decode(errors='replace').strip().splitlines()",
-    "cli/top/lines.py: text.splitlines()",
+    "cli/measure_engine.py: captured.get().splitlines()",
+    "cli/models.py: file.read_text(encoding='utf-8').splitlines()",
+    "cli/top/terminal.py: text.splitlines()",
     "engine/session.py: str(error).strip().splitlines()",
     "history/change_sentence.py: text.splitlines()",
     "models/child.py: stderr.decode(errors='replace').strip().splitlines()",
     "models/fetch.py: (str(error).strip() or type(error).__name__).splitlines()",
     "models/packages.py: said.splitlines()",
-    "picture/table.py: file.read(last - first).splitlines()",
+    "picture/scene.py: content.get_tensor('objects').tobytes().splitlines()",
     "language/tables.py: _file(name).read_text('utf-8').splitlines()",
 }
 # Patterns may have such a class where it stands for what the format itself takes for blanks.

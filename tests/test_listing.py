@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from opdbus.cli import field_values
-from opdbus.cli.drifting import told
+from opdbus.cli import change_words
+from opdbus.cli.drifting import describe_row
 from opdbus.platform.name_lists import distinct
 
 ALIKE = [
@@ -75,18 +75,18 @@ def test_messages_show_the_difference(one: object, other: object) -> None:
     """Never write one text for two values: in drift, in history, and in lists of one member."""
     sides = json.dumps(one), json.dumps(other)
     row = ("/org/opdbus/state/a/b/c", "drift", "error", 0, 0.0, [("x", *sides, "error")])
-    ((_, line),) = told(row)
+    ((_, line),) = describe_row(row)
     declared, observed = line.split("declared ")[1].split(", observed ")
     assert declared != observed
     assert line.isascii()
-    value = field_values.read([("x", *sides)])["x"]
+    value = change_words.read_fields([("x", *sides)])["x"]
     assert value.before != value.after
-    both = field_values.read([("x", "", sides[1]), ("declared.x", "", sides[0])])
-    said = field_values.compared("drift", both, ("a", "b"))
+    both = change_words.read_fields([("x", "", sides[1]), ("declared.x", "", sides[0])])
+    said = change_words.describe_drift("drift", both, ("a", "b"))
     observed, _, declared = said.removeprefix("x is ").partition(", declared ")
     assert observed != declared
     assert said.isascii()
     lists = json.dumps([one]), json.dumps([other])
-    value = field_values.read([("x", *lists)])["x"]
+    value = change_words.read_fields([("x", *lists)])["x"]
     assert value.before != value.after
     assert "-" in value.said

@@ -8,7 +8,6 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from io import BytesIO
@@ -20,19 +19,17 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from commands import as_json, fails, ok
-from conftest import ROOT
 from running import Running, ask
 from safetensors.numpy import load
 
 from opdbus.bus import paths
-from opdbus.cli import map_scene
-from opdbus.cli.map_scene import MapData
+from opdbus.cli import mapping
+from opdbus.cli.mapping import MapData
 from opdbus.client import Client
 from opdbus.errors import InvalidArgs
 from opdbus.picture import page, svg
 from opdbus.picture.layout import place
-from opdbus.picture.scene import CHANGED, DARK, DRIFTED, LIGHT, Label, Mark, Scene, Topic
-from opdbus.picture.table import Row
+from opdbus.picture.scene import CHANGED, DARK, DRIFTED, LIGHT, Label, Mark, Row, Scene, Topic
 
 # What the SVG draws, from below.
 _LAYERS = ('<circle class="c', 'class="c. changed', 'class="label"', 'class="c. drifted')
@@ -251,7 +248,7 @@ def test_marks_say_what_changed_and_what_drifted() -> None:
     drift = [paths.of("users", "group", "a"), "drift", "error", 0, 0.0]
     changes = [{**name, "name": each, "fields": [("gid", "1", "2")]} for each in "ab"]
     known = MapData(BytesIO(), [[*drift, [("gid", "1", "2", "error")]]], changes, 0, [])
-    assert map_scene._marks(known, {("users", "group", "a"): 0, ("users", "group", "b"): 1}) == {
+    assert mapping._find_marks(known, {("users", "group", "a"): 0, ("users", "group", "b"): 1}) == {
         0: Mark(DRIFTED, "error, group a: gid declared 1, observed 2"),
         1: Mark(CHANGED, "group b changed: gid 1 -> 2"),
     }
@@ -340,16 +337,6 @@ def test_map_says_what_is_wrong(daemon: Running, tmp_path: Path) -> None:
         daemon, 2, "map", "-o", target, "--plugin", "demo", "--where", "state=absent"
     )
     assert "from 1 to 50000" in fails(daemon, 2, "map", "-o", target, "-n", "0")
-
-
-def test_the_command_needs_no_numpy() -> None:
-    """What runs in the command's own process imports no numpy: the layout is a child's."""
-    code = (
-        "import sys, opdbus.cli.mapping, opdbus.cli.map_scene\n"
-        "from opdbus.picture import page, svg, table\n"
-        "assert 'numpy' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="there is no chromium: apt install it")

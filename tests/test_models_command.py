@@ -32,7 +32,7 @@ def low_hub(tmp_path: Path) -> Iterator[Hub]:
     running.close()
 
 
-MAIN = "import sys\nfrom opdbus.cli import local, main, models, reading, top"
+MAIN = "import sys\nfrom opdbus.cli import local, main, models, status, top"
 
 
 def environment(models: Path, **more: str) -> dict[str, str]:
@@ -245,6 +245,6 @@ def test_daemon_has_no_downloader() -> None:
 
 def test_commands_start_fast() -> None:
     """Import large libraries only in the command that needs them."""
-    found = imported("from opdbus.cli import local, models, reading")
+    found = imported("from opdbus.cli import modules; modules()")
     assert "opdbus.cli.models" in found
     assert not {"numpy", "onnxruntime", "huggingface_hub", "tokenizers", "safetensors"} & found

@@ -10,7 +10,7 @@ import value_host
 from house import House, observed, unit
 
 from opdbus.bus.service.outliers import outliers as on_bus
-from opdbus.cli.oddities import sentence
+from opdbus.cli.show_insight import describe_outlier
 from opdbus.errors import InvalidArgs
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.events import Vectorized
@@ -77,7 +77,7 @@ def test_a_planted_value_is_found(change: dict[str, Any], field: str, said: str)
     (found,) = odd(objects)
     assert (found.object_id.name, found.objects) == ("svc3.service", 40)
     assert [quirk.field for quirk in found.quirks] == [field]
-    assert sentence(_details(found)) == said
+    assert describe_outlier(_details(found)) == said
 
 
 def stand_out(plugin: str, kind: str, objects: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -85,7 +85,7 @@ def stand_out(plugin: str, kind: str, objects: dict[str, dict[str, Any]]) -> dic
     survey = Survey()
     for name, properties in objects.items():
         survey.add(ObjectId(plugin, kind, name), properties)
-    return {o.object_id.name: sentence(_details(o)) for o in outliers(survey, NEVER)}
+    return {o.object_id.name: describe_outlier(_details(o)) for o in outliers(survey, NEVER)}
 
 
 @pytest.mark.parametrize("count", [2, 40])
@@ -179,7 +179,7 @@ def test_names_and_long_values_are_json_as_well() -> None:
         "path": "/x/*",
         "l": "yyyy",
     }
-    assert sentence(_details(found)).startswith("l is zzz")
+    assert describe_outlier(_details(found)).startswith("l is zzz")
 
 
 def test_what_several_have_alike_is_not_odd() -> None:
@@ -206,7 +206,7 @@ def test_a_text_like_no_other_is_told_with_the_nearest() -> None:
     """The fields that are worst are told, how many more there are, and how far the text is."""
     fields = [(f"f{n}", f'"{n}"', 1, [('"no"', 30), ("", 9)]) for n in range(4)]
     far = {"distance": 0.6, "usual_distance": 0.3, "nearest": "/org/opdbus/state/t/t/b"}
-    said = sentence({"objects": 40, "fields": fields, **far})
+    said = describe_outlier({"objects": 40, "fields": fields, **far})
     assert said == (
         'f0 is 0, 30 of 39 others have "no", 9 none; f1 is 1, 30 of 39 others have "no", 9 none; f2'
         ' is 2, 30 of 39 others have "no", 9 none; its text is 0.60 from the nearest, b, where'

@@ -5,7 +5,7 @@ from pathlib import Path
 from observing import Source, in_loop, observed
 from test_status import VALUES
 
-from opdbus.cli.status import host as shown
+from opdbus.cli.status import describe_host as shown
 from opdbus.observe.core.file_reading import text_of
 from opdbus.observe.core.skipped import Skipped
 

@@ -4,11 +4,10 @@ from typing import Any
 
 from opdbus.bus.names import STATE, VECTORIZER
 from opdbus.bus.service import contract
-from opdbus.cli.properties import EMPTY, Properties
-from opdbus.cli.status import host, serving
-from opdbus.cli.top import draw
-from opdbus.cli.top.facts import Facts
-from opdbus.cli.top.lines import plain
+from opdbus.cli.status import EMPTY, Properties, describe_host, describe_serving
+from opdbus.cli.top import screen
+from opdbus.cli.top.feed import Facts
+from opdbus.cli.top.terminal import plain_text
 from opdbus.cli.top.view import View
 
 _TOLD: dict[str, Any] = {
@@ -45,27 +44,29 @@ VALUES = _TOLD | {name: EMPTY[name] for name in EMPTY.keys() - _TOLD.keys()}
 
 def test_objects_are_counted_by_where_they_are_from() -> None:
     """The host's lines count all objects, and those of each observer, file and publisher."""
-    lines = host(VALUES)
+    lines = describe_host(VALUES)
     assert list(lines)[:3] == ["Objects", "Observed", "Not observed"]
     assert lines["Objects"] == "1,322 so far, all with vectors"
     assert lines["Observed"] == "1,219 so far: systemd 642, packages 577"
     assert lines["Declared"] == "100 in /etc/op-dbus/state.json"
-    gone = host(VALUES | {"StateFileError": "it is gone; put it back"})["Declared"]
+    gone = describe_host(VALUES | {"StateFileError": "it is gone; put it back"})["Declared"]
     assert gone == "100, the last that /etc/op-dbus/state.json declared: it cannot be read now"
     assert lines["Drifted"] == "2: `op-dbus drift` lists what is other than declared"
     assert lines["Published"] == "3: p 3"
-    assert "Drifted" not in host(VALUES | {"Drifted": 0})
-    assert host(VALUES | {"Sources": []})["Declared"] == "nothing in /etc/op-dbus/state.json"
+    assert "Drifted" not in describe_host(VALUES | {"Drifted": 0})
+    assert (
+        describe_host(VALUES | {"Sources": []})["Declared"] == "nothing in /etc/op-dbus/state.json"
+    )
 
 
 def test_what_is_not_observed_is_said_with_the_reason() -> None:
     """Each observer that is absent or failed is named, those of one reason together."""
-    assert host(VALUES)["Not observed"].splitlines() == [
+    assert describe_host(VALUES)["Not observed"].splitlines() == [
         "login1, units (absent): org.freedesktop.login1 is not on the system bus",
         "users (failed): reading took more than 10 s",
     ]
-    assert host(VALUES)["Note"].startswith("packages: there are more than")
-    assert "Not observed" not in host(VALUES | {"Observers": VALUES["Observers"][:1]})
+    assert describe_host(VALUES)["Note"].startswith("packages: there are more than")
+    assert "Not observed" not in describe_host(VALUES | {"Observers": VALUES["Observers"][:1]})
 
 
 def test_a_daemon_of_another_version_may_tell_less() -> None:
@@ -77,54 +78,59 @@ def test_a_daemon_of_another_version_may_tell_less() -> None:
     for name in EMPTY:
         values = Properties(VALUES)
         del values[name]
-        assert host(values)["Unknown"].startswith(f"{name}: not told by this daemon")
-        serving(values)
-        shown = draw.screen(Facts("web1", values, 1.0), View(), 100, 24, 1.0)
-        assert f"! unknown {name}: not told by this daemon, another" in "\n".join(map(plain, shown))
-    assert "Unknown" not in host(VALUES)
+        assert describe_host(values)["Unknown"].startswith(f"{name}: not told by this daemon")
+        describe_serving(values)
+        shown = screen.draw_screen(Facts("web1", values, 1.0), View(), 100, 24, 1.0)
+        assert f"! unknown {name}: not told by this daemon, another" in "\n".join(
+            map(plain_text, shown)
+        )
+    assert "Unknown" not in describe_host(VALUES)
 
 
 def test_no_observer_is_no_fault() -> None:
     """Where nothing is to be observed, or nothing was yet, that is said."""
     without: dict[str, Any] = {"Sources": [["file", 100]], "Observers": []}
-    assert host(VALUES | without)["Observed"] == "nothing: OP_DBUS_OBSERVE is none"
+    assert describe_host(VALUES | without)["Observed"] == "nothing: OP_DBUS_OBSERVE is none"
     starting = without | {"Observers": [["network", "starting", 0, ""]]}
-    assert host(VALUES | starting)["Observed"] == "nothing yet"
+    assert describe_host(VALUES | starting)["Observed"] == "nothing yet"
     read = {"Observers": [["network", "up", 0, ""]]}
-    assert host(VALUES | read)["Objects"] == "1,322, all with vectors"
-    assert host(VALUES | read)["Observed"] == "1,219: systemd 642, packages 577"
+    assert describe_host(VALUES | read)["Objects"] == "1,322, all with vectors"
+    assert describe_host(VALUES | read)["Observed"] == "1,219: systemd 642, packages 577"
 
 
 def test_objects_that_wait_are_counted() -> None:
     """Objects without vectors are counted, and those that an update has still to render."""
     waiting = VALUES | {"Pending": 40, "Vectorized": 1282}
-    assert host(waiting)["Objects"] == "1,322 so far, 40 of which wait for their vectors"
+    assert describe_host(waiting)["Objects"] == "1,322 so far, 40 of which wait for their vectors"
     updated = {"Pending": 900, "Vectorized": 1282}
     for level in ({}, {"Level": "none", "Vectorized": 0, "Pending": 1322}):
-        line = host(VALUES | updated | level)["Objects"]
+        line = describe_host(VALUES | updated | level)["Objects"]
         assert line.endswith(" of which wait to be brought up to this version")
     stage = "96% ready; searches find 1,322 objects by static vectors"
-    assert host(waiting)["Second stage"] == stage
-    assert "Second stage" not in host(waiting | {"FirstStage": 0})
-    assert "Second stage" not in host(VALUES)
-    assert host(VALUES | {"Vectorized": 0})["Objects"] == "1,322 so far"
+    assert describe_host(waiting)["Second stage"] == stage
+    assert "Second stage" not in describe_host(waiting | {"FirstStage": 0})
+    assert "Second stage" not in describe_host(VALUES)
+    assert describe_host(VALUES | {"Vectorized": 0})["Objects"] == "1,322 so far"
 
 
 def test_many_publishers_are_cut() -> None:
     """Of many sources the largest are named, and all are counted."""
     many = [[f"publish:p{number}", 1] for number in range(50)]
-    line = host(VALUES | {"Sources": many})["Published"]
+    line = describe_host(VALUES | {"Sources": many})["Published"]
     assert line.startswith("50: p0 1, ")
     assert line.endswith(", 30 more")
 
 
 def test_a_fallback_names_its_provider_once() -> None:
     """A reason that begins with the provider is not preceded by it."""
-    assert serving(VALUES)["Fallbacks"] == "cuda cannot run here: no driver\nopenvino: it crashed"
+    assert (
+        describe_serving(VALUES)["Fallbacks"]
+        == "cuda cannot run here: no driver\nopenvino: it crashed"
+    )
 
 
 def test_what_there_is_not_is_left_out() -> None:
     """Empty values, and those of the host's lines, are not shown below."""
-    shown = serving(VALUES)
+    shown = describe_serving(VALUES)
     assert list(shown) == ["State", "Fallbacks", "Latency", "Memory", "Version"]
     assert (shown["Latency"], shown["Memory"]) == ("3.1 ms", "300 MiB")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.cli import causes, grouping, history, printing, telling
+from opdbus.cli import change_lines, change_words, show_history
 
 
 def change(
@@ -45,15 +45,29 @@ def _json(value: Any) -> str:
 
 UNIT, PACKAGE, PORT = "systemd/unit", "packages/package", "net/listener"
 SYSCTL = "kernel/sysctl"
+
+
+def unit(name: str, **more: Any) -> dict[str, Any]:
+    """Make a change of a unit."""
+    return change("changed", UNIT, name, **more)
+
+
+def package(name: str, **more: Any) -> dict[str, Any]:
+    """Make a change of a package."""
+    return change("changed", PACKAGE, name, **more)
+
+
+def unit_event(name: str, cause: str, **more: Any) -> dict[str, Any]:
+    """Make an event of a unit."""
+    return change("event", UNIT, name, cause=cause, **more)
+
+
 SAID = [
     (
         change("healed", PACKAGE, "a", version=("1.0", ">= 2.0")),
         "package a is as declared again: version was 1.0, declared >= 2.0",
     ),
-    (
-        change("changed", UNIT, "a.timer", sub_state=("waiting", "elapsed")),
-        "a.timer elapsed, and is not set again",
-    ),
+    (unit("a.timer", sub_state=("waiting", "elapsed")), "a.timer elapsed, and is not set again"),
     (
         change("appeared", SYSCTL, "vm.x", file=(None, "/a"), wanted=(None, "1"), value=(None, 6)),
         "sysctl vm.x named in /a, to be 1, is 6",
@@ -61,56 +75,36 @@ SAID = [
     (change("appeared", SYSCTL, "vm.x", value=(None, "60")), "sysctl vm.x named, is 60"),
     (change("gone", SYSCTL, "vm.x", value=("60", None)), "sysctl vm.x is named no longer"),
     (
-        change("changed", UNIT, "sshd.service", active_state=("active", "inactive")),
+        unit("sshd.service", active_state=("active", "inactive")),
         "sshd.service stopped: active -> inactive",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a.service",
-            active_state=("active", "failed"),
-            result=(None, "exit-code"),
-        ),
+        unit("a.service", active_state=("active", "failed"), result=(None, "exit-code")),
         "a.service failed: active -> failed (exit-code)",
     ),
     (
-        change("changed", UNIT, "a", active_state=("active", "inactive"), enabled=(True, False)),
+        unit("a", active_state=("active", "inactive"), enabled=(True, False)),
         "a stopped, disabled: active -> inactive",
     ),
     (
-        change("changed", UNIT, "a.service", active_state=("failed", "inactive")),
+        unit("a.service", active_state=("failed", "inactive")),
         "a.service is no longer failed: failed -> inactive",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a",
-            cause="job:7 start",
-            active_state=("failed", "inactive"),
-        ),
+        unit("a", cause="job:7 start", active_state=("failed", "inactive")),
         "a ran, is no longer failed: failed -> inactive",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a",
-            cause="job:7 start",
-            active_state=("activating", "inactive"),
-        ),
+        unit("a", cause="job:7 start", active_state=("activating", "inactive")),
         "a ran: activating -> inactive",
     ),
     (
-        change("changed", UNIT, "a", cause="job:7 stop", active_state=("activating", "inactive")),
+        unit("a", cause="job:7 stop", active_state=("activating", "inactive")),
         "a stopped: activating -> inactive",
     ),
     *(
         (
-            change(
-                "changed",
-                UNIT,
+            unit(
                 "a",
                 active_state=("active", "failed"),
                 result=(None, result),
@@ -125,9 +119,7 @@ SAID = [
         )
     ),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             masked=(None, False),
             load_state=("not-found", "error"),
@@ -136,24 +128,15 @@ SAID = [
         "a cannot be loaded: Invalid",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a",
-            masked=(True, None),
-            enabled=(False, None),
-            load_state=("masked", "not-found"),
-        ),
+        unit("a", masked=(True, None), enabled=(False, None), load_state=("masked", "not-found")),
         "a unmasked",
     ),
     (
-        change("changed", UNIT, "a", masked=(None, False), enabled=(None, False)),
+        unit("a", masked=(None, False), enabled=(None, False)),
         "a changed: masked none -> no, enabled none -> no",
     ),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             active_state=("inactive", "active"),
             description=("Lobby", "Arena"),
@@ -162,14 +145,12 @@ SAID = [
         "a started: inactive -> active, description Lobby -> Arena, drop_ins none -> /a.conf",
     ),
     (change("appeared", UNIT, "a.timer", enabled=(None, True)), "a.timer appeared, enabled"),
-    (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
-    (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),
-    (change("event", UNIT, "a.service", cause="job:7 restart"), "a.service restarted"),
-    (change("event", UNIT, "a.service", cause="job:7 start, failed"), "a.service failed again"),
+    (unit("a.timer", enabled=(False, True)), "a.timer enabled"),
+    (unit("a.timer", masked=(True, False)), "a.timer unmasked"),
+    (unit_event("a.service", "job:7 restart"), "a.service restarted"),
+    (unit_event("a.service", "job:7 start, failed"), "a.service failed again"),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             active_state=("active", "activating"),
             sub_state=("running", "auto-restart"),
@@ -178,9 +159,7 @@ SAID = [
         "a exited (exit-code), is starting again: active -> activating",
     ),
     (
-        change(
-            "changed",
-            UNIT,
+        unit(
             "a",
             active_state=("active", "activating"),
             restart_loop=(None, True),
@@ -190,86 +169,59 @@ SAID = [
         "a is restarted again and again (status 3)",
     ),
     (
-        change(
-            "changed", UNIT, "a", active_state=("activating", "active"), restart_loop=(True, None)
-        ),
+        unit("a", active_state=("activating", "active"), restart_loop=(True, None)),
         "a is not restarted again and again any more",
     ),
     (
         change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
         "a appeared, failed (exit-code)",
     ),
-    (change("event", UNIT, "a.service", cause="start"), "a.service restarted"),
-    (change("event", UNIT, "a.service", cause="start:failed"), "a.service failed again"),
-    (change("event", UNIT, "a.service", cause="start:ran"), "a.service ran"),
-    (change("event", UNIT, "a.service", cause="job:7 stop"), "a.service stopped"),
+    (unit_event("a.service", "start"), "a.service restarted"),
+    (unit_event("a.service", "start:failed"), "a.service failed again"),
+    (unit_event("a.service", "start:ran"), "a.service ran"),
+    (unit_event("a.service", "job:7 stop"), "a.service stopped"),
     (change("appeared", UNIT, "a", masked=(None, True)), "a appeared, masked"),
     (change("appeared", "backup/run", "a", source="publish:backup"), "run a published"),
     (change("gone", "backup/run", "a", source="publish:backup"), "run a no longer published"),
-    (change("event", UNIT, "a.service", cause="reload"), "a.service changed, and is as it was"),
+    (unit_event("a.service", "reload"), "a.service changed, and is as it was"),
     (change("event", "files/file", "/etc/a"), "/etc/a changed, and is as it was"),
     (change("event", "devices/usb", "1-1"), "USB device 1-1 had an event"),
-    (change("event", UNIT, "a.service", cause="job:7 start by a.timer"), "a.service ran"),
+    (unit_event("a.service", "job:7 start by a.timer"), "a.service ran"),
     *(
-        (change("event", UNIT, "a.service", cause=cause), "a.service ended and was started again")
+        (unit_event("a.service", cause), "a.service ended and was started again")
         for cause in ("exit", "exit:SIGKILL")
     ),
+    (package("openssl", version=("3.0.9", "3.0.10")), "package openssl upgraded 3.0.9 -> 3.0.10"),
+    (package("x", version=("1:2.0", "3.0~rc1")), "package x downgraded 1:2.0 -> 3.0~rc1"),
+    (package("x", version=("3.0~rc1", "3.0")), "package x upgraded 3.0~rc1 -> 3.0"),
     (
-        change("changed", PACKAGE, "openssl", version=("3.0.9", "3.0.10")),
-        "package openssl upgraded 3.0.9 -> 3.0.10",
-    ),
-    (
-        change("changed", PACKAGE, "x", version=("1:2.0", "3.0~rc1")),
-        "package x downgraded 1:2.0 -> 3.0~rc1",
-    ),
-    (
-        change("changed", PACKAGE, "x", version=("3.0~rc1", "3.0")),
-        "package x upgraded 3.0~rc1 -> 3.0",
-    ),
-    (
-        change(
-            "changed",
-            PACKAGE,
-            "x",
-            essential=(None, True),
-            on_hold=(True, None),
-            version=("2", "1"),
-        ),
+        package("x", essential=(None, True), on_hold=(True, None), version=("2", "1")),
         "package x downgraded, no longer on hold, essential none -> yes: 2 -> 1",
     ),
-    (
-        change("changed", PACKAGE, "x", installed_size_mb=(1, 2), version=("1", "2")),
-        "package x upgraded 1 -> 2",
-    ),
-    (change("changed", PACKAGE, "x", on_hold=(None, True)), "package x put on hold"),
+    (package("x", installed_size_mb=(1, 2), version=("1", "2")), "package x upgraded 1 -> 2"),
+    (package("x", on_hold=(None, True)), "package x put on hold"),
     (change("appeared", PACKAGE, "hello", version=(None, "2.10")), "package hello installed 2.10"),
     (
         change("appeared", PACKAGE, "x", version=(None, "1"), status=(None, "unpacked")),
         "package x left unpacked 1",
     ),
     (
-        change("changed", PACKAGE, "x", removed=(True, None), status=("x", "half-configured")),
+        package("x", removed=(True, None), status=("x", "half-configured")),
         "package x left half-configured",
     ),
     (
-        change(
-            "changed",
-            UNIT,
-            "a.service",
-            enabled=(True, None),
-            load_state=("loaded", "not-found"),
-        ),
+        unit("a.service", enabled=(True, None), load_state=("loaded", "not-found")),
         "a.service has no file any more",
     ),
     (
-        change("changed", PACKAGE, "hello", removed=(None, True), status=("installed", "x")),
+        package("hello", removed=(None, True), status=("installed", "x")),
         "package hello removed, its configuration is left",
     ),
     (
         change("appeared", PORT, "tcp 0.0.0.0:8080", port=(None, 8080), unit=(None, "n.service")),
         "port tcp 0.0.0.0:8080 opened by n.service",
     ),
-    (change("changed", PACKAGE, "x", status=("unpacked", "installed")), "package x installed"),
+    (package("x", status=("unpacked", "installed")), "package x installed"),
     (
         change("changed", "files/file", "/etc/a", sha256=("a", "b"), size=(1, 2), mode=("1", "2")),
         "/etc/a changed: its content, mode 1 -> 2",
@@ -388,10 +340,7 @@ SAID = [
         change("drift", "users/group", "g", members=(["a"], [])),
         "group g is other than declared: members is none, declared a",
     ),
-    (
-        change("appeared", "login1/user", "bob", linger=(None, False)),
-        "user bob logged in",
-    ),
+    (change("appeared", "login1/user", "bob", linger=(None, False)), "user bob logged in"),
     (change("gone", "login1/user", "bob", linger=(True, None)), "user bob is gone"),
     (
         change("appeared", "users/account", "bob", administrator=(None, True)),
@@ -412,7 +361,7 @@ SAID = [
 @pytest.mark.parametrize(("given", "said"), SAID, ids=[said for _, said in SAID])
 def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> None:
     """Say what happened as an administrator would."""
-    assert str(telling.tell(given)) == said
+    assert str(change_words.describe_change(given)) == said
 
 
 @pytest.mark.parametrize(
@@ -433,7 +382,7 @@ def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> No
 )
 def test_causes_are_told_in_plain_words(cause: str, said: str) -> None:
     """Say each cause that is known, and any other as it is."""
-    assert causes.said(cause, {1000: "alice"}.__getitem__) == said
+    assert change_words.describe_cause(cause, {1000: "alice"}.__getitem__) == said
 
 
 def written(what: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
@@ -464,14 +413,14 @@ def test_what_the_state_file_says_is_no_change_of_the_host(
     given: dict[str, Any], said: str
 ) -> None:
     """Say of a row of the state file that something is declared, not that it happened."""
-    assert str(telling.tell(given)) == said
+    assert str(change_words.describe_change(given)) == said
 
 
 def test_many_declarations_are_one_line() -> None:
     """Do not mix what was declared with what happened, though both have one verb."""
     gone = [written("gone", "users/account", f"u{n}") for n in range(4)]
     real = [change("gone", "users/account", f"u{n}", cause="state file") for n in range(4)]
-    assert [line.text for line in grouping.lines([*gone, *real])] == [
+    assert [line.text for line in change_lines.group_into_lines([*gone, *real])] == [
         "declarations of 4 accounts removed: u0, u1, u2 and 1 more",
         "4 accounts removed: u0, u1, u2 and 1 more",
     ]
@@ -489,7 +438,8 @@ def test_alike_changes_are_one_line() -> None:
     again = [change("event", UNIT, "b.service", cause="exit", folded=4)]
     same = [change("changed", "house/lamp", "hall", cause="c", a=(n, n + 1)) for n in range(9)]
     assert [
-        line.text for line in grouping.lines([*upgrades, unit, *upgrades[:2], *again, *same])
+        line.text
+        for line in change_lines.group_into_lines([*upgrades, unit, *upgrades[:2], *again, *same])
     ] == [
         "a.service failed: active -> failed",
         "31 packages upgraded: p0, p1, p2 and 28 more",
@@ -505,7 +455,7 @@ def test_only_what_happened_within_a_moment_is_one_line(cause: str) -> None:
         {**change("changed", "files/file", f"/f{n}", cause=cause, sha256=("a", "b")), "at": at}
         for n, at in enumerate([0, 400_000, 800_000, 900_000, 6_000_000])
     ]
-    assert [line.text for line in grouping.lines(files)] == [
+    assert [line.text for line in change_lines.group_into_lines(files)] == [
         "4 files changed: /f0, /f1, /f2 and 1 more",
         "/f4 changed: its content",
     ]
@@ -514,18 +464,18 @@ def test_only_what_happened_within_a_moment_is_one_line(cause: str) -> None:
 def test_few_changes_that_were_asked_for_are_told_each() -> None:
     """Show the fields where a question is about few things."""
     same = [change("changed", "house/lamp", "hall", a=(n, n + 1)) for n in range(4)]
-    (line,) = grouping.lines(same)
+    (line,) = change_lines.group_into_lines(same)
     assert line.text == "lamp hall changed 4 times"
-    told = [line.text for line in grouping.lines(same, is_narrow=True)]
+    told = [line.text for line in change_lines.group_into_lines(same, is_narrow=True)]
     assert told == [f"lamp hall changed: a {n} -> {n + 1}" for n in range(4)]
-    assert len(list(grouping.lines(same * 6, is_narrow=True))) == 1
+    assert len(list(change_lines.group_into_lines(same * 6, is_narrow=True))) == 1
 
 
 def test_what_has_no_known_cause_keeps_its_order() -> None:
     """Put together only what came one after the other: nothing says that the rest belongs to it."""
     lamps = [change("appeared", "house/lamp", f"l{n}") for n in range(5)]
     changes = [*lamps, change("gone", "house/lamp", "x"), *lamps[:2]]
-    assert [line.text for line in grouping.lines(changes)] == [
+    assert [line.text for line in change_lines.group_into_lines(changes)] == [
         "5 lamps appeared: l0, l1, l2 and 2 more",
         "lamp x is gone",
         "lamp l0 appeared",
@@ -540,7 +490,8 @@ def test_causes_are_in_the_order_in_which_they_ended() -> None:
     for seq, item in enumerate(changes):
         item["seq"] = seq
     found = [
-        (cause, [item["name"] for item in items]) for cause, items in grouping.by_cause(changes)
+        (cause, [item["name"] for item in items])
+        for cause, items in change_lines.group_by_cause(changes)
     ]
     assert found == [("b", ["1"]), ("", ["2"]), ("a", ["0", "3"])]
 
@@ -552,13 +503,13 @@ def test_any_value_is_said(text: str) -> None:
     """Say something of any JSON."""
     given = change("changed", UNIT, "a.service")
     given["fields"] = [("x", text, text)]
-    assert telling.tell(given).detail.startswith("x ")
+    assert change_words.describe_change(given).detail.startswith("x ")
 
 
 def test_a_long_value_is_cut() -> None:
     """Say the beginning of a long value."""
     given = change("changed", UNIT, "a.service", x=("y" * 99, 1))
-    assert telling.tell(given).detail == f"x {'y' * 37}... -> 1"
+    assert change_words.describe_change(given).detail == f"x {'y' * 37}... -> 1"
 
 
 def test_a_cause_is_one_while_it_goes_on() -> None:
@@ -568,7 +519,7 @@ def test_a_cause_is_one_while_it_goes_on() -> None:
         {**change("event", UNIT, "a", cause=cause), "at": at * 1_000_000, "boot": boot, "seq": seq}
         for seq, (cause, at, boot) in enumerate(times)
     ]
-    found = grouping.by_cause(changes)
+    found = change_lines.group_by_cause(changes)
     assert [cause for cause, _ in found] == ["reload", "job:7", "reload", "job:7"]
 
 
@@ -578,7 +529,7 @@ def test_what_has_no_known_cause_is_apart_where_time_is_between() -> None:
         {**change("event", UNIT, "a"), "at": at * 1_000_000, "seq": seq}
         for seq, at in enumerate((0, 30, 600))
     ]
-    assert [len(items) for _, items in grouping.by_cause(changes)] == [2, 1]
+    assert [len(items) for _, items in change_lines.group_by_cause(changes)] == [2, 1]
 
 
 def test_ends_of_unrelated_units_are_apart() -> None:
@@ -587,7 +538,7 @@ def test_ends_of_unrelated_units_are_apart() -> None:
     ends = [change("event", UNIT, f"{name}.service", cause="exit") for name in "aba"]
     users = [change("changed", f"users/{kind}", "x") for kind in ("account", "group", "account")]
     changes = [{**each, "seq": seq} for seq, each in enumerate([*ends, port, *users])]
-    found = [[each["seq"] for each in items] for _, items in grouping.by_cause(changes)]
+    found = [[each["seq"] for each in items] for _, items in change_lines.group_by_cause(changes)]
     assert found == [[1], [0, 2, 3], [5], [4, 6]]
 
 
@@ -596,10 +547,10 @@ def test_what_was_cut_off_is_not_counted_as_all(cause: str) -> None:
     """Say `at least` in a line that counts the oldest change, where older ones are left out."""
     lamps = [change("appeared", "house/lamp", f"l{n}", cause=cause) for n in range(5)]
     later = [change("appeared", "house/door", f"d{n}", cause="source") for n in range(5)]
-    cut, whole = grouping.lines([*lamps, *later], is_cut=True)
+    cut, whole = change_lines.group_into_lines([*lamps, *later], is_cut=True)
     assert "at least 5 lamps" in cut.text
     assert "at least" not in whole.text
-    assert not any("at least" in line.text for line in grouping.lines(lamps))
+    assert not any("at least" in line.text for line in change_lines.group_into_lines(lamps))
 
 
 @pytest.mark.parametrize(
@@ -607,7 +558,7 @@ def test_what_was_cut_off_is_not_counted_as_all(cause: str) -> None:
 )
 def test_stamps_are_in_one_column(days: int, said: str) -> None:
     """Give the time, and of what is long ago the year, in 15 columns."""
-    stamp = printing.stamp(int((time.time() - days * 86400) * 1e6))
+    stamp = change_lines.format_stamp(int((time.time() - days * 86400) * 1e6))
     assert re.fullmatch(said, stamp)
     assert len(stamp) <= 15
 
@@ -638,7 +589,7 @@ def test_a_first_listing_is_not_cut_in_two(
             ]
             return [row for row in rows if row["seq"] < wanted.get("below", count + 1)][:limit]
 
-    rows, is_cut = asyncio.run(history.newest(Rows(), {}, 4, is_whole=is_whole))  # type: ignore[arg-type] -- as much of a client as is asked
+    rows, is_cut = asyncio.run(show_history.read_newest(Rows(), {}, 4, is_whole=is_whole))  # type: ignore[arg-type] -- as much of a client as is asked
     assert (len(rows), is_cut) == told
 
 
@@ -646,7 +597,7 @@ def test_a_first_listing_is_one_line() -> None:
     """Count what a first listing found by its sorts."""
     kinds = [UNIT, UNIT, PORT, "cron/job", UNIT]
     found = [change("appeared", kind, str(n), cause="first") for n, kind in enumerate(kinds)]
-    (line,) = grouping.lines(found)
+    (line,) = change_lines.group_into_lines(found)
     assert line.text == "found 3 units, 1 port, 1 cron job"
 
 
@@ -664,7 +615,7 @@ def test_a_first_listing_is_one_line() -> None:
 def test_of_lists_is_said_what_came_and_left(old: Any, new: Any, said: str) -> None:
     """Tell the difference of lists, unless only their order is other."""
     given = change("changed", "house/lamp", "hall", x=(old, new))
-    assert telling.tell(given).detail == f"x {said}"
+    assert change_words.describe_change(given).detail == f"x {said}"
 
 
 def test_what_happens_during_a_package_run_need_not_be_its_doing() -> None:
@@ -673,7 +624,7 @@ def test_what_happens_during_a_package_run_need_not_be_its_doing() -> None:
     rows = [change("gone", sort, "a", cause=run) for sort in (PACKAGE, "users/account", UNIT)]
     rows.append(change("gone", PORT, "tcp 0.0.0.0:80", cause="exit"))
     causes = [run, f"during {run}", f"during {run}", "unit exit"]
-    assert [line.cause for line in grouping.lines(rows)] == causes
+    assert [line.cause for line in change_lines.group_into_lines(rows)] == causes
 
 
 def test_a_first_listing_counts_what_was_observed() -> None:
@@ -681,6 +632,6 @@ def test_a_first_listing_counts_what_was_observed() -> None:
     real = [change("appeared", "users/account", f"u{n}", cause="first") for n in range(3)]
     wish = [change("appeared", "users/account", f"w{n}", cause="first") for n in range(2)]
     wish = [{**one, "source": "file"} for one in wish]
-    texts = [line.text for line in grouping.lines([*real, *wish])]
+    texts = [line.text for line in change_lines.group_into_lines([*real, *wish])]
     assert texts == ["found 3 accounts; declared 2 accounts"]
-    assert [line.text for line in grouping.lines(wish)] == ["declared 2 accounts"]
+    assert [line.text for line in change_lines.group_into_lines(wish)] == ["declared 2 accounts"]

@@ -1,6 +1,5 @@
 """What the command line imports, and what it prints to: terminals, pipes, readers that stop."""
 
-import asyncio
 import json
 import os
 import pty
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from commands import as_json, ok
-from running import Running, calling, environment, state_file
+from running import Running, ask, environment, state_file
 
-from opdbus.cli.widths import width
+from opdbus.cli.output import width_of
 
 SSHD = "systemd/unit/sshd.service"
 
@@ -93,7 +92,7 @@ def test_nothing_is_wider_than_the_terminal(served: Running) -> None:
     paths = json.loads(ok(served, "publish", "t", "--json", stdin=json.dumps(object_ids)))
     for command in (["list", "--plugin", "wide"], ["show", paths[0]], ["show", paths[1]]):
         text = re.sub(r"\x1b\[\d*m", "", on_terminal(served, 60, *command).decode())
-        assert max(map(width, text.splitlines())) in range(58, 61)
+        assert max(map(width_of, text.splitlines())) in range(58, 61)
         whole = "".join(text.split())
         assert any(name in whole for name in (wide, long))
         assert any(name in ok(served, *command) for name in (wide, long))
@@ -106,7 +105,7 @@ def test_nothing_is_wider_than_the_terminal(served: Running) -> None:
 def test_errors_are_no_wider_than_the_terminal(served: Running) -> None:
     """Break what is said on stderr as well, but not a command that is to be pasted."""
     said = on_terminal(served, 60, "show", "no such " * 20, code=1).decode()
-    assert max(map(width, said.splitlines())) in range(50, 61)
+    assert max(map(width_of, said.splitlines())) in range(50, 61)
     long = ["search", f"who am i {'x ' * 500}", "--all", "-n", "1"]
     assert " more: add --offset 1\r\n" in on_terminal(served, 60, *long, code=0).decode()
     assert " more: add --offset 1\n" in served.cli(*long).stderr
@@ -143,12 +142,7 @@ def test_any_name_can_be_printed(daemons: Callable[..., Running], tmp_path: Path
     """Print names that the terminal's encoding lacks, instead of failing on them."""
     file = state_file(tmp_path / "state.json", {"caf\u00e9 \U0001f600 \u4e2d": "mail"})
     with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
+        ask(daemon, lambda caller: caller.ready())
         done = daemon.cli("list", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\U0001f600" in done.stdout

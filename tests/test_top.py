@@ -9,11 +9,9 @@ from typing import Any, cast
 import pytest
 from test_status import VALUES
 
-from opdbus.cli.top import draw, pages
-from opdbus.cli.top.facts import Changes, Facts, Rate
-from opdbus.cli.top.feed import Feed
-from opdbus.cli.top.keys import Keys
-from opdbus.cli.top.lines import Line, columns_of, plain
+from opdbus.cli.top import screen
+from opdbus.cli.top.feed import Changes, Facts, Feed, Rate
+from opdbus.cli.top.terminal import KeyDecoder, Line, line_width, plain_text
 from opdbus.cli.top.view import Page, Search, Show, View, press
 from opdbus.client import Client
 
@@ -81,12 +79,12 @@ VIEWS = [
 
 def texts(facts: Facts, view: View, columns: int = 80, rows: int = 24) -> list[str]:
     """Give the lines of a screen as they are read."""
-    return [plain(line) for line in draw.screen(facts, view, columns, rows, NOW)]
+    return [plain_text(line) for line in screen.draw_screen(facts, view, columns, rows, NOW)]
 
 
 def test_the_first_page_says_what_matters() -> None:
     """Each line says one thing: what serves, its proof, its work, what changed and drifted."""
-    clock, first, second = (pages.clock(at, NOW) for at in (NOW, NOW - 99, NOW - 98))
+    clock, first, second = (screen.format_clock(at, NOW) for at in (NOW, NOW - 99, NOW - 98))
     cut = "\u65e5\u672c\\x1b[2J\\u202e e\u0301 \U0001f469\\u200d\U0001f469 "
     cut += "\u540d" * 6 + "\u2026" + "\u540d" * 6
     assert texts(KNOWN, View()) == [
@@ -135,10 +133,10 @@ def test_the_page_of_drift_says_that_nothing_is_declared() -> None:
 def test_every_page_fits_every_size(facts: Facts, view: View) -> None:
     """No page has a line too many or too wide, nor what commands a terminal."""
     for columns, rows in product((1, 2, 20, 60, 80, 300), (1, 2, 5, 15, 24, 60)):
-        lines = draw.screen(facts, view, columns, rows, NOW)
+        lines = screen.draw_screen(facts, view, columns, rows, NOW)
         assert len(lines) == rows
-        assert max(map(columns_of, lines)) <= columns, (columns, rows)
-        assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200d\u202e]", "".join(map(plain, lines)))
+        assert max(map(line_width, lines)) <= columns, (columns, rows)
+        assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200d\u202e]", "".join(map(plain_text, lines)))
 
 
 def test_what_is_wrong_comes_with_how_old_the_rest_is() -> None:
@@ -183,7 +181,7 @@ def pressed(view: View, *keys: str, facts: Facts = KNOWN) -> tuple[View | None, 
     wish = None
     for key in keys:
         assert view
-        entries = draw.entries(facts, view, 80, 24, NOW)
+        entries = screen.entries(facts, view, 80, 24, NOW)
         found, wish = press(view, key, entries, 21)
         if found is None:
             return None, wish
@@ -219,7 +217,7 @@ def test_a_line_of_many_changes_opens_them_all() -> None:
     view, wish = pressed(View(), "enter", facts=facts)
     assert view
     assert (wish, view.page) == (None, Page.GROUP)
-    assert len(draw.entries(facts, view, 80, 24, NOW)) == 9
+    assert len(screen.entries(facts, view, 80, 24, NOW)) == 9
     assert pressed(view, "down", "enter", facts=facts)[1] == Show(many[7]["object"])
 
 
@@ -260,7 +258,7 @@ def test_a_long_list_is_turned_by_pages() -> None:
 )
 def test_keys_are_read_as_terminals_send_them(data: list[bytes], keys: list[str]) -> None:
     """Sequences that come in parts are one key, and those of no key are nothing."""
-    reader = Keys()
+    reader = KeyDecoder()
     found = [key for part in data for key in reader.read(part)]
     assert found + reader.give_up() == keys
     assert not reader.is_waiting
@@ -329,6 +327,6 @@ def test_a_second_reads_no_more_rows_than_it_needs() -> None:
 
 def test_one_screen_for_a_pipe_has_neither_cursor_nor_keys() -> None:
     """What `--once` prints ends with the last line that says something."""
-    lines: list[Line] = draw.once(KNOWN, 80, 24, NOW)
-    assert plain(lines[-1]) == "  error    nginx: declared active, observed failed"
-    assert not any(plain(line).startswith(">") for line in lines)
+    lines: list[Line] = screen.draw_once(KNOWN, 80, 24, NOW)
+    assert plain_text(lines[-1]) == "  error    nginx: declared active, observed failed"
+    assert not any(plain_text(line).startswith(">") for line in lines)

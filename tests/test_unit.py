@@ -10,7 +10,7 @@ import pytest
 from conftest import EXAMPLE
 from running import Bus, Running
 
-from opdbus.doctor import examine
+from opdbus import doctor
 from opdbus.errors import ConfigError
 from opdbus.systemd import unit
 
@@ -152,11 +152,11 @@ def test_lines_that_systemd_leaves_out(systemd: Callable[..., None], tmp_path: P
     systemd(SHOWN, str(file))
     assert found().ignored() == [f"{file}:2", f"{file}:5"]
     assert found().environ()["B"].value == "a b"
-    said = [(each.status, each.finding) for each in examine._accepted(found())]
+    said = [(each.status, each.finding) for each in doctor._check_settings(found())]
     left_out = "is not NAME=VALUE, and systemd leaves it out"
     assert said == [("warning", f"{file}:{line} {left_out}") for line in (2, 5)]
     file.write_text("A=1\n")
-    assert [each.status for each in examine._accepted(found())] == ["ok"]
+    assert [each.status for each in doctor._check_settings(found())] == ["ok"]
 
 
 def test_characters_of_settings(systemd: Callable[..., None], tmp_path: Path) -> None:
@@ -283,5 +283,5 @@ def test_a_service_that_is_restarted_again_and_again(count: str, ran: int, expec
     began = str(int((time.monotonic() - ran) * 1e6))
     running = {"ActiveState": "active", "Result": "success", "StatusText": "Ready"}
     times = {"NRestarts": count, "ExecMainStartTimestampMonotonic": began}
-    verdict = examine._service(unit.Unit(SHOWN | running | times))
+    verdict = doctor._check_service(unit.Unit(SHOWN | running | times))
     assert f"{verdict.status}: {verdict.finding}".startswith(expected)

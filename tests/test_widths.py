@@ -2,7 +2,7 @@
 
 import pytest
 
-from opdbus.cli.widths import fold, pad, width
+from opdbus.cli.output import pad, width_of, wrap
 from opdbus.platform.timestamps import ago
 
 
@@ -22,12 +22,12 @@ from opdbus.platform.timestamps import ago
 )
 def test_long_lines_are_folded(text: str, room: int, lines: list[str]) -> None:
     """Break between words, words only where they are longer than a line; nothing is lost."""
-    assert fold(text, room) == lines
+    assert wrap(text, room) == lines
 
 
 def test_wide_characters_take_two_columns() -> None:
     """Count columns, not characters: marks take none."""
-    assert (width("caf\u00e9"), width("cafe\u0301"), width("\u6570a")) == (4, 4, 3)
+    assert (width_of("caf\u00e9"), width_of("cafe\u0301"), width_of("\u6570a")) == (4, 4, 3)
     assert pad("\u6570", 4) == "\u6570  "
 
 

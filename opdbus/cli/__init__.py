@@ -4,6 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -31,7 +32,7 @@ def main() -> None:
     except OpDbusError as error:
         from opdbus.cli import output
 
-        output.note(f"op-dbus: {error}")
+        output.print_note(f"op-dbus: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -45,40 +46,8 @@ def modules() -> Sequence[ModuleType]:
 
     Commands of the daemon itself come first, then those that query it, then those about engines.
     """
-    from opdbus.cli import (
-        bench,
-        changing,
-        checking,
-        distilling,
-        drifting,
-        engine,
-        finding,
-        history,
-        insight,
-        local,
-        mapping,
-        models,
-        proving,
-        questions,
-        reading,
-        status,
-        top,
-        vectorizing,
+    names = (
+        "local status top drifting find_objects show_insight mapping show_history proving changing"
+        " models measure_engine"
     )
-
-    return (
-        *(
-            local,
-            checking,
-            status,
-            top,
-            reading,
-            questions,
-            drifting,
-            finding,
-            insight,
-            mapping,
-            history,
-        ),
-        *(proving, changing, vectorizing, models, distilling, engine, bench),
-    )
+    return [import_module(f"opdbus.cli.{name}") for name in names.split()]

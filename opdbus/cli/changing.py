@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdbus.cli import completing, output
-from opdbus.cli.asking import ask, name_of, path_of
+from opdbus.cli.change_words import plural
+from opdbus.cli.daemon_calls import ask, name_of_path, path_of
 from opdbus.cli.root import as_json, root
-from opdbus.cli.telling import plural
 from opdbus.errors import InvalidArgs
 from opdbus.settings.parsing import PROVIDERS
 
 if TYPE_CHECKING:
     from opdbus.client import Client
 
-_NAMES = ("plugin", "kind", "name")
+_ID_KEYS = ("plugin", "kind", "name")
 
 
 @root.command()
 @click.argument("source")
 @click.argument("file", type=click.File(encoding="utf-8"), default="-")
 @as_json
-def publish(source: str, file: Any, json_: bool) -> None:  # noqa: ANN401, FBT001
+def publish(source: str, file: Any, json_: bool) -> None:
     """Publish objects under the name SOURCE.
 
     FILE, or standard input, is JSON: an object or a list of them, each with the strings plugin,
@@ -38,23 +38,23 @@ def publish(source: str, file: Any, json_: bool) -> None:  # noqa: ANN401, FBT00
     items = content if isinstance(content, list) else [content]
     if not items:
         raise InvalidArgs(f"nothing to publish: the list in {file.name} is empty")
-    objects = [_published(number, item) for number, item in enumerate(items, 1)]
+    objects = [_parse_published(number, item) for number, item in enumerate(items, 1)]
     found = ask(lambda client: client.publish(source, objects))
     if json_:
-        output.as_json(found)
+        output.print_json(found)
         return
     for path in found:
-        print(output.visible(name_of(path)))
+        print(output.escape_hidden(name_of_path(path)))
 
 
-def _published(number: int, item: Any) -> tuple[str, str, str, dict[str, Any]]:  # noqa: ANN401
+def _parse_published(number: int, item: Any) -> tuple[str, str, str, dict[str, Any]]:
     given = item if isinstance(item, dict) else {}
     properties = given.get("properties", {})
-    faults = [f"no string {key}" for key in _NAMES if not isinstance(given.get(key), str)]
-    faults += [f"the unknown key {key}" for key in given.keys() - {*_NAMES, "properties"}]
+    faults = [f"no string {key}" for key in _ID_KEYS if not isinstance(given.get(key), str)]
+    faults += [f"the unknown key {key}" for key in given.keys() - {*_ID_KEYS, "properties"}]
     if not isinstance(properties, dict):
         faults.append("properties that are not a JSON object")
-    if not given.keys() & {*_NAMES}:
+    if not given.keys() & {*_ID_KEYS}:
         raise InvalidArgs(
             f"object {number} is no object to publish: it has none of plugin, kind and name;"
             " `op-dbus publish --help` shows the form"
@@ -64,7 +64,7 @@ def _published(number: int, item: Any) -> tuple[str, str, str, dict[str, Any]]: 
     return given["plugin"], given["kind"], given["name"], _without_null(properties)
 
 
-def _without_null(value: Any) -> Any:  # noqa: ANN401
+def _without_null(value: Any) -> Any:
     """Remove nulls, which D-Bus cannot carry."""
     if isinstance(value, dict):
         return {key: _without_null(item) for key, item in value.items() if item is not None}
@@ -74,7 +74,7 @@ def _without_null(value: Any) -> Any:  # noqa: ANN401
 
 
 @root.command()
-@click.argument("objects", nargs=-1, required=True, shell_complete=completing.objects)
+@click.argument("objects", nargs=-1, required=True, shell_complete=completing.complete_objects)
 def withdraw(objects: tuple[str, ...]) -> None:
     """Withdraw what you published about OBJECTS.
 
@@ -90,32 +90,28 @@ def withdraw(objects: tuple[str, ...]) -> None:
 @root.command()
 def reload() -> None:
     """Read settings and state file again, and show what is served."""
-    _change(lambda client: client.reload())
+    _change_engine(lambda client: client.reload())
 
 
 @root.command(name="set-provider")
-@click.argument("provider", shell_complete=completing.words(PROVIDERS))
+@click.argument("provider", shell_complete=completing.complete_words(PROVIDERS))
 @click.option("--device", default="", metavar="N", help="As OP_DBUS_GPU_DEVICE. [as before]")
 def set_provider(provider: str, device: str) -> None:
     """Serve on PROVIDER once the model is proven there.
 
     PROVIDER is a name or a chain, as for OP_DBUS_EXECUTION_PROVIDER. The old one serves meanwhile.
     """
-    _change(lambda client: client.set_provider(provider, device))
+    _change_engine(lambda client: client.set_provider(provider, device))
 
 
-def _change(change: Callable[[Client], Awaitable[None]]) -> None:
-    """Change the served engine, and print the new state."""
+def _change_engine(change: Callable[[Client], Awaitable[None]]) -> None:
+    """Change the served engine, and print the new state and its faults."""
 
     async def changed(client: Client) -> dict[str, Any]:
         await change(client)
         return await client.status()
 
-    print(output.visible(_served(ask(changed))))
-
-
-def _served(status: dict[str, Any]) -> str:
-    """Return a sentence on the served engine and its faults."""
+    status = ask(changed)
     engine = "lexical search only"
     if status["Provider"]:
         engine = f"level {status['Level']} on {status['Provider']} in {status['Precision']}"
@@ -126,4 +122,5 @@ def _served(status: dict[str, Any]) -> str:
     faults = (*(reason for _, reason in status["Fallbacks"]), status["LastError"])
     fault = "".join(f"; {text}" for text in faults if text)
     count = f"{status['Count']:,} {plural('object', status['Count'])}"
-    return f"{count}, state file {status['StateFile']}, {engine}{fault}"
+    text = f"{count}, state file {status['StateFile']}, {engine}{fault}"
+    print(output.escape_hidden(text))

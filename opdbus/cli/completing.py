@@ -14,46 +14,37 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-    from opdbus.client import Client
-
     Offer: TypeAlias = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 # Longest wait of the shell, and number of offered names.
 _PATIENCE_SECONDS: Final = 5.0
-_MOST: Final = 50
+_MOST_OFFERED: Final = 50
 # Other names would need quoting, which differs between shells.
-_PLAIN: Final = re.compile(r"[\w./:@+-]+")
+_UNQUOTED: Final = re.compile(r"[\w./:@+-]+")
 
 
-def words(known: Iterable[str]) -> Offer:
+def complete_words(known: Iterable[str]) -> Offer:
     """Return a completer for a fixed set of words."""
-    return lambda _context, _parameter, begun: _begin(known, begun)
+    return lambda _context, _parameter, begun: _filter_prefix(known, begun)
 
 
-def plugins(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+def complete_plugins(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Offer the plugins that op-dbus observes itself."""
     from opdbus.drift import observed_kinds
 
-    return _begin({name.split("/")[0] for name in observed_kinds.sorts()}, begun)
+    return _filter_prefix({name.split("/")[0] for name in observed_kinds.sorts()}, begun)
 
 
-def kinds(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+def complete_kinds(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Offer the kinds that op-dbus observes itself, of the given plugin if there is one."""
     from opdbus.drift import observed_kinds
 
     sorts = (name.split("/") for name in observed_kinds.sorts())
     plugin = context.params.get("plugin")
-    return _begin({kind for its, kind in sorts if plugin in {None, its}}, begun)
+    return _filter_prefix({kind for its, kind in sorts if plugin in {None, its}}, begun)
 
 
-def files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Let the shell offer files."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(begun, type="file")]
-
-
-def objects(
+def complete_objects(
     context: click.Context, _parameter: click.Parameter | None, begun: str
 ) -> list[CompletionItem]:
     """Offer names of objects: PLUGIN/KIND/NAME, or NAME alone; nothing if no daemon runs."""
@@ -62,10 +53,18 @@ def objects(
     async def found() -> Sequence[Sequence[str]]:
         bus = context.find_root().params.get("bus")
         chosen = config.load(os.environ, {"bus": bus} if bus else {}).bus
+        # objects whose names contain the text after PLUGIN/KIND/
+        is_whole = begun.count("/") > 1 and begun[0] != "/"
+        plugin, kind, name = begun.split("/", 2) if is_whole else ("", "", begun)
+        where = f'name~"{name}"' if name and '"' not in name else ""
+        given = {"plugin": plugin, "kind": kind, "where": where}
+        wanted = {key: text for key, text in given.items() if text}
         async with asyncio.timeout(_PATIENCE_SECONDS), Client(chosen) as client:
             # completion must not ask for a password or start a service
             client.ask_no_user()
-            return (await _page(client, begun)) if await client.is_served() else ()
+            if not await client.is_served():
+                return ()
+            return (await client.page(wanted, 0, _MOST_OFFERED))[1]
 
     from click.shell_completion import CompletionItem
 
@@ -76,21 +75,9 @@ def objects(
     except (OpDbusError, TimeoutError):
         return []
     names = {name for row in rows for name in ("/".join(row[1:]), row[-1])}
-    return [CompletionItem(name) for name in _begin(filter(_PLAIN.fullmatch, names), begun)]
+    offered = _filter_prefix(filter(_UNQUOTED.fullmatch, names), begun)
+    return [CompletionItem(name) for name in offered]
 
 
-async def _page(client: Client, begun: str) -> list[list[str]]:
-    """Return some objects whose names contain the text after PLUGIN/KIND/."""
-    is_whole = begun.count("/") > 1 and begun[0] != "/"
-    plugin, kind, name = begun.split("/", 2) if is_whole else ("", "", begun)
-    before = {key: word for key, word in (("plugin", plugin), ("kind", kind)) if word}
-    _, rows = await client.page({**before, **_holding(name)}, 0, _MOST)
-    return rows
-
-
-def _holding(name: str) -> dict[str, str]:
-    return {"where": f'name~"{name}"'} if name and '"' not in name else {}
-
-
-def _begin(known: Iterable[str], begun: str) -> list[str]:
+def _filter_prefix(known: Iterable[str], begun: str) -> list[str]:
     return sorted(word for word in known if word.startswith(begun))

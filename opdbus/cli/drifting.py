@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from opdbus.bus import paths
-from opdbus.cli import output, telling
-from opdbus.cli.asking import ask, chosen, name_of, named
-from opdbus.cli.field_values import NOT_DECLARED, least_of
-from opdbus.cli.printing import stamp
+from opdbus.cli import change_words, output
+from opdbus.cli.change_lines import format_stamp
+from opdbus.cli.change_words import NOT_DECLARED, at_least_prefix
+from opdbus.cli.daemon_calls import ask, id_of_path, name_of_path, without_empty
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
 from opdbus.language import routes
@@ -44,7 +44,7 @@ _MOST_SORTS: Final = 5
 # Longer values are cut, around the difference.
 _MAX_VALUE: Final = 1000
 # Fields whose values are understood without the field's name.
-_PLAIN: Final = frozenset("active_state state status ensure presence running".split())
+_CLEAR_FIELDS: Final = frozenset("active_state state status ensure presence running".split())
 COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
 # Ends of a drift: a label, and words after the object's name.
 _ENDS: Final = {
@@ -74,59 +74,61 @@ _WIDTH: Final = max(map(len, SEVERITIES))
     help="Print what drifts and heals from now on, of at least OP_DBUS_DRIFT_THRESHOLD.",
 )
 @as_json
-def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> int:  # noqa: FBT001
+def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> int:
     """List what is other than the state file declares it.
 
     The worst comes first. What changed in the file within 10 minutes, and the host does not
     have yet, is marked as newly declared; a first file changes nothing. Severities: info,
     notice, warning, error.
     """
+    chosen = without_empty(**wanted)
     if watch:
         if exit_code:
             raise click.UsageError("--exit-code goes with a list, not with --watch")
-        _follow(chosen(**wanted), _as_lines if json_ else _printed)
+        _follow(chosen, _print_transition_json if json_ else _print_transition)
         return 0
-    rows, waits, fault, unobserved = ask(lambda client: _listed(client, chosen(**wanted)))
+    rows, waits, fault, unobserved = ask(lambda client: _read_drift(client, chosen))
     names = routes.subject_of(wanted["about"] or "")
-    answers = ask(partial(_answers, names)) if names else {}
+    answers = ask(partial(_answer_about, names)) if names else {}
     if answers:
-        rows = _of_those(rows, answers)
+        rows = _rows_of_answers(rows, answers)
     elif names:
-        output.note(f"no object is called {output.visible(names[0])}")
+        output.print_note(f"no object is called {output.escape_hidden(names[0])}")
     unknown = f"not all is known yet; still waiting for {' and '.join(waits)}" if waits else ""
     for note in filter(None, (fault, unknown)):
-        output.note(f"op-dbus: {note}")
+        output.print_note(f"op-dbus: {note}")
     if json_:
-        found = {"drifts": list(map(_value, rows)), "not_observed": [*map(_unseen, unobserved)]}
         said = {"answers": [*answers.values()]} if answers else {}
-        output.as_json({"format_version": FORMAT_VERSION, **said, **found})
+        drifts = {"drifts": [*map(_row_json, rows)]}
+        unseen = {"not_observed": [*map(_unobserved_json, unobserved)]}
+        output.print_json({"format_version": FORMAT_VERSION, **said, **drifts, **unseen})
     else:
         for answer in answers.values():
-            print(output.visible(answer))
+            print(output.escape_hidden(answer))
         _print_all(rows, [] if answers else unobserved)
         if not (rows or waits or fault or answers):
-            output.note(_nothing(" of what is observed" if unobserved else ""))
+            output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
     return DRIFTED if rows else UNKNOWN if waits else 0
 
 
-async def _answers(names: Sequence[str], client: Client) -> dict[str, str]:
+async def _answer_about(names: Sequence[str], client: Client) -> dict[str, str]:
     """Return answers by path: is the object as declared? The first existing name counts."""
     for name in names:
         found, _ = await client.resolve(name)
         shown = {path: await client.show(path) for path, *_ in found}
         if declared := {path: one for path, one in shown.items() if one["Declared"]}:
-            return {path: _answer(name_of(path), one) for path, one in declared.items()}
+            return {path: _is_as_declared(path, one) for path, one in declared.items()}
         if shown:
-            listed = name_lists.first([*map(name_of, shown)], _MOST_NAMES)
+            listed = name_lists.first([*map(name_of_path, shown)], _MOST_NAMES)
             return dict.fromkeys([*shown][:1], f"nothing is declared of {name}: {listed}")
     return {}
 
 
-def _answer(name: str, shown: Mapping[str, Any]) -> str:
+def _is_as_declared(path: str, shown: Mapping[str, Any]) -> str:
     """Return whether an object is as declared; daemons of other versions omit `Drift`."""
-    drift = shown.get("Drift", "")
+    name, drift = name_of_path(path), shown.get("Drift", "")
     if drift == "none":
         return f"yes: {name} is as declared"
     if drift:
@@ -134,23 +136,28 @@ def _answer(name: str, shown: Mapping[str, Any]) -> str:
     return f"{name} is declared, and nothing observes it: it is not compared"
 
 
-def _of_those(rows: Sequence[Row], answers: Mapping[str, str]) -> list[Row]:
+def _rows_of_answers(rows: Sequence[Row], answers: Mapping[str, str]) -> list[Row]:
     """Return the rows of drifting objects in answers, also by name without suffix; else all."""
     if not any(answer.startswith("no:") for answer in answers.values()):
         return []
-    names = {named(path)["name"] for path in answers}
+    names = {id_of_path(path)["name"] for path in answers}
     names |= {name.rpartition(".")[0] for name in names}
-    return [row for row in rows if named(row[0])["name"] in names] or [*rows]
+    return [row for row in rows if id_of_path(row[0])["name"] in names] or [*rows]
 
 
 def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:
+    """Print the drifting fields, and on stderr the unobserved objects, grouped by reason."""
     for row in rows:
-        _print(row)
-    for text in _not_observed(unobserved):
-        output.note(f"not observed: {text}")
+        _print_row(row)
+    whys: dict[str, list[str]] = {}
+    for *sort, count, names, why in unobserved:
+        listed = name_lists.first([*names, *[""] * (count - len(names))], _MOST_NAMES)
+        whys.setdefault(why, []).append(f"{'/'.join(sort)} {listed}")
+    for why, sorts in whys.items():
+        output.print_note(f"not observed: {name_lists.first(sorts, _MOST_SORTS, '; ')}: {why}")
 
 
-def _nothing(of: str) -> str:
+def _nothing_drifts(of: str) -> str:
     """Return that nothing drifts, or that nothing is declared."""
     values = ask(lambda client: client.status())
     if dict(values["Sources"]).get("file"):
@@ -158,7 +165,7 @@ def _nothing(of: str) -> str:
     return f"nothing is declared in {values['StateFile']}: there is nothing to compare with"
 
 
-async def _listed(
+async def _read_drift(
     client: Client, wanted: Mapping[str, str]
 ) -> tuple[Sequence[Row], Sequence[str], str, Sequence[Row]]:
     """Return drift rows, the sources awaited, the state file's error, and unobserved kinds.
@@ -173,11 +180,13 @@ async def _listed(
     while state["DriftAwaits"] and time.monotonic() < until:
         await asyncio.sleep(_PAUSE_SECONDS)
         state = await client.state()
-    unobserved = [row for row in await client.unobserved() if _is_of(_unseen(row), wanted)]
+    listed = await client.unobserved()
+    unobserved = [row for row in listed if _matches(_unobserved_json(row), wanted)]
     return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
 
 
-def _is_of(object_id: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+def _matches(object_id: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Return whether an object has the wanted plugin and kind."""
     return all(object_id[key] == wanted[key] for key in object_id.keys() & wanted.keys())
 
 
@@ -197,7 +206,7 @@ def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None
             path, what, severity, fields = values
             row: Row = (path, what, severity, 0, math.nan, [[name, "", "", ""] for name in fields])
             if fields:
-                row = next((r for r in await client.drift(named(path)) if r[0] == path), row)
+                row = next((r for r in await client.drift(id_of_path(path)) if r[0] == path), row)
                 _show_ended(known.get(path, row), row, wanted, show)
                 known[path] = row
             if what in _ENDS:
@@ -220,106 +229,97 @@ def _show_ended(
 
 def _is_wanted(path: str, severity: str, wanted: Mapping[str, str]) -> bool:
     is_bad = SEVERITIES.index(severity) >= SEVERITIES.index(wanted.get("severity", SEVERITIES[0]))
-    return is_bad and _is_of(named(path), wanted)
+    return is_bad and _matches(id_of_path(path), wanted)
 
 
-def _as_lines(what: str, row: Row) -> None:
+def _print_transition_json(what: str, row: Row) -> None:
     """Print a transition as one line of JSON; the first line has the format version."""
     if what == "ended":
         return  # the next line has the fields that still drift
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     # these fields do not drift now
     row = (*row[:5], []) if what in _ENDS else row
-    content = {"at": now, **_value(row), "class": what} if what else {"at": now}
+    content = {"at": now, **_row_json(row), "class": what} if what else {"at": now}
     head = {} if what else {"format_version": FORMAT_VERSION}
     print(output.json_text({**head, **content}), flush=True)
 
 
-def _printed(what: str, row: Row) -> None:
-    now = f"{stamp(time.time_ns() // 1000)}  "
+def _print_transition(what: str, row: Row) -> None:
+    now = f"{format_stamp(time.time_ns() // 1000)}  "
     if what in _ENDS:
         fields = ", ".join(field[0] for field in row[5])
         label, end = _ENDS[what]
-        _labelled(label, f"{_name(row[0])}{end}{fields and f': {fields}'}", now)
+        _print_labelled(label, f"{_object_in_words(row[0])}{end}{fields and f': {fields}'}", now)
     elif what:
-        _print(row, now)
+        _print_row(row, now)
 
 
-def _value(row: Row) -> dict[str, Any]:
+def _row_json(row: Row) -> dict[str, Any]:
     path, what, severity, since, distance, fields = row
     at = datetime.fromtimestamp(since, UTC).isoformat() if since else None
     return {
         "path": path,
-        **named(path),
+        **id_of_path(path),
         "class": what,
         "severity": severity,
         "since": at,
         "distance": distance,
         "fields": [
-            {"path": name, "declared": _read(one), "observed": _read(other), "severity": bad}
+            {"path": name, "declared": _parse(one), "observed": _parse(other), "severity": bad}
             for name, one, other, bad in fields
         ],
     }
 
 
-def _not_observed(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield lines on unobserved declared objects, grouped by reason."""
-    whys: dict[str, list[str]] = {}
-    for *sort, count, names, why in rows:
-        said = name_lists.first([*names, *[""] * (count - len(names))], _MOST_NAMES)
-        whys.setdefault(why, []).append(f"{'/'.join(sort)} {said}")
-    for why, sorts in whys.items():
-        yield f"{name_lists.first(sorts, _MOST_SORTS, '; ')}: {why}"
-
-
-def _unseen(row: Row) -> dict[str, Any]:
+def _unobserved_json(row: Row) -> dict[str, Any]:
     return dict(zip(("plugin", "kind", "count", "names", "why"), row, strict=True))
 
 
-def _read(text: str) -> Any:  # noqa: ANN401 -- any JSON
+def _parse(text: str) -> Any:
     return json.loads(text) if text else None
 
 
-def _print(row: Row, at: str = "") -> None:
+def _print_row(row: Row, at: str = "") -> None:
     """Print one line for each field."""
-    since = f" ({output.since(row[3])})" if row[3] and sys.stdout.isatty() else ""
-    for severity, text in told(row):
-        _labelled(severity, text + since, at)
+    since = f" ({output.format_age(row[3])})" if row[3] and sys.stdout.isatty() else ""
+    for severity, text in describe_row(row):
+        _print_labelled(severity, text + since, at)
 
 
-def _labelled(label: str, text: str, at: str) -> None:
-    coloured = output.style(f"{label:{_WIDTH}}", COLOURS.get(label, "cyan"))
-    output.labelled(f"{at}{coloured}", len(at) + _WIDTH, text)
+def _print_labelled(label: str, text: str, at: str) -> None:
+    coloured = output.add_style(f"{label:{_WIDTH}}", COLOURS.get(label, "cyan"))
+    output.print_labelled(f"{at}{coloured}", len(at) + _WIDTH, text)
     # readers of a pipe get each line at once
     sys.stdout.flush()
 
 
-def told(row: Row) -> Iterator[tuple[str, str]]:
+def describe_row(row: Row) -> Iterator[tuple[str, str]]:
     """Yield the severity and a sentence for each field that drifts."""
     path, what, _, _, _, fields = row
     mark = " (newly declared)" if what == "intended" else ""
     for name, declared, observed, severity in fields:
-        field = "" if name in _PLAIN else f"{name} "
-        sides = _said(declared), _said(observed)
+        field = "" if name in _CLEAR_FIELDS else f"{name} "
+        sides = _format_side(declared), _format_side(observed)
         # JSON shows the difference of, for example, a number and the same digits in quotes
         sides = (declared, observed) if sides[0] == sides[1] else sides
         sides = name_lists.distinct(*sides, _MAX_VALUE)
-        values = f"declared {least_of(paths.parse(path)[:2], name)}{sides[0]}, observed {sides[1]}"
-        if _said(declared) == NOT_DECLARED:
+        least = at_least_prefix(paths.parse(path)[:2], name)
+        values = f"declared {least}{sides[0]}, observed {sides[1]}"
+        if _format_side(declared) == NOT_DECLARED:
             field, values = "", "is there, and not declared"
-        yield severity, f"{_name(path)}: {field}{values}{mark}"
+        yield severity, f"{_object_in_words(path)}: {field}{values}{mark}"
 
 
-def _name(path: str) -> str:
+def _object_in_words(path: str) -> str:
     """Return the name of an object as used in sentences."""
     plugin, kind, name = paths.parse(path)
-    return telling.subject_of((plugin, kind), name)
+    return change_words.subject_of((plugin, kind), name)
 
 
-def _said(text: str) -> str:
-    value = _read(text)
+def _format_side(text: str) -> str:
+    value = _parse(text)
     if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
-        return ", ".join(map(output.said, value)) or "none"
+        return ", ".join(map(output.format_value, value)) or "none"
     if isinstance(value, dict | list):
         return text
-    return output.said(value) or "none"
+    return output.format_value(value) or "none"

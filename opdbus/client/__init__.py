@@ -1,22 +1,49 @@
 """A client of the daemon: one coroutine for each method."""
 
+import asyncio
 import json
 import math
 import os
 from array import array
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self, TypeAlias, TypeVar
 
 from opdbus import errors
 from opdbus.bus import paths
 from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
-from opdbus.client.parts import answered, as_file, pages, path_size, text_size
-from opdbus.client.remote import Json, Remote
+from opdbus.bus.transport.connection import Connection, RemoteError
 
+T = TypeVar("T")
+# The limit of a call's texts and of a reply's paths: the daemon's 1 MiB.
+_BYTES_A_CALL: Final = 1 << 20
+# Longer than the usual D-Bus timeout: computing vectors may take long.
+PATIENCE_SECONDS: Final = 120.0
+# After this time without a reply, the daemon's process is checked.
+_SILENCE_SECONDS: Final = 3.0
+_NOT_THERE: Final = (
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+    "org.freedesktop.DBus.Error.NoReply",
+    "org.freedesktop.DBus.Error.Disconnected",
+    # the bus started a service that did not appear
+    "org.freedesktop.DBus.Error.TimedOut",
+    "org.freedesktop.DBus.Error.Spawn.",
+    "org.freedesktop.systemd1.",
+)
+
+Json: TypeAlias = Any
 # Texts of a call, so that its vectors stay under 1 MiB, whatever the model.
 _TEXTS_A_CALL: Final = 128
 _OBJECTS_A_CALL: Final = 1000
@@ -26,7 +53,9 @@ _ROWS_A_CALL: Final = 200
 _DRIFTS_A_CALL: Final = 100
 # Match rules of signals: new rows of history, drift transitions, starts and ends of the daemon.
 _ROWS: Final = f"type='signal',interface='{HISTORY}',member='Recorded'"
-_CROSSINGS: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
+_TRANSITIONS: Final = (
+    f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
+)
 _STARTS: Final = (
     f"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{BUS_NAME}'"
 )
@@ -53,27 +82,30 @@ class Client:
     """
 
     def __init__(self, bus: str) -> None:
-        self._remote = Remote(bus)
-        self._vectorizer = self._remote.at(paths.ROOT, VECTORIZER)
-        self._state = self._remote.at(paths.STATE, STATE)
-        self._history = self._remote.at(paths.HISTORY, HISTORY)
+        self._bus = bus
+        self._connection = Connection(bus)
+        # whether polkit may ask the user for a password, as a desktop does
+        self._may_ask_user = True
+        self._vectorizer = _Interface(self._call, paths.ROOT, VECTORIZER)
+        self._state = _Interface(self._call, paths.STATE, STATE)
+        self._history = _Interface(self._call, paths.HISTORY, HISTORY)
 
     async def __aenter__(self) -> Self:
         """Connect to the bus."""
-        await self._remote.__aenter__()
+        await self._connection.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Disconnect."""
-        await self._remote.__aexit__(*error)
+        await self._connection.__aexit__(*error)
 
     def ask_no_user(self) -> None:
         """Disable password prompts: calls without the right fail from now on."""
-        self._remote.may_ask_user = False
+        self._may_ask_user = False
 
     async def is_served(self) -> bool:
         """Return whether a daemon owns the bus name; start none."""
-        return await self._remote.is_there()
+        return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
 
     async def status(self) -> dict[str, Json]:
         """Return all properties of the vectorizer and of the state, in one mapping."""
@@ -95,7 +127,7 @@ class Client:
     ) -> list[list[float]]:
         """Return the vectors of any number of texts; options: level, dimensions."""
         vectors: list[list[float]] = []
-        for part in pages(texts, _TEXTS_A_CALL, text_size):
+        for part in _split_by_size(texts, _TEXTS_A_CALL, _text_size):
             rows, dimension, _, data = await self._vectorizer.ask(
                 "VectorizeMany", "asa{sv}", part, dict(options or {})
             )
@@ -110,11 +142,11 @@ class Client:
 
         Options: level, dtype, dimensions, truncate, job. There is no time limit.
         """
-        with as_file(texts) as file:
+        with _open_texts(texts) as file:
             descriptor, rows, dimension, dtype = await self._vectorizer.ask_patiently(
                 "VectorizeBulk", "ha{sv}", file, dict(options or {})
             )
-        return Vectors(_opened(descriptor), rows, dimension, dtype)
+        return Vectors(_open_descriptor(descriptor), rows, dimension, dtype)
 
     async def count_tokens(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
@@ -122,7 +154,7 @@ class Client:
         """Return the model's limit and each text's number of tokens; options: level."""
         counts: list[int] = []
         limit = 0
-        for part in pages(texts, _TEXTS_A_CALL, text_size) or [[]]:
+        for part in _split_by_size(texts, _TEXTS_A_CALL, _text_size) or [[]]:
             limit, tokens = await self._vectorizer.ask(
                 "CountTokens", "asa{sv}", part, dict(options or {})
             )
@@ -178,14 +210,14 @@ class Client:
         while True:
             ask = partial(self.page, wanted, offset + len(rows))
             most = size if limit is None else min(size, limit - len(rows))
-            (total, page), size = await answered(ask, most)
+            (total, page), size = await _request_fewer(ask, most)
             rows += page
             if not page or len(rows) in {limit, total - offset}:
                 return total, rows
 
     async def vectors(self, wanted: Mapping[str, Json]) -> BinaryIO:
         """Return a file with the vectors of objects, as State1.Vectors; the caller closes it."""
-        return _opened(await self._state.one("Vectors", "a{sv}", dict(wanted)))
+        return _open_descriptor(await self._state.one("Vectors", "a{sv}", dict(wanted)))
 
     async def object_at(self, path: str, at: int) -> dict[str, Json]:
         """Return an object as it was at a time, in microseconds since 1970."""
@@ -225,14 +257,14 @@ class Client:
             return list(await self._state.one("Values", "aoasa{sv}", part, [*fields], options))
 
         while len(rows) < len(objects):
-            found, size = await answered(ask, size)
+            found, size = await _request_fewer(ask, size)
             rows += [[json.loads(text) if text else None for text in row] for row in found]
         return rows
 
     async def show(self, path: str) -> dict[str, Json]:
         """Return an object's properties, or the result of State1.Get if they are too large."""
         try:
-            return await self._remote.at(path, OBJECT).properties()
+            return await _Interface(self._call, path, OBJECT).properties()
         except errors.LimitsExceeded:
             content = await self._state.one("Get", "oa{sv}", path, {"large": True})
         found = {key.capitalize(): value for key, value in json.loads(content).items()}
@@ -276,16 +308,18 @@ class Client:
         is_oldest_first = options.get("order") == "oldest"
         while len(found) < limit:
             ask = partial(self._changes, options)
-            part, size = await answered(ask, min(size, limit - len(found)))
+            part, size = await _request_fewer(ask, min(size, limit - len(found)))
             found += part
             if len(part) < size:
                 break
             options["after" if is_oldest_first else "below"] = part[-1]["seq"]
         return found
 
-    async def found(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
+    async def changes_by_meaning(
+        self, wanted: Mapping[str, Json], limit: int
+    ) -> list[dict[str, Json]]:
         """Return the changes that answer best, by a filter with about or before_event."""
-        return (await answered(partial(self._changes, wanted), limit))[0]
+        return (await _request_fewer(partial(self._changes, wanted), limit))[0]
 
     async def _changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
         return list(await self._history.one("Changes", "a{sv}u", dict(wanted), limit))
@@ -300,9 +334,9 @@ class Client:
         values = await self._history.properties()
         return max(0, int(values["First"]) + int(values["Rows"]) - 1)
 
-    async def recorded(self) -> AsyncGenerator[None, None]:
+    async def new_rows(self) -> AsyncGenerator[None, None]:
         """Yield when history may have new rows: after each signal, and after each daemon start."""
-        async with aclosing(self._remote.heard(_ROWS, _STARTS)) as heard:
+        async with aclosing(self._signals(_ROWS, _STARTS)) as heard:
             async for _ in heard:
                 yield
 
@@ -311,7 +345,7 @@ class Client:
 
         The first set is empty: from then on, none is missed. Raises BusError once the bus is gone.
         """
-        async with aclosing(self._remote.heard(_ROWS, _CROSSINGS, _STARTS)) as heard:
+        async with aclosing(self._signals(_ROWS, _TRANSITIONS, _STARTS)) as heard:
             async for signals in heard:
                 yield frozenset(member for member, _ in signals)
 
@@ -321,7 +355,7 @@ class Client:
         The first item is an empty list: from then on, none is missed. Raises BusError once the bus
         is gone.
         """
-        async with aclosing(self._remote.heard(_CROSSINGS)) as heard:
+        async with aclosing(self._signals(_TRANSITIONS)) as heard:
             async for signals in heard:
                 for _, body in signals or [("", [])]:
                     yield body
@@ -336,7 +370,7 @@ class Client:
         """
         options = {"lifetime": lifetime}
         found: list[str] = []
-        for part in pages(objects, _OBJECTS_A_CALL, path_size) or [[]]:
+        for part in _split_by_size(objects, _OBJECTS_A_CALL, _path_size) or [[]]:
             found += await self._state.one("Publish", "sa(sssa{sv})a{sv}", source, part, options)
         return found
 
@@ -344,9 +378,181 @@ class Client:
         """Withdraw published objects, and return the number of removed entries."""
         return int(await self._state.one("Withdraw", "aoa{sv}", list(objects), {}))
 
+    async def _signals(self, *rules: str) -> AsyncGenerator[list[tuple[str, list[Json]]], None]:
+        """Yield (member, body) of all signals since the last time.
 
-def _opened(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own type
+        The first list is empty: from then on, none is missed. Raises BusError once the bus is gone.
+        """
+        signals: list[tuple[str, list[Json]]] = []
+        news = asyncio.Event()
+
+        def hear(member: str, body: list[Json]) -> None:
+            signals.append((member, body))
+            news.set()
+
+        self._connection.on_signal = lambda message: hear(message.member or "", list(message.body))
+        for rule in rules:
+            await self._connection.subscribe(rule)
+        yield []
+        lost = asyncio.ensure_future(self._connection.closed())
+        try:
+            while not lost.done():
+                waiting = asyncio.ensure_future(news.wait())
+                await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                news.clear()
+                taken, signals = signals, []
+                if taken:
+                    yield taken
+        finally:
+            lost.cancel()
+        raise errors.BusError(f"the connection to the {self._bus} bus was lost")
+
+    async def _call(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
+        """Call `interface.method`, and wait for its reply without a time limit.
+
+        Raises BusError if the daemon's process is stopped, since it would never answer.
+        """
+        reply = asyncio.ensure_future(
+            self._connection.call(
+                BUS_NAME, path, member, signature, *body, is_interactive=self._may_ask_user
+            )
+        )
+        try:
+            await asyncio.wait({reply}, timeout=_SILENCE_SECONDS)
+            if not reply.done():
+                await self._refuse_if_stopped()
+            return await reply
+        except RemoteError as error:
+            raise self._translated(error) from None
+        finally:
+            reply.cancel()
+
+    async def _refuse_if_stopped(self) -> None:
+        """Raise BusError if the daemon's process is stopped, as by SIGSTOP or a debugger."""
+        with suppress(RemoteError):
+            (pid,) = await self._connection.ask_bus("GetConnectionUnixProcessID", "s", BUS_NAME)
+            if _is_stopped(int(pid)):
+                raise errors.BusError(
+                    f"op-dbus is stopped and cannot answer: `kill -CONT {pid}` lets its process go"
+                    " on, unless a debugger holds it"
+                )
+
+    def _translated(self, error: RemoteError) -> errors.OpDbusError:
+        """Return the error of `opdbus.errors` for a reply with an error."""
+        if error.name.startswith(_NOT_THERE):
+            return errors.BusError(
+                f"op-dbus is not running on the {self._bus} bus: start it with"
+                " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus:"
+                " `op-dbus --bus BUS status`"
+            )
+        if error.name.endswith("AccessDenied"):
+            return errors.AccessDenied(str(error))
+        known = {kind.dbus_name: kind for kind in errors.tree()}
+        return known.get(error.name, errors.OpDbusError)(str(error))
+
+
+class _Interface:
+    """One interface of an object of the daemon."""
+
+    def __init__(self, call: Callable[..., Awaitable[list[Json]]], path: str, name: str) -> None:
+        self._call = call
+        self._path = path
+        self._name = name
+
+    async def properties(self) -> dict[str, Json]:
+        """Return all properties."""
+        every = _Interface(self._call, self._path, "org.freedesktop.DBus.Properties")
+        return dict(await every.one("GetAll", "s", self._name))
+
+    async def one(self, method: str, signature: str, *body: Json) -> Json:
+        """Call a method, and return the first value of its reply."""
+        return (await self.ask(method, signature, *body))[0]
+
+    async def ask(self, method: str, signature: str, *body: Json) -> list[Json]:
+        """Call a method, and return its reply; raise BusError after PATIENCE_SECONDS."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await self.ask_patiently(method, signature, *body)
+        except TimeoutError:
+            raise errors.BusError(
+                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log; if it does"
+                " nothing, `systemctl restart op-dbus` starts it again"
+            ) from None
+
+    async def ask_patiently(self, method: str, signature: str, *body: Json) -> list[Json]:
+        """Call a method, and return its reply, without a time limit."""
+        return await self._call(self._path, f"{self._name}.{method}", signature, *body)
+
+
+def _open_descriptor(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own type
     try:
         return os.fdopen(os.dup(descriptor.fileno()), "rb")
     finally:
         descriptor.close()
+
+
+@contextmanager
+def _open_texts(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
+    """Open a file of texts, or write texts to a file in memory; raise InvalidArgs."""
+    try:
+        if isinstance(texts, Path):
+            file: BinaryIO = texts.open("rb")
+        else:
+            file = os.fdopen(os.memfd_create("op-dbus-texts"), "w+b")
+    except OSError as error:
+        raise errors.InvalidArgs(f"cannot open the texts: {error}") from None
+    with file:
+        if not isinstance(texts, Path):
+            file.writelines(json.dumps(text).encode() + b"\n" for text in texts)
+            file.flush()
+        yield file
+
+
+def _split_by_size(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
+    """Split items into parts of at most `most` items and, unless it is one item, 1 MiB."""
+    parts: list[list[T]] = []
+    size = 0
+    for item in items:
+        more = size_of(item)
+        if not parts or len(parts[-1]) == most or size + more > _BYTES_A_CALL:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += more
+    return parts
+
+
+async def _request_fewer(ask: Callable[[int], Awaitable[T]], most: int) -> tuple[T, int]:
+    """Request `most` rows, and fewer while the reply would be too large.
+
+    Names and values can be very long. Return the answer and the number of requested rows; raise
+    LimitsExceeded if a single row is too large.
+    """
+    while True:
+        try:
+            return await ask(most), most
+        except errors.LimitsExceeded:
+            if most == 1:
+                raise
+            most = max(1, most // 8)
+
+
+def _text_size(text: str) -> int:
+    # a lone surrogate is refused later, when it is sent
+    return len(text.encode(errors="replace"))
+
+
+def _path_size(item: Sequence[Any]) -> int:
+    """Return an upper bound of the bytes of an object's path."""
+    # an escaped byte takes three characters
+    return len(paths.STATE) + 16 + 3 * sum(_text_size(part) for part in item[:3])
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped: see proc_pid_stat(5)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[:1] in (["T"], ["t"])

@@ -6,16 +6,14 @@ as much as their own edges allow. The same vectors give the same positions.
 """
 
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.picture.neighbours import Vectors, nearest
-
+Vectors = NDArray[np.float32]
 Places = NDArray[np.complex64]
 
 # Chosen with benchmarks/map.py on 20,000 descriptions of packages to keep most neighbours.
@@ -31,21 +29,50 @@ _ROUNDS: Final = 40
 _EPSILON: Final = np.float32(1e-3)
 # numpy releases the GIL.
 _THREADS: Final = 2
+# Rows that are compared with all others at a time.
+_ROWS: Final = 128
+_NEVER: Final = np.float32(-9)
 
 
 def place(vectors: Vectors) -> NDArray[np.float32]:
     """Return a position (n, 2) from 0 to 1 for each of the vectors (n, d), of any length."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.maximum(lengths, _EPSILON)
-    places = _first(unit)
+    places = _principal_places(unit)
     if len(unit) > 2:
         with ThreadPoolExecutor(_THREADS) as threads:
-            graph = _Graph.of(*nearest(unit, min(NEIGHBOURS, len(unit) - 1), threads))
-            places = _settled(places, graph, threads)
-    return _framed(places)
+            near = nearest_neighbours(unit, min(NEIGHBOURS, len(unit) - 1), threads)
+            graph = _make_graph(*near)
+            places = _apply_forces(places, graph, threads)
+    return _fit_frame(places)
 
 
-def _first(vectors: Vectors) -> Places:
+def nearest_neighbours(
+    vectors: Vectors, count: int, threads: Executor
+) -> tuple[NDArray[np.intp], Vectors]:
+    """Return the `count` nearest of unit vectors (n, d), n > count, to each, and their cosines.
+
+    Both arrays are (n, count), the nearest first; none is its own neighbour.
+    """
+    found = np.empty((len(vectors), count), np.intp)
+    cosines = np.empty((len(vectors), count), np.float32)
+
+    def work(first: int) -> None:
+        rows = slice(first, min(first + _ROWS, len(vectors)))
+        scores = vectors[rows] @ vectors.T
+        own = np.arange(rows.start, rows.stop)
+        scores[own - first, own] = _NEVER
+        near = np.argpartition(scores, -count, axis=1)[:, -count:]
+        exact = np.take_along_axis(scores, near, axis=1)
+        order = np.argsort(-exact, axis=1, kind="stable")
+        found[rows] = np.take_along_axis(near, order, axis=1)
+        cosines[rows] = np.take_along_axis(exact, order, axis=1)
+
+    list(threads.map(work, range(0, len(vectors), _ROWS)))
+    return found, cosines
+
+
+def _principal_places(vectors: Vectors) -> Places:
     """Return the two principal coordinates of vectors as complex numbers."""
     centred = vectors - vectors.mean(axis=0)
     _, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
@@ -61,35 +88,28 @@ def _first(vectors: Vectors) -> Places:
     return apart
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
+class _Graph(NamedTuple):
     """Edges in both directions, ordered by their start; `begins` has one entry more than points."""
 
     begins: NDArray[np.intp]
     ends: NDArray[np.intp]
     weights: Vectors
 
-    @classmethod
-    def of(cls, neighbours: NDArray[np.intp], cosines: Vectors) -> Self:
-        """Weight edges as UMAP does: the neighbours of each point have the same total weight."""
-        count, each = neighbours.shape
-        weights = _shares(np.sqrt(np.maximum(2 - 2 * cosines, 0))).ravel()
-        begin, end = np.repeat(np.arange(count), each), neighbours.ravel()
-        keys, place = np.unique(
-            np.concatenate([begin * count + end, end * count + begin]), return_inverse=True
-        )
-        there = np.bincount(place[: len(end)], weights, len(keys))
-        back = np.bincount(place[len(end) :], weights, len(keys))
-        begins = np.searchsorted(keys, np.arange(count + 1) * count)
-        return cls(begins, keys % count, (there + back - there * back).astype(np.float32))
 
-    def degrees(self) -> Vectors:
-        """Return the weight of all edges of each point (n,)."""
-        degrees: Vectors = np.add.reduceat(self.weights, self.begins[:-1])
-        return degrees
+def _make_graph(neighbours: NDArray[np.intp], cosines: Vectors) -> _Graph:
+    """Weight edges as UMAP does: the neighbours of each point have the same total weight."""
+    count, each = neighbours.shape
+    weights = _neighbour_weights(np.sqrt(np.maximum(2 - 2 * cosines, 0))).ravel()
+    begin, end = np.repeat(np.arange(count), each), neighbours.ravel()
+    both = np.concatenate([begin * count + end, end * count + begin])
+    keys, place = np.unique(both, return_inverse=True)
+    there = np.bincount(place[: len(end)], weights, len(keys))
+    back = np.bincount(place[len(end) :], weights, len(keys))
+    begins = np.searchsorted(keys, np.arange(count + 1) * count)
+    return _Graph(begins, keys % count, (there + back - there * back).astype(np.float32))
 
 
-def _shares(distances: Vectors) -> NDArray[np.float64]:
+def _neighbour_weights(distances: Vectors) -> NDArray[np.float64]:
     """Return neighbours' weights, 1 for the nearest, with the sum log2(each)."""
     beyond = (distances - distances[:, :1]).astype(np.float64)
     low, high = np.zeros(len(beyond)), np.full(len(beyond), np.inf)
@@ -103,9 +123,9 @@ def _shares(distances: Vectors) -> NDArray[np.float64]:
     return shares
 
 
-def _settled(places: Places, graph: _Graph, threads: Executor) -> Places:
+def _apply_forces(places: Places, graph: _Graph, threads: Executor) -> Places:
     """Apply the forces in steps of decreasing size."""
-    count, degrees = len(places), graph.degrees()
+    count, degrees = len(places), np.add.reduceat(graph.weights, graph.begins[:-1])
     random = np.random.default_rng(_SEED)
     borders = np.linspace(0, count, _THREADS + 1).astype(int)
     parts = [slice(*ends) for ends in pairwise(borders.tolist())]
@@ -114,12 +134,12 @@ def _settled(places: Places, graph: _Graph, threads: Executor) -> Places:
         shifts = random.integers(0, count, min(_PUSHED, count))
         pace = np.float32(1 - step / _STEPS)
 
-        forces = partial(_moved, places, graph, mixed, shifts, degrees)
+        forces = partial(_moves, places, graph, mixed, shifts, degrees)
         places = places + np.concatenate(list(threads.map(forces, parts))) * pace
     return places
 
 
-def _moved(
+def _moves(
     places: Places,
     graph: _Graph,
     mixed: Places,
@@ -152,7 +172,7 @@ def _squared(places: Places) -> Vectors:
     return found
 
 
-def _framed(places: Places) -> NDArray[np.float32]:
+def _fit_frame(places: Places) -> NDArray[np.float32]:
     """Rotate the wider side to the horizontal; return (n, 2) from 0 to 1, both axes to scale."""
     flat = np.stack([places.real, places.imag], axis=1).astype(np.float64)
     flat -= flat.mean(axis=0)

@@ -19,25 +19,19 @@ def draw(scene: Scene) -> str:
     """Return the page."""
     colours = {f"light{n}": colour for n, colour in enumerate(LIGHT)}
     colours |= {f"dark{n}": colour for n, colour in enumerate(DARK)}
-    style, script = Template(_file("page.css")).substitute(colours), _file("page.js")
+    folder = resources.files("opdbus.picture")
+    css, script, page = (
+        (folder / f"page.{suffix}").read_text(encoding="utf-8") for suffix in ("css", "js", "html")
+    )
+    style = Template(css).substitute(colours)
     policy = (
         f"default-src 'none'; base-uri 'none'; form-action 'none';"
         f" script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     )
-    data = json.dumps(_data(scene), separators=(",", ":"), ensure_ascii=False)
-    title, about = html.escape(scene.title), html.escape(scene.about)
-    return Template(_file("page.html")).substitute(
-        title=title,
-        about=about,
-        policy=policy,
-        style=style,
-        data=data.translate(_ESCAPES),
-        script=script,
-    )
-
-
-def _file(name: str) -> str:
-    return (resources.files("opdbus.picture") / name).read_text(encoding="utf-8")
+    data = json.dumps(_script_data(scene), separators=(",", ":"), ensure_ascii=False)
+    texts = {"title": html.escape(scene.title), "about": html.escape(scene.about)}
+    parts = {"policy": policy, "style": style, "data": data.translate(_ESCAPES), "script": script}
+    return Template(page).substitute(texts | parts)
 
 
 def _digest(content: str) -> str:
@@ -45,7 +39,7 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _data(scene: Scene) -> dict[str, Any]:
+def _script_data(scene: Scene) -> dict[str, Any]:
     """Return the script's data: numbers, and lists of distinct texts that they index."""
     sorts = list(dict.fromkeys((row.plugin, row.kind) for row in scene.rows))
     states = list(dict.fromkeys(row.state for row in scene.rows))

@@ -1,11 +1,14 @@
-"""Contents of a picture: points with colours and marks, labels, a legend; pure, no numpy."""
+"""Contents of a picture: objects, colours and marks, labels, a legend; pure."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
-from opdbus.picture.table import Row
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Colours that people distinguish, colour-blind or not, on a light and on a dark background, based
 # on Paul Tol's scheme "bright" (https://sronpersonalpages.nl/~pault/). The last is for all other
@@ -23,6 +26,30 @@ _LEAST_SHARE: Final = 0.4
 # Length from which a name is put into two lines, and by how much the first may be longer.
 _LONG: Final = 16
 _MUCH_LONGER: Final = 12
+
+
+class Row(NamedTuple):
+    """An object of the file; `state` may be empty."""
+
+    plugin: str
+    kind: str
+    name: str
+    text: str
+    state: str
+
+
+class Table(NamedTuple):
+    """Objects of a file, number of all matches, and number of those that wait for vectors.
+
+    `vectors` has a row for each object. `renamed` maps paths of declared objects to the paths under
+    which they are observed.
+    """
+
+    rows: list[Row]
+    vectors: "NDArray[np.float32]"
+    total: int
+    waiting: int
+    renamed: dict[str, str]
 
 
 class Mark(NamedTuple):
@@ -113,6 +140,20 @@ class Scene:
                 x = sum(x for x, _ in crowd) / len(crowd)
                 found.append(Label(x, min(y for _, y in crowd), topic.name, topic.size))
         return found
+
+
+def read_table(file: BinaryIO) -> Table:
+    """Read a file of State1.Vectors."""
+    # imported late, because numpy is slow to import
+    from safetensors import safe_open
+
+    with safe_open(f"/proc/self/fd/{file.fileno()}", "np") as content:
+        about = content.metadata()
+        lines = content.get_tensor("objects").tobytes().splitlines()
+        vectors = content.get_tensor("vectors").astype("float32")
+    rows = [Row(*json.loads(line)) for line in lines]
+    renamed = json.loads(about.get("renamed", "{}"))
+    return Table(rows, vectors, int(about["total"]), int(about["waiting"]), renamed)
 
 
 def _densest(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

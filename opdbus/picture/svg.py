@@ -45,13 +45,15 @@ def draw(scene: Scene) -> str:
     wide, high = scene.size
     scale = (_WIDTH - 2 * _MARGIN) / max(wide, 1e-6)
     height = round(_HEAD + high * scale + _FOOT + _MARGIN)
+    title, about = _escape(scene.title), _escape(scene.about)
     return "\n".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
-        f"<title>{_text(scene.title)}</title><desc>{_text(scene.about)}</desc>",
-        f"<style>{_styles()}</style>",
+        f"<title>{title}</title><desc>{about}</desc>",
+        f"<style>{_style('light', LIGHT)}",
+        f"@media (prefers-color-scheme: dark) {{{_style('dark', DARK)}}}</style>",
         f'<rect class="ground" width="{_WIDTH}" height="{height}"/>',
-        f'<text x="{_MARGIN}" y="34" font-size="22" font-weight="600">{_text(scene.title)}</text>',
-        f'<text class="soft" x="{_MARGIN}" y="56" font-size="14">{_text(scene.about)}</text>',
+        f'<text x="{_MARGIN}" y="34" font-size="22" font-weight="600">{title}</text>',
+        f'<text class="soft" x="{_MARGIN}" y="56" font-size="14">{about}</text>',
         f'<g transform="translate({_MARGIN} {_HEAD})">',
         *_points(scene, scale, ("", CHANGED)),
         *_labels(scene, scale),
@@ -63,27 +65,21 @@ def draw(scene: Scene) -> str:
     ))  # fmt: skip
 
 
-def _styles() -> str:
-    light = _STYLE.format(**_GROUNDS["light"]) + _colours(LIGHT)
-    dark = _STYLE.format(**_GROUNDS["dark"]) + _colours(DARK)
-    return f"{light}@media (prefers-color-scheme: dark) {{{dark}}}"
-
-
-def _colours(colours: Sequence[str]) -> str:
-    return " ".join(f".c{n} {{ fill: {colour}; }}" for n, colour in enumerate(colours)) + "\n"
+def _style(ground: str, colours: Sequence[str]) -> str:
+    classes = " ".join(f".c{n} {{ fill: {colour}; }}" for n, colour in enumerate(colours))
+    return f"{_STYLE.format(**_GROUNDS[ground])}{classes}\n"
 
 
 def _points(scene: Scene, scale: float, marks: Sequence[str]) -> Iterator[str]:
     """Yield a shape for each object with one of the marks, in their order: the last are on top."""
     colours, radius = scene.colours(), max(2.0, min(5.0, 160 / len(scene.rows) ** 0.5))
-    of_mark: dict[str, list[int]] = {mark: [] for mark in ("", CHANGED, DRIFTED)}
-    for row in range(len(scene.rows)):
-        of_mark[scene.marks[row].what if row in scene.marks else ""].append(row)
+    mark_of = [scene.marks[n].what if n in scene.marks else "" for n in range(len(scene.rows))]
     for mark in marks:
-        for row in of_mark[mark]:
-            x, y = (part * scale for part in scene.places[row])
-            of = scene.rows[row]
-            title = f"<title>{_text(f'{of.plugin}/{of.kind}/{of.name}')}</title>"
+        for number, of in enumerate(scene.rows):
+            if mark_of[number] != mark:
+                continue
+            x, y = (part * scale for part in scene.places[number])
+            title = f"<title>{_escape(f'{of.plugin}/{of.kind}/{of.name}')}</title>"
             yield _shape(mark, f"c{colours[of.plugin]} {mark}".strip(), x, y, radius, title)
 
 
@@ -113,7 +109,11 @@ def _labels(scene: Scene, scale: float) -> Iterator[str]:
         if boxes:
             box = next((each for each in boxes if _is_free(each, signs)), boxes[0])
             taken.append(box)
-            yield from _label(label, size, box)
+            left, top, width, _ = box
+            for number, line in enumerate(label.lines):
+                place = f'x="{left + width / 2:.0f}" y="{top + size * (1.1 + number * _LINE):.0f}"'
+                look = f'class="label" {place} font-size="{size:.0f}"'
+                yield f"<text {look}>{_escape(line)}</text>"
 
 
 def _boxes(label: Label, size: float, scale: float) -> Iterator[_Box]:
@@ -126,21 +126,12 @@ def _boxes(label: Label, size: float, scale: float) -> Iterator[_Box]:
         yield left, top + by * size * _LINE, width, height
 
 
-def _label(label: Label, size: float, box: _Box) -> Iterator[str]:
-    left, top, width, _ = box
-    for number, line in enumerate(label.lines):
-        place = f'x="{left + width / 2:.0f}" y="{top + size * (1.1 + number * _LINE):.0f}"'
-        yield f'<text class="label" {place} font-size="{size:.0f}">{_text(line)}</text>'
-
-
 def _is_free(box: _Box, taken: Sequence[_Box]) -> bool:
-    return not any(_overlap(box, other) for other in taken)
-
-
-def _overlap(one: _Box, other: _Box) -> bool:
-    return all(
-        one[axis] < other[axis] + other[axis + 2] and other[axis] < one[axis] + one[axis + 2]
-        for axis in (0, 1)
+    """Return whether a box overlaps none of the others."""
+    left, top, width, height = box
+    return not any(
+        left < x + wide and x < left + width and top < y + high and y < top + height
+        for x, y, wide, high in taken
     )
 
 
@@ -151,9 +142,9 @@ def _legend(signs: Sequence[Sign], y: float) -> Iterator[str]:
         what = str(sign.key) if is_mark else ""
         yield _shape(what, f"ink {what}" if is_mark else f"c{sign.key}", x + 8, y - 5, 6)
         said = f"{sign.text} {sign.many:,}"
-        yield f'<text x="{x + 22:.0f}" y="{y:.0f}" font-size="14">{_text(said)}</text>'
+        yield f'<text x="{x + 22:.0f}" y="{y:.0f}" font-size="14">{_escape(said)}</text>'
         x += 44 + len(said) * 14 * _LETTER
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     return escape(_NO_XML.sub("\ufffd", text))

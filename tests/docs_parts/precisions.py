@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs_parts.tables import newest, table
-from opdbus.cli import grades
+from opdbus.cli import status
 
 _HEADINGS = ("level", "", "on", "in", "texts/s", "cosine", "least", "MRR", "change", "questions")
 _TEXT = """\
@@ -42,5 +42,5 @@ def _measured(levels: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
-    verdict, *others = grades.cells(grade)
+    verdict, *others = status.grade_cells(grade)
     return (f"**{verdict}**" if grade["chosen"] else verdict, *others)

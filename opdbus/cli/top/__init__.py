@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from opdbus.cli.asking import ask
-from opdbus.cli.root import root, settings
-from opdbus.cli.top import draw, lines
-from opdbus.cli.top.terminal import Terminal, has_colours, is_usable
+from opdbus.cli.daemon_calls import ask
+from opdbus.cli.root import load_settings, root
+from opdbus.cli.top import screen
+from opdbus.cli.top.terminal import Terminal, has_colours, is_usable, plain_text
 
 if TYPE_CHECKING:
-    from opdbus.cli.top.facts import Facts
+    from opdbus.cli.top.feed import Facts
     from opdbus.client import Client
 
 # Seconds between two readings, from which the rate of texts is computed.
@@ -26,23 +26,23 @@ _APART_SECONDS: Final = 0.5
 @root.command()
 @click.option("--once", is_flag=True, help="Print one screen and end, as into a pipe.")
 @click.pass_context
-def top(context: click.Context, once: bool) -> int:  # noqa: FBT001 -- click passes flags so
+def top(context: click.Context, once: bool) -> int:
     """Show live what serves, what changed and what drifted.
 
     Keys: / search, Enter open, c changes, d drift, o observers, ? help, q quit.
     """
     if once or not is_usable(os.environ):
-        facts = ask(_looked)
-        columns, rows = shutil.get_terminal_size()
-        for line in draw.once(facts, columns, rows, time.time()):
-            print(lines.plain(line))
+        facts = ask(_read_facts)
+        for line in screen.draw_once(facts, *shutil.get_terminal_size(), time.time()):
+            print(plain_text(line))
         return 0
     # raises BusError if the service is down and would end at once
     ask(lambda client: client.is_served())
-    return _live(settings(context.obj).bus)
+    return _live(load_settings(context.obj).bus)
 
 
-async def _looked(client: Client) -> Facts:
+async def _read_facts(client: Client) -> Facts:
+    """Read the facts twice, for the rate of texts."""
     import asyncio
 
     from opdbus.cli.top.feed import Feed
@@ -55,6 +55,7 @@ async def _looked(client: Client) -> Facts:
 
 
 def _live(bus: str) -> int:
+    """Show the screens until the user ends it; return the exit code."""
     # imported late, because asyncio and the D-Bus library are slow to import
     import asyncio
 
@@ -62,11 +63,11 @@ def _live(bus: str) -> int:
     from opdbus.cli.top.feed import Feed
     from opdbus.platform.tasks import until_first_ends
 
-    async def living() -> int:
+    async def run() -> int:
         news = asyncio.Event()
         feed = Feed(bus, socket.gethostname(), news.set)
         app = App(feed, Terminal(is_coloured=has_colours(os.environ)), news)
         await until_first_ends(feed.run(), app.run())
         return app.code
 
-    return asyncio.run(living())
+    return asyncio.run(run())

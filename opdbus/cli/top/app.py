@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.cli import output, reading
-from opdbus.cli.top import draw
-from opdbus.cli.top.keys import Keys
-from opdbus.cli.top.view import Page, Search, Show, View, press
+from opdbus.cli import output, status
+from opdbus.cli.top import screen
+from opdbus.cli.top.terminal import KeyDecoder
+from opdbus.cli.top.view import Page, Search, View, press
 from opdbus.errors import BusError, OpDbusError
 from opdbus.platform.tasks import at_most, cancel
 
@@ -41,7 +41,7 @@ class App:
     def __init__(self, feed: Feed, terminal: Terminal, news: asyncio.Event) -> None:
         self._feed, self._terminal, self._news = feed, terminal, news
         self._view: View | None = View()
-        self._keys = Keys()
+        self._keys = KeyDecoder()
         self._escape: asyncio.TimerHandle | None = None
         self._wish: asyncio.Task[None] | None = None
         # exit code of the program
@@ -50,7 +50,7 @@ class App:
 
     async def run(self) -> None:
         """Run until the user ends it."""
-        with self._signals(), self._terminal, self._typing():
+        with self._listening(), self._terminal:
             try:
                 while self._view:
                     self._news.clear()
@@ -64,8 +64,8 @@ class App:
             raise self._fault
 
     @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Handle signals that end, suspend or redraw the program."""
+    def _listening(self) -> Iterator[None]:
+        """Handle keys, and signals that end, suspend or redraw the program."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._fail(context.get("exception")))
         handlers: dict[signal.Signals, Callable[[], None]] = {
@@ -75,21 +75,13 @@ class App:
         handlers |= {number: partial(self._end, 128 + number) for number in _ENDS}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
-        try:
-            yield
-        finally:
-            for number in handlers:
-                loop.remove_signal_handler(number)
-
-    @contextmanager
-    def _typing(self) -> Iterator[None]:
-        """Read keys from the terminal's file descriptor during the context."""
-        loop = asyncio.get_running_loop()
         loop.add_reader(self._terminal.source, self._read)
         try:
             yield
         finally:
             loop.remove_reader(self._terminal.source)
+            for number in handlers:
+                loop.remove_signal_handler(number)
 
     def _end(self, code: int = 0) -> None:
         self._view, self.code = None, code
@@ -107,8 +99,8 @@ class App:
 
     def _draw(self, view: View) -> None:
         try:
-            columns, rows = self._terminal.size
-            self._terminal.draw(draw.screen(self._feed.facts, view, columns, rows, time.time()))
+            lines = screen.draw_screen(self._feed.facts, view, *self._terminal.size, time.time())
+            self._terminal.draw(lines)
         except OSError:  # the terminal is gone
             self._end()
 
@@ -124,10 +116,8 @@ class App:
             self._escape.cancel()
         self._press(self._keys.read(data))
         if self._keys.is_waiting:
-            loop = asyncio.get_running_loop()
-            self._escape = loop.call_later(
-                _ESCAPE_SECONDS, lambda: self._press(self._keys.give_up())
-            )
+            loop, give_up = asyncio.get_running_loop(), self._keys.give_up
+            self._escape = loop.call_later(_ESCAPE_SECONDS, lambda: self._press(give_up()))
 
     def _press(self, keys: list[str]) -> None:
         columns, rows = self._terminal.size
@@ -138,20 +128,18 @@ class App:
                 self._terminal.forget()
                 continue
             facts, now = self._feed.facts, time.time()
-            found = draw.entries(facts, self._view, columns, rows, now)
-            room = draw.room_for_entries(facts, columns, rows, now)
+            found = screen.entries(facts, self._view, columns, rows, now)
+            room = screen.room_for_entries(facts, columns, rows, now)
             self._view, wish = press(self._view, key, found, room)
-            if wish:
-                self._begin(wish)
+            if not wish:
+                continue
+            # the request before it is cancelled
+            if self._wish:
+                self._wish.cancel()
+            ask = self._search(wish.query) if isinstance(wish, Search) else self._show(wish.path)
+            self._wish = asyncio.create_task(ask)
+            self._wish.add_done_callback(self._done)
         self._news.set()
-
-    def _begin(self, wish: Search | Show) -> None:
-        """Start a request, and cancel the one before."""
-        if self._wish:
-            self._wish.cancel()
-        ask = self._search(wish.query) if isinstance(wish, Search) else self._show(wish.path)
-        self._wish = asyncio.create_task(ask)
-        self._wish.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (fault := task.exception()):
@@ -177,11 +165,11 @@ class App:
     async def _show(self, path: str) -> None:
         try:
             # an absolute time, since "3 min ago" would become outdated here
-            found = reading.described(path, await self._client.show(path), output.moment)
+            found = status.describe_object(path, await self._client.show(path), output.format_time)
         except OpDbusError as error:
             self._change(Page.OBJECT, note=str(error))
         else:
-            said = {name: output.short_hashes(text) for name, text in found.items()}
+            said = {name: output.shorten_hashes(text) for name, text in found.items()}
             self._change(Page.OBJECT, said=said, note="")
 
     @property
@@ -190,7 +178,7 @@ class App:
             raise BusError("there is no connection to op-dbus: try again when it is back")
         return self._feed.client
 
-    def _change(self, page: Page, **more: Any) -> None:  # noqa: ANN401 -- fields of a view
+    def _change(self, page: Page, **more: Any) -> None:
         """Show an answer on the page that requested it, unless the user has left the page."""
         if self._view and self._view.page is page:
             self._view = replace(self._view, **more)

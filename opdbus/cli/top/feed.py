@@ -1,15 +1,18 @@
-"""Feed of facts about op-dbus, by signals and one cheap reading a second."""
+"""Facts about op-dbus that `top` shows, read by signals and once a second."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.cli.properties import Properties
-from opdbus.cli.top.facts import Changes, Facts, Rate
+from opdbus.cli import change_lines
+from opdbus.cli.status import Properties
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, BusError, OpDbusError, ShuttingDown
 from opdbus.platform.tasks import at_most, until_first_ends
@@ -17,6 +20,65 @@ from opdbus.systemd import unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from opdbus.cli.change_words import Change
+    from opdbus.cli.drifting import Row
+
+# Time over which texts are counted for the rate.
+_RATE_SECONDS: Final = 10.0
+
+
+class Changes:
+    """The last changes, the oldest first; `is_cut` if there are older ones."""
+
+    def __init__(self, rows: Sequence[Change] = (), *, is_cut: bool = False) -> None:
+        self.rows = rows
+        self.is_cut = is_cut
+
+    @cached_property
+    def lines(self) -> Sequence[change_lines.ChangeLine]:
+        """The changes in the words of `op-dbus changes`; a thousand take a tenth of a second."""
+        return [*change_lines.group_into_lines(self.rows, is_cut=self.is_cut)]
+
+    @property
+    def last(self) -> int:
+        """Number of the newest row, 0 if there is none."""
+        return int(self.rows[-1]["seq"]) if self.rows else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Known state of op-dbus; `values` is empty until its first answer.
+
+    `at` is the time of the last answer, in seconds since 1970. `trouble` is the reason for missing
+    updates, `rate` the number of texts that get their vectors in a second.
+    """
+
+    host: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    at: float = 0.0
+    changes: Changes = field(default_factory=Changes)
+    drifts: Sequence[Row] = ()
+    rate: float | None = None
+    trouble: str = ""
+
+
+class Rate:
+    """Growth rate of a counter of op-dbus."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def count(self, at: float, number: int) -> float | None:
+        """Add a count at a time in seconds; return the growth per second, None if unknown."""
+        if self._counts and number < self._counts[-1][1]:  # another model serves
+            self._counts.clear()
+        self._counts.append((at, number))
+        while len(self._counts) > 2 and at - self._counts[1][0] >= _RATE_SECONDS:
+            self._counts.popleft()
+        since, first = self._counts[0]
+        return (number - first) / (at - since) if at > since else None
+
 
 WAITING: Final = "waiting for op-dbus ..."
 _NOT_SHOWN: Final = "what serves, objects, changes and drift are not shown"
@@ -26,14 +88,14 @@ _SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 2.0
 _REFUSED_SECONDS: Final = 60.0
 # Limits: changes in all, new and older changes read in a second, and drift rows.
-_MOST: Final = 1000
+_MOST_CHANGES: Final = 1000
 _MOST_NEW: Final = 50
 _MOST_OLD: Final = 200
 _MOST_DRIFTS: Final = 100
 # Fewer lines than this do not fill a screen.
 _FEW_LINES: Final = 20
 # Kinds of rows about drift.
-_DRIFTS: Final = frozenset({"drift", "healed", "intended", "undeclared"})
+_DRIFT_EVENTS: Final = frozenset({"drift", "healed", "intended", "undeclared"})
 _EVERYTHING: Final = frozenset({"Recorded", "DriftDetected", "NameOwnerChanged"})
 
 
@@ -87,7 +149,7 @@ class Feed:
         last, changes = self.facts.changes.last, news.get("changes", Changes())
         rows = (row for row in changes.rows if row["seq"] > last)
         is_other = news["values"]["Drifted"] != self.facts.values.get("Drifted")
-        return is_other or any(row["what"] in _DRIFTS for row in rows)
+        return is_other or any(row["what"] in _DRIFT_EVENTS for row in rows)
 
     async def _changes(self, client: Client, *, is_anew: bool) -> Changes:
         """Return the known changes and the new ones."""
@@ -99,12 +161,14 @@ class Feed:
         # a full page may leave a gap between the known changes and the new ones
         is_far = len(rows) == most
         found = [*(() if is_far else known.rows), *reversed(rows)]
-        return Changes(found[-_MOST:], is_cut=is_far or known.is_cut or len(found) > _MOST)
+        return Changes(
+            found[-_MOST_CHANGES:], is_cut=is_far or known.is_cut or len(found) > _MOST_CHANGES
+        )
 
     def _is_scant(self) -> bool:
         """Return true if older changes exist and the known ones make too few lines."""
         known = self.facts.changes
-        has_room = 0 < len(known.rows) <= _MOST - _MOST_OLD
+        has_room = 0 < len(known.rows) <= _MOST_CHANGES - _MOST_OLD
         return known.is_cut and has_room and len(known.lines) < _FEW_LINES
 
     async def _older(self, client: Client) -> Changes:
@@ -171,6 +235,6 @@ class Feed:
                 self._woken.clear()
                 await self._woken.wait()
 
-    def _say(self, **news: Any) -> None:  # noqa: ANN401 -- the fields of Facts
+    def _say(self, **news: Any) -> None:
         self.facts = replace(self.facts, **news)
         self._told()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from opdbus.cli.telling import Change
-from opdbus.cli.top.lines import Line
+from opdbus.cli.change_words import Change
+from opdbus.cli.top.terminal import Line
 
 
 class Page(StrEnum):
@@ -61,7 +61,7 @@ class View:
         places = (at for at, entry in enumerate(entries) if entry.key == self.key)
         return next(places, max(0, min(self.at, len(entries) - 1)))
 
-    def on(self, page: Page, **more: Any) -> View:  # noqa: ANN401 -- fields of a view
+    def on(self, page: Page, **more: Any) -> View:
         """Return another page on top of this one."""
         return View(page, below=self, **more)
 
@@ -95,33 +95,26 @@ def press(view: View, key: str, entries: Sequence[Entry], rows: int) -> tuple[Vi
     """
     if key == "escape":
         return (view.below or view), None
-    if steps := _steps(key, rows):
-        return _moved(view, steps, entries, rows), None
+    far = 1 << 30
+    moves = {"up": -1, "down": 1, "page up": -rows, "page down": rows, "home": -far, "end": far}
+    if steps := moves.get(key):
+        return _move(view, steps, entries, rows), None
     if key == "enter":
-        return _opened(view, entries)
+        return _open(view, entries)
     if view.page is Page.SEARCH:
-        return _typed(view, key)
+        return _type(view, key)
     if key == "q":
         return None, None
     if key in _PAGES and _PAGES[key] is not view.page:
-        return _turned(view, _PAGES[key]), None
+        # pages that keys open do not stack
+        while view.below and (view.page in _PAGES.values() or view.page is _PAGES[key]):
+            view = view.below
+        return view.on(_PAGES[key]), None
     return view, None
 
 
-def _turned(view: View, page: Page) -> View:
-    """Go to another page; pages that keys open do not stack."""
-    while view.below and (view.page in _PAGES.values() or view.page is page):
-        view = view.below
-    return view.on(page)
-
-
-def _steps(key: str, rows: int) -> int:
-    far = 1 << 30
-    steps = {"up": -1, "down": 1, "page up": -rows, "page down": rows, "home": -far, "end": far}
-    return steps.get(key, 0)
-
-
-def _moved(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
+def _move(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
+    """Move the selection, or a text."""
     if view.is_text:
         last = sum(len(entry.lines) for entry in entries) - rows
         return replace(view, at=max(0, min(view.at + steps, last)))
@@ -130,7 +123,8 @@ def _moved(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
     return replace(view, at=at, key=entries[at].key if at else None)
 
 
-def _opened(view: View, entries: Sequence[Entry]) -> tuple[View, Wish]:
+def _open(view: View, entries: Sequence[Entry]) -> tuple[View, Wish]:
+    """Open the object of the selected entry, or the changes that it stands for."""
     opens = entries[view.chosen(entries)].opens if entries and not view.is_text else ""
     if isinstance(opens, str):
         if not opens:
@@ -139,7 +133,7 @@ def _opened(view: View, entries: Sequence[Entry]) -> tuple[View, Wish]:
     return view.on(Page.GROUP, rows=opens), None
 
 
-def _typed(view: View, key: str) -> tuple[View, Wish]:
+def _type(view: View, key: str) -> tuple[View, Wish]:
     """Change the query of a search, and request it."""
     words = {"clear": "", "backspace": view.query[:-1]}
     query = words.get(key, view.query + key if len(key) == 1 else view.query)

@@ -2,20 +2,24 @@
 
 import asyncio
 import errno
+import grp
 import os
+import pwd
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+from opdbus.bus import paths
+from opdbus.bus.authorization.authorizer import GROUP
+from opdbus.bus.names import BUS_NAME, VECTORIZER
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.config import Config, Given
-from opdbus.doctor.daemon import ask
-from opdbus.doctor.verdict import RESTART, START, Status, Verdict, objects
 from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
-from opdbus.errors import ConfigError, OpDbusError
+from opdbus.errors import BusError, ConfigError, OpDbusError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
 from opdbus.platform import pip
@@ -24,8 +28,13 @@ from opdbus.state.file import StateFile
 from opdbus.systemd import unit
 from opdbus.systemd.unit import Unit
 
+Status: TypeAlias = Literal["ok", "warning", "wrong"]
 Load: TypeAlias = Callable[[Mapping[str, Given]], Config]
 
+START: Final = "start the daemon with `systemctl start op-dbus` or `op-dbus daemon`"
+RESTART: Final = "`systemctl restart op-dbus`"
+# A daemon reports its status at once, unless it is stuck.
+_PATIENCE_SECONDS: Final = 10.0
 # modules whose packages have the same names
 _LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
 _RUNTIMES: Final = ("onnxruntime", "openvino")
@@ -35,6 +44,129 @@ _PAGE: Final = 4096
 _STEADY_SECONDS: Final = 600
 _FORGOTTEN_SECONDS: Final = 86_400
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
+
+
+class Verdict(NamedTuple):
+    """The result of one check, and advice if it is not ok."""
+
+    subject: str
+    status: Status
+    finding: str
+    advice: str = ""
+
+
+def count_objects(count: int) -> str:
+    """Return a number of objects as text."""
+    return f"{count:,} object{'' if count == 1 else 's'}"
+
+
+class Answer(NamedTuple):
+    """The verdicts of the checks on the bus, and the daemon's report of its state file."""
+
+    verdicts: list[Verdict]
+    # the path, possibly from a command-line option; None if no daemon answers
+    state_file: Path | None = None
+    fault: str = ""
+
+
+async def _ask_daemon(config: Config, *, is_service: bool) -> Answer:
+    """Check that the bus can be reached, and the status of the daemon."""
+    try:
+        async with Connection(config.bus) as connection:
+            reached = Verdict("message bus", "ok", f"{config.bus} can be reached")
+            found = await _check_daemon(connection, is_service=is_service)
+            return found._replace(verdicts=[reached, *found.verdicts])
+    except BusError as error:
+        finding, _, advice = str(error).partition("; ")
+        return Answer([Verdict("message bus", "wrong", finding, advice or "set OP_DBUS_BUS")])
+
+
+async def _check_daemon(connection: Connection, *, is_service: bool) -> Answer:
+    """Check that a daemon answers this user or, without one, that this user can start it."""
+    try:
+        await connection.ask_bus("GetNameOwner", "s", BUS_NAME)
+    except RemoteError:
+        if not is_service:
+            return Answer([await _check_ownership(connection)])
+        unserved, advice = f"no daemon serves {BUS_NAME}", "`systemctl status op-dbus` says more"
+        verdicts = [Verdict("daemon", "warning", unserved, advice)]
+        # the daemon, once it runs, will not answer this user
+        if cure := _how_to_join():
+            finding = f"this user is not in the group {GROUP}"
+            verdicts.append(Verdict("group", "wrong", finding, cure))
+        return Answer(verdicts)
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            member = f"{VECTORIZER}.Status"
+            (status,) = await connection.call(BUS_NAME, paths.ROOT, member, "a{sv}", {})
+    except TimeoutError:
+        finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
+        return Answer([Verdict("daemon", "wrong", finding, f"look into its log, or {RESTART}")])
+    except RemoteError as error:
+        finding, _, advice = str(error).partition(": ")
+        return Answer([Verdict("daemon", "wrong", finding, _how_to_join() or advice or RESTART)])
+    declared = dict(status["Sources"]).get("file", 0)
+    verdicts = [
+        _check_served(status["State"], status["LastError"]),
+        _check_drift(status["Drifted"], declared),
+        *(_check_observer(*row) for row in status["Observers"]),
+    ]
+    return Answer(verdicts, Path(status["StateFile"]), status["StateFileError"])
+
+
+def _check_served(state: str, fault: str) -> Verdict:
+    """Return the verdict on the daemon's state and last error."""
+    finding = f"{BUS_NAME} is served; it is {state}"
+    is_well = state in {"ready", "loading"}
+    if not fault:
+        advice = "" if is_well else "`op-dbus status` says why"
+        return Verdict("daemon", "ok" if is_well else "warning", finding, advice)
+    reason, _, advice = fault.partition("; ")
+    # with a good state, the error is of a database that was replaced at the start
+    return Verdict("daemon", "warning" if is_well else "wrong", f"{finding}: {reason}", advice)
+
+
+def _check_drift(count: int, declared: int) -> Verdict:
+    """Return the verdict on the number of drifted objects."""
+    if not declared:
+        return Verdict("drift", "ok", "nothing is declared")
+    if not count:
+        return Verdict("drift", "ok", "nothing is other than declared")
+    found = "an object is" if count == 1 else f"{count:,} objects are"
+    return Verdict("drift", "warning", f"{found} other than declared", "`op-dbus drift` says how")
+
+
+def _check_observer(name: str, state: str, count: int, detail: str) -> Verdict:
+    """Return the verdict on an observer; a host without its subsystem is no fault."""
+    found = count_objects(count) if state == "up" else state
+    finding = f"{found}: {detail}" if detail else found
+    if state != "failed":
+        return Verdict(f"observer {name}", "ok", finding)
+    return Verdict(f"observer {name}", "warning", finding, "it is tried again; the log says more")
+
+
+async def _check_ownership(connection: Connection) -> Verdict:
+    """Check that this user may serve the bus name."""
+    try:
+        await connection.own(BUS_NAME)
+    except BusError as error:
+        advice = "run the daemon as the user that the bus policy names, or on another bus"
+        return Verdict("daemon", "wrong", str(error), advice)
+    return Verdict("daemon", "warning", f"no daemon serves {BUS_NAME}", START)
+
+
+def _how_to_join() -> str:
+    """Return how this user can join the group of users; empty for members and root."""
+    try:
+        group = grp.getgrnam(GROUP)
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return ""
+    if os.geteuid() == 0 or group.gr_gid in {os.getegid(), *os.getgroups()}:
+        return ""
+    if name in group.gr_mem:
+        return "log in again: this session is older than the membership"
+    return f"as root, `usermod -aG {GROUP} {name}`; then log in again"
 
 
 async def examine(
@@ -47,29 +179,30 @@ async def examine(
     """
     config = load({})
     service = await asyncio.to_thread(unit.find) if config.bus == "system" else None
-    verdicts = _libraries(is_installed)
+    verdicts = _check_libraries(is_installed)
     if service:
-        verdicts += [_service(service), *await asyncio.to_thread(_privacy)]
+        verdicts += [_check_service(service), *await asyncio.to_thread(_check_privacy)]
+        is_read = False
         try:
-            config = load(service.environ())
+            config, is_read = load(service.environ()), True
+            verdicts += _check_settings(service)
         except PermissionError as error:
             finding = f"this user may not read {error.filename}"
-            hidden = Verdict("service settings", "warning", finding, _AS_ROOT)
-            return [*verdicts, hidden, *(await ask(config, is_service=True)).verdicts]
+            verdicts.append(Verdict("service settings", "warning", finding, _AS_ROOT))
         except ConfigError as error:
             advice = f"correct {unit.SETTINGS} or the unit, then {RESTART}"
-            wrong = Verdict("service settings", "wrong", str(error), advice)
-            return [*verdicts, wrong, *(await ask(config, is_service=True)).verdicts]
-        verdicts += _accepted(service)
-    found = await ask(config, is_service=bool(service))
+            verdicts.append(Verdict("service settings", "wrong", str(error), advice))
+        if not is_read:
+            return [*verdicts, *(await _ask_daemon(config, is_service=True)).verdicts]
+    found = await _ask_daemon(config, is_service=bool(service))
     config = replace(config, state_file=found.state_file or config.state_file)
     # a service's folders are closed to other users
     denied: Status = "warning" if service and os.geteuid() else "wrong"
-    verdicts += await asyncio.to_thread(_local, config, found.fault, is_installed, denied)
+    verdicts += await asyncio.to_thread(_check_local, config, found.fault, is_installed, denied)
     return [*verdicts, *found.verdicts]
 
 
-def _accepted(service: Unit) -> list[Verdict]:
+def _check_settings(service: Unit) -> list[Verdict]:
     """Report the lines of its settings that the service ignores; the others are accepted."""
     subject, advice = "service settings", f"write NAME=VALUE or begin it with #, then {RESTART}"
     ignored = [f"{where} {unit.IGNORED}" for where in service.ignored()]
@@ -77,7 +210,7 @@ def _accepted(service: Unit) -> list[Verdict]:
     return faults or [Verdict(subject, "ok", "accepted")]
 
 
-def _service(service: Unit) -> Verdict:
+def _check_service(service: Unit) -> Verdict:
     """Check that systemd's service runs; report the fault if it failed."""
     if (loaded := service.shown["LoadState"]) != "loaded":
         finding = f"systemd says that {unit.NAME} is {loaded}"
@@ -97,26 +230,26 @@ def _service(service: Unit) -> Verdict:
     return Verdict("service", status, finding, f"`journalctl --unit {unit.NAME}` says why")
 
 
-def _privacy() -> list[Verdict]:
+def _check_privacy() -> list[Verdict]:
     """Check that other users cannot read the files that the service reads."""
     subject = f"privacy of {privacy.FOLDER}"
     faults = [Verdict(subject, "warning", *fault) for fault in privacy.Rule().faults()]
     return faults or [Verdict(subject, "ok", "only root and the service may read it")]
 
 
-def _local(
+def _check_local(
     config: Config, fault: str, is_installed: Callable[[str], bool], denied: Status
 ) -> list[Verdict]:
     return [
-        *_runtime(config, is_installed),
-        *_providers(config),
-        _seen(_model, "model", config, denied),
-        _seen(_state_folder, "state dir", config, denied),
-        _seen(partial(_state_file, fault), "state file", config, denied),
+        *_check_runtime(config, is_installed),
+        *_check_providers(config),
+        _check_files(_check_model, "model", config, denied),
+        _check_files(_check_state_folder, "state dir", config, denied),
+        _check_files(partial(_check_state_file, fault), "state file", config, denied),
     ]
 
 
-def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
+def _check_libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
     missing = [
         Verdict(
             f"library {module}", "wrong", "not installed", pip.install(module.replace("_", "-"))
@@ -127,7 +260,7 @@ def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
     return missing or [Verdict("libraries", "ok", "installed")]
 
 
-def _runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
+def _check_runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
     """Check that a runtime for the model is installed."""
     found = [runtime for runtime in _RUNTIMES if is_installed(runtime)]
     if found or config.vector_level not in ON_PROVIDERS:
@@ -136,7 +269,7 @@ def _runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdic
     return [Verdict("runtime", "wrong", "nothing that runs a model is installed", advice)]
 
 
-def _providers(config: Config) -> list[Verdict]:
+def _check_providers(config: Config) -> list[Verdict]:
     verdicts: list[Verdict] = []
     if config.vector_level not in ON_PROVIDERS:
         return verdicts
@@ -155,7 +288,7 @@ def _providers(config: Config) -> list[Verdict]:
     return verdicts
 
 
-def _seen(
+def _check_files(
     check: Callable[[Config], Verdict], subject: str, config: Config, denied: Status
 ) -> Verdict:
     """Run a check of files; turn an OSError into a verdict."""
@@ -175,7 +308,7 @@ def _seen(
         return Verdict(subject, "wrong", finding, advice)
 
 
-def _model(config: Config) -> Verdict:
+def _check_model(config: Config) -> Verdict:
     level = config.vector_level
     if level == "none":
         return Verdict("model", "ok", "level none: lexical search only")
@@ -184,7 +317,7 @@ def _model(config: Config) -> Verdict:
     how = folder.how_to_get(row)
     try:
         model = folder.load(row, config)
-        _open(model)
+        _open_model(model)
     except ImportError as error:
         return Verdict("model", "wrong", f"cannot be read without {error.name}", how)
     except OpDbusError as error:
@@ -193,7 +326,7 @@ def _model(config: Config) -> Verdict:
     return Verdict("model", "ok", f"{model.name} in {model.folder}, checksums right")
 
 
-def _open(model: folder.Model) -> None:
+def _open_model(model: folder.Model) -> None:
     """Open the files that only the daemon reads; raise ModelError or ImportError."""
     from opdbus.engine.static_engine import open_table
     from opdbus.engine.tokenizer import Tokenizer
@@ -206,7 +339,7 @@ def _open(model: folder.Model) -> None:
     weights.require_readable(model.weights)
 
 
-def _state_folder(config: Config) -> Verdict:
+def _check_state_folder(config: Config) -> Verdict:
     """Check that the state folder can be written, or created."""
     path = config.state_dir
     existing = next(p for p in (path, *path.parents) if _exists(p))
@@ -220,7 +353,7 @@ def _state_folder(config: Config) -> Verdict:
     return Verdict("state dir", "ok", f"{path} can be written")
 
 
-def _state_file(fault: str, config: Config) -> Verdict:
+def _check_state_file(fault: str, config: Config) -> Verdict:
     path = config.state_file
     if fault:
         # with a fault, the present declarations are in the daemon alone
@@ -235,7 +368,7 @@ def _state_file(fault: str, config: Config) -> Verdict:
         present, _ = StateFile(path).read()
     except OpDbusError as error:
         return Verdict("state file", "wrong", str(error), "correct the file")
-    return Verdict("state file", "ok", f"{objects(len(present))} in {path}")
+    return Verdict("state file", "ok", f"{count_objects(len(present))} in {path}")
 
 
 def _exists(path: Path) -> bool:

@@ -13,7 +13,7 @@ import click
 
 from opdbus.bus import paths
 from opdbus.cli import output
-from opdbus.cli.root import settings
+from opdbus.cli.root import load_settings
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown, UnknownObject
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 # conditions of a query such as `kind:unit`
-_SORT: Final = re.compile(r"(?<!\S)(plugin|kind):([\w-]+)", re.IGNORECASE)
+_KIND_CONDITION: Final = re.compile(r"(?<!\S)(plugin|kind):([\w-]+)", re.IGNORECASE)
 # Number of objects whose values are searched for a near one, and number of values listed if none is
 # near.
-_SOME: Final = 1000
-_FEW: Final = 8
+_SEARCHED_VALUES: Final = 1000
+_LISTED_VALUES: Final = 8
 # (plugin, kind) preferred for a name that objects of several kinds have, the first one first
 _LIKELIEST: Final = (["systemd", "unit"], ["packages", "package"])
 
@@ -41,7 +41,7 @@ def ask(question: Callable[[Client], Awaitable[T]]) -> T:
 
     from opdbus.client import Client
 
-    bus = settings(click.get_current_context().obj).bus
+    bus = load_settings(click.get_current_context().obj).bus
 
     async def asking() -> T:
         async with Client(bus) as client:
@@ -82,35 +82,33 @@ async def path_of(client: Client, name: str, *, past: bool = False, unique: bool
     found, close = await client.resolve(name, past=past)
     if len(found) == 1:
         return found[0][0]
-    likely = next((some for sort in _LIKELIEST if (some := _of(sort, found))), [])
+    of_kinds = ([row for row in found if row[1:3] == sort] for sort in _LIKELIEST)
+    likely = next(filter(None, of_kinds), [])
     if len(likely) == 1 and not unique:
-        taken, *others = _names([*likely, *(row for row in found if row not in likely)])
-        output.note(f"{name!r} is taken for {taken}; others of this name: {', '.join(others)}")
+        taken, *others = _quoted_names([*likely, *(row for row in found if row not in likely)])
+        rest = ", ".join(others)
+        output.print_note(f"{name!r} is taken for {taken}; others of this name: {rest}")
         return likely[0][0]
     if found:
-        listed = "".join(f"\n  {each}" for each in _names(found))
+        listed = "".join(f"\n  {each}" for each in _quoted_names(found))
         raise InvalidArgs(f"{name!r} may be any of these: give the one that is meant{listed}")
-    *names, last = _names(close) or [""]
+    *names, last = _quoted_names(close) or [""]
     either = f"{', '.join(names)} or {last}" if names else last
     hint = f"do you mean {either}?" if close else "`op-dbus list` shows all"
     raise UnknownObject(f"there is no object {name or repr(name)}; {hint}")
 
 
-def _of(sort: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    return [row for row in rows if row[1:3] == sort]
-
-
-def _names(rows: Sequence[Sequence[str]]) -> list[str]:
+def _quoted_names(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return full names, quoted for a shell."""
     return [shlex.quote("/".join(row[1:])) for row in rows]
 
 
-def name_of(path: str) -> str:
+def name_of_path(path: str) -> str:
     """Return the PLUGIN/KIND/NAME of an object's path."""
     return "/".join(paths.parse(path))
 
 
-def named(path: str) -> dict[str, str]:
+def id_of_path(path: str) -> dict[str, str]:
     """Return the plugin, kind and name of an object's path."""
     return dict(zip(("plugin", "kind", "name"), paths.parse(path), strict=True))
 
@@ -122,7 +120,7 @@ def fields_of(where: str) -> list[str]:
     return [asked.field for asked in conditions.parse(where)]
 
 
-def unknown(fields: Iterable[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
+def find_unknown(fields: Iterable[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields that are not among the known ones, each with advice on near names.
 
     The prefixes `before.` and `after.` select a side of a change and are not part of the name.
@@ -138,25 +136,26 @@ def unknown(fields: Iterable[str], known: Sequence[str]) -> Iterator[tuple[str, 
             yield asked, f"; did you mean {', '.join(near)}?" if near else ""
 
 
-def tell_unknown(fields: Sequence[str]) -> None:
+def note_unknown_fields(fields: Sequence[str]) -> None:
     """Print on stderr the fields that no object has, each with near names."""
     known = [path for path, _ in ask(lambda client: client.fields({}))] if fields else []
-    for field, advice in unknown(fields, known):
-        output.note(f"no object has a field {field}{advice}")
+    for field, advice in find_unknown(fields, known):
+        output.print_note(f"no object has a field {field}{advice}")
 
 
-def tell_unmet(where: str, query: str = "") -> None:
+def note_unmet_conditions(where: str, query: str = "") -> None:
     """Print on stderr the values in conditions that no object has, each with existing values."""
     from opdbus.state import conditions
 
     found = [asked for asked in conditions.parse(where) if asked.operator == "="]
-    found += [conditions.condition(field, "=", value) for field, value in _SORT.findall(query)]
+    given = _KIND_CONDITION.findall(query)
+    found += [conditions.condition(field, "=", value) for field, value in given]
     for asked in found:
-        if hint := ask(partial(_unmet, asked)):
-            output.note(hint)
+        if hint := ask(partial(_unmet_hint, asked)):
+            output.print_note(hint)
 
 
-async def _unmet(asked: Condition, client: Client) -> str:
+async def _unmet_hint(asked: Condition, client: Client) -> str:
     """Return a message that no object has this field value, with near ones; empty if one has it."""
     import difflib
 
@@ -169,18 +168,18 @@ async def _unmet(asked: Condition, client: Client) -> str:
     if '"' in asked.value:  # a quoted condition cannot contain it
         return ""
     either = [f'{asked.field}{operator}"{asked.value}"' for operator in ("=", "!=")]
-    (count, _), (_, others) = [await client.page({"where": c}, 0, _SOME) for c in either]
+    (count, _), (_, others) = [await client.page({"where": c}, 0, _SEARCHED_VALUES) for c in either]
     rows = await client.values([path for path, *_ in others], [asked.field]) if others else []
     values = [each for (value,) in rows for each in (value if isinstance(value, list) else [value])]
-    said = [output.said(each) for each in values if not isinstance(each, dict | list)]
+    said = [output.format_value(each) for each in values if not isinstance(each, dict | list)]
     known = Counter(filter(None, said))
     if count or not known:
         return ""
-    usual = [value for value, _ in known.most_common(_FEW)]
+    usual = [value for value, _ in known.most_common(_LISTED_VALUES)]
     near = difflib.get_close_matches(asked.value, known, 3) or usual
     return f"no object has {asked.field} {asked.value}; there are {', '.join(near)}"
 
 
-def chosen(**options: Any) -> dict[str, Any]:  # noqa: ANN401 -- click's values
+def without_empty(**options: Any) -> dict[str, Any]:
     """Return the options that have a value."""
     return {key: value for key, value in options.items() if value}

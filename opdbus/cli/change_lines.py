@@ -1,0 +1,297 @@
+"""Changes grouped into lines, and printed for people or as one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from opdbus.cli import change_words, output
+from opdbus.cli.change_words import STATE_FILE, Change, ChangeWords, is_declaration, noun, plural
+from opdbus.history import jobs
+from opdbus.platform import name_lists
+
+MAX_NAMES: Final = 3
+# More than this many consecutive changes of one kind and cause become one line.
+_MOST_SINGLE: Final = 3
+# Changes of different objects belong together only within this time, in microseconds.
+_MOMENT: Final = 1_000_000
+# Up to this many changes are listed one by one if the query was narrow.
+_FEW_CHANGES: Final = 20
+# A cause that gives only the occasion, not the actor, starts a new group after this time, in
+# microseconds.
+_PAUSE: Final = 60_000_000
+# version of the JSON lines; the minor number grows with additions
+FORMAT: Final = "1.0"
+# columns of a timestamp, and the age past which it has the year
+_STAMP_WIDTH: Final = 15
+_RECENT: Final = timedelta(days=300)
+_RUNS: Final = ("apt:", "dpkg:", "rpm:")
+
+_Item: TypeAlias = tuple[Change, ChangeWords]
+_Group: TypeAlias = tuple[object, ...]
+
+
+class ChangeLine(NamedTuple):
+    """A line for people: time, text and cause, with the changes that it stands for."""
+
+    at: int
+    text: str
+    cause: str
+    of: Sequence[Change] = ()
+
+
+def group_into_lines(
+    changes: Sequence[Change], *, is_cut: bool = False, is_narrow: bool = False
+) -> Iterator[ChangeLine]:
+    """Yield changes as lines in their order; several of one kind and cause become one line.
+
+    Changes are grouped if they are consecutive, also within a run of changes of one known cause.
+    Those of different objects are grouped only if they happened within a second of each other. Few
+    changes are listed one by one if the query was narrow. If older changes were cut off, a line
+    that counts the oldest one begins its count with "at least".
+    """
+    oldest = changes[0] if is_cut and changes else None
+    described = [(change, change_words.describe_change(change)) for change in changes]
+    if is_narrow and len(described) <= _FEW_CHANGES:
+        yield from map(_line_of_one, described)
+        return
+    for items in _split_into_groups(described):
+        least = "at least " if items[0][0] is oldest else ""
+        if len(items) > 1 and items[0][0]["cause"] == "first":
+            yield _line_of_listing(items, least)
+        elif len(items) > _MOST_SINGLE:
+            yield _line_of_many(items, least)
+        else:
+            yield from map(_line_of_one, items)
+
+
+def _split_into_groups(described: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+    """Yield groups of changes that may become one line; a first listing is one group."""
+    for cause, run in groupby(described, key=lambda item: jobs.alone(item[0]["cause"])):
+        items = list(run)
+        if cause == "first":
+            yield items
+        elif cause:
+            yield from _groups_of_cause(items)
+        else:
+            of = groupby(zip(_group_keys(items), items, strict=True), key=lambda pair: pair[0])
+            yield from ([item for _, item in alike] for _, alike in of)
+
+
+def _line_of_listing(found: Sequence[_Item], least: str) -> ChangeLine:
+    """Return the line of a first listing: the number of objects of each kind."""
+    change, _ = found[-1]
+    sides: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+    for one, _ in found:
+        sides[is_declaration(one)][one["plugin"], one["kind"]] += 1
+    parts = []
+    for verb, counts in zip(("found", "declared"), sides.values(), strict=True):
+        kinds = [f"{n:,} {plural(noun(kind), n)}" for kind, n in counts.most_common()]
+        parts += [f"{verb} {least}{', '.join(kinds)}"] if kinds else []
+    changes = [change for change, _ in found]
+    return ChangeLine(change["at"], "; ".join(parts), change["cause"], changes)
+
+
+def _line_of_one(item: _Item) -> ChangeLine:
+    change, words = item
+    text = f"{words}{_repetitions(change)}"
+    return ChangeLine(change["at"], text, _cause_of_line(change), [change])
+
+
+def _cause_of_line(change: Change) -> str:
+    """Return the cause of a change, adjusted to the kind of its object."""
+    cause = str(change["cause"])
+    # changes of the state file have no other cause
+    if (change["plugin"], change["kind"]) == STATE_FILE:
+        return ""
+    # other programs may have changed accounts, files and units during a package run
+    if change["plugin"] == "net" and cause.partition(":")[0] == "exit":
+        return f"unit {cause}"
+    is_meanwhile = change["kind"] != "package" and cause.startswith(_RUNS)
+    return f"during {cause}" if is_meanwhile else cause
+
+
+def _repetitions(change: Change) -> str:
+    """Return the number of changes that a row stands for, and the jobs besides the last."""
+    others = jobs.others(change["cause"])
+    times = change["folded"] + 1 - sum(others.values())
+    said = [f"{times} times"] if times > 1 else []
+    if others and change["what"] == "changed" and jobs.act(change["cause"]) == "restart":
+        # a "changed" row reads as started, so name the restart
+        said = [f"{times} {plural('restart', times)}"]
+    # the text names both if each end was followed by a start
+    ended = jobs.ended_by(change["cause"]) if change["what"] == "event" else ""
+    besides = [f"{n} {plural(w, n)}" for w, n in others.items() if (w, n) != (ended, times)]
+    said += [f"after {', '.join(besides)}"] if besides else []
+    return f" ({', '.join(said)})" if said else ""
+
+
+def group_by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
+    """Group changes by cause, in the order in which the groups end.
+
+    A cause that names no job, run or program forms a new group after a pause. Ends of an object's
+    own process, and changes without a known cause, are grouped by unit.
+    """
+    groups: dict[tuple[str, str, str], list[Change]] = {}
+    ended: list[tuple[str, list[Change]]] = []
+    for change in changes:
+        cause = jobs.alone(change["cause"])
+        key = (cause, change["boot"], _unit_or_kind(cause, change))
+        group = groups.pop(key, [])
+        is_one = ":" in cause and jobs.act(cause) != "exit"
+        if group and not is_one and change["at"] - group[-1]["at"] > _PAUSE:
+            ended.append((cause, group))
+            group = []
+        group.append(change)
+        groups[key] = group
+    found = [*ended, *((cause, group) for (cause, _, _), group in groups.items())]
+    return sorted(found, key=lambda item: item[1][-1]["seq"])
+
+
+def _unit_or_kind(cause: str, change: Change) -> str:
+    """Return the unit of a change, or its kind, for a cause that names neither."""
+    if cause and jobs.act(cause) != "exit":
+        return ""
+    if change["plugin"] == "systemd":
+        return str(change["name"])
+    unit = change_words.read_fields(change["fields"])["unit"]
+    return unit.after or unit.before or f"{change['plugin']}/{change['kind']}"
+
+
+def _group_keys(items: Iterable[_Item]) -> Iterator[_Group]:
+    """Yield a group key for each change: its kind and verb, and a number for each run in time."""
+    last: dict[_Group, tuple[Change, int]] = {}
+    for change, words in items:
+        sort = (change["plugin"], change["kind"], words.verb, is_declaration(change))
+        before, number = last.get(sort, (change, 0))
+        is_apart = change["at"] - before["at"] > _MOMENT
+        last[sort] = change, number + (is_apart and change["name"] != before["name"])
+        yield *sort, last[sort][1]
+
+
+def _groups_of_cause(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """Yield groups of similar changes: many at the place of the last, few one by one."""
+    groups = list(_group_keys(items))
+    counts = Counter(groups)
+    gathered: dict[_Group, list[_Item]] = {}
+    for group, item in zip(groups, items, strict=True):
+        if counts[group] <= _MOST_SINGLE:
+            yield [item]
+            continue
+        gathered.setdefault(group, []).append(item)
+        if len(gathered[group]) == counts[group]:
+            yield gathered[group]
+
+
+def _line_of_many(alike: Sequence[_Item], least: str) -> ChangeLine:
+    """Return the line of many similar changes: their number, and the first names."""
+    change, words = alike[-1]
+    names = list(dict.fromkeys(item["name"] for item, _ in alike))
+    if len(names) == 1:
+        text = f"{words.subject} {words.verb} {least}{len(alike):,} times"
+    else:
+        verb = re.sub("^is ", "are ", words.verb)
+        called = plural(noun((change["plugin"], change["kind"])))
+        of = "declarations of " if words.subject.startswith("declaration of ") else ""
+        text = f"{of}{least}{len(names):,} {called} {verb}: {name_lists.first(names, MAX_NAMES)}"
+    return ChangeLine(change["at"], text, _cause_of_line(change), [change for change, _ in alike])
+
+
+class ChangePrinter:
+    """Printer of changes, as lines for people or as one JSON object a line."""
+
+    def __init__(
+        self, *, is_json: bool, is_by_cause: bool = False, is_narrow: bool = False
+    ) -> None:
+        self.is_json = is_json
+        # true if the query is about few objects
+        self._is_narrow = is_narrow
+        self._is_by_cause = is_by_cause
+        self._first = {"format_version": FORMAT}
+
+    def print(self, rows: Sequence[dict[str, Any]], *, is_cut: bool = False) -> None:
+        """Print changes in their order; `is_cut` if older ones were cut off."""
+        if self.is_json:
+            for row in rows:
+                print(output.json_text({**self._first, **_change_json(row)}))
+                self._first = {}
+        elif self._is_by_cause:
+            _print_by_cause(rows, is_cut=is_cut)
+        else:
+            print_lines(rows, is_cut=is_cut, is_narrow=self._is_narrow)
+        # readers of a pipe get each line at once
+        sys.stdout.flush()
+
+
+def print_lines(
+    rows: Sequence[dict[str, Any]],
+    more: str = "",
+    *,
+    after: int = 0,
+    is_cut: bool = False,
+    is_narrow: bool = False,
+) -> None:
+    """Print changes for people, with `more` appended; `after` a time, print the delay from it."""
+    for line in group_into_lines(rows, is_cut=is_cut, is_narrow=is_narrow):
+        label = format_stamp(line.at)
+        if after:
+            minutes, seconds = divmod((line.at - after) // 1_000_000, 60)
+            label = f"{f'+{minutes}:{seconds:02}':>{_STAMP_WIDTH}}"
+        _print_line(label, f"{line.text}{cause_in_brackets(line.cause)}{more}")
+
+
+def cause_in_brackets(cause: str) -> str:
+    """Return the cause of a change in brackets; empty if there is none."""
+    return f" ({change_words.describe_cause(cause, _user_name)})" if cause else ""
+
+
+def _print_by_cause(rows: Sequence[dict[str, Any]], *, is_cut: bool) -> None:
+    for cause, items in group_by_cause(rows):
+        is_part = is_cut and items[0] is rows[0]
+        lines = group_into_lines(items, is_cut=is_part)
+        said = change_words.describe_cause(cause, _user_name)
+        if len(items) == 1:
+            _print_line(format_stamp(items[0]["at"]), f"{next(lines).text} ({said})")
+            continue
+        text = f"{said}: {'at least ' if is_part else ''}{len(items):,} changes"
+        _print_line(format_stamp(items[-1]["at"]), text, look="bold")
+        for line in lines:
+            _print_line(format_stamp(line.at), line.text, indent=2)
+
+
+def _print_line(label: str, text: str, *, indent: int = 0, look: str = "") -> None:
+    width = _STAMP_WIDTH + indent
+    output.print_labelled(f"{label:{width}}", width, text, look)
+
+
+def format_stamp(at: int) -> str:
+    """Format a time in 15 columns; a time long ago with its year, as ls does."""
+    local = datetime.fromtimestamp(at / 1e6, UTC).astimezone()
+    is_recent = abs(local - datetime.now(UTC)) < _RECENT
+    return local.strftime("%b %d %H:%M:%S" if is_recent else "%b %d  %Y")
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return f"uid {uid}"
+
+
+def _change_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a change with its fields as dicts; a side without a value is left out."""
+    fields = []
+    for path, before, after in row["fields"]:
+        sides = {"before": before, "after": after}
+        values = {side: json.loads(text) for side, text in sides.items() if text}
+        fields.append({"path": path, **values})
+    followed = {"followed": [*map(_change_json, row["followed"])]} if "followed" in row else {}
+    return {**row, "fields": fields, **followed}

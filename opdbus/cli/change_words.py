@@ -1,0 +1,478 @@
+"""Plain words for a change: the object, the event, its fields and its cause; pure."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from opdbus.drift import versions
+from opdbus.history import jobs
+from opdbus.platform import name_lists
+from opdbus.state.object import FILE, PUBLISHED
+
+# Cause of a drift that the host should have followed after a recent declaration, but did not in
+# time.
+NOT_FOLLOWED: Final = "state file:not followed"
+_CAUSES: Final[Mapping[str, str]] = {
+    "first": "listed for the first time",
+    "start": "while op-dbus was not running",
+    "boot": "while this host was not running",
+    "reload": "systemd reloaded its units",
+    "exit": "its own process ended",
+    "state file": "by the state file",
+    jobs.GAVE_UP: "it ended too often: systemd gave up",
+    NOT_FOLLOWED: "the state file was not followed",
+    "kernel": "by the kernel",
+    "source": "with its source",
+    "": "cause not known",
+}
+# Causes with a value after a colon: their text, which may include the value.
+_WITH_MORE: Final[Mapping[str, str]] = {
+    "start": _CAUSES["start"],
+    "exit": f"{_CAUSES['exit']} ({{}})",
+    "job": "job {}",
+    "bus": "by {}",
+}
+_PACKAGE_RUN: Final = re.compile(r"(dpkg|apt|rpm):\d{4}-\d\d-\d\dT(\d\d:\d\d)\S*(?: (.+))?")
+_CALLER: Final = re.compile(r"bus:(:\S+) uid ([0-9]{1,10})")
+
+
+def describe_cause(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> str:
+    """Return a cause in plain words; `user` returns the name of a uid."""
+    if text.startswith("during "):
+        return f"during {describe_cause(text.removeprefix('during '))}"
+    if text.startswith("unit exit"):
+        text = describe_cause(text.removeprefix("unit "))
+        return text.replace("its own process", "its unit's process")
+    text = jobs.alone(text)
+    if run := _PACKAGE_RUN.fullmatch(text):
+        return f"package run {run[2]} {run[3] or run[1]}"
+    if caller := _CALLER.fullmatch(text):
+        return f"by {user(int(caller[2]))} ({caller[1]})"
+    sort, colon, rest = text.partition(":")
+    if text not in _CAUSES and colon and sort in _WITH_MORE:
+        return _WITH_MORE[sort].format(rest)
+    return _CAUSES.get(text, text)
+
+
+# Field for the existence of an object, and its value for an object that should be declared.
+PRESENCE: Final = "presence"
+NOT_DECLARED: Final = "not declared"
+MAX_FIELDS: Final = 3
+# Lists that may have further members, as in drift.table.
+AT_LEAST: Final = frozenset({("mounts", "mount", "options")})
+# Prefix of a declared value's field, which is not a value before or after.
+DECLARED: Final = "declared."
+# Prefixes of declared ranges, in rows of earlier versions.
+_RANGES: Final = ("<", ">", "=", "!", "~")
+MAX_VALUE: Final = 40
+# Fields that repeat other fields.
+_REPEATING: Final = frozenset({"description", "package_summary"})
+
+
+class FieldSides(NamedTuple):
+    """A field's formatted values before and after, empty if missing, and both in one text."""
+
+    before: str
+    after: str
+    said: str
+
+
+class FieldValues(dict[str, FieldSides]):
+    """Values by field path; a missing field has empty values."""
+
+    def __missing__(self, path: str) -> FieldSides:
+        """Return empty values."""
+        return FieldSides("", "", "")
+
+
+def read_fields(fields: Iterable[tuple[str, str, str]]) -> FieldValues:
+    """Read the fields of a change as History1 returns them."""
+    sides = {path: (old, new) for path, old, new in fields if path}
+    values = FieldValues((path, _format_sides(*both)) for path, both in sides.items())
+    for path, (_, new) in sides.items():
+        # an observed value and its declared one are shown so that their difference is visible
+        if (other := sides.get(own := f"{DECLARED}{path}", ("", ""))[1]) and new:
+            after, declared = _shorten_pair(json.loads(new), json.loads(other))
+            values[path] = values[path]._replace(after=after)
+            values[own] = values[own]._replace(after=declared)
+    return values
+
+
+def describe_fields(values: Mapping[str, FieldSides]) -> str:
+    """Return the first fields of a change as text; names alone if values are not kept."""
+    rest = {path: value for path, value in values.items() if path not in _REPEATING} or values
+    return name_lists.first([f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS)
+
+
+def describe_drift(what: str, values: Mapping[str, FieldSides], sort: tuple[str, str]) -> str:
+    """Return fields of an object that drift, or drift no longer, as text."""
+    texts = []
+    for path, value in values.items():
+        own = path.removeprefix(DECLARED)
+        if own == path or own not in values:
+            # rows of earlier versions have the declared value as `before`
+            declared = values.get(f"{DECLARED}{own}", value) if own == path else value
+            wanted = declared.before if declared is value else declared.after
+            texts.append(
+                _describe_drifting_field(what, own, value, at_least_prefix(sort, own), wanted)
+            )
+    return name_lists.first([text for text in texts if text], MAX_FIELDS, "; ")
+
+
+def _describe_drifting_field(
+    what: str, path: str, value: FieldSides, least: str, declared: str
+) -> str:
+    """Return a drifting field as text; the name of the presence field is omitted."""
+    # a value that repeats its field's name, such as masked=masked, reads as yes
+    before, after = ("yes" if side == path else side for side in value[:2])
+    is_repeated = (before, after) != value[:2]
+    said = f"{before or 'none'} -> {after or 'none'}" if is_repeated else value.said
+    name = "" if path == PRESENCE else path
+    if not said or what == "undeclared":
+        return name
+    if what == "healed" and after[:1] in _RANGES:
+        return f"{name} was {before}, declared {after}"
+    if what == "healed":
+        return f"{name} {said if before != after else f'is {after}'}".strip()
+    if not name:
+        return "there, and not declared" if declared == NOT_DECLARED else after
+    wanted = "yes" if declared == path else declared or "none"
+    return f"{name} is {after or 'none'}, declared {least}{wanted}"
+
+
+def at_least_prefix(sort: tuple[str, str], name: str) -> str:
+    """Return "at least " for a partly declared field, also within `properties`, else ""."""
+    return "at least " if (*sort, name.rpartition(".")[2]) in AT_LEAST else ""
+
+
+def _format_sides(old: str, new: str) -> FieldSides:
+    """Format a field's JSON values; for lists, the added and removed members."""
+    before, after = (json.loads(text) if text else None for text in (old, new))
+    sides = ("", "")
+    if old and new:
+        sides = _shorten_pair(before, after)
+    elif old or new:
+        side = _shorten_value(_json_text(before if old else after))
+        sides = (side, "") if old else ("", side)
+    told = f"{sides[0] or 'none'} -> {sides[1] or 'none'}" if old or new else ""
+    had, has = _list_members(before), _list_members(after)
+    if had is not None and has is not None and set(had) != set(has):
+        left, came = ([v for v in a if v not in b] for a, b in ((had, has), (has, had)))
+        if len(left) == len(came) == 1:
+            left, came = ([side] for side in name_lists.distinct(left[0], came[0], MAX_VALUE))
+        signed = [*(("-", value) for value in left), *(("+", value) for value in came)]
+        told = " ".join(f"{sign}{_shorten_value(value)}" for sign, value in signed)
+    return FieldSides(*sides, told)
+
+
+def _list_members(value: object) -> Sequence[str] | None:
+    """Return the strings of a list or of a text with commas; None for any other value."""
+    if isinstance(value, str) and "," in value and ", " not in value:
+        return value.split(",")
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    return None
+
+
+def _shorten_pair(before: object, after: object) -> tuple[str, str]:
+    """Shorten two values so that their difference stays visible."""
+    texts = _json_text(before), _json_text(after)
+    if before != after and texts[0] == texts[1]:
+        texts = json.dumps(before), json.dumps(after)
+    first, second = name_lists.distinct(*texts, MAX_VALUE)
+    return first or '""', second or '""'
+
+
+def _json_text(value: object) -> str:
+    if value in ([], {}):
+        return "none"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "yes", False: "no"}[value]
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        value = ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shorten_value(text: str) -> str:
+    return name_lists.shortened(" ".join(text.split()) or '""', MAX_VALUE)
+
+
+# Fields from a unit's files, not from its state.
+_OF_FILES: Final = ("description", "exec", "user", "calendar", "drop_ins")
+_RESTARTS: Final = {"exit": "ended and was started again", "stop": "was stopped and started again"}
+_ACTIVE_STATES: Final = {
+    "failed": "failed",
+    "inactive": "stopped",
+    "activating": "is starting",
+    "deactivating": "is stopping",
+}
+
+
+def _describe_unit_event(cause: str) -> str:
+    """Return the event that left a unit as it was; "" if it was no job and no end of a process."""
+    ended, cause = jobs.ended_by(cause), jobs.alone(cause)
+    if not cause.startswith("job:"):
+        exact = {"start:failed": "failed again", "start:ran": "ran", jobs.GAVE_UP: "failed again"}
+        verbs = {"exit": _RESTARTS["exit"], "start": "restarted"}
+        return exact.get(cause) or verbs.get(cause.partition(":")[0], "")
+    if cause.endswith(", failed"):
+        return "failed again"
+    verbs = {"restart": "restarted", "reload": "reloaded", "stop": "stopped"}
+    return verbs.get(jobs.act(cause), _RESTARTS.get(ended, "ran"))
+
+
+def _describe_unit(values: FieldValues, cause: str) -> tuple[str, str] | None:
+    """Return a change of a unit in words; None if the fields are clearer."""
+    before, after, _ = values["active_state"]
+    result, file_change = _unit_result(values), _unit_file_change(values)
+    if values["restart_loop"].after:
+        return f"is restarted again and again{result}", ""
+    if values["restart_loop"].before and after == "active" and not cause.startswith("job:"):
+        return "is not restarted again and again any more", ""
+    if after:
+        verb = _ACTIVE_STATES.get(after, "started" if before != "reloading" else "reloaded")
+        if after == "inactive":
+            has_run = jobs.act(cause) in {"start", "restart"}
+            ran = "ran" if has_run and before in {"failed", "activating"} else ""
+            mended = "is no longer failed" if before == "failed" else ""
+            verb = ", ".join(filter(None, (ran, mended))) or verb
+        again = values["sub_state"].after.startswith("auto-restart")
+        if after == "activating" and (again or (result and before == "active")):
+            verb, result = f"exited{result}, is starting again", ""
+        detail = f"{before or 'unknown'} -> {after}{result}"
+        others = (f"{name} {values[name].said}" for name in _OF_FILES if values[name].said)
+        return ", ".join(filter(None, (verb, file_change))), ", ".join([detail, *others])
+    if values["sub_state"].after == "elapsed":
+        return "elapsed, and is not set again", ""
+    if values["load_state"].after in {"error", "bad-setting"}:
+        return "cannot be loaded", values["load_error"].after
+    return (file_change, "") if file_change else None
+
+
+def _unit_result(values: FieldValues) -> str:
+    """Return the end of a unit's process in brackets, in more detail than systemd's result."""
+    result, status = values["result"].after, values["exit_status"].after
+    if result in {"signal", "core-dump"}:
+        result = values["exit_signal"].after or result
+    elif result == "exit-code" and status:
+        result = f"status {status}"
+    return f" ({result})" if result else ""
+
+
+def _unit_file_change(values: FieldValues) -> str:
+    """Return a change of a unit's file: masked, enabled, the reverse, or removed."""
+    if values["load_state"].after == "not-found" and "yes" not in values["masked"]:
+        return "has no file any more"
+    for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):
+        before, after, _ = values[field]
+        if "yes" in {before, after}:
+            return yes if after == "yes" else no
+    return ""
+
+
+# A change as History1 returns it.
+Change: TypeAlias = Mapping[str, Any]
+# Kind of the state file itself, not of the objects that it declares.
+STATE_FILE: Final = ("op-dbus", "state_file")
+# Verbs for objects of a kind that appear and disappear.
+_COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("packages", "package"): ("installed", "removed"),
+    ("net", "listener"): ("opened", "closed"),
+    ("net", "address"): ("added", "removed"),
+    ("net", "route"): ("added", "removed"),
+    ("mounts", "mount"): ("mounted", "unmounted"),
+    ("users", "account"): ("added", "removed"),
+    ("users", "group"): ("added", "removed"),
+    ("files", "file"): ("created", "deleted"),
+    ("kernel", "module"): ("loaded", "unloaded"),
+    # only settings that a file names are listed
+    ("kernel", "sysctl"): ("named", "is named no longer"),
+    ("login1", "session"): ("began", "ended"),
+    ("login1", "user"): ("logged in", "logged out"),
+    ("cron", "job"): ("added", "removed"),
+    ("machined", "machine"): ("started", "ended"),
+}
+_PUBLISHED: Final = ("published", "no longer published")
+_UNIT: Final = ("systemd", "unit")
+# Kinds whose names need no noun before them.
+_WITHOUT_NOUN: Final = frozenset({_UNIT, ("files", "file")})
+_NOUNS: Final[Mapping[tuple[str, str], str]] = {
+    ("net", "listener"): "port",
+    ("cron", "job"): "cron job",
+    ("devices", "block"): "block device",
+    ("devices", "pci"): "PCI device",
+    ("devices", "usb"): "USB device",
+}
+# Fields of a package that change with its version.
+_OF_VERSION: Final = frozenset(
+    "version description homepage installed_size_mb priority section source".split()
+)
+_DRIFT_VERBS: Final[Mapping[str, str]] = {
+    "drift": "is other than declared",
+    "healed": "is as declared again",
+    "intended": "is not yet as declared",
+    "undeclared": "is no longer declared",
+}
+
+
+class ChangeWords(NamedTuple):
+    """A change in words: `sshd.service`, `stopped`, `active -> inactive`."""
+
+    subject: str
+    verb: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        between = "" if self.detail[:1] in {"", ",", " "} else ": "
+        return f"{self.subject} {self.verb}{between}{self.detail}"
+
+
+def describe_change(change: Change) -> ChangeWords:
+    """Return a change in plain words."""
+    sort = (change["plugin"], change["kind"])
+    values = read_fields(change["fields"])
+    is_published = str(change.get("source", "")).startswith(PUBLISHED)
+    # a lingering user exists without being logged in
+    known = {} if "yes" in values["linger"] else _COMES
+    comes, leaves = _PUBLISHED if is_published else known.get(sort, ("appeared", "is gone"))
+    subject, what = subject_of(sort, change["name"]), change["what"]
+    if sort == STATE_FILE:
+        return ChangeWords(subject, *_describe_state_file(change["fields"]))
+    if is_declaration(change):
+        if what == "appeared":
+            return ChangeWords(subject, "declared")
+        removed_or_changed = (
+            ("removed",) if what == "gone" else ("changed", describe_fields(values))
+        )
+        return ChangeWords(f"declaration of {subject}", *removed_or_changed)
+    if what == "appeared":
+        comes = _incomplete_state(values) or comes if sort[1] == "package" else comes
+        verb = "found" if change["cause"] == "first" else comes
+        return ChangeWords(subject, verb, _detail_of_new(sort, values))
+    if what == "gone":
+        unit = values["unit"].before if sort == ("net", "listener") else ""
+        return ChangeWords(subject, leaves, f" by {unit}" if unit else "")
+    if what == "changed":
+        cause = jobs.alone(change["cause"])
+        said = _BY_KIND[sort](values, cause) if sort in _BY_KIND else None
+        return ChangeWords(subject, *(said or ("changed", describe_fields(values))))
+    if what == "event":
+        event = _describe_unit_event(change["cause"]) if sort == _UNIT else ""
+        usual = "had an event" if sort[0] == "devices" else "changed, and is as it was"
+        return ChangeWords(subject, event or usual)
+    if what == "forgot":
+        count = values["count"].after if "count" in values else "some"
+        rows = f"{count} {plural('row', 1 if count == '1' else 2)}"
+        return ChangeWords("history", "was made to forget", f" the values of {rows}")
+    # rows of earlier versions lack the prefix of declared values
+    presence = {values[f"{prefix}{PRESENCE}"].before for prefix in (DECLARED, "")}
+    if what == "undeclared" and NOT_DECLARED in presence:
+        return ChangeWords(subject, "need not be declared any more")
+    is_late = change["cause"] == NOT_FOLLOWED
+    verb = "is still other than declared" if is_late else _DRIFT_VERBS.get(what, what)
+    return ChangeWords(subject, verb, describe_drift(what, values, sort))
+
+
+def is_declaration(change: Change) -> bool:
+    """Return true if a change is an edit of the state file and not of the host."""
+    return change.get("source") == FILE and change["what"] in {"appeared", "changed", "gone"}
+
+
+def _describe_state_file(fields: Iterable[Sequence[str]]) -> tuple[str, str]:
+    """Return that the state file is readable again, or the full reason why it is not."""
+    for path, before, after in fields:
+        if path == "error" and (before or after):
+            return ("cannot be read", json.loads(after)) if after else ("can be read again", "")
+    return "changed", ""
+
+
+def plural(kind: str, count: int = 2) -> str:
+    """Return the plural of a kind, or the singular if the count is 1."""
+    word = kind.replace("_", " ")
+    if count == 1:
+        return word
+    if word.endswith("y"):
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
+
+
+def subject_of(sort: tuple[str, str], name: str) -> str:
+    """Return an object's name in plain words."""
+    if sort == ("cron", "job") and " " in name:
+        # the name has a file and a program, which may be `false`
+        file, _, program = name.partition(" ")
+        return f"{noun(sort)} {program} of {file}"
+    return name if sort in _WITHOUT_NOUN else f"{noun(sort)} {name}"
+
+
+def noun(sort: tuple[str, str]) -> str:
+    """Return the noun for a kind."""
+    return _NOUNS.get(sort, sort[1].replace("_", " "))
+
+
+def _detail_of_new(sort: tuple[str, str], values: FieldValues) -> str:
+    """Return the most important value of a new object."""
+    if sort == ("net", "listener") and "unit" in values:
+        return f" by {values['unit'].after}"
+    if sort == ("kernel", "sysctl"):
+        parts = (("file", " in "), ("wanted", ", to be "), ("value", ", is "))
+        return "".join(
+            f"{words}{values[name].after}" for name, words in parts if values[name].after
+        )
+    if sort == ("packages", "package") and "version" in values:
+        return f" {values['version'].after}"
+    if sort == ("users", "account") and values["administrator"].after == "yes":
+        return ", an administrator"
+    if sort == _UNIT:
+        failed = f"failed{_unit_result(values)}" if values["active_state"].after == "failed" else ""
+        return "".join(f", {said}" for said in (_unit_file_change(values), failed) if said)
+    return ""
+
+
+def _describe_package(values: FieldValues, _cause: str) -> tuple[str, str] | None:
+    """Return a change of a package in words; None if the fields are clearer."""
+    before, after, _ = values["version"]
+    on_hold = "put on hold" if values["on_hold"].after == "yes" else "no longer on hold"
+    if values["removed"].after == "yes":
+        return "removed", ", its configuration is left"
+    if values["removed"].before == "yes":
+        return _incomplete_state(values) or "installed", f" {after}" if after else ""
+    if before and after:
+        verb = "upgraded" if versions.compare(before, after) < 0 else "downgraded"
+        more = [on_hold] if "on_hold" in values else []
+        rest = {k: v for k, v in values.items() if k not in {*_OF_VERSION, "on_hold"}}
+        more += [describe_fields(rest)] if rest else []
+        return ", ".join([verb, *more]), f"{'' if more else ' '}{before} -> {after}"
+    if values["status"].after == "installed" and not after:
+        return "installed", ""
+    return (on_hold, "") if values.keys() == {"on_hold"} else None
+
+
+def _incomplete_state(values: FieldValues) -> str:
+    """Return the state in which a package manager left an incomplete installation, else ""."""
+    status = values["status"].after
+    return f"left {status}" if status not in {"", "installed", "config-files"} else ""
+
+
+def _describe_file(values: FieldValues, _cause: str) -> tuple[str, str] | None:
+    """Return a change of a file in words; None if the fields are clearer."""
+    missing = values["missing"]
+    if "yes" in missing:
+        return ("created", "") if missing.before == "yes" else ("deleted", "")
+    if "sha256" not in values:
+        return None
+    # a field that was readable on one side only need not have changed
+    is_read = values["sha256"].before and values["sha256"].after
+    own = {"sha256", "size"} if is_read else {"sha256", "modified", "readable"}
+    rest = {name: value for name, value in values.items() if name not in own}
+    may = "not readable for all any more" if values["readable"].after else "readable for all"
+    said = ["its content"] if is_read else [may] if "readable" in values else []
+    return "changed", ", ".join([*said, *([describe_fields(rest)] if rest else [])])
+
+
+_BY_KIND: Final[Mapping[tuple[str, str], Callable[[FieldValues, str], tuple[str, str] | None]]] = {
+    _UNIT: _describe_unit,
+    ("packages", "package"): _describe_package,
+    ("files", "file"): _describe_file,
+}

@@ -1,1 +1,0 @@
-"""Checks of all that op-dbus needs on this host, each with advice."""
