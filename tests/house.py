@@ -10,7 +10,7 @@ from running import PATIENCE_SECONDS
 
 from opdbus.config import Config
 from opdbus.engine.opening import open_level
-from opdbus.engine.runtimes import open_session
+from opdbus.engine.sessions import open_session
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
 from opdbus.index.state_store.state_store import StateStore

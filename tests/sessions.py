@@ -12,7 +12,7 @@ from opdbus.errors import ProviderError
 if TYPE_CHECKING:
     import numpy as np
 
-    from opdbus.engine.session import Ran, Session
+    from opdbus.engine.provider import Ran, Session
 
 TWO_RUNTIMES = pytest.mark.skipif(
     find_spec("openvino") is None, reason="it needs a second runtime: `pip install openvino`"

@@ -15,12 +15,11 @@ from whole_cli import root
 
 import opdbus
 from opdbus.config import Config
-from opdbus.distil import host_texts, report, run, table, teacher
-from opdbus.distil.lesson import Lesson
-from opdbus.distil.recipe import RECIPES, Recipe, Request
+from opdbus.distil import host_texts, report, run, teacher
+from opdbus.distil.lesson import RECIPES, Lesson, Recipe, Request
 from opdbus.engine import check_set
 from opdbus.errors import ConfigError
-from opdbus.models import formats
+from opdbus.models import catalogue
 from opdbus.observe.packages.documents import Places
 
 needs_torch = pytest.mark.skipif(
@@ -82,15 +81,15 @@ def test_what_is_measured_is_not_learned(ask: Request) -> None:
 @pytest.mark.parametrize("lowers", [True, False])
 def test_a_table_has_words(tiny: Path, *, lowers: bool) -> None:
     """A table has the teacher's words, or ours where it splits differently, and frequent ones."""
-    path = tiny / formats.TOKENIZER
+    path = tiny / catalogue.TOKENIZER
     path.write_text(path.read_text().replace('"lowercase": true', f'"lowercase": {lowers}'.lower()))
-    words = table.words_of(teacher.read(tiny), ["zebra"] * 9 + ["yak"] * 8)
+    words = teacher.make_tokenizer(teacher.read_teacher(tiny), ["zebra"] * 9 + ["yak"] * 8)
     vocabulary = words["model"]["vocab"]
     assert "zebra" in vocabulary
     assert (words["truncation"], words["padding"]) == (None, None)
     assert "yak" not in vocabulary
     assert ("kernel" in vocabulary) != lowers
-    rows = table.first_rows(words, ["zebra", "mail mail"], np.eye(2, dtype=np.float32), 1)
+    rows = teacher.first_rows(words, ["zebra", "mail mail"], np.eye(2, dtype=np.float32), 1)
     assert rows.shape == (len(vocabulary), 2)
     assert rows[vocabulary["zebra"]] @ [1, 0] == np.linalg.norm(rows[vocabulary["zebra"]]) > 0
 
@@ -100,7 +99,7 @@ def test_directions_keep_what_they_can() -> None:
     random = np.random.default_rng(3)
     flat = (random.standard_normal((50, 2)) @ random.standard_normal((2, 8))).astype(np.float32)
     flat /= np.linalg.norm(flat, axis=1, keepdims=True)
-    along = table.along(flat, table.directions(flat, 2))
+    along = teacher.project(flat, teacher.main_directions(flat, 2))
     np.testing.assert_allclose(along @ along.T, flat @ flat.T, atol=1e-5)
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.opening import open_embedder
-from opdbus.engine.runtimes import open_session
+from opdbus.engine.sessions import open_session
 from opdbus.errors import LimitsExceeded, ModelError, ProviderError, ShuttingDown, Truncated
 from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opdbus.config import Config
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Placement, Session
+    from opdbus.engine.provider import Placement, Provider, Session
     from opdbus.models.folder import Model
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model: Path) -> Model:
     """Read the tiny model."""
-    return folder.read(tiny_model, LEVELS["medium"])
+    return folder.read_model(tiny_model, LEVELS["medium"])
 
 
 class Altered(Wrapped):
@@ -64,7 +63,7 @@ def test_texts_to_vectors(model: Model, settings: Config) -> None:
         async with open_embedder(model, settings) as embedder:
             found = await embedder.embed(texts)
             rows = [ids.tolist() for ids in await embedder.tokenize(texts)]
-            expected = reference.forward(model.shape, weights.read(model.weights), rows)
+            expected = reference.forward(model.shape, weights.read_weights(model.weights), rows)
             assert np.abs(found.vectors - expected).max() < 1e-6
             assert found.vectors.dtype == np.float32
             assert found.truncated == 1
@@ -110,7 +109,7 @@ def test_int8_alone_and_with_others(model: Model, settings: Config) -> None:
             assert np.abs(bulk - np.tile(alone, (20, 1))).max() < 1e-6
             expected = reference.forward(
                 model.shape,
-                weights.read(model.weights),
+                weights.read_weights(model.weights),
                 [ids.tolist() for ids in rows.take(range(7))],
             )
             assert 1e-6 < 1 - (alone * expected).sum(axis=1).min() < 0.05

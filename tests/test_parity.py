@@ -15,17 +15,16 @@ from safetensors.numpy import save_file
 from opdbus import config
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding
-from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.proof import Probe, prove
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement
+from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError
 from opdbus.models import build, folder, reference, synthetic
 from opdbus.models.catalogue import LEVELS
-from opdbus.models.families import PADDING
 from opdbus.models.folder import Model
-from opdbus.models.shape import Shape
+from opdbus.models.shape import PADDING, Shape
 
 TOLERANCE = 1e-5
 CPU = PROVIDERS["cpu:onnxruntime"]
@@ -74,7 +73,7 @@ def settings32(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def medium(settings32: Config) -> Model:
     """Find the medium model, or skip."""
     try:
-        return folder.load(LEVELS["medium"], settings32)
+        return folder.load_model(LEVELS["medium"], settings32)
     except ModelError as error:
         pytest.skip(str(error))
 
@@ -139,7 +138,7 @@ def other(request: pytest.FixtureRequest, settings32: Config) -> tuple[Model, Em
     """Embed the texts with another level's official model, or skip where it is not here."""
     level = LEVELS[request.param]
     try:
-        model = folder.load(level, config.load(os.environ))
+        model = folder.load_model(level, config.load(os.environ))
     except ModelError as error:
         pytest.skip(str(error))
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from sessions import Wrapped
 
-from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, Proof, prove
+from opdbus.engine.provider import Placement, Ran, Session
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement, Ran, Session
+from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError, ProofFailed, ProviderError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
@@ -32,7 +32,7 @@ def built(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> build.B
     build.write(
         tiny_model / "model.safetensors",
         made.folder,
-        folder.read(tiny_model, LEVELS["medium"]).shape,
+        folder.read_model(tiny_model, LEVELS["medium"]).shape,
     )
     return made
 
@@ -352,8 +352,8 @@ from pathlib import Path
 import numpy as np
 from opdbus.engine.proof import Probe, prove
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement
-from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.provider import Placement
+from opdbus.engine.sessions import OnnxSession
 folder, scratch = map(Path, sys.argv[1:])
 provider = PROVIDERS["cpu:onnxruntime"]
 session = OnnxSession(folder / "model.onnx", provider, Placement())

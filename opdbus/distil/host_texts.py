@@ -99,31 +99,25 @@ def manual_pages(
     for section in _SECTIONS:
         for path in sorted((manuals / f"man{section}").glob("*.gz")):
             name = path.name.partition(".")[0]
-            if name.lower() not in excluded and (said := described(_page(path))):
-                yield name, said
-
-
-def _page(path: Path) -> str:
-    try:
-        return gzip.decompress(path.read_bytes()).decode(errors="replace")
-    except (OSError, EOFError, zlib.error):
-        return ""
+            if name.lower() in excluded:
+                continue
+            with suppress(OSError, EOFError, zlib.error):
+                page = gzip.decompress(path.read_bytes()).decode(errors="replace")
+                if summary := described(page):
+                    yield name, summary
 
 
 def unit_texts(folder: Path = _UNITS, excluded: Collection[str] = ()) -> Iterator[str]:
     """Yield the texts of this host's units."""
     for path in sorted(folder.glob("*.*")):
-        if re.split("[.@]", path.name)[0].lower() not in excluded and (unit := _unit(path)):
-            said = re.search(r"^Description=(.+)$", unit, re.MULTILINE)
-            identity = Identity("live:systemd", "systemd", "unit", path.name)
-            yield render(StateObject(identity, {"description": said[1] if said else ""})).text
-
-
-def _unit(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+        if re.split("[.@]", path.name)[0].lower() in excluded:
+            continue
+        with suppress(OSError):
+            unit = path.read_text(errors="replace")
+            if unit:
+                found = re.search(r"^Description=(.+)$", unit, re.MULTILINE)
+                identity = Identity("live:systemd", "systemd", "unit", path.name)
+                yield render(StateObject(identity, {"description": found[1] if found else ""})).text
 
 
 def frequent_words(texts: Iterable[str], pieces: Collection[str]) -> list[str]:

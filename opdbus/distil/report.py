@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.distil.recipe import SEED
+from opdbus.distil.lesson import SEED
 from opdbus.engine import check_set
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.bench import machine
-from opdbus.distil import report, table, teacher
+from opdbus.distil import report, teacher
 from opdbus.distil.host_texts import plain
-from opdbus.distil.lesson import Lesson
+from opdbus.distil.lesson import Lesson, Request
 from opdbus.engine.host import versions
 from opdbus.errors import ConfigError
 from opdbus.models import files
@@ -28,7 +26,6 @@ from opdbus.platform import pip
 if TYPE_CHECKING:
     from opdbus.bench.measures import Notify
     from opdbus.config import Config
-    from opdbus.distil.recipe import Request
     from opdbus.models.folder import Model
 
 ABOUT: Final = "about.json"
@@ -43,45 +40,63 @@ def distil(request: Request, given: Config, notify: Notify) -> dict[str, Any]:
 
     Raises ConfigError if training is impossible, ModelError if the teacher cannot be read.
     """
-    model = teacher.read(request.teacher)
+    model = teacher.read_teacher(request.teacher)
     _require_possible(request, model)
-    _require_torch()
     work = (request.work or request.into.with_name(request.into.name + ".part")).absolute()
-    with _saying_what_to_do():
+
+    def refuse() -> None:
+        raise ConfigError(f"another `op-dbus distil` works in {work}: wait for it, or end it")
+
+    try:
         files.make_folder(work)
-        with files.locked(work / "lock", _already(work)):
-            made = _made(request, model, given, work, notify)
+        with files.locked(work / "lock", refuse):
+            made = _distil_in(work, request, model, given, notify)
         if request.work is None:
             shutil.rmtree(work)
+    except OSError as error:
+        where = error.filename or "a file"
+        raise ConfigError(
+            f"cannot use {where}: {error.strerror or error}; mend that and give the same command"
+            " again: it goes on where it was stopped"
+        ) from None
     return made
 
 
-def _made(
-    request: Request, model: Model, given: Config, work: Path, notify: Notify
+def _distil_in(
+    work: Path, request: Request, model: Model, given: Config, notify: Notify
 ) -> dict[str, Any]:
+    """Distil with `work` as the folder of vectors and checkpoints, which another run reuses."""
     began = time.monotonic()
-    words = table.words_of(model, request.texts) if request.recipe.to == "static" else None
+    words = teacher.make_tokenizer(model, request.texts) if request.recipe.to == "static" else None
     lesson = Lesson.of(request, plain(words["model"]["vocab"]) if words else [])
     sets = {"check set": report.Questions.check_set()}
     if lesson.asked:
         sets["pairs"] = report.Questions.of_pairs(lesson.asked)
-    with teacher.opened(model.level, model.folder, given) as engine:
+    with teacher.make_engine(model.level, model.folder, given) as engine:
         vectors = teacher.vectors(engine, lesson.every, work, notify)
         before = report.measure(engine, lesson.measured, sets)
     taught = time.monotonic()
-    place = work / f"steps-{_key(request, model)}"
+    # checkpoints depend on these inputs
+    inputs = (model.weights_sha256, asdict(request.recipe), request.texts, request.pairs)
+    place = work / f"steps-{hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]}"
     files.make_folder(place)
     main, targets = None, vectors
     if words:
         # when training continues, the stored directions are used
-        directions = partial(table.directions, vectors, request.recipe.dimension)
-        main = teacher.kept(place / "directions.npy", directions)
-        targets = table.along(vectors, main)
+        directions = partial(teacher.main_directions, vectors, request.recipe.dimension)
+        main = teacher.load_or_make(place / "directions.npy", directions)
+        targets = teacher.project(vectors, main)
     steps = _train(request, model, lesson, targets, words, place, notify)
     trained = time.monotonic()
-    with teacher.opened("static" if words else model.level, work / MADE, given) as engine:
+    with teacher.make_engine("static" if words else model.level, work / MADE, given) as engine:
         after = report.measure(engine, lesson.measured, sets)
-    about = _about(request, model, lesson) | {
+    about = {
+        "teacher": {"name": model.name, "sha256": model.weights_sha256},
+        "recipe": asdict(request.recipe),
+        "texts": len(lesson.learned),
+        "pairs": len(lesson.pairs),
+        "machine": asdict(machine.describe()),
+        "libraries": versions(_LIBRARIES),
         "steps": steps,
         **report.compare(before, after, main),
         # seconds of this run, without those of an earlier one
@@ -94,17 +109,6 @@ def _made(
     return about
 
 
-def _about(request: Request, model: Model, lesson: Lesson) -> dict[str, Any]:
-    return {
-        "teacher": {"name": model.name, "sha256": model.weights_sha256},
-        "recipe": asdict(request.recipe),
-        "texts": len(lesson.learned),
-        "pairs": len(lesson.pairs),
-        "machine": asdict(machine.describe()),
-        "libraries": versions(_LIBRARIES),
-    }
-
-
 def _train(
     request: Request,
     model: Model,
@@ -114,26 +118,20 @@ def _train(
     place: Path,
     notify: Notify,
 ) -> int:
-    from opdbus.distil import student, training
+    from opdbus.distil import training
 
-    training.prepare(request.recipe.seed)
+    training.seed_torch(request.recipe.seed)
     if words:
-        rows = table.first_rows(words, lesson.every, targets, request.recipe.seed)
-        made = student.table(words, rows, request.recipe)
+        rows = teacher.first_rows(words, lesson.every, targets, request.recipe.seed)
+        made = training.table_student(words, rows, request.recipe)
     else:
-        made = student.layers(model, request.recipe)
+        made = training.layer_student(model, request.recipe)
     steps = training.train(made, lesson, targets, request, place, notify)
     into = place.with_name(MADE)
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir()
     made.write(into)
     return steps
-
-
-def _key(request: Request, model: Model) -> str:
-    """Return a hash of the inputs that checkpoints depend on."""
-    parts = (model.weights_sha256, asdict(request.recipe), request.texts, request.pairs)
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _require_possible(request: Request, model: Model) -> None:
@@ -154,33 +152,10 @@ def _require_possible(request: Request, model: Model) -> None:
             f"{len(request.texts)} texts are too few to learn from: give {LEAST_TEXTS} at least, of"
             " the kind that will be searched, one a line, with --texts"
         )
-
-
-def _require_torch() -> None:
     try:
-        from opdbus.distil import student, training  # noqa: F401
+        from opdbus.distil import training  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             "training needs torch and sentence-transformers, which are not installed or too old"
             f" ({error}): {pip.install('--upgrade op-dbus[train]')}"
-        ) from None
-
-
-def _already(work: Path) -> Callable[[], None]:
-    def refuse() -> None:
-        raise ConfigError(f"another `op-dbus distil` works in {work}: wait for it, or end it")
-
-    return refuse
-
-
-@contextmanager
-def _saying_what_to_do() -> Iterator[None]:
-    """Convert system errors to ConfigError with advice."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or "a file"
-        raise ConfigError(
-            f"cannot use {where}: {error.strerror or error}; mend that and give the same command"
-            " again: it goes on where it was stopped"
         ) from None

@@ -183,7 +183,7 @@ def _model(config: Config) -> Verdict:
     _exists(config.model or config.model_dir / row.folder)
     how = folder.how_to_get(row)
     try:
-        model = folder.load(row, config)
+        model = folder.load_model(row, config)
         _open(model)
     except ImportError as error:
         return Verdict("model", "wrong", f"cannot be read without {error.name}", how)
@@ -195,7 +195,7 @@ def _model(config: Config) -> Verdict:
 
 def _open(model: folder.Model) -> None:
     """Open the files that only the daemon reads; raise ModelError or ImportError."""
-    from opdbus.engine.static_engine import open_table
+    from opdbus.engine.opening import open_table
     from opdbus.engine.tokenizer import Tokenizer
     from opdbus.models import weights
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.engine.tokenizer import Tokenizer
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.language import tables
 
 FILE: Final = Path(__file__).parent / "check_set.json"

@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine import cpus
-from opdbus.engine.batching import plan
+from opdbus.engine.batching import plan_batches
 from opdbus.engine.check_set import CheckSet, interval
-from opdbus.engine.gate import FULL, Grade, Report, choose, libraries
+from opdbus.engine.gate import FULL, LIBRARIES, Grade, Report, choose
+from opdbus.engine.host import versions
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.provider import Provider
+from opdbus.engine.provider import Placement, Provider, Session
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement, Session
-from opdbus.engine.tokenizer import Tokenizer
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.sessions import open_session
+from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child
 
@@ -135,7 +134,7 @@ class Grader:
         why = f"{best.precision} on {best.provider} is faster, and passed"
         found = [replace(g, refused=why) if is_open(g) else g for g in grades.values()]
         where = best.provider, self._request["hardware"]
-        return Report(*where, libraries(), found, best.precision, time.time())
+        return Report(*where, versions(LIBRARIES), found, best.precision, time.time())
 
     def _first_look(self, place: Place) -> Grade:
         """Measure the speed, and the quality on the questions."""
@@ -206,7 +205,7 @@ def _lanes(provider: Provider) -> int:
 
 def batched(rows: Tokens) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
     """Yield batches of rows of one length, as row indexes and as ids."""
-    for numbers in plan(rows.lengths, _BATCH_TOKENS):
+    for numbers in plan_batches(rows.lengths, _BATCH_TOKENS):
         yield numbers, rows.stacked(numbers)
 
 

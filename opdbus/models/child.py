@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
@@ -54,7 +54,7 @@ async def _ended(work: asyncio.Task[str]) -> None:
             await asyncio.wait([work])
 
 
-def parts(module: str, files: Collection[int] = (), **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- any JSON
+def parts(module: str, files: Collection[int] = (), **request: Any) -> Generator[bytes, None, None]:  # noqa: ANN401 -- any JSON
     """Run a module that calls `answer_in_parts`, and yield its answers; raises ChildFailed.
 
     Blocks; call it on a thread. The child inherits the open `files`, and is killed when the

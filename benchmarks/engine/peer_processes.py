@@ -1,22 +1,67 @@
-"""Parent side of a contender's child process: JSON requests, and a kill at the end."""
+"""Table of the compared programs, op-dbus among them, and their processes."""
 
 from __future__ import annotations
 
 import json
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from opdbus.bench.contenders import PEERS, python_of
+PEERS: Final = Path(__file__).parent / "peers"
+# The row that all others are compared with, and the one whose vectors are the reference.
+OURS: Final = "op-dbus"
+REFERENCE: Final = "op-dbus fp32"
+# The environment with torch, which exports the model for peers that read only ONNX.
+TORCH: Final = "torch"
 
-if TYPE_CHECKING:
-    from opdbus.bench.contenders import Contender
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A program to compare: its script, its virtual environment, and the options of its `load`."""
+
+    name: str
+    script: Path
+    # name under the folder of the peers' environments; empty for this process's own
+    venv: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    # true if it needs the model as an ONNX file
+    exported: bool = False
+    # true if it chooses its batches itself: one call for all texts then has only one figure
+    own_batches: bool = False
+
+    def python(self, venvs: Path) -> Path:
+        """Return the interpreter that runs the script."""
+        return python_of(venvs, self.venv) if self.venv else Path(sys.executable)
+
+
+def python_of(venvs: Path, name: str) -> Path:
+    """Return the interpreter of one of the peers' environments."""
+    below = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
+    return venvs.joinpath(name, *below)
+
+
+def _sentence_transformers(name: str, **options: str) -> Contender:
+    return Contender(
+        f"sentence-transformers {name}", PEERS / "sentence_transformers.py", TORCH, options
+    )
+
+
+CONTENDERS: Final = (
+    Contender(OURS, PEERS / "ours.py", options={"precision": "auto"}, own_batches=True),
+    Contender(REFERENCE, PEERS / "ours.py", options={"precision": "fp32"}, own_batches=True),
+    _sentence_transformers("fp32", backend="torch", dtype="float32"),
+    _sentence_transformers("bf16", backend="torch", dtype="bfloat16"),
+    _sentence_transformers("openvino", backend="openvino"),
+    Contender("fastembed", PEERS / "fastembed.py", "fastembed", exported=True),
+    Contender("infinity", PEERS / "infinity.py", "infinity"),
+)
 
 _CHILD: Final = PEERS / "child.py"
 _EXPORT: Final = PEERS / "export.py"
@@ -54,27 +99,29 @@ class Workspace:
         return {**self.environ, **_ENVIRONMENT}
 
 
-class Child:
-    """A process that answers in lines of JSON; use as a context, which kills it at the end.
+class Process:
+    """A contender's process, which answers in lines of JSON; as a context, killed at the end."""
 
-    Raises OSError if it cannot be started.
-    """
-
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, contender: Contender, place: Workspace) -> None:
+        self.contender = contender
+        self._limit = place.limit
+        command = [contender.python(place.venvs), "-P", _CHILD, contender.script]
         # not a pipe, which would fill up while the parent waits for an answer
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         try:
-            self.process = subprocess.Popen(  # noqa: S603 -- our own script or module
-                command,
+            self.process = subprocess.Popen(
+                [str(part) for part in command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
-                env=environ,
+                env=place.environment(),
                 encoding="utf-8",
             )
         except OSError:
             self._stderr.close()
-            raise
+            raise ContenderFailed(
+                f"{contender.name} is not installed: there is no {command[0]}; run `make peers`"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -86,56 +133,22 @@ class Child:
             self.process.__exit__(None, None, None)
         self._stderr.close()
 
-    def ask(self, request: Any) -> Any:  # noqa: ANN401 -- any JSON
-        """Send a line and return the answer, None if the process has ended."""
-        assert self.process.stdin is not None  # noqa: S101 -- a pipe was asked for
-        with suppress(OSError):
-            print(json.dumps(request), file=self.process.stdin, flush=True)
-        return self.read()
-
-    def read(self) -> Any:  # noqa: ANN401 -- any JSON
-        """Return the next line, None if the process has ended."""
-        assert self.process.stdout is not None  # noqa: S101 -- a pipe was asked for
-        with suppress(OSError, ValueError):
-            return json.loads(self.process.stdout.readline())
-        return None
-
-    def last_words(self) -> str:
-        """End the process, and return the last line that it wrote to standard error."""
-        # a process that ends by itself may still be writing the reason
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_LAST_WORDS_SECONDS)
-        self.process.kill()
-        self.process.wait()
-        self._stderr.seek(0)
-        return last_line(self._stderr.read().decode("utf-8", "replace"))
-
-
-class Process(Child):
-    """A contender's process."""
-
-    def __init__(self, contender: Contender, place: Workspace) -> None:
-        self.contender = contender
-        self._limit = place.limit
-        command = [contender.python(place.venvs), "-P", _CHILD, contender.script]
-        try:
-            super().__init__([str(part) for part in command], place.environment())
-        except OSError:
-            raise ContenderFailed(
-                f"{contender.name} is not installed: there is no {command[0]}; run `make peers`"
-            ) from None
-
     def request(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 -- any JSON
         """Send a request and return its result; raises ContenderFailed with its message."""
         # killing ends the wait, since reading a pipe has no portable timeout
         watchdog = Timer(self._limit, self.process.kill)
         watchdog.start()
+        reply = None
         try:
-            reply = self.ask({name: arguments})
+            with suppress(OSError, ValueError):
+                print(json.dumps({name: arguments}), file=self.process.stdin, flush=True)
+            with suppress(OSError, ValueError):
+                assert self.process.stdout is not None  # noqa: S101 -- a pipe was asked for
+                reply = json.loads(self.process.stdout.readline())
         finally:
             watchdog.cancel()
         if reply is None:
-            last = self.last_words()
+            last = self._last_words()
             raise ContenderFailed(
                 f"the process of {self.contender.name} is gone (exit code"
                 f" {self.process.returncode}, at most {self._limit:.0f} s a request): {last}"
@@ -157,6 +170,16 @@ class Process(Child):
         if number is not None:
             self.process.send_signal(number)
 
+    def _last_words(self) -> str:
+        """End the process, and return the last line that it wrote to standard error."""
+        # a process that ends by itself may still be writing the reason
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_LAST_WORDS_SECONDS)
+        self.process.kill()
+        self.process.wait()
+        self._stderr.seek(0)
+        return last_line(self._stderr.read().decode("utf-8", "replace"))
+
 
 def last_line(text: str) -> str:
     """Return the last line of a program's output, cut to a readable length."""
@@ -173,9 +196,7 @@ def export(folder: Path, venv: str, place: Workspace) -> Path:
         return target
     command = [str(python_of(place.venvs, venv)), "-P", str(_EXPORT), str(folder), str(target)]
     try:
-        subprocess.run(  # noqa: S603 -- our own script
-            command, check=True, capture_output=True, text=True, env=place.environment()
-        )
+        subprocess.run(command, check=True, capture_output=True, text=True, env=place.environment())
     except OSError:
         raise ContenderFailed(f"there is no {command[0]}: run `make peers`") from None
     except subprocess.CalledProcessError as error:

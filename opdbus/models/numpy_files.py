@@ -15,21 +15,21 @@ from opdbus.platform.regular_files import open_regular
 _READING: Final = Lock()
 
 
-def load(path: Path) -> NDArray[Any]:
+def load_array(path: Path) -> NDArray[Any]:
     """Return a file's array; raises OSError, ValueError, EOFError, BadZipFile."""
     with _READING, os.fdopen(open_regular(path, follow=True), "rb") as file:
         array: NDArray[Any] = np.load(file, allow_pickle=False)
     return array
 
 
-def mapped(path: Path) -> NDArray[Any]:
+def map_array(path: Path) -> NDArray[Any]:
     """Return a file's array as a read-only memory map; raises as `load` does."""
     with _READING:
         array: NDArray[Any] = np.load(path, "r", allow_pickle=False)
     return array
 
 
-def load_all(path: Path) -> dict[str, NDArray[Any]]:
+def load_archive(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of an archive; raises OSError, ValueError, EOFError, BadZipFile."""
     with (
         _READING,

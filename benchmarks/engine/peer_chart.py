@@ -6,13 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.bench.contenders import OURS
+from matplotlib import rc_context
+from matplotlib.figure import Figure as Canvas
+from peer_processes import OURS
+
 from opdbus.bench.table import headline
-from opdbus.errors import ConfigError
-from opdbus.platform import pip
 
 if TYPE_CHECKING:
-    from opdbus.bench.report import Comparison, Report
+    from peer_comparison import Comparison, PeerReport
 
 # Colours of light pages, and the dark ones that replace them by the reader's preference in an SVG.
 PAPER: Final = "#ffffff"
@@ -39,18 +40,11 @@ _GAP: Final = 0.07
 _MOVES: Final = 500
 
 
-def draw(report: Report, level: str, folder: Path) -> tuple[Path, Path]:
+def draw(report: PeerReport, level: str, folder: Path) -> tuple[Path, Path]:
     """Draw the comparison of a level into `folder` as `peers-LEVEL.svg` and `.png`.
 
-    The same report gives the same SVG. Raises ConfigError if matplotlib is not installed.
+    The same report gives the same SVG.
     """
-    try:
-        # importing takes half a second, and only charts need it
-        from matplotlib import rc_context
-    except ImportError:
-        raise ConfigError(
-            f"a chart needs matplotlib, which is not installed: {pip.install('op-dbus[bench]')}"
-        ) from None
     [comparison] = [found for found in report.comparisons if found.level == level]
     svg, png = folder / f"peers-{level}.svg", folder / f"peers-{level}.png"
     with rc_context({"svg.hashsalt": "op-dbus", "font.size": 9.5, "text.color": INK}):
@@ -74,10 +68,8 @@ def with_dark(svg: str) -> str:
 
 
 def _figure(comparison: Comparison, machine: str) -> Any:  # noqa: ANN401 -- untyped
-    from matplotlib.figure import Figure
-
     height = _ROW * len(comparison.tokens) + _TOP + _BOTTOM
-    figure = Figure(figsize=(_WIDTH, height), facecolor=PAPER)
+    figure = Canvas(figsize=(_WIDTH, height), facecolor=PAPER)
     figure.subplots_adjust(
         left=0.215, right=0.79, top=1 - _TOP / height, bottom=_BOTTOM / height, hspace=0.3
     )

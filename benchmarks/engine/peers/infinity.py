@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from opdbus.bench.peers.child import At, Facts
+    from child import At, Facts
 
 PACKAGES = ("infinity_emb", "sentence-transformers", "transformers", "optimum", "torch")
 

@@ -3,15 +3,15 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from opdbus import config
 from opdbus.config import Config
-from opdbus.engine.chain import Chain
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Provider
+from opdbus.engine.provider_chain import Chain
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import OpDbusError
 from opdbus.models import child, folder
@@ -62,44 +62,36 @@ async def survey(settings: Config, prove: Prove | None, host: Host = HERE) -> li
     """Examine every provider, and prove the level's model on each that is usable."""
     findings = []
     for row in PROVIDERS.values():
-        found = await asyncio.to_thread(look, row, settings, host)
+        found = await asyncio.to_thread(examine_provider, row, settings, host)
         if prove and not found.reason:
             found = replace(found, outcome=await prove(row.name, settings))
         findings.append(found)
     return findings
 
 
-def look(row: Provider, settings: Config, host: Host) -> Finding:
+def examine_provider(row: Provider, settings: Config, host: Host) -> Finding:
     """Examine a provider without opening a model."""
     reason = ""
     try:
         row.require(settings.gpu_device, host)
     except OpDbusError as error:
         reason = str(error).removeprefix(f"{row.name} cannot run: ")
-    return Finding(
-        row.name,
-        _or(lambda: row.installed(host), ""),
-        _or(lambda: tuple(device.name for device in row.find_devices(host)), ()),
-        _versions(row, host),
-        reason,
-    )
-
-
-def _or(ask: Callable[[], Any], nothing: Any) -> Any:  # noqa: ANN401 -- the type that `ask` gives
-    """Call `ask`, or return `nothing` on an error, which `require` has reported already."""
-    try:
-        return ask()
-    except Exception:  # noqa: BLE001 -- a half-installed runtime raises anything
-        return nothing
-
-
-def _versions(row: Provider, host: Host) -> tuple[Version, ...]:
+    # `require` has reported errors already; a half-installed runtime raises anything
+    installed, libraries = "", []
+    devices: tuple[str, ...] = ()
+    with suppress(Exception):
+        installed = row.installed(host)
+    with suppress(Exception):
+        devices = tuple(device.name for device in row.find_devices(host))
     if row.libraries:
-        _or(host.preload, None)
-    return tuple(
-        Version(library.name, library.wanted, _or(partial(library.version, host), ""))
-        for library in row.libraries
-    )
+        with suppress(Exception):
+            host.preload()
+    for library in row.libraries:
+        found = ""
+        with suppress(Exception):
+            found = library.version(host)
+        libraries.append(Version(library.name, library.wanted, found))
+    return Finding(row.name, installed, devices, tuple(libraries), reason)
 
 
 async def prove(name: str, settings: Config) -> Outcome:
@@ -110,22 +102,19 @@ async def prove(name: str, settings: Config) -> Outcome:
     given = {variable: value for variable, value, _ in settings.rows()}
     given[config.PREFIX + "EXECUTION_PROVIDER"] = name
     try:
-        return Outcome(**json.loads(await child.run("opdbus.engine.survey", **given)))
+        return Outcome(**json.loads(await child.run("opdbus.engine.provider_survey", **given)))
     except child.ChildFailed as fault:
         return Outcome(str(fault))
 
 
-async def _outcome(settings: Config) -> Outcome:
-    model = await asyncio.to_thread(folder.load, LEVELS[settings.vector_level], settings)
-    proven = await Chain(model, settings).choose()
-    proof = proven.proof
-    figures = proof.precision, proof.max_deviation, proof.min_cosine, dict(proof.nodes)
-    return Outcome("", proven.hardware, *figures)
-
-
 def _prove(given: dict[str, Any]) -> str:
     """Run the proof that `prove` requests; in the child process."""
-    return json.dumps(asdict(asyncio.run(_outcome(config.load(given)))))
+    settings = config.load(given)
+    model = folder.load_model(LEVELS[settings.vector_level], settings)
+    proven = asyncio.run(Chain(model, settings).choose())
+    proof = proven.proof
+    figures = proof.precision, proof.max_deviation, proof.min_cosine, dict(proof.nodes)
+    return json.dumps(asdict(Outcome("", proven.hardware, *figures)))
 
 
 if __name__ == "__main__":

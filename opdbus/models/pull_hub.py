@@ -22,12 +22,12 @@ from huggingface_hub.hf_api import HfApi, ModelInfo, RepoSibling
 from huggingface_hub.utils import logging
 
 from opdbus.errors import ModelError
-from opdbus.models import folder, formats, model_store, record
+from opdbus.models import catalogue, folder, model_store
 
 if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
+    from opdbus.models.folder import Record
     from opdbus.models.model_store import Notify
-    from opdbus.models.record import Record
 
 # base error of the HTTP library that the installed huggingface_hub uses
 _TransportError: Final[type[Exception]] = HfHubHTTPError.__bases__[0]
@@ -86,7 +86,7 @@ def pull(level: Level, directory: Path, request: Request, notify: Notify) -> Rec
     with model_store.locked(level, directory, notify) as destination:
         held = None if request.force else destination.recorded()
         if held and destination.is_whole(held) and request.revision in {"", held.revision}:
-            folder.check(destination.folder, level)
+            folder.check_model(destination.folder, level)
             return held
         asked = request.revision or (held.revision if held else "") or _MAIN
         return destination.put(
@@ -122,10 +122,10 @@ class _Hub:
 
     def _wanted(self, info: ModelInfo) -> list[RepoSibling]:
         files = {file.rfilename: file for file in info.siblings or ()}
-        lacking = [name for name in formats.TRANSFORMER.required if name not in files]
-        if formats.WEIGHTS in lacking:
+        lacking = [name for name in catalogue.TRANSFORMER.required if name not in files]
+        if catalogue.WEIGHTS in lacking:
             raise ModelError(
-                f"{self._what} has no {formats.WEIGHTS}: op-dbus reads no other kind of weights,"
+                f"{self._what} has no {catalogue.WEIGHTS}: op-dbus reads no other kind of weights,"
                 " since those can run code when they are loaded; ask for another --revision"
             )
         if lacking:
@@ -133,7 +133,7 @@ class _Hub:
                 f"{self._what} lacks {', '.join(lacking)}, so it is no sentence-transformers model"
                 " that op-dbus can read; ask for another --revision"
             )
-        return [files[name] for name in formats.TRANSFORMER.files if name in files]
+        return [files[name] for name in catalogue.TRANSFORMER.files if name in files]
 
     def _download(self, file: RepoSibling, commit: str, fresh: Path) -> None:
         with self._explaining(file.rfilename):
@@ -146,7 +146,7 @@ class _Hub:
                 cache_dir=fresh / ".cache",
                 endpoint=self.endpoint,
             )
-        found = record.sha256(fresh / file.rfilename)
+        found = folder.sha256(fresh / file.rfilename)
         if file.lfs is not None and file.lfs.sha256 != found:
             raise ModelError(
                 f"{file.rfilename} of {self._what} came damaged: its sha256 is {found[:16]}...,"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opdbus.bench.peers.child import At, Facts
+    from child import At, Facts
 
 PACKAGES = ("op-dbus", "onnxruntime-gpu", "onnxruntime", "openvino", "tokenizers", "numpy")
 

@@ -16,9 +16,9 @@ import structlog
 from opdbus.engine import cpus, gate
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.proof import Probe, Proof, prove
+from opdbus.engine.provider import Placement, Session
 from opdbus.engine.providers import candidates
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement, Session
+from opdbus.engine.sessions import open_session
 from opdbus.errors import ProviderError
 from opdbus.models import build
 from opdbus.settings.parsing import AUTO

@@ -2,14 +2,15 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from opdbus.engine import cpus
-from opdbus.engine.gpus import Gpu
+from opdbus.engine.discovery import Gpu
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.providers import PROVIDERS
 from opdbus.platform import pip
@@ -79,9 +80,11 @@ def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardwa
     found, notes = [], []
     nvidia: dict[str, tuple[str, DeviceMemory]] = {}
     for name, providers in _COUNTS:
-        devices = _devices(name, host)
+        devices: Sequence[Gpu] = ()
+        with suppress(Exception):  # none, or a broken runtime: `op-dbus providers` says which
+            devices = PROVIDERS[name].find_devices(host)
         if name == "cuda" and devices:
-            nvidia, note = _nvidia(nvml or _pynvml)
+            nvidia, note = _read_nvml(nvml or partial(importlib.import_module, "pynvml"))
             notes += [note] if note else []
         for index, device in enumerate(devices):
             driver, memory = nvidia.get(device.uuid.lower(), ("", None))
@@ -96,53 +99,30 @@ def processors(host: Host = HERE, root: Path = Path("/")) -> Processors:
     return Processors(host.processor(), *counts, features)
 
 
-def _devices(name: str, host: Host) -> list[Gpu]:
-    try:
-        return list(PROVIDERS[name].find_devices(host))
-    except Exception:  # noqa: BLE001 -- none, or a broken runtime: `op-dbus providers` says which
-        return []
-
-
-def _pynvml() -> Any:  # noqa: ANN401 -- it has no types
-    return importlib.import_module("pynvml")
-
-
-def _nvidia(nvml: Callable[[], Any]) -> tuple[dict[str, tuple[str, DeviceMemory]], str]:
+def _read_nvml(nvml: Callable[[], Any]) -> tuple[dict[str, tuple[str, DeviceMemory]], str]:
     """Return driver and memory by UUID in lower case, and a note on missing information."""
     try:
         module = nvml()
     except ImportError:
         return {}, NO_NVML
+    found = {}
     try:
-        with _initialized(module):
-            driver = _text(module.nvmlSystemGetDriverVersion())
-            handles = [
-                module.nvmlDeviceGetHandleByIndex(n) for n in range(module.nvmlDeviceGetCount())
-            ]
-            found = {
-                _text(module.nvmlDeviceGetUUID(handle)).lower(): (driver, _memory(module, handle))
-                for handle in handles
-            }
+        module.nvmlInit()
+        try:
+            driver = _as_text(module.nvmlSystemGetDriverVersion())
+            for number in range(module.nvmlDeviceGetCount()):
+                handle = module.nvmlDeviceGetHandleByIndex(number)
+                info = module.nvmlDeviceGetMemoryInfo(handle)
+                memory = DeviceMemory(int(info.used), int(info.total), _read_peak(module, handle))
+                found[_as_text(module.nvmlDeviceGetUUID(handle)).lower()] = driver, memory
+        finally:
+            module.nvmlShutdown()
     except module.NVMLError as error:
         return {}, f"memory and driver of NVIDIA GPUs are unknown: {error}"
     return found, ""
 
 
-@contextmanager
-def _initialized(module: Any) -> Iterator[None]:  # noqa: ANN401 -- it has no types
-    module.nvmlInit()
-    try:
-        yield
-    finally:
-        module.nvmlShutdown()
-
-
-def _memory(module: Any, handle: Any) -> DeviceMemory:  # noqa: ANN401 -- it has no types
-    info = module.nvmlDeviceGetMemoryInfo(handle)
-    return DeviceMemory(int(info.used), int(info.total), _peak(module, handle))
-
-
-def _peak(module: Any, handle: Any) -> int | None:  # noqa: ANN401 -- it has no types
+def _read_peak(module: Any, handle: Any) -> int | None:  # noqa: ANN401 -- it has no types
     """Return the largest memory of one process; None unless accounting is on."""
     try:
         if not module.nvmlDeviceGetAccountingMode(handle):
@@ -154,5 +134,5 @@ def _peak(module: Any, handle: Any) -> int | None:  # noqa: ANN401 -- it has no 
     return max((int(stat.maxMemoryUsage) for stat in stats), default=0)
 
 
-def _text(value: str | bytes) -> str:
+def _as_text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -86,7 +86,10 @@ class Writer:
             return self.op("Add", product, bias)
         if self.dialect.dense == "blocks":
             return self._blocks(value, name, kernel, bias)
-        scale, quantized = self._quantized(name, kernel)
+        # one scale for each column
+        scales, values = rounded_weights(kernel, _INT8_MOST[self.dialect.dense])
+        scale = self.constant(f"{name}.scale", scales)
+        quantized = self.constant(f"{name}.int8", values)
         zero = self.constant(f"{name}.zero", np.zeros(kernel.shape[1], np.int8))
         if self.dialect.dense == "dynamic":
             inputs = (value, quantized, scale, zero, bias)
@@ -98,11 +101,6 @@ class Writer:
         """Apply the dense layer `name` without its bias."""
         kernel = self.weights[f"{name}.weight"].T
         return self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
-
-    def _quantized(self, name: str, kernel: NDArray[np.float32]) -> tuple[str, str]:
-        """Add a kernel as int8, with one scale for each column."""
-        scale, values = rounded_weights(kernel, _INT8_MOST[self.dialect.dense])
-        return self.constant(f"{name}.scale", scale), self.constant(f"{name}.int8", values)
 
     def _blocks(self, value: str, name: str, kernel: NDArray[np.float32], bias: str) -> str:
         """Apply a dense layer whose kernel has a scale for each block of a column."""

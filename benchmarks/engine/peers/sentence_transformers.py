@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from opdbus.bench.peers.child import At, Embed, Facts
+    from child import At, Embed, Facts
 
 PACKAGES = ("sentence-transformers", "transformers", "torch", "optimum-intel", "openvino")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opdbus.bench.peers.child import At, Embed, Facts
+    from child import At, Embed, Facts
 
 PACKAGES = ("fastembed", "onnxruntime", "tokenizers")
 _NAME = "op-dbus/measured"
