@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.engine.provider import Placement, Provider, Ran, Session
+    from opdbus.engine.provider import Placement, Provider, RunRecord, Session
 
 _DIFFERENT: Final = 16384
 _ENCODED: Final = 8192
@@ -61,7 +61,7 @@ class Null:
             return self._session.run(ids)
         return self._vectors[: len(ids)]
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Say where the model ran; from now on none runs."""
         ran = self._session.finish_profile()
         dimension = self._session.run(np.array([[0, 1]])).shape[1]

@@ -20,7 +20,7 @@ from opdbus.config import Config
 from opdbus.engine.embedder import Embedder as Engine
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.proof import Proof
-from opdbus.engine.provider_chain import Fallback, Proven, require_provider
+from opdbus.engine.provider_chain import Fallback, ProvenSessions, require_provider
 from opdbus.errors import (
     CallerError,
     ConfigError,
@@ -208,7 +208,7 @@ class Embedder:
         return self._opened
 
     @property
-    def _proven(self) -> Proven:
+    def _proven(self) -> ProvenSessions:
         return self._opened.proven
 
     async def _embed(self, texts: Sequence[str], *, truncate: bool) -> NDArray[np.float32]:

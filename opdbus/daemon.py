@@ -385,14 +385,11 @@ class Reloader:
             async with self._one_reload:
                 logger.info("reloading", reason="SIGHUP")
                 with self._systemd.reloading():
-                    await self._try_settings()
+                    try:
+                        await self._read_settings()
+                    except OpDbusError as error:
+                        logger.error("settings not reloaded", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
                     await self._declared.try_load()
-
-    async def _try_settings(self) -> None:
-        try:
-            await self._read_settings()
-        except OpDbusError as error:
-            logger.error("settings not reloaded", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
 
     async def _read_settings(self) -> None:
         """Read the settings; switch the engine if a setting of it has changed."""

@@ -141,7 +141,7 @@ import asyncio, sys
 from pathlib import Path
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS, Level
-model = folder.read(Path(sys.argv[1]), LEVELS["medium"])
+model = folder.read_model(Path(sys.argv[1]), LEVELS["medium"])
 asyncio.run(build.ensure(model, Path(sys.argv[2])))
 print(sorted({"onnx", "numpy", "safetensors"} & set(sys.modules)))
 """
@@ -181,8 +181,8 @@ def test_the_second_does_not_build_again(tiny: Path, tmp_path: Path) -> None:
     def never(*_: object) -> None:
         raise AssertionError("built twice")
 
-    build.write(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape)
-    build.write(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape, never)
+    build.write_graph(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape)
+    build.write_graph(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape, never)
 
 
 _DIE = """
@@ -197,7 +197,8 @@ def die(weights, part, shape):
     os.kill(os.getpid(), signal.SIGKILL)
 
 model, target = Path(sys.argv[1]), Path(sys.argv[2])
-build.write(model / "model.safetensors", target, folder.read(model, LEVELS["medium"]).shape, die)
+shape = folder.read_model(model, LEVELS["medium"]).shape
+build.write_graph(model / "model.safetensors", target, shape, die)
 """
 
 
@@ -264,7 +265,7 @@ def test_a_build_that_fails_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space"):
-        build.write(tiny, tmp_path / "graphs" / "g", folder.read_model(tiny, OWN).shape, fail)
+        build.write_graph(tiny, tmp_path / "graphs" / "g", folder.read_model(tiny, OWN).shape, fail)
     assert parts(tmp_path / "graphs") == []
 
 
@@ -393,7 +394,7 @@ def test_a_folder_that_may_not_be_entered(closed: str) -> None:
         "from opdbus.models.catalogue import LEVELS, Level\n"
         "settings = config.load({'HOME': '/nonexistent', 'OP_DBUS_MODEL_DIR': sys.argv[1]})\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "try: folder.load(LEVELS['low'], settings)\n"
+        "try: folder.load_model(LEVELS['low'], settings)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     # not pytest's folder, which other users cannot enter

@@ -13,7 +13,7 @@ from sessions import Wrapped
 from test_providers import Library, host
 
 from opdbus.engine.host import HERE
-from opdbus.engine.provider import Placement, Ran
+from opdbus.engine.provider import Placement, RunRecord
 from opdbus.engine.provider_chain import Chain, Fallback
 from opdbus.engine.providers import PROVIDERS, candidates
 from opdbus.engine.sessions import OnnxSession, open_session
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.engine.host import Host
     from opdbus.engine.provider import Provider, Session
-    from opdbus.engine.provider_chain import Open, Proven
+    from opdbus.engine.provider_chain import Open, ProvenSessions
     from opdbus.models.folder import Model
 
 # one on which `cpu` means OpenVINO first
@@ -62,7 +62,7 @@ def choose(
     opener: Open = open_session,
     machine: Host = HERE,
     lost: Sequence[Fallback] = (),
-) -> Proven:
+) -> ProvenSessions:
     """Choose to the end."""
     return asyncio.run(Chain(model, config, opener, machine).choose(lost))
 
@@ -86,10 +86,10 @@ class Posing(Wrapped):
         """Embed, and alter."""
         return self._alter(super().run(ids))
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Count nodes, all as if they had run where and as they should."""
         ran = super().finish_profile()
-        return Ran({self._provider.runtime_name: sum(ran.nodes.values())}, {self._claims: 12})
+        return RunRecord({self._provider.runtime_name: sum(ran.nodes.values())}, {self._claims: 12})
 
 
 class Opener:

@@ -111,8 +111,8 @@ def test_the_report_says_what_was_lost() -> None:
     found = check_set.reciprocal_ranks(whole[:2], whole[[0, 0, 1]], asked.wanted)
     assert found.tolist() == [1.0, 0.5, 0.5]
 
-    def measured(vectors: np.ndarray, ranks: list[float]) -> report.Measured:
-        return report.Measured(vectors, {"set": np.array(ranks)}, 2.0, 9, "cpu", 1e-7)
+    def measured(vectors: np.ndarray, ranks: list[float]) -> report.ModelFigures:
+        return report.ModelFigures(vectors, {"set": np.array(ranks)}, 2.0, 9, "cpu", 1e-7)
 
     made = report.compare(
         measured(whole, [1.0, 1.0]), measured(whole[:, :2], [1.0, 0.5]), whole[:, :2]

@@ -39,7 +39,7 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     home = tmp_path_factory.mktemp("graphs")
     model = write_tiny_model(home / "model", family=request.param)
     shape = folder.read_model(model, LEVELS["medium"]).shape
-    build.write(model / "model.safetensors", home / "tiny", shape)
+    build.write_graph(model / "model.safetensors", home / "tiny", shape)
     return opened(home / "tiny"), shape, dict(read_weights(model / "model.safetensors"))
 
 
@@ -284,7 +284,7 @@ def test_every_user_may_read_a_graph(tmp_path: Path, tiny_model: Path) -> None:
     shape = folder.read_model(tiny_model, LEVELS["medium"]).shape
     before = os.umask(0o077)
     try:
-        build.write(tiny_model / "model.safetensors", tmp_path / "tiny", shape)
+        build.write_graph(tiny_model / "model.safetensors", tmp_path / "tiny", shape)
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "tiny").iterdir()}

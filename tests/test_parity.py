@@ -179,7 +179,7 @@ def built(case: Case, tmp_path_factory: pytest.TempPathFactory) -> build.Built:
     home = tmp_path_factory.mktemp("shape")
     save_file(dict(case.weights), home / "model.safetensors")
     made = build.Built(home / "built")
-    build.write(home / "model.safetensors", made.folder, case.shape)
+    build.write_graph(home / "model.safetensors", made.folder, case.shape)
     return made
 
 
@@ -263,7 +263,7 @@ def test_true_shapes_equal_transformers_live(name: str, tmp_path: Path) -> None:
         config["layer_norm_eps"], level.max_tokens, config["model_type"],
     )  # fmt: skip
     save_file(dict(weights), tmp_path / "model.safetensors")
-    build.write(tmp_path / "model.safetensors", tmp_path / "built", shape)
+    build.write_graph(tmp_path / "model.safetensors", tmp_path / "built", shape)
     session = opened(build.Built(tmp_path / "built"))
     rows = make_parity.rows_of((2, 19, 56, level.max_tokens), config["vocab_size"])
     live = make_parity.transformers_vectors(dict(config), weights, rows)

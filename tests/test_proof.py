@@ -12,7 +12,7 @@ import pytest
 from sessions import Wrapped
 
 from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, Proof, prove
-from opdbus.engine.provider import Placement, Ran, Session
+from opdbus.engine.provider import Placement, RunRecord, Session
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError, ProofFailed, ProviderError
@@ -29,7 +29,7 @@ ONNXRUNTIME = PROVIDERS["cpu:onnxruntime"]
 def built(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> build.Built:
     """Build the tiny model's graph and proof."""
     made = build.Built(tmp_path_factory.mktemp("graphs") / "tiny")
-    build.write(
+    build.write_graph(
         tiny_model / "model.safetensors",
         made.folder,
         folder.read_model(tiny_model, LEVELS["medium"]).shape,
@@ -74,11 +74,11 @@ class Liar(Wrapped):
         """Embed, and alter."""
         return self.alter(self.session.run(ids))
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Count nodes and matrix products, or lie about them."""
         self.finished += 1
         real = self.session.finish_profile()
-        return Ran(
+        return RunRecord(
             real.nodes if self.nodes is None else self.nodes,
             real.products if self.products is None else self.products,
         )

@@ -524,12 +524,6 @@ def test_options_of_openvino() -> None:
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" in options(Placement(precision="int8"))["config"]
 
 
-def test_placement_on_another_device() -> None:
-    """Give the same placement on another device."""
-    first = Placement(precision="fp16", lanes=2)
-    assert first.on(3) == replace(first, device=3)
-
-
 def test_the_host_here() -> None:
     """Ask this machine what it has without raising, and find what these tests run with."""
     assert HERE.has_package("onnxruntime")

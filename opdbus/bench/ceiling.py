@@ -88,7 +88,7 @@ def _ceiling(
     found = []
     for each in bare:
         graph = scratch / f"{dialect.name}-{each.rows}-{each.inner}-{each.is_layer}.onnx"
-        write(graph, dialect, each)
+        write_products(graph, dialect, each)
         for lanes in {1, threads}:
             placement = Placement(precision=precision, threads=threads, lanes=lanes)
             with suppress(OpDbusError):
@@ -123,7 +123,7 @@ def _runs_a_second(session: Session, lanes: int, seconds: float) -> float:
     return max(found)
 
 
-def write(path: Path, dialect: Dialect, bare: Bare) -> None:
+def write_products(path: Path, dialect: Dialect, bare: Bare) -> None:
     """Write a graph of products of one left side, each with weights of its own.
 
     It outputs one number of each product, so that nothing but the products takes time.

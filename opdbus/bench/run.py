@@ -111,14 +111,11 @@ def _model(level: str, options: Options, config: Config, place: Path) -> Task:
     else:
         subject = Subject(level, model.name, model.folder)
         usual = SLOW if level == _SLOW else FULL
-    return Task(subject, place, _effort(options, usual), precision=config.precision)
-
-
-def _effort(options: Options, usual: Effort) -> Effort:
     effort = QUICK if options.quick else usual
     if options.long and effort.streams:
         effort = replace(effort, streams=(*effort.streams, LONG))
-    return replace(effort, rounds=options.rounds or effort.rounds)
+    effort = replace(effort, rounds=options.rounds or effort.rounds)
+    return Task(subject, place, effort, precision=config.precision)
 
 
 def _engines(task: Task, notify: Notify) -> Iterator[EngineFigures]:

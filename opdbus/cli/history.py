@@ -239,7 +239,7 @@ async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: 
 def _times(
     since: str | None, before: str | None, within: str | None, until: str | None
 ) -> dict[str, int]:
-    if before and timestamps.is_said(before):
+    if before and timestamps.is_event(before):
         first, last = moment_of(since), moment_of(until, may_come=True)
         return {"since": first, "before": last, "within": timestamps.span(within) if within else 0}
     if until:

@@ -66,7 +66,7 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     from opdbus.systemd import unit
 
     found = settings(context.obj)
-    service = unit.find() if found.bus == "system" and os.geteuid() == 0 else None
+    service = unit.find_unit() if found.bus == "system" and os.geteuid() == 0 else None
     if service:
         found = config.load(os.environ, context.obj, service=service.environ())
         output.note(f"what {unit.NAME} runs with; variables of this shell win over its own")

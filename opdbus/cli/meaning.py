@@ -32,7 +32,7 @@ class Meaning(NamedTuple):
 
 def read(about: str | None, before: str | None, like: str | None) -> Meaning | None:
     """Return the semantic query of the options, None if there is none; raises InvalidArgs."""
-    event = before if before and timestamps.is_said(before) else None
+    event = before if before and timestamps.is_event(before) else None
     given = {"--about": about, "--before EVENT": event, "--like": like}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:

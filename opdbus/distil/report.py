@@ -34,7 +34,7 @@ class Questions:
     @classmethod
     def check_set(cls) -> Questions:
         """Return the check set of the package, which the accuracy gate uses too."""
-        return cls(*check_set.asked())
+        return cls(*check_set.read_questions())
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[str, str]]) -> Questions:
@@ -50,7 +50,7 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ModelFigures:
     """Measurements of one model for the report."""
 
     # vectors of the texts that were held out
@@ -63,7 +63,7 @@ class Measured:
     deviation: float
 
 
-def measure(engine: Embedder, texts: Sequence[str], sets: dict[str, Questions]) -> Measured:
+def measure(engine: Embedder, texts: Sequence[str], sets: dict[str, Questions]) -> ModelFigures:
     """Measure an open engine on the texts and questions."""
     vectors = engine.embed(texts)
     some, least, until = texts[:_TIMED_TEXTS], float("inf"), time.monotonic() + _TIMED_SECONDS
@@ -73,7 +73,7 @@ def measure(engine: Embedder, texts: Sequence[str], sets: dict[str, Questions]) 
         least = min(least, time.perf_counter() - began)
         if time.monotonic() > until:
             break
-    return Measured(
+    return ModelFigures(
         vectors,
         {name: questions.ranks(engine) for name, questions in sets.items()},
         len(some) / least,
@@ -89,7 +89,7 @@ def interval(values: Sequence[float] | NDArray[Any]) -> Interval:
 
 
 def compare(
-    teacher: Measured, student: Measured, directions: NDArray[np.float32] | None
+    teacher: ModelFigures, student: ModelFigures, directions: NDArray[np.float32] | None
 ) -> dict[str, Any]:
     """Return the figures of both models and their differences.
 
@@ -114,7 +114,7 @@ def compare(
     return figures
 
 
-def _served(model: Measured) -> dict[str, Any]:
+def _served(model: ModelFigures) -> dict[str, Any]:
     return {
         "texts_per_second": round(model.texts_per_second, 1),
         "bytes": model.bytes,

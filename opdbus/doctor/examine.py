@@ -46,7 +46,7 @@ async def examine(
     settings are invalid.
     """
     config = load({})
-    service = await asyncio.to_thread(unit.find) if config.bus == "system" else None
+    service = await asyncio.to_thread(unit.find_unit) if config.bus == "system" else None
     verdicts = _libraries(is_installed)
     if service:
         verdicts += [_service(service), *await asyncio.to_thread(_privacy)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.engine.provider_chain import Proven
+    from opdbus.engine.provider_chain import ProvenSessions
     from opdbus.models.folder import Model
 
     T = TypeVar("T")
@@ -99,7 +99,7 @@ class Embedder:
     def __init__(
         self,
         model: Model,
-        proven: Proven,
+        proven: ProvenSessions,
         tokenizer: Splitter,
         scheduler: Runner,
         threads: int = _TOKENIZER_THREADS,

@@ -12,7 +12,7 @@ from opdbus.engine.batching import Budget, Rank
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Placement, Provider
-from opdbus.engine.provider_chain import Chain, Proven, require_provider
+from opdbus.engine.provider_chain import Chain, ProvenSessions, require_provider
 from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.sessions import open_session
 from opdbus.engine.static_encoder import StaticEncoder
@@ -76,7 +76,7 @@ def open_table(model: Model, threads: int | None) -> Embedder:
     encoder = StaticEncoder(StaticTable.read(model.folder, model.shape.max_tokens))
     proof = static_encoder.prove_static(encoder)
     size = model.weights.stat().st_size
-    proven = Proven((), _NUMPY, HERE.processor(), proof, (), Placement(), size)
+    proven = ProvenSessions((), _NUMPY, HERE.processor(), proof, (), Placement(), size)
     # number of threads that encode texts in parallel
     side_by_side = min(threads or cpus.usable(), _MOST_THREADS)
     return Embedder(model, proven, encoder, Instant(), side_by_side)

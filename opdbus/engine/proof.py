@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.engine.provider import Provider, Ran, Session
+from opdbus.engine.provider import Provider, RunRecord, Session
 from opdbus.errors import ModelError, ProofFailed
 from opdbus.models import numpy_files
 
@@ -105,7 +105,7 @@ def prove(session: Session, provider: Provider, precision: str, probe: Probe) ->
     return proof
 
 
-def _require_place(ran: Ran, provider: Provider, precision: str) -> None:
+def _require_place(ran: RunRecord, provider: Provider, precision: str) -> None:
     """Refuse a session that ran elsewhere, or in another precision, even a faster one."""
     name, nodes, products = provider.runtime_name, ran.nodes, ran.products
     if not nodes.get(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -33,13 +33,9 @@ class Placement:
     # largest number of tokens in a row: the graph has no further positions
     longest: int = 512
 
-    def on(self, device: int) -> Placement:
-        """Return the same placement on another device."""
-        return replace(self, device=device)
-
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunRecord:
     """Number of nodes by runtime name, and number of matrix products by precision.
 
     `products` is empty if a provider fuses the whole model into one node.
@@ -58,7 +54,7 @@ class Session(Protocol):
         Raises ProviderError.
         """
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Stop recording and return the nodes and products so far; raises ProviderError."""
 
     def renew(self) -> bool:

@@ -50,8 +50,8 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
-    """Proven sessions, one for each device, and the providers that were passed over."""
+class ProvenSessions:
+    """ProvenSessions sessions, one for each device, and the providers that were passed over."""
 
     sessions: Sequence[Session]
     provider: Provider
@@ -96,7 +96,7 @@ class Chain:
     # True: grade precisions before serving. False: serve in fp32 if there is no report.
     graded: bool = True
 
-    async def choose(self, lost: Sequence[Fallback] = ()) -> Proven:
+    async def choose(self, lost: Sequence[Fallback] = ()) -> ProvenSessions:
         """Open and prove sessions on the first requested provider that passes.
 
         Providers in `lost` are tried last. Takes about a second, longer if a graph or a gate report
@@ -144,7 +144,7 @@ class Chain:
 
     async def _try(
         self, provider: Provider, report: gate.Report | None, fallbacks: tuple[Fallback, ...]
-    ) -> Proven:
+    ) -> ProvenSessions:
         devices = await asyncio.to_thread(provider.require, self.config.gpu_device, self.host)
         offered = self._offered(provider)
         if len(offered) > 1 and not report:
@@ -153,13 +153,21 @@ class Chain:
         ungraded = gate.FULL if is_provisional else offered[0]
         precision = report.best(provider.name) if report else ungraded
         built = await build.ensure(self.model, self._graphs, provider.dialects[precision])
-        placement = self._placement(provider, precision)
+        threads = self.config.threads or cpus.usable()
+        placement = Placement(
+            precision=precision,
+            threads=threads,
+            lanes=min(threads, _MOST_CPU_LANES) if provider.is_cpu else _DEVICE_LANES,
+            memory_limit=self.config.gpu_mem_limit,
+            cache=self._graphs,
+            longest=self.model.shape.max_tokens,
+        )
         sessions, proof = await asyncio.to_thread(
             self._proven, built, provider, list(devices), placement
         )
         solo = await asyncio.to_thread(self._solo, built, provider, placement)
         hardware = ", ".join(devices.values())
-        return Proven(
+        return ProvenSessions(
             sessions,
             provider,
             hardware,
@@ -213,17 +221,6 @@ class Chain:
             return await asyncio.to_thread(gate.kept, self.model, candidate, folder)
         return await gate.judge(self.model, candidate, folder, prepare)
 
-    def _placement(self, provider: Provider, precision: str) -> Placement:
-        threads = self.config.threads or cpus.usable()
-        return Placement(
-            precision=precision,
-            threads=threads,
-            lanes=min(threads, _MOST_CPU_LANES) if provider.is_cpu else _DEVICE_LANES,
-            memory_limit=self.config.gpu_mem_limit,
-            cache=self._graphs,
-            longest=self.model.shape.max_tokens,
-        )
-
     def _proven(
         self, built: build.Built, provider: Provider, devices: Sequence[int], at: Placement
     ) -> tuple[list[Session], Proof]:
@@ -231,7 +228,7 @@ class Chain:
         probe = Probe.read(built.proof)
         sessions, proofs = [], []
         for device in devices:
-            session = self.opener(built.graph, provider, at.on(device))
+            session = self.opener(built.graph, provider, replace(at, device=device))
             proofs.append(prove(session, provider, at.precision, probe))
             sessions.append(session)
         return sessions, proofs[0]

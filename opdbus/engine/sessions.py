@@ -17,7 +17,7 @@ import structlog
 from numpy.typing import NDArray
 
 from opdbus.engine.host import ep_devices, hardware_gpus, onnxruntime_library, openvino_core
-from opdbus.engine.provider import Placement, Provider, Ran, Session, first_line
+from opdbus.engine.provider import Placement, Provider, RunRecord, Session, first_line
 from opdbus.errors import ProviderError
 
 log = structlog.get_logger()
@@ -90,7 +90,7 @@ class OnnxSession:
             raise ProviderError(f"the model's run failed: {first_line(error)}") from error
         return vectors
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Stop recording, and return the nodes and products since the session was opened.
 
         Raises ProviderError if the record cannot be read.
@@ -105,7 +105,7 @@ class OnnxSession:
             for event in events
             if event.get("cat") == "Node" and event["args"].get("provider")
         }
-        return Ran(
+        return RunRecord(
             dict(Counter(node["provider"] for node in ran.values())),
             dict(Counter(_onnx_products(ran.values()))),
         )
@@ -210,7 +210,7 @@ class OpenVinoSession:
             self._idle.put(request)
         return vectors
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Return the nodes of the compiled graph; raises ProviderError if they cannot be read."""
         try:
             (device,) = self._compiled.get_property("EXECUTION_DEVICES")
@@ -220,7 +220,7 @@ class OpenVinoSession:
         active = [info for info in infos if _rt_info(info, "layerType") not in _PASSIVE]
         is_asked = device.partition(".")[0] in self._runtime_name.split(" or ")
         where = self._runtime_name if is_asked else device
-        return Ran({where: len(active)}, dict(Counter(_openvino_products(active))))
+        return RunRecord({where: len(active)}, dict(Counter(_openvino_products(active))))
 
     def renew(self) -> bool:
         """Return False: OpenVINO records nothing during runs."""

@@ -29,7 +29,7 @@ _MANY: Final = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedTexts:
     """Vectors (texts, dimension) of length 1, and tokens and truncation of each text."""
 
     vectors: NDArray[np.float32]
@@ -71,7 +71,7 @@ class StaticEncoder:
         self._around = table.sums(np.array(table.words.around)).astype(np.float32)
         self._memory = threading.local()
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """Return the vectors of texts; takes about 5 us a text."""
         tokens = self.tokenizer.encode(texts)
         self._unpacked.require(tokens.ids)
@@ -81,7 +81,7 @@ class StaticEncoder:
         found /= np.sqrt(np.einsum("td,td->t", found, found))[:, None]
         vectors = np.empty_like(found)
         vectors[order] = found
-        return Encoded(vectors, tokens.lengths, tokens.truncated)
+        return EncodedTexts(vectors, tokens.lengths, tokens.truncated)
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, special ones included."""
@@ -136,15 +136,15 @@ class _Unpacked:
         self.nothing: Final = len(table.rows)
         self.rows = np.empty((self.nothing + 1, table.dimension), np.float32)
         self.rows[self.nothing] = 0
-        self._known = np.zeros(self.nothing, np.bool_)
+        self._is_unpacked = np.zeros(self.nothing, np.bool_)
 
     def require(self, ids: NDArray[np.int64]) -> None:
         """Unpack the rows of these ids; threads that unpack the same rows write equal values."""
-        missing = ids.compress(~self._known.take(ids))
+        missing = ids.compress(~self._is_unpacked.take(ids))
         if len(missing):
             new = np.unique(missing)
             self.rows[new] = self._table.rows[new] * self._table.scales[new, None]
-            self._known[new] = True
+            self._is_unpacked[new] = True
 
 
 # Largest difference of any component from double precision; single precision stays near 1e-7.

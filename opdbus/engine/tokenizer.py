@@ -222,7 +222,7 @@ class Tokenizer:
         self.path = path
         self.max_tokens = max_tokens
         self._library: LibraryTokenizer | None = None
-        words = words or _words(self.library)
+        words = words or _read_word_pieces(self.library)
         self._cache = WordCache(words, most_words) if words else None
 
     @classmethod
@@ -280,7 +280,7 @@ class Tokenizer:
         return Tokens.joined([tokens, others]).take(order)
 
 
-def _words(library: LibraryTokenizer) -> WordPieces | None:
+def _read_word_pieces(library: LibraryTokenizer) -> WordPieces | None:
     """Read the vocabulary of a WordPiece tokenizer; None for any other kind."""
     try:
         return WordPieces.of(json.loads(read_regular(library.path, follow=True)))

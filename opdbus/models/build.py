@@ -148,7 +148,7 @@ def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOA
     _write_proof(folder / PROOF, shape, arrays)
 
 
-def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> None:
+def write_graph(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> None:
     """Build graph and proof into `folder`, which appears whole or not at all.
 
     Raises ModelError, OSError. Tests pass a `fill` that fails midway.
@@ -223,7 +223,9 @@ def _build(request: dict[str, Any]) -> str:
     child.go_second()
     fill_in = partial(fill, dialect=DIALECTS[request["dialect"]])
     try:
-        write(Path(request["weights"]), Path(request["folder"]), Shape(**request["shape"]), fill_in)
+        write_graph(
+            Path(request["weights"]), Path(request["folder"]), Shape(**request["shape"]), fill_in
+        )
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "")
         raise ModelError(f"{error.strerror or error}{advice}") from None
