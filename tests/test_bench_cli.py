@@ -15,6 +15,7 @@ from running import environment, is_alive
 
 from opdbus import config
 from opdbus.bench import ceiling, measures, profile
+from opdbus.bench.benchmark import QUICK, Options, find_tasks
 from opdbus.bench.engine import Task, arithmetic, figures
 from opdbus.bench.figures import (
     Arithmetic,
@@ -26,7 +27,6 @@ from opdbus.bench.figures import (
     decode,
 )
 from opdbus.bench.machine import Machine
-from opdbus.bench.run import QUICK, Options, find_tasks
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS

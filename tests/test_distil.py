@@ -15,7 +15,7 @@ from whole_cli import root
 
 import opdbus
 from opdbus.config import Config
-from opdbus.distil import host_texts, report, run, teacher
+from opdbus.distil import distillation, host_texts, loss_report, teacher
 from opdbus.distil.lesson import RECIPES, Lesson, Recipe, Request
 from opdbus.engine import check_set
 from opdbus.errors import ConfigError
@@ -106,15 +106,15 @@ def test_directions_keep_what_they_can() -> None:
 def test_the_report_says_what_was_lost() -> None:
     """Cosines and ranks have intervals; what lies outside the student's directions is lost."""
     whole = np.eye(4, dtype=np.float32)
-    asked = report.Questions.of_pairs([("a", "x"), ("b", "y"), ("c", "x")])
+    asked = loss_report.Questions.of_pairs([("a", "x"), ("b", "y"), ("c", "x")])
     assert (asked.texts, asked.wanted.tolist()) == (["x", "y"], [0, 1, 0])
     found = check_set.reciprocal_ranks(whole[:2], whole[[0, 0, 1]], asked.wanted)
     assert found.tolist() == [1.0, 0.5, 0.5]
 
-    def measured(vectors: np.ndarray, ranks: list[float]) -> report.ModelFigures:
-        return report.ModelFigures(vectors, {"set": np.array(ranks)}, 2.0, 9, "cpu", 1e-7)
+    def measured(vectors: np.ndarray, ranks: list[float]) -> loss_report.ModelFigures:
+        return loss_report.ModelFigures(vectors, {"set": np.array(ranks)}, 2.0, 9, "cpu", 1e-7)
 
-    made = report.compare(
+    made = loss_report.compare(
         measured(whole, [1.0, 1.0]), measured(whole[:, :2], [1.0, 0.5]), whole[:, :2]
     )
     assert made["cosine"][0] == 0.5
@@ -157,14 +157,14 @@ def test_what_cannot_be_is_refused(
 def test_a_folder_that_is_there_is_not_touched(ask: Request, settings: Config) -> None:
     """A folder that exists is no place for a student; the teacher's least of all."""
     with pytest.raises(ConfigError, match="is there already"):
-        run.distil(replace(ask, into=ask.teacher), settings, print)
+        distillation.distil(replace(ask, into=ask.teacher), settings, print)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 def test_training_needs_the_extra(ask: Request, settings: Config) -> None:
     """Without torch the command says what to install, and leaves nothing behind."""
     with pytest.raises(ConfigError, match=r"pip install --upgrade 'op-dbus\[train\]'"):
-        run.distil(ask, settings, print)
+        distillation.distil(ask, settings, print)
     assert not ask.into.with_name("into.part").exists()
 
 
@@ -188,17 +188,17 @@ def test_a_stopped_training_goes_on(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.distil(ask, settings, stop)
+        distillation.distil(ask, settings, stop)
     assert not ask.into.exists()
     told.clear()
-    about = run.distil(ask, settings, told.append)
+    about = distillation.distil(ask, settings, told.append)
     assert [line for line in told if "goes on from" in line and line.endswith("checkpoint-4")]
     assert not [line for line in told if line.startswith(("teacher:", "training: step 4 "))]
     assert sorted(path.name for path in tmp_path.iterdir() if "into" in path.name) == ["into"]
-    assert json.loads((ask.into / run.ABOUT).read_text()) == json.loads(json.dumps(about))
+    assert json.loads((ask.into / distillation.ABOUT).read_text()) == json.loads(json.dumps(about))
     level = "static" if recipe is TABLE else "medium"
     whole = replace(ask, into=tmp_path / "whole", keep_seconds=60.0)
-    run.distil(whole, settings, lambda _: None)
+    distillation.distil(whole, settings, lambda _: None)
     with (
         opdbus.Embedder(level, model=ask.into, state_dir=settings.state_dir) as one,
         opdbus.Embedder(level, model=whole.into, state_dir=settings.state_dir) as other,

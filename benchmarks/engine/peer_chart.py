@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 from peer_processes import OURS
 
-from opdbus.bench.table import headline
+from opdbus.bench.report_tables import headline
 
 if TYPE_CHECKING:
     from peer_comparison import Comparison, PeerReport

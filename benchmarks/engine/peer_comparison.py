@@ -37,9 +37,9 @@ from rich.console import Console
 
 from opdbus import __version__, config
 from opdbus.bench import machine, texts
+from opdbus.bench.benchmark import Options, find_tasks
 from opdbus.bench.figures import Report, decode
-from opdbus.bench.run import Options, find_tasks
-from opdbus.bench.table import escape_markup, headline, make_table, show_rate
+from opdbus.bench.report_tables import escape_markup, headline, make_table, show_rate
 from opdbus.engine import cpus
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models.catalogue import ON_PROVIDERS, TOKENIZER

@@ -42,8 +42,8 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = settings(context.obj)
     # the engine takes a third of a second to import
-    from opdbus.bench import table
-    from opdbus.bench.run import Options, bench
+    from opdbus.bench import report_tables
+    from opdbus.bench.benchmark import Options, bench
 
     file = given.pop("json_")
     if file and not (folder := Path(file).parent).is_dir():
@@ -53,7 +53,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
         Path(file).write_text(report.to_json(), encoding="utf-8")
     console = _console()
     with console.capture() as captured:
-        console.print(*table.everything(report), sep="\n")
+        console.print(*report_tables.everything(report), sep="\n")
     for line in captured.get().splitlines():
         print(line.rstrip())
 

@@ -75,7 +75,7 @@ def distil(
         os.environ.setdefault(name, "1")
     config = settings(context.obj)
     # the engine takes a third of a second to import
-    from opdbus.distil import host_texts, run
+    from opdbus.distil import distillation, host_texts
     from opdbus.distil.lesson import RECIPES, Request
 
     for name, kind in (("dimension", "static"), ("layers", "layers")):
@@ -88,7 +88,7 @@ def distil(
     request = Request(
         model, into, recipe, tuple(dict.fromkeys(learned)), _pairs(pairs) if pairs else (), work
     )
-    about = run.distil(request, config, output.note)
+    about = distillation.distil(request, config, output.note)
     if json_:
         output.as_json(about)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from docs_parts.tables import RESULTS, table
 from opdbus.bench.figures import EngineFigures
-from opdbus.bench.table import headline
+from opdbus.bench.report_tables import headline
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks/engine"))
 from peer_comparison import OURS, REFERENCE, Comparison, PeerReport, from_json

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.bench import machine
-from opdbus.distil import report, teacher
+from opdbus.distil import loss_report, teacher
 from opdbus.distil.host_texts import plain
 from opdbus.distil.lesson import Lesson, Request
 from opdbus.engine.host import versions
@@ -69,12 +69,12 @@ def _distil_in(
     began = time.monotonic()
     words = teacher.make_tokenizer(model, request.texts) if request.recipe.to == "static" else None
     lesson = Lesson.of(request, plain(words["model"]["vocab"]) if words else [])
-    sets = {"check set": report.Questions.check_set()}
+    sets = {"check set": loss_report.Questions.check_set()}
     if lesson.asked:
-        sets["pairs"] = report.Questions.of_pairs(lesson.asked)
+        sets["pairs"] = loss_report.Questions.of_pairs(lesson.asked)
     with teacher.make_engine(model.level, model.folder, given) as engine:
         vectors = teacher.vectors(engine, lesson.every, work, notify)
-        before = report.measure(engine, lesson.measured, sets)
+        before = loss_report.measure(engine, lesson.measured, sets)
     taught = time.monotonic()
     # checkpoints depend on these inputs
     inputs = (model.weights_sha256, asdict(request.recipe), request.texts, request.pairs)
@@ -89,7 +89,7 @@ def _distil_in(
     steps = _train(request, model, lesson, targets, words, place, notify)
     trained = time.monotonic()
     with teacher.make_engine("static" if words else model.level, work / MADE, given) as engine:
-        after = report.measure(engine, lesson.measured, sets)
+        after = loss_report.measure(engine, lesson.measured, sets)
     about = {
         "teacher": {"name": model.name, "sha256": model.weights_sha256},
         "recipe": asdict(request.recipe),
@@ -98,7 +98,7 @@ def _distil_in(
         "machine": asdict(machine.describe()),
         "libraries": versions(_LIBRARIES),
         "steps": steps,
-        **report.compare(before, after, main),
+        **loss_report.compare(before, after, main),
         # seconds of this run, without those of an earlier one
         "seconds": {"teacher": round(taught - began), "training": round(trained - taught)},
     }
