@@ -150,11 +150,14 @@ class LibraryTokenizer:
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenize texts; blocks for about 100 us a text."""
         look = self.max_tokens * CHARACTERS_PER_TOKEN
-        found = self._tokenizer.encode_batch_fast([text[:look] for text in texts])
-        encodings = [
-            encoding if self._is_settled(encoding, text, look) else self._look_further(text, look)
-            for text, encoding in zip(texts, found, strict=True)
-        ]
+        encodings = self._tokenizer.encode_batch_fast([text[:look] for text in texts])
+        for number, text in enumerate(texts):
+            shown = look
+            # The rest of a text can change the tokens that are kept if its beginning has few, such
+            # as many spaces.
+            while len(text) > shown and self._size(encodings[number]) < self.max_tokens + SPARE:
+                shown *= _GROWTH
+                (encodings[number],) = self._tokenizer.encode_batch_fast([text[:shown]])
         ids = [encoding.ids for encoding in encodings]
         lengths = np.array([len(each) for each in ids], np.intp)
         return Tokens(
@@ -166,28 +169,16 @@ class LibraryTokenizer:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, special ones included; about 1 us a character."""
-        return [self._count(text) for text in texts]
-
-    def _count(self, text: str) -> int:
-        """Count a text's tokens in parts: listing all of a long text blocks other threads."""
-        counted = self._specials
-        while text:
-            cut = _CUT.search(text, _COUNTED)
-            part, text = (text[: cut.start()], text[cut.start() :]) if cut else (text, "")
-            counted += self._size(self._tokenizer.encode_batch_fast([part])[0]) - self._specials
-        return counted
-
-    def _look_further(self, text: str, look: int) -> tokenizers.Encoding:
-        """Tokenize a text whose beginning has few tokens, such as many spaces."""
-        while True:
-            look *= _GROWTH
-            (encoding,) = self._tokenizer.encode_batch_fast([text[:look]])
-            if self._is_settled(encoding, text, look):
-                return encoding
-
-    def _is_settled(self, encoding: tokenizers.Encoding, text: str, look: int) -> bool:
-        """Return true if the rest of the text cannot change the tokens that are kept."""
-        return len(text) <= look or self._size(encoding) >= self.max_tokens + SPARE
+        counts = []
+        for text in texts:
+            rest, counted = text, self._specials
+            # in parts, since listing all tokens of a long text blocks other threads
+            while rest:
+                cut = _CUT.search(rest, _COUNTED)
+                part, rest = (rest[: cut.start()], rest[cut.start() :]) if cut else (rest, "")
+                counted += self._size(self._tokenizer.encode_batch_fast([part])[0]) - self._specials
+            counts.append(counted)
+        return counts
 
     def _size(self, encoding: tokenizers.Encoding) -> int:
         """Count the tokens before truncation, special ones included."""
