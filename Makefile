@@ -68,8 +68,9 @@ bench: $(VENV)/tested
 	$(BIN)/python benchmarks/report.py
 
 bench-engine: $(VENV)/tested peers
-	$(BIN)/op-dbus bench --peers --venvs "$(PEERS)" --random --long \
-		--json benchmarks/results/$$(date -u +%F)-engine.json --chart benchmarks/results
+	$(BIN)/op-dbus bench --random --long --json benchmarks/results/$$(date -u +%F)-engine.json
+	$(BIN)/python benchmarks/engine/peer_comparison.py --venvs "$(PEERS)" --random \
+		--json benchmarks/results/$$(date -u +%F)-engine-peers.json --chart benchmarks/results
 
 fuzz: $(VENV)/tested
 	PYTHONPATH=tests $(BIN)/python -m fuzz
@@ -79,7 +80,7 @@ soak: $(VENV)/tested
 
 peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
 
-$(PEERS)/%/ready: opdbus/bench/peers/%.txt
+$(PEERS)/%/ready: benchmarks/engine/peers/%.txt
 	@echo "Making the virtual environment $(@D)..."
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)

@@ -14,7 +14,8 @@ from typing import Any, Final
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from opdbus.bench.chart import FAINT, GRID, INK, OURS_COLOUR, PAPER, PEER_COLOUR, spread, with_dark
+sys.path.append(str(Path(__file__).parent / "engine"))
+from peer_chart import FAINT, GRID, INK, OURS_COLOUR, PAPER, PEER_COLOUR, spread, with_dark
 
 # What is drawn: the axis' title, its unit, and each line's name with where its figure is.
 PANELS: Final = (

@@ -30,7 +30,7 @@ from opdbus import api, config
 from opdbus.bench import machine
 from opdbus.bench.texts import kinds
 from opdbus.engine.opening import open_embedder
-from opdbus.engine.runtimes import open_session
+from opdbus.engine.sessions import open_session
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Placement, Ran, Session
+    from opdbus.engine.provider import Placement, Provider, RunRecord, Session
 
 _DIFFERENT: Final = 16384
 _ENCODED: Final = 8192
@@ -62,7 +61,7 @@ class Null:
             return self._session.run(ids)
         return self._vectors[: len(ids)]
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Say where the model ran; from now on none runs."""
         ran = self._session.finish_profile()
         dimension = self._session.run(np.array([[0, 1]])).shape[1]
@@ -103,7 +102,7 @@ def _streamed(embedder: api.Embedder, texts: list[str], seconds: float) -> dict[
 
 def tokenizers(kinds: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return texts a second on one core by the tokenizer and by its library, which agree."""
-    model = folder.load(LEVELS["medium"], config.load(os.environ))
+    model = folder.load_model(LEVELS["medium"], config.load(os.environ))
     tokenizer = Tokenizer.of(model)
     figures = {}
     for kind, texts in kinds.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from opdbus import config
 from opdbus.bench import machine
-from opdbus.engine.chain import Chain
+from opdbus.engine.provider_chain import Chain
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 async def graded(level: str, state: str) -> object:
     """Return the gate's report about a level on `cpu`."""
     settings = config.load(os.environ, {"state_dir": state, "execution_provider": "cpu"})
-    proven = await Chain(folder.load(LEVELS[level], settings), settings).choose()
+    proven = await Chain(folder.load_model(LEVELS[level], settings), settings).choose()
     return asdict(proven.report) if proven.report else None
 
 

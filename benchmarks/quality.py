@@ -80,7 +80,7 @@ async def compare_texts(state_file: Path, questions: list[dict[str, Any]]) -> di
     _, items = StateFile(state_file).read()
     names = ["/".join(item.identity[1:]) for item in items]
     settings = config.load(os.environ)
-    async with open_embedder(folder.load(LEVELS["medium"], settings), settings) as embedder:
+    async with open_embedder(folder.load_model(LEVELS["medium"], settings), settings) as embedder:
         asked = (await embedder.embed([q["question"] for q in questions])).vectors
         figures = {}
         for name, text in TEXTS.items():

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
@@ -15,14 +15,16 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from opdbus.arguments import check, iterator, listed, read_settings
-from opdbus.engine.chain import Fallback, Proven, require_provider
+from opdbus import config
+from opdbus.config import Config
 from opdbus.engine.embedder import Embedder as Engine
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.proof import Proof
+from opdbus.engine.provider_chain import Fallback, ProvenSessions, require_provider
 from opdbus.errors import (
     CallerError,
     ConfigError,
+    InvalidArgs,
     OpDbusError,
     ProviderError,
     ShuttingDown,
@@ -35,6 +37,8 @@ T = TypeVar("T")
 
 # While one window of a stream runs, the next is tokenized.
 _WINDOWS: Final = 2
+# Default folders of data depend on these variables; no other one is read.
+_HOMES: Final = ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 _NOT_OPEN: Final = "the Embedder is not open: use it in a `with` block"
 
 
@@ -50,8 +54,8 @@ class Embedder:
     """
 
     def __init__(self, level: str = "medium", provider: str = "cpu", **settings: object) -> None:
-        self._config = read_settings(
-            {"vector_level": level, "execution_provider": provider, **settings}, os.environ
+        self._config = _read_settings(
+            {"vector_level": level, "execution_provider": provider, **settings}
         )
         if self._config.vector_level == "none":
             raise ConfigError("the level none has no model: give static, low, medium or high")
@@ -63,7 +67,7 @@ class Embedder:
     @staticmethod
     def is_available(provider: str = "cpu", device: str = "0") -> bool:
         """Return whether a provider or chain could be used here; opens no model."""
-        wanted = read_settings({"execution_provider": provider, "gpu_device": device}, os.environ)
+        wanted = _read_settings({"execution_provider": provider, "gpu_device": device})
         try:
             require_provider(wanted)
         except ProviderError:
@@ -122,13 +126,13 @@ class Embedder:
 
     def embed(self, texts: Iterable[str], *, truncate: bool = True) -> NDArray[np.float32]:
         """Return the vectors of texts: (texts, dimension), float32 of length 1."""
-        return _result(self._submit(self._embed(listed(texts), truncate=truncate)))
+        return _result(self._submit(self._embed(_list_texts(texts), truncate=truncate)))
 
     async def embed_async(
         self, texts: Iterable[str], *, truncate: bool = True
     ) -> NDArray[np.float32]:
         """Return the vectors of texts, without blocking the caller's event loop."""
-        work = self._embed(listed(texts), truncate=truncate)
+        work = self._embed(_list_texts(texts), truncate=truncate)
         return await asyncio.wrap_future(self._submit(work))
 
     def stream(
@@ -139,11 +143,11 @@ class Embedder:
         Memory use does not grow with their number; single texts from other threads are served
         first. The iterator of texts runs in the thread that reads the stream.
         """
-        return self._stream(iterator(texts), truncate=truncate)
+        return self._stream(_iterate_texts(texts), truncate=truncate)
 
     def count_tokens(self, texts: Iterable[str]) -> list[int]:
         """Return the number of tokens of each text; those above `max_tokens` would be cut."""
-        return _result(self._submit(self._opened.count_tokens(listed(texts))))
+        return _result(self._submit(self._opened.count_tokens(_list_texts(texts))))
 
     def _stream(
         self, texts: Iterator[str], *, truncate: bool
@@ -152,7 +156,7 @@ class Embedder:
         first = 0
         try:
             while window := list(islice(texts, self._opened.window)):
-                check(window, first)
+                _check_texts(window, first)
                 if len(running) == _WINDOWS:
                     yield _result(running.popleft())
                 running.append(self._submit(self._bulk(window, first, truncate=truncate)))
@@ -204,7 +208,7 @@ class Embedder:
         return self._opened
 
     @property
-    def _proven(self) -> Proven:
+    def _proven(self) -> ProvenSessions:
         return self._opened.proven
 
     async def _embed(self, texts: Sequence[str], *, truncate: bool) -> NDArray[np.float32]:
@@ -252,7 +256,7 @@ class Embedder:
         [self._life] = asyncio.all_tasks()
         self._has_begun.set()
         level = LEVELS[self._config.vector_level]
-        model = await asyncio.to_thread(folder.load, level, self._config)
+        model = await asyncio.to_thread(folder.load_model, level, self._config)
         try:
             async with open_embedder(model, self._config) as self._engine:
                 is_open.set_result(None)
@@ -302,3 +306,50 @@ def _result(future: Future[T]) -> T:
         return future.result()
     finally:
         future.cancel()
+
+
+def _read_settings(given: Mapping[str, object]) -> Config:
+    """Return settings from arguments; raises ConfigError with all bad values in one message.
+
+    Of the environment, only the variables of home folders are read.
+    """
+    texts = {key: str(value) for key, value in given.items() if value is not None}
+    if unknown := ", ".join(texts.keys() - config.BY_KEY.keys()):
+        raise ConfigError(f"there is no setting {unknown}; see `op-dbus config`")
+    homes = {name: os.environ[name] for name in _HOMES if name in os.environ}
+    return config.load(homes, texts, source=config.ARGUMENT)
+
+
+def _list_texts(texts: Iterable[str]) -> list[str]:
+    """Return all texts of an iterable; raises InvalidArgs if one is not a valid text."""
+    found = list(_iterate_texts(texts))
+    _check_texts(found)
+    return found
+
+
+def _iterate_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Return an iterator over texts; raises InvalidArgs if they are not an iterable."""
+    if not isinstance(texts, str | bytes):
+        # the caller's own generator runs outside this block: its errors are the caller's
+        with suppress(TypeError):
+            return iter(texts)
+    raise InvalidArgs(
+        f"texts must be a list of str or another iterable of them, not {type(texts).__name__}:"
+        " write [text] for a single text"
+    )
+
+
+def _check_texts(texts: Sequence[str], first: int = 0) -> None:
+    """Raise InvalidArgs if a text is not valid; errors count from the number `first`."""
+    for number, text in enumerate(texts, first):
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise InvalidArgs(f"text number {number}, counted from 0, is {kind}, not str")
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgs(
+                    f"text number {number}, counted from 0, is not Unicode: its character"
+                    f" {error.start} is a lone surrogate"
+                ) from None

@@ -75,12 +75,14 @@ class Setting:
         return f"{self.variable}={text!r}{where}"
 
 
-def _row(default: str, parse: Callable[[str], Any], doc: str, *, is_of_engine: bool = False) -> Any:  # noqa: ANN401 -- the field's own type is written beside it
+def _setting(
+    default: str, parse: Callable[[str], Any], doc: str, *, is_of_engine: bool = False
+) -> Any:  # noqa: ANN401 -- the field's own type is written beside it
     row = {"default": default, "parse": parse, "doc": doc, "is_of_engine": is_of_engine}
     return field(metadata=row)
 
 
-_engine: Final = partial(_row, is_of_engine=True)
+_engine: Final = partial(_setting, is_of_engine=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,55 +124,55 @@ class Config:
         "`int8`, `bf16`, `fp16`, `fp32`, or `auto`: the fastest that passes the accuracy gate on"
         " this provider",
     )
-    state_file: Path = _row("/etc/op-dbus/state.json", parsing.path, "the declared state")
-    state_dir: Path = _row(
+    state_file: Path = _setting("/etc/op-dbus/state.json", parsing.path, "the declared state")
+    state_dir: Path = _setting(
         "", parsing.optional_path, "folder of the database and of what is built from the models"
     )
-    observe: tuple[str, ...] = _row(
+    observe: tuple[str, ...] = _setting(
         AUTO,
-        parsing.names,
+        parsing.name_list,
         "what of the host is observed: `auto` (all that this host offers without privileges),"
         " `none`, or a list such as `systemd,network,packages`; a service on the system bus is"
         " mirrored: `auto,org.freedesktop.UDisks2`",
     )
-    volatile: tuple[str, ...] = _row(
+    volatile: tuple[str, ...] = _setting(
         "",
         parsing.fields,
         "observed fields that are shown and never compared or stored, such as"
         " `net/interface:mtu`, several separated by commas; `op-dbus doctor` proposes some",
     )
-    history_days: int = _row(
+    history_days: int = _setting(
         "90", parsing.whole(1, 36_500), "days for which history is kept, the oldest rows go first"
     )
-    history_rows: int = _row(
+    history_rows: int = _setting(
         "1000000", parsing.whole(1000, 1 << 40), "most rows of history that are kept"
     )
-    history_bytes: int = _row(
+    history_bytes: int = _setting(
         "512M", parsing.amount, "most bytes that the kept rows of history take, such as `512M`"
     )
-    publish_objects: int = _row(
+    publish_objects: int = _setting(
         "50000",
         parsing.whole(1, 1 << 40),
         "most objects that the programs of one user may publish; all users together: four times"
         " as many",
     )
-    publish_bytes: int = _row(
+    publish_bytes: int = _setting(
         "64M",
         parsing.amount,
         "most bytes that what one user publishes may take; all users together: four times as many",
     )
-    cascade: str = _row(
+    cascade: str = _setting(
         AUTO,
         parsing.choice(AUTO, "always", "never"),
         "whether searches find by static vectors and put the best in the order of the level's own:"
         " `auto` while objects lack those, `always`, `never`",
     )
-    cascade_ms: int = _row(
+    cascade_ms: int = _setting(
         "150",
         parsing.whole(0, 60_000),
         "most milliseconds that such a search waits for vectors of the level that are missing",
     )
-    bus: str = _row("system", parsing.bus, "`system`, `session`, or a D-Bus address")
+    bus: str = _setting("system", parsing.bus, "`system`, `session`, or a D-Bus address")
     batch_tokens: int | None = _engine(
         AUTO, parsing.integer(16, 1 << 20), "most tokens in one run of the model"
     )
@@ -192,18 +194,18 @@ class Config:
         parsing.size,
         "bytes of weights past which the least recently used levels are unloaded",
     )
-    drift_threshold: str = _row(
+    drift_threshold: str = _setting(
         "warning",
         parsing.choice(*SEVERITIES),
         "least severity of drift that is signalled by DriftDetected: `info`, `notice`, `warning`"
         " or `error`",
     )
-    log_level: str = _row(
+    log_level: str = _setting(
         "info",
         parsing.choice("debug", "info", "warning", "error"),
         "least important log line to write",
     )
-    log_format: str = _row(
+    log_format: str = _setting(
         AUTO,
         parsing.choice(AUTO, "console", "json", "journal"),
         "`console`, `json`, `journal`, or `auto`",
@@ -271,7 +273,9 @@ def load(
     values = _parsed(texts, problems)
     if problems:
         raise ConfigError("\n".join(problems))
-    is_root = (_euid() if euid is None else euid) == 0
+    # Windows has no user ids
+    own = os.geteuid() if hasattr(os, "geteuid") else -1
+    is_root = (own if euid is None else euid) == 0
     data = _SERVICE if is_root else _own_folder(environ, "XDG_DATA_HOME", ".local/share")
     values["model_dir"] = values["model_dir"] or data / "models"
     state = _own_folder(environ, "XDG_STATE_HOME", ".local/state")
@@ -295,16 +299,15 @@ def _from_file(path: str, problems: list[str]) -> dict[str, Given]:
         return {}
     try:
         table = tomllib.loads(read_regular(Path(path), follow=True).decode())
-        texts = {key: _as_text(value) for key, value in table.items()}
+        texts = {
+            key: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            for key, value in table.items()
+        }
     except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{CONFIG_FILE_VARIABLE}: cannot read {path}: {error}")
         return {}
     problems += [_unknown(key, BY_KEY, path) for key in texts if key not in BY_KEY]
     return {key: Given(text, path) for key, text in texts.items() if key in BY_KEY}
-
-
-def _as_text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _parsed(texts: Mapping[str, Given], problems: list[str]) -> dict[str, Any]:
@@ -320,14 +323,14 @@ def _parsed(texts: Mapping[str, Given], problems: list[str]) -> dict[str, Any]:
 
 def _unknown(name: str, accepted: Iterable[str], where: str) -> str:
     # compared without the prefix and in one case, which all names share
-    plain = {_plain(known): known for known in accepted}
-    close = difflib.get_close_matches(_plain(name), plain, n=2, cutoff=0.55)
+    plain = {_normalize_name(known): known for known in accepted}
+    close = difflib.get_close_matches(_normalize_name(name), plain, n=2, cutoff=0.55)
     hint = " or ".join(plain[match] for match in close)
     hint = f": did you mean {hint}?" if hint else "; `op-dbus config` lists them all"
     return f"{name} in {where} is not a setting{hint}"
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.upper().replace("-", "_").removeprefix(PREFIX)
 
 
@@ -340,7 +343,3 @@ def _own_folder(environ: Mapping[str, str], variable: str, fallback: str) -> Pat
         except RuntimeError:  # a user without a home, as in many containers
             folder = Path("/", fallback)
     return folder / "op-dbus"
-
-
-def _euid() -> int:
-    return os.geteuid() if hasattr(os, "geteuid") else -1

@@ -31,6 +31,7 @@ from opdbus.bus.service.state import StateInterface
 from opdbus.bus.service.tree import Tree
 from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.connection import Connection
+from opdbus.config import ENGINE_SETTINGS
 from opdbus.drift.announcements import announce
 from opdbus.drift.field import Severity
 from opdbus.drift.tracker import Tracker
@@ -58,7 +59,6 @@ from opdbus.platform import gc_tuning
 from opdbus.platform.tasks import cancel, signals, start, until_first_ends
 from opdbus.serving.serving import Serving
 from opdbus.systemd import notify
-from opdbus.systemd.reload import Reloader
 
 if TYPE_CHECKING:
     from opdbus.bus.transport.library import Message
@@ -150,7 +150,7 @@ class Daemon:
 
     async def _live(self) -> None:
         # fail before the service counts as started
-        await asyncio.to_thread(opening.require, self._config)
+        await asyncio.to_thread(opening.require_level, self._config)
         path = self._config.state_dir / "memory.db"
         of_each = Quota(self._config.publish_objects, self._config.publish_bytes)
         async with (
@@ -349,6 +349,59 @@ class Daemon:
             await self._memory.release(name)
         except OpDbusError as error:
             logger.warning("not withdrawn", reason=str(error))
+
+
+class Reloader:
+    """Reloader of settings and state file: one reload at a time; a fault changes nothing."""
+
+    def __init__(
+        self,
+        load: Callable[[], Config],
+        serving: Serving,
+        declared: StateFileLoader,
+        systemd: Systemd,
+    ) -> None:
+        self._load = load
+        # the settings of the last read: SetProvider may have changed those in use
+        self._read = serving.config
+        self._serving = serving
+        self._declared = declared
+        self._systemd = systemd
+        self._one_reload = asyncio.Lock()
+
+    async def reload(self) -> None:
+        """Reload settings and state file; raises ConfigError and the errors of loading either."""
+        async with self._one_reload:
+            logger.info("reloading", reason="Reload")
+            with self._systemd.reloading():
+                await self._read_settings()
+                await self._declared.load()
+
+    async def follow(self, hung_up: asyncio.Event) -> None:
+        """Reload settings and state file after each SIGHUP; errors are logged."""
+        while True:
+            await hung_up.wait()
+            hung_up.clear()
+            async with self._one_reload:
+                logger.info("reloading", reason="SIGHUP")
+                with self._systemd.reloading():
+                    try:
+                        await self._read_settings()
+                    except OpDbusError as error:
+                        logger.error("settings not reloaded", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
+                    await self._declared.try_load()
+
+    async def _read_settings(self) -> None:
+        """Read the settings; switch the engine if a setting of it has changed."""
+        settings = self._load()
+        changed = settings.differing(self._read)
+        logger.debug("settings read", changed=sorted(changed))
+        if changed & ENGINE_SETTINGS:
+            await self._serving.switch(settings)
+        if rest := changed - ENGINE_SETTINGS:
+            names = ", ".join(sorted(config.BY_KEY[key].variable for key in rest))
+            logger.warning("settings wait for a restart", settings=names)
+        self._read = settings
 
 
 def _boot() -> str:

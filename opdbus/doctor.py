@@ -178,7 +178,7 @@ async def examine(
     settings are invalid.
     """
     config = load({})
-    service = await asyncio.to_thread(unit.find) if config.bus == "system" else None
+    service = await asyncio.to_thread(unit.find_unit) if config.bus == "system" else None
     verdicts = _check_libraries(is_installed)
     if service:
         verdicts += [_check_service(service), *await asyncio.to_thread(_check_privacy)]
@@ -316,7 +316,7 @@ def _check_model(config: Config) -> Verdict:
     _exists(config.model or config.model_dir / row.folder)
     how = folder.how_to_get(row)
     try:
-        model = folder.load(row, config)
+        model = folder.load_model(row, config)
         _open_model(model)
     except ImportError as error:
         return Verdict("model", "wrong", f"cannot be read without {error.name}", how)
@@ -328,7 +328,7 @@ def _check_model(config: Config) -> Verdict:
 
 def _open_model(model: folder.Model) -> None:
     """Open the files that only the daemon reads; raise ModelError or ImportError."""
-    from opdbus.engine.static_engine import open_table
+    from opdbus.engine.opening import open_table
     from opdbus.engine.tokenizer import Tokenizer
     from opdbus.models import weights
 

@@ -7,7 +7,7 @@ _FREEDESKTOP = "org.freedesktop.DBus.Error"
 
 
 class OpDbusError(Exception):
-    """The root: its text is one sentence that says what happened, where, and what to do.
+    """Base class: the text is one sentence that states what happened, where, and what to do.
 
     A class with a `prefix` is named on the bus by that and its own name, others as their parents.
     """
@@ -25,7 +25,7 @@ class CallerError(OpDbusError):
 
 
 class InvalidArgs(CallerError, prefix=_FREEDESKTOP):
-    """An argument's type or value is not what the method takes."""
+    """An argument has a type or value that the method does not accept."""
 
     exit_code = 2
 
@@ -51,43 +51,43 @@ class PropertyReadOnly(CallerError, prefix=_FREEDESKTOP):
 
 
 class AccessDenied(CallerError, prefix=_FREEDESKTOP):
-    """The caller may not do this."""
+    """The caller is not permitted to do this."""
 
     exit_code = 5
 
 
 class InteractiveAuthorizationRequired(AccessDenied, prefix=_FREEDESKTOP):
-    """The caller may do this once its user has given a password, and nobody can be asked."""
+    """The caller's user must give a password first, and no agent can ask for it."""
 
 
 class LimitsExceeded(CallerError, prefix=_FREEDESKTOP):
-    """A queue is full or a reply would be too large: ask for less, or later."""
+    """A queue is full, or a reply would be too large; ask for less, or later."""
 
 
 class Truncated(CallerError, prefix=_OPDBUS):
-    """A text is longer than the model reads, and the caller asked not to cut it."""
+    """A text is longer than the model's limit, and the caller does not allow it to be cut."""
 
 
 class TimedOut(CallerError):
-    """The caller's own limit of time passed; what still waited was taken out of the queue."""
+    """The caller's timeout passed; its waiting texts were removed from the queue."""
 
     dbus_name = f"{_FREEDESKTOP}.Timeout"
 
 
 class NoVector(CallerError, prefix=_OPDBUS):
-    """The object is known but its vector is not computed yet."""
+    """The object exists, but its vector is not computed yet."""
 
 
 class NotKept(CallerError, prefix=_OPDBUS):
-    """History does not say what is asked for: it begins later, or values were erased."""
+    """History does not have the answer: it begins later, or the values were erased."""
 
 
 class Cancelled(CallerError, prefix=_OPDBUS):
-    """Somebody who may do so cancelled the job."""
+    """A user who is permitted to do so cancelled the job."""
 
 
 class ConfigError(OpDbusError, prefix=_OPDBUS):
-    """A setting is wrong."""
+    """A setting has an invalid value."""
 
     exit_code = 2
 
@@ -103,7 +103,7 @@ class ModelError(OpDbusError, prefix=_OPDBUS):
 
 
 class NoModel(ModelError, prefix=_OPDBUS):
-    """No model of the asked level is loaded."""
+    """No model of the requested level is loaded."""
 
 
 class ProviderError(OpDbusError, prefix=_OPDBUS):
@@ -113,11 +113,11 @@ class ProviderError(OpDbusError, prefix=_OPDBUS):
 
 
 class ProofFailed(ProviderError, prefix=_OPDBUS):
-    """A session did not run where it said, or its vectors are not the model's."""
+    """A session ran on another provider or in another precision, or its vectors are wrong."""
 
 
 class ProviderLost(ProviderError, prefix=_OPDBUS):
-    """A provider that was proven stopped working; the next one of the chain takes over."""
+    """A proven provider stopped working; the next provider of the chain takes over."""
 
 
 class StoreError(OpDbusError, prefix=_OPDBUS):
@@ -138,7 +138,7 @@ class ShuttingDown(OpDbusError, prefix=_OPDBUS):
 
 
 class Internal(OpDbusError, prefix=_OPDBUS):
-    """A fault of op-dbus itself: the log has the details under the same id."""
+    """A fault of op-dbus itself; the log has the details under the same id."""
 
 
 def blame(name: str, reason: str) -> str:

@@ -84,7 +84,7 @@ def tiny(tmp_path: Path) -> Path:
 def medium_model() -> folder.Model:
     """Find the medium model, or skip."""
     try:
-        return folder.load(LEVELS["medium"], config.load({"HOME": "/nonexistent"}))
+        return folder.load_model(LEVELS["medium"], config.load({"HOME": "/nonexistent"}))
     except ModelError as error:
         pytest.skip(str(error))
 
@@ -142,7 +142,7 @@ def tiny_graphs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> P
     """Build the tiny model's graph as a daemon keeps it, so that tests need not wait for it."""
     cache = tmp_path_factory.mktemp("graphs")
     level = LEVELS["medium"]
-    asyncio.run(build.ensure(folder.read(tiny_model, level), cache))
+    asyncio.run(build.ensure(folder.read_model(tiny_model, level), cache))
     return cache
 
 

@@ -12,7 +12,7 @@ from running import PATIENCE_SECONDS
 
 from opdbus.config import Config, load
 from opdbus.engine.opening import open_level
-from opdbus.engine.runtimes import open_session
+from opdbus.engine.sessions import open_session
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, Page

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opdbus import config
-from opdbus.models import folder, relative, synthetic
+from opdbus.models import folder, synthetic, weights
 from opdbus.models.catalogue import LEVELS
-from opdbus.models.families import PADDING
+from opdbus.models.shape import PADDING
 
 if TYPE_CHECKING:
     from opdbus.models.weights import Weights
@@ -218,7 +218,7 @@ def drawn(shape: dict[str, Any]) -> Weights:
 def mpnet_drawn() -> Weights:
     """Make the MPNet shape's weights, with distances that matter."""
     made = drawn(MPNET)
-    return {**made, relative.RELATIVE: made[relative.RELATIVE] * np.float32(20)}
+    return {**made, weights.RELATIVE: made[weights.RELATIVE] * np.float32(20)}
 
 
 def rows_of(lengths: tuple[int, ...], words: int) -> list[np.ndarray]:
@@ -280,7 +280,7 @@ def transformers_vectors(
 def main() -> None:
     """Write the texts and the reference vectors."""
     given = config.load(os.environ)
-    folders = {level.name: folder.find(level, given) for level in LEVELS.values()}
+    folders = {level.name: folder.find_model(level, given) for level in LEVELS.values()}
     TEXTS.write_text(json.dumps(invent(), ensure_ascii=True, indent=0) + "\n", encoding="utf-8")
     medium = official_vectors(folders["medium"], texts())
     others = {

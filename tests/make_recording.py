@@ -111,7 +111,7 @@ PICTURES = {"recording": answers, "top": live}
 
 def main() -> None:
     """Write the pictures that are named, or all of them, beside daemons with the medium model."""
-    folder.load(LEVELS["medium"], config.load({"HOME": "/nonexistent"}))
+    folder.load_model(LEVELS["medium"], config.load({"HOME": "/nonexistent"}))
     for name in sys.argv[1:] or PICTURES:
         console = Console(width=WIDTH, record=True, file=io.StringIO(), force_terminal=True)
         bus = Bus()

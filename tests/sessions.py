@@ -12,7 +12,7 @@ from opdbus.errors import ProviderError
 if TYPE_CHECKING:
     import numpy as np
 
-    from opdbus.engine.session import Ran, Session
+    from opdbus.engine.provider import RunRecord, Session
 
 TWO_RUNTIMES = pytest.mark.skipif(
     find_spec("openvino") is None, reason="it needs a second runtime: `pip install openvino`"
@@ -33,7 +33,7 @@ class Wrapped:
         """Open the model anew, as the real one does."""
         return self.session.renew()
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Count nodes truly."""
         return self.session.finish_profile()
 

@@ -71,11 +71,11 @@ def our_threads() -> list[str]:
 
 def test_texts_to_vectors(embedder: opdbus.Embedder, tiny_model: Path) -> None:
     """Give the model's own vectors of texts, in order."""
-    model = folder.read(tiny_model, LEVELS["medium"])
+    model = folder.read_model(tiny_model, LEVELS["medium"])
     found = embedder.embed(TEXTS)
     rows = Tokenizer(model.tokenizer, model.shape.max_tokens).encode(TEXTS)
     ids = [each.tolist() for each in rows]
-    expected = reference.forward(model.shape, weights.read(model.weights), ids)
+    expected = reference.forward(model.shape, weights.read_weights(model.weights), ids)
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() < 1e-6
     assert embedder.embed([]).shape == (0, 32)

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pytest
 
-from opdbus.models import arrays
+from opdbus.models import numpy_files
 
 # Waited for in vain where only one may read at a time.
 OTHER_SECONDS = 0.2
@@ -52,16 +52,16 @@ def test_threads_read_one_after_the_other(name: str, tmp_path: Path) -> None:
             read_too(depth - 1)
             return
         assert meanwhile.wait(10)
-        assert arrays.load(tmp_path / "one.npy").dtype == rows.dtype
+        assert numpy_files.load_array(tmp_path / "one.npy").dtype == rows.dtype
         done.set()
 
     with ThreadPoolExecutor(1) as other:
         ended = other.submit(read_too, 20)
         with interrupted(meanwhile, done):
             if name == "one":
-                found = arrays.load(tmp_path / "one.npy")
+                found = numpy_files.load_array(tmp_path / "one.npy")
             else:
-                found = arrays.load_all(tmp_path / "several.npz")["rows"]
+                found = numpy_files.load_archive(tmp_path / "several.npz")["rows"]
         ended.result()
     assert found.dtype == rows.dtype
 
@@ -71,6 +71,6 @@ def test_what_is_no_array_is_refused(data: bytes, tmp_path: Path) -> None:
     """Raise what readers tell of, and load no object of Python's."""
     path = tmp_path / "broken"
     path.write_bytes(data)
-    for read in (arrays.load, arrays.load_all):
+    for read in (numpy_files.load_array, numpy_files.load_archive):
         with pytest.raises((OSError, ValueError, EOFError, BadZipFile)):
             read(path)

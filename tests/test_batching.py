@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.engine.batching import Backlog, Part, Rank, Request, count_rows, plan
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.batching import Backlog, Part, Rank, Request, count_rows, plan_batches
+from opdbus.engine.tokenizer import Tokens
 
 LENGTHS = st.lists(st.integers(1, 12), max_size=8)
 BUDGETS = st.integers(1, 40)
@@ -218,7 +218,7 @@ def test_drop_leaves_others() -> None:
 @given(st.lists(st.integers(1, 60), max_size=60), st.integers(1, 200))
 def test_plan_covers_every_text(lengths: list[int], budget: int) -> None:
     """Plan each text once, in chunks of one length within the budget, longest first."""
-    chunks = plan(np.array(lengths, np.intp), budget)
+    chunks = plan_batches(np.array(lengths, np.intp), budget)
     assert sorted(index for chunk in chunks for index in chunk) == list(range(len(lengths)))
     sizes = []
     for chunk in chunks:
@@ -232,4 +232,4 @@ def test_plan_covers_every_text(lengths: list[int], budget: int) -> None:
 def test_plan_fills_its_chunks(count: int, length: int, budget: int) -> None:
     """Leave no chunk but the last short of the budget."""
     size = max(1, budget // length)
-    assert len(plan(np.full(count, length), budget)) == -(-count // size)
+    assert len(plan_batches(np.full(count, length), budget)) == -(-count // size)

@@ -19,15 +19,35 @@ from rich.console import Console
 from running import is_alive
 
 from opdbus import config
-from opdbus.bench import chart, machine, table, texts
-from opdbus.bench.compare import Plan, compare
-from opdbus.bench.contenders import CONTENDERS, OURS, PEERS, REFERENCE, Contender
+from opdbus.bench import machine, texts
 from opdbus.bench.measures import Subject
-from opdbus.bench.process import ContenderFailed, Process, Workspace, export
-from opdbus.bench.report import Comparison, Entry, Figure, Report, from_json
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models.catalogue import LEVELS
-from opdbus.models.folder import find
+from opdbus.models.folder import find_model
+
+sys.path.append(str(ROOT / "benchmarks/engine"))
+import peer_chart as chart
+from peer_comparison import (
+    Comparison,
+    Entry,
+    Figure,
+    PeerReport,
+    Plan,
+    compare,
+    comparison_tables,
+    from_json,
+)
+from peer_processes import (
+    CONTENDERS,
+    OURS,
+    PEERS,
+    REFERENCE,
+    Contender,
+    ContenderFailed,
+    Process,
+    Workspace,
+    export,
+)
 
 Make = Callable[..., list[str]]
 
@@ -93,7 +113,7 @@ def test_texts_are_different_and_always_the_same(make: Make, count: int) -> None
 @pytest.mark.parametrize("count", [256, 512, 2000])
 def test_texts_have_their_length(make: Make, mean: int, count: int) -> None:
     """Give texts the mean length in tokens that they are named for, and the spread of real ones."""
-    folder = find(LEVELS["medium"], config.load({"HOME": "/"}))
+    folder = find_model(LEVELS["medium"], config.load({"HOME": "/"}))
     lengths = Tokenizer(folder / "tokenizer.json", 512).count(make(count))
     assert fmean(lengths) == pytest.approx(mean, abs=1)
     ordered = sorted(lengths)
@@ -163,10 +183,10 @@ def test_missing_environment_says_what_to_do(script: Path, place: Workspace) -> 
 def test_children_die_with_a_killed_parent(script: Path) -> None:
     """Leave no process behind when we are killed, not even a stopped one."""
     program = f"""
-import os, signal
+import os, signal, sys
 from pathlib import Path
-from opdbus.bench.contenders import Contender
-from opdbus.bench.process import Workspace, Process
+sys.path.append({str(PEERS.parent)!r})
+from peer_processes import Contender, Process, Workspace
 place = Workspace(Path("/"), Path("/"), dict(os.environ))
 with Process(Contender("fake", Path({str(script)!r})), place) as process:
     reply = process.request("load", folder="/", scratch="/", threads=1, options={{}})
@@ -267,7 +287,7 @@ def figure(contender: str, kind: str, batch: int, rate: float, *, whole: bool = 
     return Figure(contender, kind, batch, whole, 100, (100 / rate, 300 / rate, 33 / rate))
 
 
-def report() -> Report:
+def report() -> PeerReport:
     """Make a report in which op-dbus is faster than one peer, and another failed."""
     figures = [figure(OURS, "short", batch, 400) for batch in (1, 2)]
     figures += [figure("peer", "short", batch, 100 * batch) for batch in (1, 2)]
@@ -282,7 +302,7 @@ def report() -> Report:
     )
     tokens = {"short": 19.0}
     found = Comparison("medium", "a model", tokens, entries, tuple(figures))
-    return Report("2026-11-21", "0.1.0", machine.describe(), (found,))
+    return PeerReport("2026-11-21", "0.1.0", machine.describe(), comparisons=(found,))
 
 
 def test_report_survives_json() -> None:
@@ -309,7 +329,7 @@ def test_table_tells_failures() -> None:
     """Show figures, ratio, and why a program has none."""
     console = Console(width=160, record=True, file=io.StringIO())
     [comparison] = report().comparisons
-    for shown in table.tables(comparison):
+    for shown in comparison_tables(comparison):
         console.print(shown)
     text = console.export_text()
     assert "2.50x" in text

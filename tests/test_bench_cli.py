@@ -14,11 +14,19 @@ from docs_parts import engine as engine_part
 from running import environment, is_alive
 
 from opdbus import config
-from opdbus.bench import ceiling, measures, profile, report
-from opdbus.bench.decode import decode
+from opdbus.bench import ceiling, measures, profile
+from opdbus.bench.benchmark import QUICK, Options, find_tasks
 from opdbus.bench.engine import Task, arithmetic, figures
-from opdbus.bench.figures import Arithmetic, Ceiling, EngineFigures, Rate, Threads
-from opdbus.bench.run import QUICK, Options, models
+from opdbus.bench.figures import (
+    Arithmetic,
+    Ceiling,
+    EngineFigures,
+    Rate,
+    Report,
+    Threads,
+    decode,
+)
+from opdbus.bench.machine import Machine
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -47,19 +55,17 @@ def run(here: Path, model: Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 @pytest.fixture(scope="module")
-def benched(
-    tmp_path_factory: pytest.TempPathFactory, tiny_model: Path
-) -> tuple[report.Report, str]:
-    """Run the benchmark once for all tests of this file; its peers are not installed."""
+def benched(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tuple[Report, str]:
+    """Run the benchmark once for all tests of this file."""
     here = tmp_path_factory.mktemp("bench")
-    file, venvs = here / "report.json", here / "none"
-    flags = ("--quick", "--peers", "--level", "medium", "--venvs", str(venvs), "--json", str(file))
+    file = here / "report.json"
+    flags = ("--quick", "--level", "medium", "--json", str(file))
     done = run(here, tiny_model, "bench", *flags)
     assert done.returncode == 0, done.stderr
-    return report.from_json(file.read_text()), done.stdout
+    return decode(Report, json.loads(file.read_text())), done.stdout
 
 
-def test_bench_measures_everything(benched: tuple[report.Report, str]) -> None:
+def test_bench_measures_everything(benched: tuple[Report, str]) -> None:
     """Measure rates, single texts idle and beside bulk, streams, ceilings and one processor."""
     [engine] = benched[0].engines
     assert engine.failure == ""
@@ -75,19 +81,7 @@ def test_bench_measures_everything(benched: tuple[report.Report, str]) -> None:
     assert engine.one_cpu is None or engine.one_cpu.rates.keys() == {"auto", "1", "2", "4"}
 
 
-def test_missing_peers_are_told(benched: tuple[report.Report, str]) -> None:
-    """Name each peer that is not there with what to do, and measure the others."""
-    [comparison] = benched[0].comparisons
-    failures = {entry.name: entry.failure for entry in comparison.entries}
-    assert {name for name, failure in failures.items() if not failure} == {
-        "op-dbus",
-        "op-dbus fp32",
-    }
-    assert all("make peers" in failure for failure in failures.values() if failure)
-    assert "make peers" in benched[1]
-
-
-def test_bench_prints_plain_tables(benched: tuple[report.Report, str]) -> None:
+def test_bench_prints_plain_tables(benched: tuple[Report, str]) -> None:
     """Print every table without colours into a pipe."""
     titles = ("texts/s by texts a call", "ms a call", "streamed", "bare matrix products")
     assert [title for title in titles if title not in benched[1]] == []
@@ -96,29 +90,26 @@ def test_bench_prints_plain_tables(benched: tuple[report.Report, str]) -> None:
     assert "\x1b" not in benched[1]
 
 
-def test_bench_report_survives_json(benched: tuple[report.Report, str]) -> None:
+def test_bench_report_survives_json(benched: tuple[Report, str]) -> None:
     """Read back exactly the report that was written."""
-    assert report.from_json(benched[0].to_json()) == benched[0]
+    assert decode(Report, json.loads(benched[0].to_json())) == benched[0]
 
 
-def test_the_docs_take_the_report(benched: tuple[report.Report, str], tmp_path: Path) -> None:
+def test_the_docs_take_the_report(benched: tuple[Report, str], tmp_path: Path) -> None:
     """Write the newest report's figures into the docs, and say so where there is none."""
     assert "No report" in engine_part.engine(tmp_path)
     for day, version in (("2026-01-01", "old"), ("2026-01-02", "new")):
         written = replace(benched[0], date=f"{day} {version}")
         (tmp_path / f"{day}-engine.json").write_text(written.to_json())
-    (tmp_path / "peers-medium.svg").touch()
     text = engine_part.engine(tmp_path)
     assert "2026-01-02-engine.json" in text
     assert "2026-01-01" not in text
     for part in (
         "a single text",
         "400 texts streamed",
-        "| sentence-transformers fp32 |",
         "GFLOP/s",
     ):
         assert part in text
-    assert "(../benchmarks/results/peers-medium.svg)" in text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -175,7 +166,6 @@ def child_of(process: subprocess.Popen[str]) -> str:
         (("--level", "highest"), 2, "there are static, low, medium, high"),
         (("--level", "low"), 3, "op-dbus models pull low"),
         (("--json", "/nonexistent/x.json"), 2, "make it first"),
-        (("--chart", "/nonexistent"), 2, "make it first"),
     ],
 )
 def test_wrong_wishes_cost_nothing(
@@ -192,7 +182,7 @@ def test_wrong_wishes_cost_nothing(
 def test_random_weights_have_the_shape(tmp_path: Path) -> None:
     """Make the shape of a level whose model is not here, and say that its weights are random."""
     settings = config.load({"HOME": str(tmp_path), "OP_DBUS_MODEL_DIR": str(tmp_path)})
-    [low] = models(Options(("low",), random=True), settings, tmp_path)
+    [low] = find_tasks(Options(("low",), random=True), settings, tmp_path)
     assert low.subject.random
     assert "random" in low.subject.name
     assert arithmetic(low.subject.folder) == Arithmetic(3, 384, 1536)
@@ -202,14 +192,6 @@ def test_failed_engine_is_told(tmp_path: Path) -> None:
     """Keep the reason of an engine that cannot be measured."""
     task = Task(measures.Subject("medium", "none", tmp_path / "none"), tmp_path, QUICK)
     assert "none" in figures(task, lambda _: None).failure
-
-
-def test_task_survives_json(tmp_path: Path) -> None:
-    """Tell the child exactly what is to be measured."""
-    task = Task(
-        measures.Subject("low", "low", tmp_path, random=True), tmp_path, QUICK, one_cpu=True
-    )
-    assert decode(Task, json.loads(task.to_json())) == task
 
 
 def test_arithmetic_is_the_models(tiny_model: Path) -> None:
@@ -243,7 +225,7 @@ def test_share_is_of_the_own_ceiling() -> None:
 
 def values(figures: EngineFigures) -> dict[str, object]:
     """Give figures as JSON has them."""
-    whole = report.Report("", "", report.Machine("", 1, (), "", ""), (), (figures,))
+    whole = Report("", "", Machine("", 1, (), "", ""), (figures,))
     [written] = json.loads(whole.to_json())["engines"]
     return dict(written)
 
@@ -296,6 +278,6 @@ def test_both_runtimes_tell_operators(
     """Name the operators that multiply matrices, whichever runtime has run them."""
     level = LEVELS["medium"]
     chosen = replace(settings, execution_provider=parsing.ProviderRequest((provider,)))
-    work = profile.profile(folder.read(tiny_model, level), chosen, ["a"], 1, operators=True)
+    work = profile.profile(folder.read_model(tiny_model, level), chosen, ["a"], 1, operators=True)
     kinds = {operator.kind for operator in asyncio.run(work).operators}
     assert kinds & {"MatMul", "FusedMatMul", "Gemm", "FullyConnected"}

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from opdbus.engine.budget import LEAST, LEAST_RELAXED, TARGET_SECONDS, Budget
+from opdbus.engine.batching import LEAST, LEAST_RELAXED, TARGET_SECONDS, Budget
 
 MOST = 1 << 14
 

@@ -22,7 +22,7 @@ from tiny import write_tiny_model
 
 from opdbus.engine.proof import Probe
 from opdbus.errors import ModelError
-from opdbus.models import build, folder, record, relative, synthetic, weights
+from opdbus.models import build, folder, synthetic, weights
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.folder import Model
 from opdbus.models.shape import Shape
@@ -39,7 +39,7 @@ def test_half_precision_weights(tiny: Path) -> None:
     for kind in (np.float16, ml_dtypes.bfloat16, np.float64):
         rounded = {name: value.astype(kind) for name, value in full.items()}
         save_file(rounded, tiny / "other.safetensors")
-        found = weights.read(tiny / "other.safetensors")
+        found = weights.read_weights(tiny / "other.safetensors")
         assert found.keys() == full.keys()
         for name, value in found.items():
             assert value.dtype == np.float32
@@ -54,7 +54,7 @@ def test_prefixed_weights(tmp_path: Path, family: str) -> None:
     prefixed = {f"{family}.{name}": value for name, value in full.items()}
     positions = {f"{family}.embeddings.position_ids": np.arange(64)}
     save_file(prefixed | positions, path / "p.safetensors")
-    found = weights.read(path / "p.safetensors")
+    found = weights.read_weights(path / "p.safetensors")
     assert found.keys() == full.keys()
     assert all((found[name] == value).all() for name, value in full.items())
 
@@ -77,7 +77,7 @@ def test_a_random_model_can_be_built(tiny: Path, tmp_path: Path) -> None:
     low = LEVELS["low"]
     model = synthetic.write_model(low, tmp_path, tiny / "tokenizer.json")
     assert "random weights" in json.loads((model / "config.json").read_text())["_name_or_path"]
-    found = folder.read(model, low)
+    found = folder.read_model(model, low)
     assert (found.name, low.folder) == (f"random-{low.folder}", "paraphrase-MiniLM-L3-v2")
     assert found.shape == Shape(3, 384, 12, 1e-12, 128)
     assert found.tokenizer_sha256 == folder.sha256(tiny / "tokenizer.json")
@@ -88,7 +88,7 @@ def test_a_random_model_can_be_built(tiny: Path, tmp_path: Path) -> None:
 def test_a_random_model_is_the_same_again(tiny: Path, tmp_path: Path) -> None:
     """Draw the same weights for the same seed, and others for another."""
     sums = [
-        folder.read(
+        folder.read_model(
             synthetic.write_model(LEVELS["low"], tmp_path / name, tiny / "tokenizer.json", seed),
             LEVELS["low"],
         ).weights_sha256
@@ -112,14 +112,14 @@ def parts(cache: Path) -> list[str]:
 
 def test_built_once(tiny: Path, tmp_path: Path) -> None:
     """Build a graph the first time only, and again for other weights or another shape."""
-    model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
+    model, cache = folder.read_model(tiny, OWN), tmp_path / "graphs"
     first = ensured(model, cache)
     assert parts(cache) == [first.folder.name]
     made = first.graph.stat().st_mtime_ns
     assert ensured(replace(model, name="moved"), cache) == first
     assert first.graph.stat().st_mtime_ns == made
     other = write_tiny_model(tmp_path / "other", seed=1)
-    second = ensured(folder.read(other, OWN), cache)
+    second = ensured(folder.read_model(other, OWN), cache)
     third = ensured(replace(model, shape=replace(model.shape, heads=8)), cache)
     assert len({first.folder, second.folder, third.folder}) == 3
     vectors = [Probe.read(built.proof).vectors for built in (first, second, third)]
@@ -129,9 +129,9 @@ def test_built_once(tiny: Path, tmp_path: Path) -> None:
 
 def test_weights_lie_beside_the_graph(tiny: Path, tmp_path: Path) -> None:
     """Keep the weights out of the graph's file, so that they can be mapped."""
-    built = ensured(folder.read(tiny, OWN), tmp_path / "graphs")
+    built = ensured(folder.read_model(tiny, OWN), tmp_path / "graphs")
     assert sorted(path.name for path in built.folder.iterdir()) == sorted(
-        [build.GRAPH, build.DATA, build.PROOF, record.NAME]
+        [build.GRAPH, build.DATA, build.PROOF, folder.RECORD_NAME]
     )
     assert (built.folder / build.DATA).stat().st_size > 50_000
 
@@ -141,7 +141,7 @@ import asyncio, sys
 from pathlib import Path
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS, Level
-model = folder.read(Path(sys.argv[1]), LEVELS["medium"])
+model = folder.read_model(Path(sys.argv[1]), LEVELS["medium"])
 asyncio.run(build.ensure(model, Path(sys.argv[2])))
 print(sorted({"onnx", "numpy", "safetensors"} & set(sys.modules)))
 """
@@ -163,7 +163,7 @@ def test_a_child_does_the_work(tiny: Path, tmp_path: Path) -> None:
 
 def test_two_at_a_time(tiny: Path, tmp_path: Path) -> None:
     """Give both of two callers that ask at once the same whole graph."""
-    model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
+    model, cache = folder.read_model(tiny, OWN), tmp_path / "graphs"
 
     async def both() -> list[build.Built]:
         return await asyncio.gather(build.ensure(model, cache), build.ensure(model, cache))
@@ -176,13 +176,13 @@ def test_two_at_a_time(tiny: Path, tmp_path: Path) -> None:
 
 def test_the_second_does_not_build_again(tiny: Path, tmp_path: Path) -> None:
     """Find the graph that another process built while this one waited for the lock."""
-    shape = folder.read(tiny, OWN).shape
+    shape = folder.read_model(tiny, OWN).shape
 
     def never(*_: object) -> None:
         raise AssertionError("built twice")
 
-    build.write(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape)
-    build.write(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape, never)
+    build.write_graph(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape)
+    build.write_graph(tiny / "model.safetensors", tmp_path / "graphs" / "g", shape, never)
 
 
 _DIE = """
@@ -197,7 +197,8 @@ def die(weights, part, shape):
     os.kill(os.getpid(), signal.SIGKILL)
 
 model, target = Path(sys.argv[1]), Path(sys.argv[2])
-build.write(model / "model.safetensors", target, folder.read(model, LEVELS["medium"]).shape, die)
+shape = folder.read_model(model, LEVELS["medium"]).shape
+build.write_graph(model / "model.safetensors", target, shape, die)
 """
 
 
@@ -210,7 +211,7 @@ def test_a_build_that_was_killed(tiny: Path, tmp_path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL
     (left,) = parts(cache)
     assert left.startswith(".building-")
-    built = ensured(folder.read(tiny, OWN), cache)
+    built = ensured(folder.read_model(tiny, OWN), cache)
     assert parts(cache) == [built.folder.name]
     assert (built.folder / build.DATA).stat().st_size > 50_000
 
@@ -225,11 +226,11 @@ def _flipped(path: Path) -> None:
 def graphs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the graph of the tiny model once for all tests of damage."""
     cache = tmp_path_factory.mktemp("built") / "graphs"
-    ensured(folder.read(tiny_model, OWN), cache)
+    ensured(folder.read_model(tiny_model, OWN), cache)
     return cache
 
 
-@pytest.mark.parametrize("name", [*build.FILES, record.NAME])
+@pytest.mark.parametrize("name", [*build.FILES, folder.RECORD_NAME])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -244,15 +245,15 @@ def test_a_damaged_graph_is_built_again(
     tiny_model: Path, graphs: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
 ) -> None:
     """Use nothing of a folder of which any file is not as it was built, and leave no rest of it."""
-    model, cache = folder.read(tiny_model, OWN), tmp_path / "graphs"
+    model, cache = folder.read_model(tiny_model, OWN), tmp_path / "graphs"
     shutil.copytree(graphs, cache)
     (kept,) = parts(cache)
     built = ensured(model, cache)
     assert built.folder.name == kept
-    before = record.hashes(built.folder, build.FILES)
+    before = folder.hash_files(built.folder, build.FILES)
     damage(built.folder / name)
     assert ensured(model, cache) == built
-    assert record.hashes(built.folder, build.FILES) == before
+    assert folder.hash_files(built.folder, build.FILES) == before
     assert parts(cache) == [built.folder.name]
 
 
@@ -264,7 +265,7 @@ def test_a_build_that_fails_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space"):
-        build.write(tiny, tmp_path / "graphs" / "g", folder.read(tiny, OWN).shape, fail)
+        build.write_graph(tiny, tmp_path / "graphs" / "g", folder.read_model(tiny, OWN).shape, fail)
     assert parts(tmp_path / "graphs") == []
 
 
@@ -279,7 +280,7 @@ def children() -> set[int]:
 
 def test_a_caller_that_leaves_ends_the_build(tiny: Path, tmp_path: Path) -> None:
     """Kill the child when its caller is cancelled."""
-    model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
+    model, cache = folder.read_model(tiny, OWN), tmp_path / "graphs"
     cache.mkdir()
     before = children()
 
@@ -313,7 +314,7 @@ def _without(name: str) -> Callable[[Path], None]:
 def _biased(*shape: int) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         full = load_file(path)
-        save_file(full | {relative.RELATIVE: np.zeros(shape, np.float32)}, path)
+        save_file(full | {weights.RELATIVE: np.zeros(shape, np.float32)}, path)
 
     return change
 
@@ -321,7 +322,7 @@ def _biased(*shape: int) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (_without(relative.RELATIVE), r"lack the tensor .*encoder\.relative_attention_bias"),
+        (_without(weights.RELATIVE), r"lack the tensor .*encoder\.relative_attention_bias"),
         (_biased(16, 4), "bias of 16 x 4, which is not 32 buckets x 4 attention heads"),
         (_biased(32, 5), "bias of 32 x 5, which is not 32"),
         (_without("encoder.layer.0.attention.attn.o.weight"), r"lack .*attention\.attn\.o\.weight"),
@@ -332,13 +333,13 @@ def test_damaged_mpnet_weights(tmp_path: Path, damage: Callable[[Path], None], r
     model = write_tiny_model(tmp_path / "mine", family="mpnet")
     damage(model / "model.safetensors")
     with pytest.raises(ModelError, match=reason):
-        ensured(folder.read(model, OWN), tmp_path / "graphs")
+        ensured(folder.read_model(model, OWN), tmp_path / "graphs")
 
 
 def test_families_are_built_apart(tiny: Path, tmp_path: Path) -> None:
     """Build a graph of its own for each family, and say so where the weights are another's."""
-    model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
-    other = folder.read(write_tiny_model(tmp_path / "other", family="mpnet"), OWN)
+    model, cache = folder.read_model(tiny, OWN), tmp_path / "graphs"
+    other = folder.read_model(write_tiny_model(tmp_path / "other", family="mpnet"), OWN)
     assert ensured(model, cache).folder != ensured(other, cache).folder
     with pytest.raises(ModelError, match=r"lack the tensor .*relative_attention_bias"):
         ensured(replace(model, shape=replace(model.shape, family="mpnet")), cache)
@@ -370,7 +371,7 @@ def test_damaged_weights(
     """Say what is wrong with weights that cannot be built, in one line."""
     damage(tiny / "model.safetensors")
     with pytest.raises(ModelError, match=reason) as caught:
-        ensured(folder.read(tiny, OWN), tmp_path / "graphs")
+        ensured(folder.read_model(tiny, OWN), tmp_path / "graphs")
     assert "cannot build the graph of mine" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert parts(tmp_path / "graphs") == []
@@ -380,7 +381,7 @@ def test_a_cache_that_cannot_be_written(tiny: Path, tmp_path: Path) -> None:
     """Turn a cache that is no folder into a ModelError that names it."""
     (tmp_path / "graphs").write_text("a file")
     with pytest.raises(ModelError, match=f"in {tmp_path / 'graphs'}: "):
-        ensured(folder.read(tiny, OWN), tmp_path / "graphs")
+        ensured(folder.read_model(tiny, OWN), tmp_path / "graphs")
 
 
 @pytest.mark.parametrize("closed", ["models", "models/paraphrase-MiniLM-L3-v2"])
@@ -393,7 +394,7 @@ def test_a_folder_that_may_not_be_entered(closed: str) -> None:
         "from opdbus.models.catalogue import LEVELS, Level\n"
         "settings = config.load({'HOME': '/nonexistent', 'OP_DBUS_MODEL_DIR': sys.argv[1]})\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "try: folder.load(LEVELS['low'], settings)\n"
+        "try: folder.load_model(LEVELS['low'], settings)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     # not pytest's folder, which other users cannot enter

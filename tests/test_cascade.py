@@ -24,8 +24,8 @@ from running import (
 from sessions import Wrapped
 
 from opdbus.config import Config
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Session
+from opdbus.engine.provider import Session
+from opdbus.engine.sessions import open_session
 from opdbus.index.ranking.scores import OVERLAP_WEIGHT
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, Page

@@ -12,12 +12,11 @@ import pytest
 from sessions import Wrapped
 from test_providers import Library, host
 
-from opdbus.engine.chain import Chain, Fallback
 from opdbus.engine.host import HERE
-from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.provider import Placement, RunRecord
+from opdbus.engine.provider_chain import Chain, Fallback
 from opdbus.engine.providers import PROVIDERS, candidates
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement, Ran
+from opdbus.engine.sessions import OnnxSession, open_session
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from opdbus.config import Config
-    from opdbus.engine.chain import Open, Proven
     from opdbus.engine.host import Host
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Session
+    from opdbus.engine.provider import Provider, Session
+    from opdbus.engine.provider_chain import Open, ProvenSessions
     from opdbus.models.folder import Model
 
 # one on which `cpu` means OpenVINO first
@@ -42,7 +40,7 @@ NO_DRIVER = host("cuda", without=["libcuda.so.1"], features=lambda: AMX)
 @pytest.fixture(scope="module")
 def model(tiny_model: Path) -> Model:
     """Read the tiny model."""
-    return folder.read(tiny_model, LEVELS["medium"])
+    return folder.read_model(tiny_model, LEVELS["medium"])
 
 
 @pytest.fixture
@@ -64,7 +62,7 @@ def choose(
     opener: Open = open_session,
     machine: Host = HERE,
     lost: Sequence[Fallback] = (),
-) -> Proven:
+) -> ProvenSessions:
     """Choose to the end."""
     return asyncio.run(Chain(model, config, opener, machine).choose(lost))
 
@@ -88,10 +86,10 @@ class Posing(Wrapped):
         """Embed, and alter."""
         return self._alter(super().run(ids))
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Count nodes, all as if they had run where and as they should."""
         ran = super().finish_profile()
-        return Ran({self._provider.runtime_name: sum(ran.nodes.values())}, {self._claims: 12})
+        return RunRecord({self._provider.runtime_name: sum(ran.nodes.values())}, {self._claims: 12})
 
 
 class Opener:

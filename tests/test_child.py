@@ -134,7 +134,7 @@ def test_sigterm_while_precisions_are_graded(
 def test_a_grading_without_a_parent_ends(tiny_model: Path, tmp_path: Path) -> None:
     """End a child that grades when whoever started it is gone."""
     os.mkfifo(tmp_path / "proof")  # nobody ever writes it: the child waits there
-    model = folder.read(tiny_model, LEVELS["medium"])
+    model = folder.read_model(tiny_model, LEVELS["medium"])
     request = {
         "tokenizer": str(model.tokenizer),
         "max_tokens": model.shape.max_tokens,

@@ -12,7 +12,7 @@ import pytest
 from running import Running
 from test_providers import INTEL, RADEON, UUID, Library, host
 
-from opdbus.engine.devices import NO_NVML, DeviceMemory, hardware, processors
+from opdbus.engine.accelerators import NO_NVML, DeviceMemory, hardware, processors
 
 if TYPE_CHECKING:
     from pathlib import Path

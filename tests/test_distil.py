@@ -15,12 +15,11 @@ from whole_cli import root
 
 import opdbus
 from opdbus.config import Config
-from opdbus.distil import host_texts, report, run, table, teacher
-from opdbus.distil.lesson import Lesson
-from opdbus.distil.recipe import RECIPES, Recipe, Request
+from opdbus.distil import distillation, host_texts, loss_report, teacher
+from opdbus.distil.lesson import RECIPES, Lesson, Recipe, Request
 from opdbus.engine import check_set
 from opdbus.errors import ConfigError
-from opdbus.models import formats
+from opdbus.models import catalogue
 from opdbus.observe.packages.documents import Places
 
 needs_torch = pytest.mark.skipif(
@@ -82,15 +81,15 @@ def test_what_is_measured_is_not_learned(ask: Request) -> None:
 @pytest.mark.parametrize("lowers", [True, False])
 def test_a_table_has_words(tiny: Path, *, lowers: bool) -> None:
     """A table has the teacher's words, or ours where it splits differently, and frequent ones."""
-    path = tiny / formats.TOKENIZER
+    path = tiny / catalogue.TOKENIZER
     path.write_text(path.read_text().replace('"lowercase": true', f'"lowercase": {lowers}'.lower()))
-    words = table.words_of(teacher.read(tiny), ["zebra"] * 9 + ["yak"] * 8)
+    words = teacher.make_tokenizer(teacher.read_teacher(tiny), ["zebra"] * 9 + ["yak"] * 8)
     vocabulary = words["model"]["vocab"]
     assert "zebra" in vocabulary
     assert (words["truncation"], words["padding"]) == (None, None)
     assert "yak" not in vocabulary
     assert ("kernel" in vocabulary) != lowers
-    rows = table.first_rows(words, ["zebra", "mail mail"], np.eye(2, dtype=np.float32), 1)
+    rows = teacher.first_rows(words, ["zebra", "mail mail"], np.eye(2, dtype=np.float32), 1)
     assert rows.shape == (len(vocabulary), 2)
     assert rows[vocabulary["zebra"]] @ [1, 0] == np.linalg.norm(rows[vocabulary["zebra"]]) > 0
 
@@ -100,22 +99,22 @@ def test_directions_keep_what_they_can() -> None:
     random = np.random.default_rng(3)
     flat = (random.standard_normal((50, 2)) @ random.standard_normal((2, 8))).astype(np.float32)
     flat /= np.linalg.norm(flat, axis=1, keepdims=True)
-    along = table.along(flat, table.directions(flat, 2))
+    along = teacher.project(flat, teacher.main_directions(flat, 2))
     np.testing.assert_allclose(along @ along.T, flat @ flat.T, atol=1e-5)
 
 
 def test_the_report_says_what_was_lost() -> None:
     """Cosines and ranks have intervals; what lies outside the student's directions is lost."""
     whole = np.eye(4, dtype=np.float32)
-    asked = report.Questions.of_pairs([("a", "x"), ("b", "y"), ("c", "x")])
+    asked = loss_report.Questions.of_pairs([("a", "x"), ("b", "y"), ("c", "x")])
     assert (asked.texts, asked.wanted.tolist()) == (["x", "y"], [0, 1, 0])
     found = check_set.reciprocal_ranks(whole[:2], whole[[0, 0, 1]], asked.wanted)
     assert found.tolist() == [1.0, 0.5, 0.5]
 
-    def measured(vectors: np.ndarray, ranks: list[float]) -> report.Measured:
-        return report.Measured(vectors, {"set": np.array(ranks)}, 2.0, 9, "cpu", 1e-7)
+    def measured(vectors: np.ndarray, ranks: list[float]) -> loss_report.ModelFigures:
+        return loss_report.ModelFigures(vectors, {"set": np.array(ranks)}, 2.0, 9, "cpu", 1e-7)
 
-    made = report.compare(
+    made = loss_report.compare(
         measured(whole, [1.0, 1.0]), measured(whole[:, :2], [1.0, 0.5]), whole[:, :2]
     )
     assert made["cosine"][0] == 0.5
@@ -158,14 +157,14 @@ def test_what_cannot_be_is_refused(
 def test_a_folder_that_is_there_is_not_touched(ask: Request, settings: Config) -> None:
     """A folder that exists is no place for a student; the teacher's least of all."""
     with pytest.raises(ConfigError, match="is there already"):
-        run.distil(replace(ask, into=ask.teacher), settings, print)
+        distillation.distil(replace(ask, into=ask.teacher), settings, print)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 def test_training_needs_the_extra(ask: Request, settings: Config) -> None:
     """Without torch the command says what to install, and leaves nothing behind."""
     with pytest.raises(ConfigError, match=r"pip install --upgrade 'op-dbus\[train\]'"):
-        run.distil(ask, settings, print)
+        distillation.distil(ask, settings, print)
     assert not ask.into.with_name("into.part").exists()
 
 
@@ -189,17 +188,17 @@ def test_a_stopped_training_goes_on(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.distil(ask, settings, stop)
+        distillation.distil(ask, settings, stop)
     assert not ask.into.exists()
     told.clear()
-    about = run.distil(ask, settings, told.append)
+    about = distillation.distil(ask, settings, told.append)
     assert [line for line in told if "goes on from" in line and line.endswith("checkpoint-4")]
     assert not [line for line in told if line.startswith(("teacher:", "training: step 4 "))]
     assert sorted(path.name for path in tmp_path.iterdir() if "into" in path.name) == ["into"]
-    assert json.loads((ask.into / run.ABOUT).read_text()) == json.loads(json.dumps(about))
+    assert json.loads((ask.into / distillation.ABOUT).read_text()) == json.loads(json.dumps(about))
     level = "static" if recipe is TABLE else "medium"
     whole = replace(ask, into=tmp_path / "whole", keep_seconds=60.0)
-    run.distil(whole, settings, lambda _: None)
+    distillation.distil(whole, settings, lambda _: None)
     with (
         opdbus.Embedder(level, model=ask.into, state_dir=settings.state_dir) as one,
         opdbus.Embedder(level, model=whole.into, state_dir=settings.state_dir) as other,

@@ -13,13 +13,13 @@ from tiny import rewrite, write_tiny_model
 
 from opdbus import config
 from opdbus.errors import ModelError
-from opdbus.models import fetch, folder, formats, model_store, record, shape
+from opdbus.models import catalogue, folder, model_store, pull_hub, shape
 from opdbus.models.catalogue import Level
-from opdbus.models.fetch import Request
-from opdbus.models.record import Record
+from opdbus.models.folder import Record
+from opdbus.models.pull_hub import Request
 
 OWN = Level("low", "someone/tiny", 32, 20)
-NAMES = {*formats.TRANSFORMER.files, record.NAME}
+NAMES = {*catalogue.TRANSFORMER.files, folder.RECORD_NAME}
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def pull(
     hub: Hub, models: Path, *, level: Level = OWN, revision: str = "", force: bool = False
 ) -> Record:
     """Pull from the local hub."""
-    return fetch.pull(level, models, Request(revision, force, hub.address), lambda _: None)
+    return pull_hub.pull(level, models, Request(revision, force, hub.address), lambda _: None)
 
 
 def adopt(source: Path, models: Path, *, level: Level = OWN, force: bool = False) -> Record:
@@ -51,7 +51,7 @@ def adopt(source: Path, models: Path, *, level: Level = OWN, force: bool = False
 def load(models: Path) -> folder.Model:
     """Load the model of `OWN` as the daemon does."""
     environ = {"HOME": str(models), "OP_DBUS_MODEL_DIR": str(models), "OP_DBUS_VECTOR_LEVEL": "low"}
-    return folder.load(OWN, config.load(environ))
+    return folder.load_model(OWN, config.load(environ))
 
 
 def fails(call: Callable[[], object]) -> str:
@@ -71,19 +71,19 @@ def test_first_pull_brings_what_a_model_is_read_from(hub: Hub, models: Path) -> 
     pull(hub, models)
     found = files_in(models / OWN.folder)
     assert set(found) == NAMES
-    assert all(found[name] == hub.main[name] for name in formats.TRANSFORMER.files)
+    assert all(found[name] == hub.main[name] for name in catalogue.TRANSFORMER.files)
     assert nothing_left(models)
 
 
 def test_first_pull_is_recorded(hub: Hub, models: Path) -> None:
     """Record repository, commit, time and every file's checksum beside the files."""
     made = pull(hub, models)
-    found = json.loads((models / OWN.folder / record.NAME).read_text())
+    found = json.loads((models / OWN.folder / folder.RECORD_NAME).read_text())
     assert found["source"] == OWN.repository
     assert found["revision"] == made.revision == FIRST
     assert found["when"].endswith("+00:00")
-    assert found["files"] == record.hashes(models / OWN.folder, formats.TRANSFORMER.files)
-    assert set(found["files"]) == set(formats.TRANSFORMER.files)
+    assert found["files"] == folder.hash_files(models / OWN.folder, catalogue.TRANSFORMER.files)
+    assert set(found["files"]) == set(catalogue.TRANSFORMER.files)
 
 
 def test_pulled_model_loads(hub: Hub, models: Path) -> None:
@@ -133,7 +133,7 @@ def test_second_pull_asks_nobody(hub: Hub, models: Path) -> None:
     assert hub.asked == []
 
 
-@pytest.mark.parametrize("name", formats.TRANSFORMER.files)
+@pytest.mark.parametrize("name", catalogue.TRANSFORMER.files)
 def test_changed_file_is_refused(hub: Hub, models: Path, name: str) -> None:
     """Name the file that changed since, at load and at a pull, and touch nothing unless forced."""
     pull(hub, models)
@@ -146,7 +146,7 @@ def test_changed_file_is_refused(hub: Hub, models: Path, name: str) -> None:
     assert f"{name} in " in fails(lambda: load(models))
     assert path.read_bytes() == changed
     pull(hub, models, force=True)
-    assert load(models).weights_sha256 == record.sha256(models / OWN.folder / WEIGHTS)
+    assert load(models).weights_sha256 == folder.sha256(models / OWN.folder / WEIGHTS)
 
 
 def test_added_file_is_refused(hub: Hub, models: Path) -> None:
@@ -162,7 +162,7 @@ def test_added_file_is_refused(hub: Hub, models: Path) -> None:
 def test_damaged_record_is_refused(hub: Hub, models: Path, text: str) -> None:
     """Trust no model whose record cannot be read, until it is pulled again by force."""
     pull(hub, models)
-    (models / OWN.folder / record.NAME).write_text(text)
+    (models / OWN.folder / folder.RECORD_NAME).write_text(text)
     assert "record" in fails(lambda: load(models))
     assert "--force" in fails(lambda: pull(hub, models))
     assert pull(hub, models, force=True).revision == FIRST
@@ -171,7 +171,7 @@ def test_damaged_record_is_refused(hub: Hub, models: Path, text: str) -> None:
 def test_record_with_strange_values_is_refused(hub: Hub, models: Path) -> None:
     """Refuse a record whose parts are of other types than op-dbus writes."""
     pull(hub, models)
-    rewrite(models / OWN.folder / record.NAME, files={"config.json": 1})
+    rewrite(models / OWN.folder / folder.RECORD_NAME, files={"config.json": 1})
     assert "not what op-dbus writes" in fails(lambda: load(models))
 
 
@@ -202,7 +202,7 @@ def test_other_revision_with_the_same_files(hub: Hub, models: Path) -> None:
     pull(hub, models)
     hub.commits[SECOND] = dict(hub.main)
     assert pull(hub, models, revision=SECOND).revision == SECOND
-    assert record.read(models / OWN.folder) == pull(hub, models)
+    assert folder.read_record(models / OWN.folder) == pull(hub, models)
 
 
 def test_unrecorded_folder_is_not_overwritten(hub: Hub, models: Path) -> None:
@@ -305,7 +305,7 @@ def test_no_hub(hub: Hub, models: Path, status: int, sentence: str) -> None:
 def test_no_network(models: Path) -> None:
     """Say that the hub cannot be reached, and how to do without."""
     nowhere = Request(endpoint="http://127.0.0.1:9")
-    sentence = fails(lambda: fetch.pull(OWN, models, nowhere, lambda _: None))
+    sentence = fails(lambda: pull_hub.pull(OWN, models, nowhere, lambda _: None))
     assert "from http://127.0.0.1:9: " in sentence
     assert "refused" in sentence
     assert "op-dbus models import DIR low" in sentence
@@ -359,7 +359,7 @@ def test_import(tmp_path: Path, models: Path) -> None:
     blobs = write_tiny_model(tmp_path / "blobs")
     snapshot = tmp_path / "snapshot"
     (snapshot / "1_Pooling").mkdir(parents=True)
-    for name in [*formats.TRANSFORMER.files]:
+    for name in [*catalogue.TRANSFORMER.files]:
         (snapshot / name).symlink_to(blobs / name)
     (snapshot / "pytorch_model.bin").write_bytes(b"not wanted")
     made = adopt(snapshot, models)
@@ -410,10 +410,10 @@ def test_import_of_another_model_is_refused(tmp_path: Path, models: Path) -> Non
     other = write_tiny_model(tmp_path / "two", seed=1)
     assert f"{WEIGHTS} in {models}" in fails(lambda: adopt(other, models))
     adopt(other, models, force=True)
-    assert load(models).weights_sha256 == record.sha256(other / WEIGHTS)
+    assert load(models).weights_sha256 == folder.sha256(other / WEIGHTS)
 
 
-@pytest.mark.parametrize("name", formats.TRANSFORMER.required)
+@pytest.mark.parametrize("name", catalogue.TRANSFORMER.required)
 def test_import_without_a_file(tmp_path: Path, models: Path, name: str) -> None:
     """Name what a folder lacks, before anything is written."""
     source = write_tiny_model(tmp_path / "mine")

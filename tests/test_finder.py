@@ -9,8 +9,8 @@ from house import House, lived, observed, unit, units
 from sessions import Mortal
 
 from opdbus.engine.batching import Rank
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Session
+from opdbus.engine.provider import Session
+from opdbus.engine.sessions import open_session
 from opdbus.errors import (
     NoModel,
     NoVector,

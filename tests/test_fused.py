@@ -9,15 +9,15 @@ from tiny import LAYERS, shape_of, weights
 
 from opdbus.models import graph, reference
 from opdbus.models.dialects import DIALECTS
-from opdbus.models.families import FAMILIES
-from opdbus.models.writer import INPUT
+from opdbus.models.graph_writer import INPUT
+from opdbus.models.shape import FAMILIES
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", ["fused", "fused-half"])
 def test_a_layer_is_seven_operators(family: str, name: str) -> None:
     """Write attention with its three dense layers, and what follows a dense layer, as one node."""
-    made = graph.build(shape_of(family), weights(60, family=family), DIALECTS[name])
+    made = graph.build_graph(shape_of(family), weights(60, family=family), DIALECTS[name])
     kinds = Counter(node.op_type for node in made.graph.node)
     assert kinds["Attention"] == kinds["BiasGelu"] == LAYERS
     assert kinds["MatMul"] == 3 * LAYERS
@@ -33,7 +33,7 @@ def test_sums_of_large_halves_stay_finite() -> None:
     last = f"encoder.layer.{LAYERS - 1}.output.LayerNorm."
     drawn[last + "bias"] += 3000
     ids = np.arange(48)[np.newaxis]
-    made = graph.build(shape, drawn, DIALECTS["fused-half"])
+    made = graph.build_graph(shape, drawn, DIALECTS["fused-half"])
     session = onnxruntime.InferenceSession(
         made.SerializeToString(), providers=["CPUExecutionProvider"]
     )

@@ -16,8 +16,9 @@ import pytest
 from opdbus.engine import check_set, gate, grading
 from opdbus.engine.check_set import CheckSet
 from opdbus.engine.gate import Candidate, Grade, Report, choose
+from opdbus.engine.host import versions
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import ProviderError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
@@ -98,7 +99,7 @@ def test_the_interval_of_a_change() -> None:
 
 def compared(vectors: np.ndarray, exact: np.ndarray) -> Grade:
     """Compare vectors with exact ones."""
-    return grading.compared(grade("int8"), SMALL, vectors, exact)
+    return grading.compare_vectors(grade("int8"), SMALL, vectors, exact)
 
 
 def test_a_precision_that_passes() -> None:
@@ -149,9 +150,9 @@ def test_refused_by_rank(low: float, high: float, of_some: str, of_all: str) -> 
     """Refuse what surely loses a point, and what may lose one after all questions were asked."""
     found = replace(grade("int8"), mean_cosine=1, min_cosine=1, change_low=low, change_high=high)
     for is_last, expected in ((False, of_some), (True, of_all)):
-        why = grading.lost(found, is_last=is_last)
+        why = grading.describe_loss(found, is_last=is_last)
         rating = replace(found, refused=why)
-        assert ("refused" if why else "open" if grading.is_open(rating) else "") == expected
+        assert ("refused" if why else "open" if grading.is_undecided(rating) else "") == expected
         assert not why or f"{100 * low:+.2f} to {100 * high:+.2f} points from fp32's" in why
 
 
@@ -163,13 +164,13 @@ def test_refused_by_speed() -> None:
 
 def test_rates_have_intervals() -> None:
     """Give the mean rate of the rounds, and Student's interval of it."""
-    found = grading.timed(grade("int8"), np.array([90.0, 95, 100, 105, 110]))
+    found = grading.add_rate(grade("int8"), np.array([90.0, 95, 100, 105, 110]))
     assert (found.texts_per_second, found.rate_margin) == (100, 9.8)
 
 
 def test_the_pairs_are_two_wordings() -> None:
     """Hold hundreds of meanings, each in two different wordings."""
-    found = check_set.pairs()
+    found = check_set.wording_pairs()
     assert len(found) == len(set(found)) > 800
     assert all(one and other and one != other for one, other in found)
 
@@ -190,7 +191,7 @@ def test_the_check_set_asks_much() -> None:
 @pytest.fixture(scope="module")
 def model(tiny_model: Path) -> Model:
     """Read the tiny model."""
-    return folder.read(tiny_model, LEVELS["medium"])
+    return folder.read_model(tiny_model, LEVELS["medium"])
 
 
 @pytest.fixture(scope="module")
@@ -309,8 +310,7 @@ def test_a_report_belongs_to_what_it_measured(model: Model, candidate: Candidate
         assert key not in keys
         keys.add(key)
     assert gate.key(model, replace(candidate)) in keys
-    assert gate.libraries().keys() <= set(gate._LIBRARIES)
-    assert gate.libraries()
+    assert versions(gate.LIBRARIES)
 
 
 def test_fp32_that_cannot_be_had(model: Model, candidate: Candidate, tmp_path: Path) -> None:

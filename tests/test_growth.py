@@ -125,7 +125,7 @@ def _readers(folder: Path) -> dict[str, Work]:
             *crontab.parse_anacrontab(text, Path("crontab"), Skipped())
         ],
         "drift": _compared,
-        "env file": _file(folder, "env", lambda: [*env_file.read(folder / "env")]),
+        "env file": _file(folder, "env", lambda: [*env_file.read_assignments(folder / "env")]),
         "fields": lambda text: (fields.split(text), fields.paths(_object(text))),
         "flatten": lambda text: [*flatten.flatten({text: _object(text), "b": {text: {"a": {}}}})],
         "glossary": synonyms.gloss,

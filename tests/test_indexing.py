@@ -12,8 +12,8 @@ from sessions import Wrapped
 from structlog.testing import capture_logs
 from tiny import write_tiny_model
 
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Session
+from opdbus.engine.provider import Session
+from opdbus.engine.sessions import open_session
 from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed, Vectorized

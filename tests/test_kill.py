@@ -154,7 +154,7 @@ def _agree(daemon: Running, database: Path, model: Path) -> None:
     )
 
     async def fresh() -> np.ndarray:
-        loaded = folder.load(LEVELS["medium"], settings)
+        loaded = folder.load_model(LEVELS["medium"], settings)
         async with open_embedder(loaded, settings) as embedder:
             return (await embedder.embed([text for text, _ in rows])).vectors
 

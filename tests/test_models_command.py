@@ -17,7 +17,7 @@ from hub import FIRST, WEIGHTS, Hub, files_in, nothing_left, visible
 from tiny import rewrite, write_low_model
 from users import NOBODY, as_user
 
-from opdbus.models import formats, record, shape
+from opdbus.models import catalogue, folder, shape
 from opdbus.models.catalogue import LEVELS
 
 LOW = LEVELS["low"]
@@ -80,9 +80,9 @@ def test_pull_on_the_command_line(low_hub: Hub, models: Path) -> None:
         elsewhere.close()
     assert code == 0, errors
     assert f"low: {LOW.repository}@{FIRST[:12]} is in {models / LOW.folder}" in output
-    assert [line.split()[0] for line in errors.splitlines()] == list(formats.TRANSFORMER.files)
+    assert [line.split()[0] for line in errors.splitlines()] == list(catalogue.TRANSFORMER.files)
     assert elsewhere.asked == []
-    assert all(asked.endswith(formats.TRANSFORMER.files) for asked in low_hub.asked[1:])
+    assert all(asked.endswith(catalogue.TRANSFORMER.files) for asked in low_hub.asked[1:])
     assert files_in(models.parent.parent / "home") == {}
 
 
@@ -113,7 +113,7 @@ def test_list_and_verify(low_hub: Hub, models: Path) -> None:
     """Show each level's status, commit and checksum, and check every file."""
     cli(models, "pull", "low", HF_ENDPOINT=low_hub.address)
     target = models / LOW.folder
-    digest = record.sha256(target / WEIGHTS)
+    digest = folder.sha256(target / WEIGHTS)
     rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
     assert rows["high"]["status"] == "missing"
     assert "op-dbus models pull high" in rows["high"]["where"]
@@ -127,7 +127,7 @@ def test_list_and_verify(low_hub: Hub, models: Path) -> None:
     }
     code, output, _ = cli(models, "verify", "low")
     assert code == 0
-    assert output.count("  verified  ") == len(formats.TRANSFORMER.files)
+    assert output.count("  verified  ") == len(catalogue.TRANSFORMER.files)
     rewrite(target / shape.LIMIT, more=1)
     rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
     assert rows["low"]["status"] == "wrong"
@@ -184,7 +184,7 @@ def test_full_disk(low_hub: Hub, models: Path) -> None:
 def test_directory_of_root(low_hub: Hub, models: Path) -> None:
     """Tell a user that may not write the model directory to be root or to choose another."""
     models.mkdir(parents=True)
-    program = as_user(NOBODY, f"{MAIN}\nfrom opdbus.models import fetch, model_store")
+    program = as_user(NOBODY, f"{MAIN}\nfrom opdbus.models import model_store, pull_hub")
     code, _, errors = cli(models, "pull", "low", program=program, HF_ENDPOINT=low_hub.address)
     assert code == 3
     assert f"cannot write {models}: Permission denied; run as root, or set OP_DBUS_MODEL" in errors
@@ -239,8 +239,8 @@ def imported(program: str) -> set[str]:
 def test_daemon_has_no_downloader() -> None:
     """Import nothing that downloads with the daemon, all its rooms, and its model folder."""
     found = imported("import opdbus.daemon, opdbus.models.build, opdbus.models.folder")
-    assert {"opdbus.daemon", "opdbus.models.record"} <= found
-    assert not {"huggingface_hub", "opdbus.models.fetch", "opdbus.models.model_store"} & found
+    assert {"opdbus.daemon", "opdbus.models.folder"} <= found
+    assert not {"huggingface_hub", "opdbus.models.pull_hub", "opdbus.models.model_store"} & found
 
 
 def test_commands_start_fast() -> None:

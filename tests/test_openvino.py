@@ -15,8 +15,8 @@ from tiny import LAYERS
 from opdbus.engine import cpus
 from opdbus.engine.host import HERE
 from opdbus.engine.proof import FP32_TOLERANCE, Probe, prove
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from opdbus.engine.openvino import OpenVinoSession
+    from opdbus.engine.sessions import OpenVinoSession
 
     Open = Callable[..., OpenVinoSession]
 
@@ -45,7 +45,10 @@ def needs(precision: str) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def graphs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, build.Built]:
     """Build the tiny model's graphs, one for each dialect that the provider reads."""
-    home, shape = tmp_path_factory.mktemp("graphs"), folder.read(tiny_model, LEVELS["medium"]).shape
+    home, shape = (
+        tmp_path_factory.mktemp("graphs"),
+        folder.read_model(tiny_model, LEVELS["medium"]).shape,
+    )
     made = {}
     for name in sorted(set(ROW.dialects.values())):
         made[name] = build.Built(home / name)
@@ -58,7 +61,7 @@ def graphs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def opened(graphs: dict[str, build.Built]) -> Open:
     """Give what opens the tiny model in a precision."""
-    from opdbus.engine.openvino import OpenVinoSession
+    from opdbus.engine.sessions import OpenVinoSession
 
     def opener(precision: str = "fp32", **more: Any) -> OpenVinoSession:
         graph = graphs[ROW.dialects[precision]].graph
@@ -91,7 +94,7 @@ def test_an_honest_session_passes(opened: Open, probe: Probe, precision: str) ->
 @needs("bf16")
 def test_fp32_in_disguise(graphs: dict[str, build.Built], probe: Probe) -> None:
     """Refuse to call bf16 what was compiled for fp32, and the other way round."""
-    from opdbus.engine.openvino import OpenVinoSession
+    from opdbus.engine.sessions import OpenVinoSession
 
     for claimed, compiled in (("bf16", "fp32"), ("fp32", "bf16")):
         session = OpenVinoSession(graphs["rounded"].graph, ROW, Placement(precision=compiled))
@@ -162,7 +165,7 @@ def test_int8_has_scales_of_its_own_for_each_row(
 
     Not of the tiny model, whose layers are narrower than the columns that share a scale.
     """
-    from opdbus.engine.openvino import OpenVinoSession
+    from opdbus.engine.sessions import OpenVinoSession
 
     build.fill(medium_model.weights, tmp_path, medium_model.shape, DIALECTS["rounded-int8"])
     made = build.Built(tmp_path)
@@ -175,7 +178,7 @@ def test_int8_has_scales_of_its_own_for_each_row(
 
 def test_a_graph_that_cannot_be_read(tmp_path: Path) -> None:
     """Say in one line that the graph cannot be opened, and which."""
-    from opdbus.engine.openvino import OpenVinoSession
+    from opdbus.engine.sessions import OpenVinoSession
 
     missing = tmp_path / "missing.onnx"
     with pytest.raises(ProviderError, match="cpu:openvino cannot open the model: ") as caught:
@@ -186,7 +189,7 @@ def test_a_graph_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_device_that_fails(graphs: dict[str, build.Built]) -> None:
     """Say in one line why OpenVINO does not compile for a device."""
-    from opdbus.engine.openvino import OpenVinoSession
+    from opdbus.engine.sessions import OpenVinoSession
 
     there_is_none = replace(ROW, options=lambda _: {"device": "GPU.7", "config": {}})
     with pytest.raises(ProviderError, match="cpu:openvino cannot open the model: ") as caught:
@@ -209,7 +212,7 @@ def test_nobody_is_told_that_it_is_imported() -> None:
     """Keep the package that openvino calls home with out of the process, and its thread."""
     code = """
 import sys, threading
-from opdbus.engine.openvino_library import core
+from opdbus.engine.host import core
 core()
 from openvino.tools.ovc import telemetry_utils
 assert telemetry_utils.tm.__name__.endswith("stub"), telemetry_utils.tm

@@ -15,17 +15,16 @@ from safetensors.numpy import save_file
 from opdbus import config
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding
-from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.proof import Probe, prove
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement
+from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError
 from opdbus.models import build, folder, reference, synthetic
 from opdbus.models.catalogue import LEVELS
-from opdbus.models.families import PADDING
 from opdbus.models.folder import Model
-from opdbus.models.shape import Shape
+from opdbus.models.shape import PADDING, Shape
 
 TOLERANCE = 1e-5
 CPU = PROVIDERS["cpu:onnxruntime"]
@@ -74,7 +73,7 @@ def settings32(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def medium(settings32: Config) -> Model:
     """Find the medium model, or skip."""
     try:
-        return folder.load(LEVELS["medium"], settings32)
+        return folder.load_model(LEVELS["medium"], settings32)
     except ModelError as error:
         pytest.skip(str(error))
 
@@ -139,7 +138,7 @@ def other(request: pytest.FixtureRequest, settings32: Config) -> tuple[Model, Em
     """Embed the texts with another level's official model, or skip where it is not here."""
     level = LEVELS[request.param]
     try:
-        model = folder.load(level, config.load(os.environ))
+        model = folder.load_model(level, config.load(os.environ))
     except ModelError as error:
         pytest.skip(str(error))
 
@@ -180,7 +179,7 @@ def built(case: Case, tmp_path_factory: pytest.TempPathFactory) -> build.Built:
     home = tmp_path_factory.mktemp("shape")
     save_file(dict(case.weights), home / "model.safetensors")
     made = build.Built(home / "built")
-    build.write(home / "model.safetensors", made.folder, case.shape)
+    build.write_graph(home / "model.safetensors", made.folder, case.shape)
     return made
 
 
@@ -264,7 +263,7 @@ def test_true_shapes_equal_transformers_live(name: str, tmp_path: Path) -> None:
         config["layer_norm_eps"], level.max_tokens, config["model_type"],
     )  # fmt: skip
     save_file(dict(weights), tmp_path / "model.safetensors")
-    build.write(tmp_path / "model.safetensors", tmp_path / "built", shape)
+    build.write_graph(tmp_path / "model.safetensors", tmp_path / "built", shape)
     session = opened(build.Built(tmp_path / "built"))
     rows = make_parity.rows_of((2, 19, 56, level.max_tokens), config["vocab_size"])
     live = make_parity.transformers_vectors(dict(config), weights, rows)

@@ -5,7 +5,7 @@ import threading
 import pytest
 import structlog
 
-from opdbus.engine.progress import log_compiling
+from opdbus.engine.sessions import log_compiling
 
 
 def test_compiling_is_told_from_begin_to_end() -> None:

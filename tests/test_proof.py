@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from sessions import Wrapped
 
-from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, Proof, prove
+from opdbus.engine.provider import Placement, RunRecord, Session
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement, Ran, Session
+from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError, ProofFailed, ProviderError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
@@ -29,10 +29,10 @@ ONNXRUNTIME = PROVIDERS["cpu:onnxruntime"]
 def built(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> build.Built:
     """Build the tiny model's graph and proof."""
     made = build.Built(tmp_path_factory.mktemp("graphs") / "tiny")
-    build.write(
+    build.write_graph(
         tiny_model / "model.safetensors",
         made.folder,
-        folder.read(tiny_model, LEVELS["medium"]).shape,
+        folder.read_model(tiny_model, LEVELS["medium"]).shape,
     )
     return made
 
@@ -74,11 +74,11 @@ class Liar(Wrapped):
         """Embed, and alter."""
         return self.alter(self.session.run(ids))
 
-    def finish_profile(self) -> Ran:
+    def finish_profile(self) -> RunRecord:
         """Count nodes and matrix products, or lie about them."""
         self.finished += 1
         real = self.session.finish_profile()
-        return Ran(
+        return RunRecord(
             real.nodes if self.nodes is None else self.nodes,
             real.products if self.products is None else self.products,
         )
@@ -352,8 +352,8 @@ from pathlib import Path
 import numpy as np
 from opdbus.engine.proof import Probe, prove
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement
-from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.provider import Placement
+from opdbus.engine.sessions import OnnxSession
 folder, scratch = map(Path, sys.argv[1:])
 provider = PROVIDERS["cpu:onnxruntime"]
 session = OnnxSession(folder / "model.onnx", provider, Placement())

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from opdbus import config
-from opdbus.engine.gpus import openvino_accelerators
-from opdbus.engine.host import HERE, Host
-from opdbus.engine.onnx_library import Adapter, adapter, gpus
+from opdbus.engine.discovery import openvino_accelerators
+from opdbus.engine.host import HERE, Adapter, Host, hardware_gpus, read_adapter
 from opdbus.engine.proof import LEAST_COSINE
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS, candidates, cpu_engines
-from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
 from opdbus.models.dialects import DIALECTS
 from opdbus.platform import pip
@@ -286,8 +285,8 @@ def test_the_session_counts_as_the_settings_do() -> None:
 
     radeon, arc = offered("GPU", "Radeon"), offered("GPU", "", "Intel")
     devices = [offered("GPU", "llvmpipe"), offered("CPU", "EPYC"), radeon, arc]
-    assert gpus(devices) == [radeon, arc]
-    machine = host("webgpu", adapters=[adapter(found) for found in devices])
+    assert hardware_gpus(devices) == [radeon, arc]
+    machine = host("webgpu", adapters=[read_adapter(found) for found in devices])
     assert PROVIDERS["webgpu"].require(("all",), machine) == {0: "Radeon", 1: "Intel"}
 
 
@@ -523,12 +522,6 @@ def test_options_of_openvino() -> None:
     assert [given["config"][name] for name in hints] == ["bf16", "3", "6"]
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in given["config"]
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" in options(Placement(precision="int8"))["config"]
-
-
-def test_placement_on_another_device() -> None:
-    """Give the same placement on another device."""
-    first = Placement(precision="fp16", lanes=2)
-    assert first.on(3) == replace(first, device=3)
 
 
 def test_the_host_here() -> None:

@@ -21,9 +21,8 @@ from tiny import write_tiny_model
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.opening import open_level
-from opdbus.engine.provider import Provider
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement, Session
+from opdbus.engine.provider import Placement, Provider, Session
+from opdbus.engine.sessions import open_session
 from opdbus.errors import Internal, NoModel, ProviderError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving

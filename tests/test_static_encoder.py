@@ -14,7 +14,7 @@ from tiny import write_tiny_model
 from opdbus.bench.texts import objects, shorts
 from opdbus.engine.static_encoder import StaticEncoder
 from opdbus.errors import ModelError
-from opdbus.models import formats, static_table
+from opdbus.models import catalogue, static_table
 from opdbus.models.static_table import StaticTable
 
 LIMIT = 64
@@ -35,7 +35,7 @@ def made(place: Path, words: Path) -> StaticTable:
     vocabulary = json.loads(words.read_bytes())
     count = max(vocabulary["model"]["vocab"].values()) + 1
     vectors = np.random.default_rng(0).standard_normal((count, 32))
-    static_table.write(place, vectors, vocabulary)
+    static_table.write_table(place, vectors, vocabulary)
     return StaticTable.read(place, LIMIT)
 
 
@@ -44,7 +44,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> StaticTable:
     """Make a table of a few words."""
     place = tmp_path_factory.mktemp("table")
     model = write_tiny_model(place / "model")
-    return made(place / "static", model / formats.TOKENIZER)
+    return made(place / "static", model / catalogue.TOKENIZER)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_broken_tables_are_refused(
     table: StaticTable, tmp_path: Path, vandalize: Vandalize, complaint: str
 ) -> None:
     """What is no whole table is an error that names the folder."""
-    for name in (formats.ROWS, formats.TOKENIZER):
+    for name in (catalogue.TABLE_ROWS, catalogue.TOKENIZER):
         (tmp_path / name).write_bytes((table.folder / name).read_bytes())
     vandalize(tmp_path)
     with pytest.raises(ModelError, match=complaint) as caught:

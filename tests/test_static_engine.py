@@ -13,10 +13,10 @@ from tiny import write_tiny_model
 from whole_cli import root
 
 import opdbus
-from opdbus.engine import static_proof
+from opdbus.engine import static_encoder
 from opdbus.engine.static_encoder import StaticEncoder
 from opdbus.errors import ModelError, ProofFailed, Truncated
-from opdbus.models import folder, formats
+from opdbus.models import catalogue, folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.models.static_table import StaticTable
 
@@ -35,8 +35,8 @@ def embedder() -> Iterator[opdbus.Embedder]:
 def own(tmp_path: Path) -> Path:
     """Make a table of one's own, of random rows."""
     model = write_tiny_model(tmp_path / "model")
-    place = made(tmp_path / "own", model / formats.TOKENIZER).folder
-    static_proof.record(StaticEncoder(StaticTable.read(place, STATIC.max_tokens)))
+    place = made(tmp_path / "own", model / catalogue.TOKENIZER).folder
+    static_encoder.write_static_proof(StaticEncoder(StaticTable.read(place, STATIC.max_tokens)))
     return place
 
 
@@ -44,7 +44,7 @@ def test_the_level_serves_without_a_runtime(embedder: opdbus.Embedder) -> None:
     """The level is proven on numpy, whose vectors are those of the reference."""
     assert (embedder.provider, embedder.precision, embedder.fallbacks) == ("cpu:numpy", "fp32", ())
     assert (embedder.dimension, embedder.max_tokens) == (STATIC.dimension, STATIC.max_tokens)
-    assert embedder.proof.max_deviation <= static_proof.TOLERANCE
+    assert embedder.proof.max_deviation <= static_encoder.STATIC_TOLERANCE
     texts = ["which service answers DNS?", "", "Grüße aus der Küche", "a [SEP] b", "x" * 5000]
     reference = StaticEncoder(StaticTable.read(OURS, STATIC.max_tokens)).reference(texts)
     np.testing.assert_allclose(embedder.embed(texts), reference, atol=1e-6)
@@ -96,7 +96,7 @@ def test_a_table_of_ones_own(own: Path) -> None:
 
 def test_a_damaged_table_is_refused(own: Path) -> None:
     """A table whose rows are not those that were proven does not serve."""
-    path = own / formats.ROWS
+    path = own / catalogue.TABLE_ROWS
     damaged = bytearray(path.read_bytes())
     damaged[-1000:] = bytes(1000)
     path.write_bytes(damaged)
@@ -107,7 +107,7 @@ def test_a_damaged_table_is_refused(own: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", formats.TABLE.files)
+@pytest.mark.parametrize("name", catalogue.TABLE.files)
 def test_a_table_that_lacks_a_file_is_refused(own: Path, name: str) -> None:
     """A folder that lacks a file is an error that names it."""
     (own / name).unlink()
@@ -117,14 +117,14 @@ def test_a_table_that_lacks_a_file_is_refused(own: Path, name: str) -> None:
 
 def test_the_proof_of_another_table_is_refused(own: Path) -> None:
     """A proof of other vectors is an error that says so."""
-    np.save(own / formats.PROOF, np.zeros((3, 32), np.float32))
+    np.save(own / catalogue.TABLE_PROOF, np.zeros((3, 32), np.float32))
     with pytest.raises(ModelError, match="another table"), opdbus.Embedder("static", model=own):
         pass
 
 
 def test_our_table_is_the_one_that_its_maker_described() -> None:
     """The table that is part of op-dbus has the checksums that the catalogue knows."""
-    model = folder.read(OURS, STATIC)
+    model = folder.read_model(OURS, STATIC)
     assert model.name == STATIC.repository
     assert model.weights_sha256 == STATIC.weights_sha256
     assert model.tokenizer_sha256 == STATIC.tokenizer_sha256

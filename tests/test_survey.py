@@ -12,15 +12,22 @@ from running import Running
 from test_providers import WHY_NOT, host
 
 from opdbus.engine.host import HERE
+from opdbus.engine.provider_survey import (
+    NO_MODEL,
+    Finding,
+    Outcome,
+    examine_provider,
+    prove,
+    survey,
+)
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.survey import NO_MODEL, Finding, Outcome, look, prove, survey
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from opdbus.config import Config
     from opdbus.engine.host import Host
-    from opdbus.engine.survey import Prove
+    from opdbus.engine.provider_survey import Prove
 
 
 def surveyed(settings: Config, prove: Prove | None, machine: Host = HERE) -> dict[str, Finding]:
@@ -54,7 +61,7 @@ def test_only_looking(settings: Config) -> None:
 @pytest.mark.parametrize(("name", "broken", "missing", "advice"), WHY_NOT)
 def test_why_not(settings: Config, name: str, broken: Host, missing: str, advice: str) -> None:
     """Give each row's reason and advice as the table does, without the provider's name."""
-    found = look(PROVIDERS[name], settings, broken)
+    found = examine_provider(PROVIDERS[name], settings, broken)
     assert missing in found.reason
     assert advice in found.reason
     assert not found.reason.startswith(name)
@@ -62,7 +69,7 @@ def test_why_not(settings: Config, name: str, broken: Host, missing: str, advice
 
 def test_what_is_there_though_it_is_not_usable(settings: Config) -> None:
     """Name the GPU though its library is missing, and the libraries with their versions."""
-    found = look(PROVIDERS["cuda"], settings, host("cuda", without=["libcudnn.so.9"]))
+    found = examine_provider(PROVIDERS["cuda"], settings, host("cuda", without=["libcudnn.so.9"]))
     assert found.reason.startswith("libcudnn.so.9 was not found")
     assert found.installed == "onnxruntime-gpu 1.2.3"
     assert found.devices == ("Example GPU 40", "Example GPU 41")
@@ -74,20 +81,20 @@ def test_what_is_there_though_it_is_not_usable(settings: Config) -> None:
 def test_what_is_not_there(settings: Config) -> None:
     """Claim no package, device or library where there is none."""
     machine = host("cuda", without=["onnxruntime", "libcuda.so.1", "libcudart.so.13"])
-    found = look(PROVIDERS["cuda"], settings, machine)
+    found = examine_provider(PROVIDERS["cuda"], settings, machine)
     assert (found.installed, found.devices, found.libraries[0].found) == ("", (), "")
 
 
 def test_a_wanted_device_that_is_not_there(settings: Config) -> None:
     """Call a provider unusable whose device of the settings is not there."""
-    found = look(PROVIDERS["cuda"], replace(settings, gpu_device=("7",)), host("cuda"))
+    found = examine_provider(PROVIDERS["cuda"], replace(settings, gpu_device=("7",)), host("cuda"))
     assert "device 7: there are 2" in found.reason
 
 
 @pytest.mark.parametrize("name", ["cpu:openvino", "cpu:onnxruntime"])
 def test_a_real_proof(settings: Config, name: str) -> None:
     """Prove the level's model in a child process, with the figures of that proof."""
-    if look(PROVIDERS[name], settings, HERE).reason:
+    if examine_provider(PROVIDERS[name], settings, HERE).reason:
         pytest.skip(f"{name} is not usable here")
     found = asyncio.run(prove(name, settings))
     assert found.reason == ""

@@ -26,7 +26,7 @@ def medium(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Find the medium model, or skip."""
     home = tmp_path_factory.mktemp("home")
     try:
-        return folder.load(LEVELS["medium"], config.load({"HOME": str(home)}))
+        return folder.load_model(LEVELS["medium"], config.load({"HOME": str(home)}))
     except ModelError as error:
         pytest.skip(str(error))
 

@@ -46,7 +46,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
 
 def found() -> unit.Unit:
     """Give the unit, which is there."""
-    service = unit.find()
+    service = unit.find_unit()
     assert service
     return service
 
@@ -180,13 +180,13 @@ def test_settings_that_cannot_be_read(systemd: Callable[..., None], tmp_path: Pa
 def test_no_service(systemd: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Know of no service where systemd has none, or is none."""
     systemd(SHOWN | {"LoadState": "not-found"})
-    assert unit.find() is None
+    assert unit.find_unit() is None
     systemd(SHOWN | {"LoadState": "masked"})
-    assert unit.find()
+    assert unit.find_unit()
     systemd({})
-    assert unit.find() is None
+    assert unit.find_unit() is None
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert unit.find() is None
+    assert unit.find_unit() is None
 
 
 # what commands make of it

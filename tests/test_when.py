@@ -209,13 +209,13 @@ def test_times_that_are_pasted(text: str, meant: str) -> None:
     """Read what programs print of times, each to the same moment."""
     expected = datetime.fromisoformat(meant).replace(tzinfo=UTC).timestamp()
     assert timestamps.moment(text, NOW, BOOT) == round(expected * 1e6)
-    assert not timestamps.is_said(text)
+    assert not timestamps.is_event(text)
 
 
 @pytest.mark.parametrize("text", ["nginx failed", "the disk was full", "2 services failed", "a b"])
 def test_events_are_no_times(text: str) -> None:
     """Take words that are no time as an event."""
-    assert timestamps.is_said(text)
+    assert timestamps.is_event(text)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_reading_a_time_is_linear(token: str) -> None:
     def spent(count: int) -> float:
         text = f"{token * count}!"
         began = time.thread_time()
-        timestamps.is_said(text)
+        timestamps.is_event(text)
         with pytest.raises(InvalidArgs):
             timestamps.moment(text, NOW, BOOT)
         return time.thread_time() - began

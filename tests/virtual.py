@@ -13,8 +13,8 @@ import numpy as np
 
 from opdbus.config import Config
 from opdbus.engine.batching import Rank
-from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import Embedder
+from opdbus.engine.provider_chain import Fallback
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import ProviderError, ProviderLost, ShuttingDown
 

@@ -136,7 +136,7 @@ def foreign(corpus: Path, random: Random) -> list[Question]:
 async def near_copies(texts: dict[str, str], sources: dict[str, str]) -> dict[str, Any]:
     """Return all names, and for each the places of those that say the same, its own included."""
     settings = config.load({**os.environ, "OP_DBUS_PRECISION": "fp32"})
-    async with open_embedder(folder.load(LEVELS["medium"], settings), settings) as embedder:
+    async with open_embedder(folder.load_model(LEVELS["medium"], settings), settings) as embedder:
         vectors = (await embedder.embed([*texts.values()])).vectors
     names = [*texts]
 

@@ -14,7 +14,7 @@ from kit import KINDS, Kit, built, least_cosine, read, recording
 
 from opdbus import config
 from opdbus.bench import machine
-from opdbus.engine import devices, survey
+from opdbus.engine import accelerators, provider_survey
 from opdbus.engine.host import versions
 from opdbus.engine.proof import Probe, prove
 
@@ -30,7 +30,7 @@ PACKAGES = (
 def environment(kit: Kit) -> Findings:
     """Name the machine, the driver and the versions."""
     yield "machine", dataclasses.asdict(machine.describe())
-    yield "hardware", dataclasses.asdict(devices.hardware())
+    yield "hardware", dataclasses.asdict(accelerators.hardware())
     yield "packages", versions(PACKAGES)
     if kit.device == "cuda" and shutil.which("nvidia-smi"):
         done = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False)
@@ -40,7 +40,7 @@ def environment(kit: Kit) -> Findings:
 def providers(kit: Kit) -> Findings:
     """Give op-dbus' own verdict on every provider."""
     settings = config.load({"HOME": kit.scratch})
-    for finding in asyncio.run(survey.survey(settings, None)):
+    for finding in asyncio.run(provider_survey.survey(settings, None)):
         yield finding.provider, dataclasses.asdict(finding)
 
 
@@ -85,7 +85,7 @@ def memory(kit: Kit) -> Findings:
     some = kit.texts("object")
     with kit.embedder("medium", "fp16") as free:
         expected = free.embed(some)
-        yield "free", [dataclasses.asdict(found) for found in devices.hardware().accelerators]
+        yield "free", [dataclasses.asdict(found) for found in accelerators.hardware().accelerators]
     for limit in ("256M", "128M", "96M"):
         try:
             little = kit.embedder("medium", "fp16", gpu_mem_limit=limit, batch_tokens=1 << 18)

@@ -19,17 +19,16 @@ from opdbus import config
 from opdbus.api import Embedder
 from opdbus.bench import texts
 from opdbus.engine import cpus
-from opdbus.engine.batching import plan
+from opdbus.engine.batching import plan_batches
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement
-from opdbus.models import build, folder, formats, synthetic
+from opdbus.engine.sessions import open_session
+from opdbus.models import build, catalogue, folder, synthetic
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Session
-    from opdbus.engine.tokens import Tokens
+    from opdbus.engine.provider import Provider, Session
+    from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model
 
     Vectors = Iterator[NDArray[np.float32]]
@@ -101,12 +100,12 @@ class Kit:
         """Give the folder of a level's model: real for medium, else made of random weights."""
         if self.model:
             return Path(self.model)
-        real = folder.find(LEVELS["medium"], config.load({"HOME": self.scratch}))
+        real = folder.find_model(LEVELS["medium"], config.load({"HOME": self.scratch}))
         if level == "medium":
             return real
         made = Path(self.scratch) / "models" / f"random-{LEVELS[level].folder}"
-        if not (made / formats.WEIGHTS).is_file():
-            synthetic.write_model(LEVELS[level], made.parent, real / formats.TOKENIZER)
+        if not (made / catalogue.WEIGHTS).is_file():
+            synthetic.write_model(LEVELS[level], made.parent, real / catalogue.TOKENIZER)
         return made
 
     def embedder(self, level: str, precision: str = "", **more: object) -> Embedder:
@@ -132,7 +131,7 @@ def batches(rows: Tokens, tokens: int, most: int = 1 << 20) -> list[NDArray[np.i
     """Repeat rows until those of most lengths fill batches, and stack them, at most so many."""
     times = -(-tokens * len(np.unique(rows.lengths)) // int(rows.lengths.sum()))
     repeated = rows.take(np.tile(np.arange(len(rows)), times))
-    planned = plan(repeated.lengths, tokens)
+    planned = plan_batches(repeated.lengths, tokens)
     # shuffled alike on every machine: a few batches are then like all
     order = np.random.default_rng(0).permutation(len(planned))[:most]
     return [repeated.stacked(planned[number]) for number in order]
@@ -202,7 +201,7 @@ def least_cosine(found: NDArray[np.float32], expected: NDArray[np.float32]) -> f
 
 def read(kit: Kit, level: str) -> Model:
     """Read a level's model."""
-    return folder.read(kit.folder(level), LEVELS[level])
+    return folder.read_model(kit.folder(level), LEVELS[level])
 
 
 def built(kit: Kit, loaded: Model, dialect: str) -> build.Built:

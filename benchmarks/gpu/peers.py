@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from kit import KINDS, Kit, least_cosine, once
 
-from opdbus.bench.peers.sentence_transformers import load
 from opdbus.engine import cpus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from kit import Findings
 
-    from opdbus.bench.peers.child import At
+    # returns the function that embeds with a batch size
+    At = Callable[[int], Callable[[list[str]], Any]]
 
 _CHECKED_BATCH = 32
+# not imported: its name is that of the library
+_SCRIPT = Path(__file__).parents[1] / "engine/peers/sentence_transformers.py"
 NEEDED = ("torch", "sentence_transformers")
 
 
@@ -66,6 +72,7 @@ def _by_size(at: At, some: list[str], sizes: tuple[int, ...]) -> dict[int, float
 def _loaded(kit: Kit, level: str, dtype: str) -> At:
     """Open a level's model as its users do for speed."""
     options = {"backend": "torch", "dtype": dtype, "device": kit.device}
+    load = runpy.run_path(str(_SCRIPT))["load"]
     return load(kit.folder(level), Path(kit.scratch), cpus.usable(), options)[0]
 
 

@@ -26,11 +26,10 @@ from run import TARGETS
 from opdbus.bench.figures import percentiles
 from opdbus.bench.measures import bulk
 from opdbus.engine import cpus
-from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.session import Placement
-from opdbus.engine.tokenizer import Tokenizer
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.provider import Placement
+from opdbus.engine.sessions import OnnxSession
+from opdbus.engine.tokenizer import Tokenizer, Tokens
 
 if TYPE_CHECKING:
     from kit import Findings, Session

@@ -24,7 +24,7 @@ from quality import opened, reciprocal_ranks
 
 from opdbus import config
 from opdbus.bench import machine
-from opdbus.distil.report import interval
+from opdbus.distil.loss_report import interval
 
 ROOT: Final = Path(__file__).parents[2]
 LEVELS_COMPARED: Final = ("medium", "low")

@@ -40,7 +40,7 @@ def best(works: Sequence[Callable[[], object]], rounds: int = _ROUNDS) -> list[f
 
 def speed(kinds: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return milliseconds to load, texts a second of each kind, and the deviation of vectors."""
-    model = folder.load(LEVELS["static"], config.load(os.environ))
+    model = folder.load_model(LEVELS["static"], config.load(os.environ))
     began = time.perf_counter()
     table = StaticTable.read(model.folder, model.shape.max_tokens)
     encoder = StaticEncoder(table)

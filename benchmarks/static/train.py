@@ -18,8 +18,8 @@ import numpy as np
 
 from opdbus import config
 from opdbus.api import Embedder
-from opdbus.distil import report, run, teacher
-from opdbus.distil.recipe import RECIPES, Recipe, Request
+from opdbus.distil import distillation, loss_report, teacher
+from opdbus.distil.lesson import RECIPES, Recipe, Request
 
 # Each set of questions, and the set whose objects they ask for.
 SETS = {"dev": "dev", "asked": "dev", "test": "test"}
@@ -32,7 +32,7 @@ def ranks(engine: Embedder, folder: Path) -> dict[str, float]:
         texts = json.loads((folder / f"{of}.json").read_text("utf-8"))["objects"]
         asked = json.loads((folder / f"{name}.json").read_text("utf-8"))
         wanted = np.array(asked.get("wanted", range(len(texts))))
-        questions = report.Questions(texts, asked["questions"], wanted)
+        questions = loss_report.Questions(texts, asked["questions"], wanted)
         found[name] = round(float(questions.ranks(engine).mean()), 4)
     return found
 
@@ -57,16 +57,16 @@ def main() -> None:
     chosen = {name: value for name, value in given.items() if value is not None}
     recipe: Recipe = replace(RECIPES[chosen.get("to", "static")], **chosen)
     request = Request(model, into, recipe, tuple(texts), work=folder / "work")
-    about = run.distil(request, settings, partial(print, file=sys.stderr, flush=True))
-    level = teacher.read(model).level
+    about = distillation.distil(request, settings, partial(print, file=sys.stderr, flush=True))
+    level = teacher.read_teacher(model).level
     about["sets"] = {}
     for name, its, path in (
         ("teacher", level, model),
         ("student", "static" if recipe.to == "static" else level, into),
     ):
-        with teacher.opened(its, path, settings) as engine:
+        with teacher.make_engine(its, path, settings) as engine:
             about["sets"][name] = ranks(engine, folder)
-    (into / run.ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+    (into / distillation.ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     print(json.dumps(about))
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks of the engine, also side by side with other programs that embed texts."""
+"""Benchmark of the engine on this host: rates, latencies, memory, and the device's ceiling."""

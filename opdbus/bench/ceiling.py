@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 
 from opdbus.bench.figures import Ceiling
 from opdbus.engine import cpus
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement
+from opdbus.engine.sessions import open_session
 from opdbus.errors import OpDbusError
 from opdbus.models.dialects import DIALECTS
 
 if TYPE_CHECKING:
     from opdbus.bench.figures import Arithmetic
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Session
+    from opdbus.engine.provider import Provider, Session
     from opdbus.models.dialects import Dialect
-    from opdbus.models.writer import Writer
+    from opdbus.models.graph_writer import Writer
 
 # Products in a run, each with weights of its own: as many as a model's layers have, or fewer.
 _PRODUCTS: Final = 8
@@ -89,7 +88,7 @@ def _ceiling(
     found = []
     for each in bare:
         graph = scratch / f"{dialect.name}-{each.rows}-{each.inner}-{each.is_layer}.onnx"
-        write(graph, dialect, each)
+        write_products(graph, dialect, each)
         for lanes in {1, threads}:
             placement = Placement(precision=precision, threads=threads, lanes=lanes)
             with suppress(OpDbusError):
@@ -124,7 +123,7 @@ def _runs_a_second(session: Session, lanes: int, seconds: float) -> float:
     return max(found)
 
 
-def write(path: Path, dialect: Dialect, bare: Bare) -> None:
+def write_products(path: Path, dialect: Dialect, bare: Bare) -> None:
     """Write a graph of products of one left side, each with weights of its own.
 
     It outputs one number of each product, so that nothing but the products takes time.
@@ -133,7 +132,7 @@ def write(path: Path, dialect: Dialect, bare: Bare) -> None:
     from onnx import TensorProto, helper
 
     from opdbus.models import graph
-    from opdbus.models.writer import INPUT, Writer
+    from opdbus.models.graph_writer import INPUT, Writer
 
     writer = Writer(_weights(bare), dialect)
     left = _left(writer, bare)
@@ -169,7 +168,7 @@ def _left(writer: Writer, bare: Bare) -> str:
     """Write the left side; it depends on the input, or it would be folded into a constant."""
     from onnx import TensorProto
 
-    from opdbus.models.writer import INPUT
+    from opdbus.models.graph_writer import INPUT
 
     kind = TensorProto.FLOAT16 if writer.dialect.is_half else TensorProto.FLOAT
     table = np.random.default_rng(1).normal(0, 1, (bare.rows, bare.inner)).astype(np.float32)

@@ -7,23 +7,22 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from opdbus import api
 from opdbus.bench import ceiling, measures, texts
-from opdbus.bench.decode import decode
-from opdbus.bench.figures import Arithmetic, EngineFigures, Threads
+from opdbus.bench.figures import Arithmetic, EngineFigures, Threads, decode
 from opdbus.bench.measures import Effort, Notify, Subject, Texts
-from opdbus.bench.peers.child import die_with_parent, own_stdout, rss
-from opdbus.bench.process import Child
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError
-from opdbus.models import formats
+from opdbus.models import catalogue, child
 from opdbus.models.catalogue import LEVELS
+from opdbus.platform.gc_tuning import resident_bytes
 
 # Numbers of threads that the engine's own choice is compared with on one processor.
 _BY_HAND: Final = (1, 2, 4)
@@ -51,10 +50,6 @@ class Task:
             subject.level, subject.name, subject.random, self.provider, failure=failure
         )
 
-    def to_json(self) -> str:
-        """Return the task as JSON for the child."""
-        return json.dumps(asdict(self), default=str)
-
 
 def figures(task: Task, notify: Notify) -> EngineFigures:
     """Measure in child processes, which are killed at the end in any case.
@@ -70,42 +65,55 @@ def figures(task: Task, notify: Notify) -> EngineFigures:
 
 
 def _child(task: Task, notify: Notify) -> EngineFigures:
-    command = [sys.executable, "-P", "-m", __spec__.name, task.to_json()]
-    with Child(command) as child:
-        while message := child.read():
-            if "doing" not in message:
-                return decode(EngineFigures, message)
-            notify(f"{task.subject.level} on {task.provider}: {message['doing']}")
-        return task.nothing(child.last_words())
+    request = json.loads(json.dumps(asdict(task), default=str))
+    try:
+        with closing(child.parts(__spec__.name, **request)) as parts:
+            for part in parts:
+                message = json.loads(part)
+                if "doing" not in message:
+                    return decode(EngineFigures, message)
+                notify(f"{task.subject.level} on {task.provider}: {message['doing']}")
+    except child.ChildFailed as fault:
+        return task.nothing(str(fault))
+    return task.nothing("its process gave no figures")
 
 
 # functions for the child process
 
 
-def measure(task: Task, notify: Notify) -> EngineFigures:
-    """Run all measurements; raises ModelError and ProviderError."""
+def measure(task: Task) -> Iterator[str | EngineFigures]:
+    """Run all measurements: yield the name of each, then the figures.
+
+    Raises ModelError and ProviderError.
+    """
     some, effort, shape = _texts(task), task.effort, arithmetic(task.subject.folder)
     if task.one_cpu:
-        return replace(task.nothing(), one_cpu=_on_one(task, some, notify))
-    notify("loading")
+        threads = yield from _on_one(task, some)
+        yield replace(task.nothing(), one_cpu=threads)
+        return
+    yield "loading"
     began = time.perf_counter()
     with _embedder(task) as embedder:
         seconds = time.perf_counter() - began
-        found = replace(_described(task, embedder, some), load_seconds=seconds, rss=rss())
-        notify("single texts")
+        found = replace(
+            _described(task, embedder, some), load_seconds=seconds, rss=resident_bytes()
+        )
+        yield "single texts"
         latencies = tuple(measures.latencies(embedder, some, effort))
-        notify("batches")
+        yield "batches"
         rates = tuple(measures.rates(embedder, some, effort, shape))
-        notify("streams")
+        yield "streams"
         streams = tuple(measures.streams(embedder, some, effort))
+    found = replace(found, latencies=latencies, rates=rates, streams=streams)
     if not shape.layers:
-        return replace(found, latencies=latencies, rates=rates, streams=streams)
-    notify("the device's ceiling")
+        yield found
+        return
+    yield "the device's ceiling"
     with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
         only = "" if effort.all_precisions else found.precision
         ways = (Path(scratch), effort.rows, effort.seconds)
         ceilings = tuple(ceiling.ceilings(found.provider, shape, *ways, only))
-    return replace(found, latencies=latencies, rates=rates, streams=streams, ceilings=ceilings)
+    yield replace(found, ceilings=ceilings)
 
 
 def _described(task: Task, embedder: api.Embedder, some: Texts) -> EngineFigures:
@@ -120,7 +128,7 @@ def _described(task: Task, embedder: api.Embedder, some: Texts) -> EngineFigures
     )
 
 
-def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:
+def _on_one(task: Task, some: Texts) -> Generator[str, None, Threads]:
     """Compare the engine's own choice of threads with others in turns, on one processor."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -128,7 +136,7 @@ def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:
     seconds: dict[str, list[float]] = {}
     calls = [list(kind[: effort.texts]) for kind in some.kinds.values()]
     for turn in range(effort.rounds):
-        notify(f"one processor, round {turn + 1} of {effort.rounds}")
+        yield f"one processor, round {turn + 1} of {effort.rounds}"
         for threads in ("auto", *map(str, _BY_HAND)):
             # one engine at a time: another engine's threads may spin
             with _embedder(task, threads) as embedder:
@@ -152,7 +160,7 @@ def _embedder(task: Task, threads: str = "auto") -> api.Embedder:
 
 def _texts(task: Task) -> Texts:
     subject = task.subject
-    tokenizer = Tokenizer(subject.folder / formats.TOKENIZER, LEVELS[subject.level].max_tokens)
+    tokenizer = Tokenizer(subject.folder / catalogue.TOKENIZER, LEVELS[subject.level].max_tokens)
     count = max(task.effort.texts, min(_DIFFERENT, max(task.effort.streams, default=0)))
     kinds = texts.kinds(count)
     lengths = {kind: tokenizer.encode(some).lengths.tolist() for kind, some in kinds.items()}
@@ -161,28 +169,25 @@ def _texts(task: Task) -> Texts:
 
 def arithmetic(folder: Path) -> Arithmetic:
     """Read the numbers of a model's arithmetic; a static table has no layers."""
-    if (folder / formats.ROWS).is_file():
+    if (folder / catalogue.TABLE_ROWS).is_file():
         return Arithmetic(0, 0, 0)
     config: Mapping[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     keys = ("num_hidden_layers", "hidden_size", "intermediate_size")
     return Arithmetic(*(config[key] for key in keys))
 
 
-def main(arguments: list[str]) -> None:
-    """Run as the child: the argument is a task, the output JSON lines of progress, then figures."""
-    die_with_parent()
-    replies: TextIO = own_stdout()
-
-    def say(message: Mapping[str, Any]) -> None:
-        print(json.dumps(message), file=replies, flush=True)
-
-    (text,) = arguments
+def _answer(request: dict[str, Any]) -> Iterator[bytes]:
+    """Answer the request of `_child` with lines of progress, then the figures, as JSON."""
+    task = decode(Task, request)
     try:
-        say(asdict(measure(decode(Task, json.loads(text)), lambda doing: say({"doing": doing}))))
-    except (OpDbusError, OSError) as error:
-        # a single line, since the parent passes on the last one
-        sys.exit(" ".join(str(error).split()))
+        for found in measure(task):
+            message = {"doing": found} if isinstance(found, str) else asdict(found)
+            yield json.dumps(message).encode()
+    except Exception as error:  # noqa: BLE001 -- any failure is a result, which the report names
+        is_named = isinstance(error, OpDbusError | OSError)
+        reason = " ".join(str(error).split()) if is_named else f"{type(error).__name__}: {error}"
+        yield json.dumps(asdict(task.nothing(reason))).encode()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    child.answer_in_parts(_answer)

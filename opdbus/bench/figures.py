@@ -1,12 +1,19 @@
-"""Results of the engine's own measurement."""
+"""Results of the benchmark, as values and as JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
+
+from opdbus.bench.machine import Machine
+
+T = TypeVar("T")
 
 _GIGA: Final = 1e9
 
@@ -148,3 +155,46 @@ class Arithmetic:
     def gflops(self, lengths: Sequence[int], seconds: float) -> float:
         """Return the rate in GFLOP/s for texts that took this time."""
         return self.flops(lengths) / seconds / _GIGA
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run of the benchmark on one machine."""
+
+    date: str
+    version: str
+    machine: Machine
+    engines: tuple[EngineFigures, ...] = ()
+    # true for a quick run, whose figures are of one round
+    quick: bool = False
+
+    def content(self) -> dict[str, Any]:
+        """Return the report for JSON, with derived figures."""
+        content = asdict(self)
+        for written, engine in zip(content["engines"], self.engines, strict=True):
+            written["share"] = engine.share
+        return content
+
+    def to_json(self) -> str:
+        """Return the report as JSON, which `decode` reads."""
+        return json.dumps(self.content(), indent=1) + "\n"
+
+
+def decode(kind: type[T], written: Mapping[str, Any]) -> T:
+    """Make a value of its JSON; keys that are no fields, such as derived figures, are skipped."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _value(hints[name], written[name]) for name in hints.keys() & written})
+
+
+def _value(hint: Any, written: Any) -> Any:  # noqa: ANN401 -- any type, any JSON
+    inner = get_args(hint)
+    if written is None:
+        return None
+    if NoneType in inner:
+        return _value(next(each for each in inner if each is not NoneType), written)
+    if get_origin(hint) is tuple:
+        return tuple(_value(inner[0], each) for each in written)
+    if is_dataclass(hint):
+        made: Any = hint
+        return decode(made, written)
+    return Path(written) if hint is Path else written

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bench.figures import Latency, Rate, Stream, percentiles
-from opdbus.bench.peers.child import rss
+from opdbus.platform.gc_tuning import resident_bytes
 from opdbus.platform.slices import slices
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Effort:
     all_precisions: bool = True
     # true: compare numbers of threads on one processor, too
     one_cpu: bool = True
-    # for a comparison with other programs: texts of each kind, and batch sizes
+    # for the comparison with other programs in benchmarks/engine: texts of each kind, batch sizes
     compared: int = 256
     sizes: tuple[int, ...] = (1, 8, 32, 64, 256)
 
@@ -176,7 +176,7 @@ def streams(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Stream
     for count in effort.streams:
         turns = effort.rounds if count <= _SHORT_STREAM else 1
         seconds = median(_streamed(embedder, whole, count) for _ in range(turns))
-        yield Stream(count, seconds, 1e6 * seconds / count, rss())
+        yield Stream(count, seconds, 1e6 * seconds / count, resident_bytes())
 
 
 def _streamed(embedder: Embedder, texts: Sequence[str], count: int) -> float:

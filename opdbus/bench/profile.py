@@ -14,8 +14,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.engine.opening import open_embedder
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.sessions import open_session
+from opdbus.engine.tokenizer import Tokens
 from opdbus.models import build
 
 if TYPE_CHECKING:
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.config import Config
-    from opdbus.engine.chain import Proven
     from opdbus.engine.embedder import Embedder
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Placement, Session
+    from opdbus.engine.provider import Placement, Provider, Session
     from opdbus.models.folder import Model
 
 _WARM: Final = 5
@@ -104,9 +102,16 @@ async def profile(
         proven = engine.proven
     inside: Sequence[Operator] = ()
     if operators and isinstance(rows, Tokens):
-        inside = await _operators(model, config, proven, rows.stacked([0]))
+        # open the model again with the runtime's own profiling, and run one text
+        provider = proven.provider
+        cache, dialect = config.state_dir / "graphs", provider.dialects[proven.proof.precision]
+        built = await build.ensure(model, cache, dialect)
+        read = _openvino_operators if provider.runtime == "openvino" else _onnxruntime_operators
+        inside = read(built.graph, provider, proven.placement, rows.stacked([0]))
     tokens, precision = int(rows.lengths.sum()), proven.proof.precision
-    steps = _median(found)
+    names = ("tokenize", "queue", "run", "deliver", "whole")
+    middle = {name: median(getattr(steps, name) for steps in found) for name in names}
+    steps = Steps(**middle, runs=round(median(each.runs for each in found)))
     return Profile(
         len(texts), tokens, proven.provider.name, precision, requests, steps, tuple(inside)
     )
@@ -125,24 +130,7 @@ async def _steps(engine: Embedder, texts: Sequence[str], runs: list[tuple[float,
     return Steps(tokenize, queue, run, deliver, 1000 * (answered - asked), len(runs))
 
 
-def _median(found: Sequence[Steps]) -> Steps:
-    names = ("tokenize", "queue", "run", "deliver", "whole")
-    middle = {name: median(getattr(steps, name) for steps in found) for name in names}
-    return Steps(**middle, runs=round(median(steps.runs for steps in found)))
-
-
-async def _operators(
-    model: Model, config: Config, proven: Proven, ids: NDArray[np.int64]
-) -> list[Operator]:
-    """Open the model again with the runtime's own profiling, and run one text."""
-    provider, precision = proven.provider, proven.proof.precision
-    cache = config.state_dir / "graphs"
-    built = await build.ensure(model, cache, provider.dialects[precision])
-    inside = _in_openvino if provider.runtime == "openvino" else _in_onnxruntime
-    return inside(built.graph, provider, proven.placement, ids)
-
-
-def _in_onnxruntime(
+def _onnxruntime_operators(
     graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
 ) -> list[Operator]:
     import onnxruntime
@@ -163,14 +151,16 @@ def _in_onnxruntime(
     return _summed(timed[len(timed) // 2 :], _WARM)
 
 
-def _in_openvino(
+def _openvino_operators(
     graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
 ) -> list[Operator]:
-    from opdbus.engine.openvino_library import core
+    from opdbus.engine.host import openvino_core
 
     settings = provider.options(placement)
     config = {**settings["config"], "PERF_COUNT": True}
-    request = core().compile_model(graph, settings["device"], config).create_infer_request()
+    request = (
+        openvino_core().compile_model(graph, settings["device"], config).create_infer_request()
+    )
     timed: list[tuple[str, float]] = []
     for number in range(2 * _WARM):
         request.infer([ids])

@@ -62,7 +62,7 @@ def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
     """Raise BusError with the reason if the systemd service is masked or `condition` holds."""
     from opdbus.systemd import unit
 
-    service = unit.find()
+    service = unit.find_unit()
     if service and service.shown["LoadState"] == "masked" and not service.is_running:
         advice = "`systemctl unmask op-dbus`, then `systemctl start op-dbus`"
         raise BusError(f"{unit.NAME} is masked, and nothing starts it: {advice}") from None

@@ -79,7 +79,7 @@ def config_(context: click.Context, json_: bool) -> None:
     from opdbus.systemd import unit
 
     found = load_settings(context.obj)
-    service = unit.find() if found.bus == "system" and os.geteuid() == 0 else None
+    service = unit.find_unit() if found.bus == "system" and os.geteuid() == 0 else None
     if service:
         found = config.load(os.environ, context.obj, service=service.environ())
         output.print_note(f"what {unit.NAME} runs with; variables of this shell win over its own")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from opdbus.bench.profile import Profile
     from opdbus.client import Client
     from opdbus.config import Config
-    from opdbus.engine.devices import Accelerator
-    from opdbus.engine.survey import Finding, Outcome
+    from opdbus.engine.accelerators import Accelerator
+    from opdbus.engine.provider_survey import Finding, Outcome
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 # numpy's names of the vector types; for ubinary, of its bytes.
@@ -117,7 +116,7 @@ def providers(context: click.Context, json_: bool, no_proof: bool) -> None:
     # the engine takes a third of a second to import
     import asyncio
 
-    from opdbus.engine.survey import survey
+    from opdbus.engine.provider_survey import survey
 
     given = load_settings(context.obj)
     findings = asyncio.run(survey(given, None if no_proof else _prove))
@@ -143,7 +142,7 @@ def providers(context: click.Context, json_: bool, no_proof: bool) -> None:
 
 async def _prove(name: str, given: Config) -> Outcome:
     """Prove a provider, and name it on a terminal meanwhile."""
-    from opdbus.engine.survey import prove
+    from opdbus.engine.provider_survey import prove
 
     if sys.stderr.isatty():
         print(f"proving {name} ...", end="\r", file=sys.stderr, flush=True)
@@ -169,7 +168,7 @@ def _proof_result(finding: Finding) -> str:
 @as_json
 def devices(json_: bool) -> None:
     """List accelerators, and what may be used of the CPU."""
-    from opdbus.engine.devices import hardware
+    from opdbus.engine.accelerators import hardware
 
     found = hardware()
     if json_:
@@ -200,22 +199,17 @@ def _describe_accelerator(device: Accelerator) -> str:
 
 
 @root.command()
-@click.option("--peers", is_flag=True, help="Compare with other programs (`make peers`).")
-@click.option("--venvs", default=".peers", metavar="DIR", help="The peers' environments. [.peers]")
 @click.option("--level", "levels", multiple=True, metavar="LEVEL", help="Only this; repeatable.")
 @click.option("--random", is_flag=True, help="Random weights for levels whose model is not here.")
 @click.option("--quick", is_flag=True, help="Half a minute's look at few texts, one round.")
 @click.option("--long", is_flag=True, help="Stream 100,000 texts too.")
 @click.option("--json", "json_", metavar="FILE", help="Write the report as JSON.")
-@click.option("--chart", metavar="FOLDER", help="Draw the comparisons as SVG and PNG.")
 @click.option("--rounds", default=0, metavar="N", help="Rounds; the median counts. [3]")
 @click.pass_context
 def bench(context: click.Context, /, **given: Any) -> None:
     """Measure how fast the engine is, and how much memory it takes.
 
-    Also its share of what the device could do. Takes minutes, which should be quiet ones. With
-    --peers, sentence-transformers, fastembed and infinity are measured in the same run, on the
-    same texts.
+    Also its share of what the device could do. Takes minutes, which should be quiet ones.
     """
     # exit by an exception, so that files and processes are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -223,28 +217,22 @@ def bench(context: click.Context, /, **given: Any) -> None:
     # the engine takes a third of a second to import
     from rich.console import Console
 
-    from opdbus.bench import chart as charts
-    from opdbus.bench import table
-    from opdbus.bench.run import Options, bench
+    from opdbus.bench import report_tables
+    from opdbus.bench.benchmark import Options, bench
 
-    venvs, file, chart = (given.pop(name) for name in ("venvs", "json_", "chart"))
-    for path, wanted in ((file, Path(file or ".").parent), (chart, Path(chart or "."))):
-        if path and not wanted.is_dir():
-            raise ConfigError(f"there is no folder {wanted} to write into: make it first")
-    # only this process is limited: peers may use as many threads as they like
-    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    report = bench(Options(**given), config, Path(venvs).absolute(), environ, _show_progress)
+    file = given.pop("json_")
+    if file and not (folder := Path(file).parent).is_dir():
+        raise ConfigError(f"there is no folder {folder} to write into: make it first")
+    report = bench(Options(**given), config, _show_progress)
     if file:
         Path(file).write_text(report.to_json(), encoding="utf-8")
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
     with console.capture() as captured:
-        console.print(*table.everything(report), sep="\n")
+        console.print(*report_tables.everything(report), sep="\n")
     for line in captured.get().splitlines():
         print(line.rstrip())
-    for comparison in report.comparisons if chart else ():
-        print(*charts.draw(report, comparison.level, Path(chart)), sep="\n")
 
 
 def _show_progress(doing: str) -> None:
@@ -283,7 +271,7 @@ def profile(
 
     if config.vector_level == "none":
         raise NoModel("the level none has no model to profile: set OP_DBUS_VECTOR_LEVEL")
-    model = folder.load(LEVELS[config.vector_level], config)
+    model = folder.load_model(LEVELS[config.vector_level], config)
     if model.format.is_table:
         raise NoModel(
             f"the level {model.level} has no steps to tell apart: `op-dbus bench` measures it"

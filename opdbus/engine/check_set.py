@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.engine.tokenizer import Tokenizer
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.language import tables
 
 FILE: Final = Path(__file__).parent / "check_set.json"
@@ -34,8 +33,8 @@ class CheckSet:
     @classmethod
     def read(cls, tokenizer: Tokenizer) -> CheckSet:
         """Tokenize the check set that comes with the package."""
-        texts, questions, wanted = asked()
-        ones, others = zip(*pairs(), strict=True)
+        texts, questions, wanted = read_questions()
+        ones, others = zip(*wording_pairs(), strict=True)
         return cls(tokenizer.encode([*texts, *questions, *ones, *others]), len(texts), wanted)
 
     @property
@@ -55,14 +54,14 @@ class CheckSet:
         return np.concatenate([reciprocal_ranks(texts, questions, self.wanted), both])
 
 
-def asked() -> tuple[list[str], list[str], NDArray[np.intp]]:
+def read_questions() -> tuple[list[str], list[str], NDArray[np.intp]]:
     """Return the texts, the questions, and the index of the right text for each question."""
     content = json.loads(FILE.read_text(encoding="utf-8"))
     questions, wanted = zip(*content["questions"], strict=True)
     return content["texts"], list(questions), np.array(wanted, np.intp)
 
 
-def pairs() -> list[tuple[str, str]]:
+def wording_pairs() -> list[tuple[str, str]]:
     """Return each glossary meaning with several wordings: the first wording, and the rest."""
     parted = (meaning.partition(", ") for _, meaning in tables.rows("glossary"))
     return list(dict.fromkeys((one, others) for one, _, others in parted if others))

@@ -3,7 +3,7 @@
 import math
 import os
 import platform
-from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -33,16 +33,16 @@ def features(root: Path = Path("/")) -> frozenset[str]:
 
     If they cannot be read (not Linux, /proc hidden) the set is empty, and fp32 is used.
     """
-    return frozenset(split_words(_described(root, "flags", "features")))
+    return frozenset(split_words(_read_cpuinfo(root, "flags", "features")))
 
 
 @cache
 def name(root: Path = Path("/")) -> str:
     """Return the processor's name as its maker writes it."""
-    return _described(root, "model name") or platform.processor() or platform.machine()
+    return _read_cpuinfo(root, "model name") or platform.processor() or platform.machine()
 
 
-def _described(root: Path, *keys: str) -> str:
+def _read_cpuinfo(root: Path, *keys: str) -> str:
     """Return the first value of /proc/cpuinfo under one of the keys, empty if there is none."""
     try:
         text = (root / "proc/cpuinfo").read_bytes().decode(errors="replace")
@@ -67,37 +67,26 @@ def quota(root: Path) -> float | None:
         if not colon:
             continue
         if controllers == "":
-            quotas += _upwards(root / "sys/fs/cgroup", group, _v2)
+            # no quota is written as "max"
+            quotas += _find_quotas(root / "sys/fs/cgroup", group, "cpu.max")
         elif "cpu" in controllers.split(","):
-            quotas += _upwards(root / "sys/fs/cgroup/cpu", group, _v1)
+            # no quota is written as -1
+            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quotas += _find_quotas(root / "sys/fs/cgroup/cpu", group, *files)
     return min(quotas, default=None)
 
 
-def _upwards(mount: Path, group: str, read: Callable[[Path], float | None]) -> list[float]:
-    """Read the quotas of a cgroup and its parents.
+def _find_quotas(mount: Path, group: str, *files: str) -> list[float]:
+    """Read quota and period of a cgroup and its parents from files, as processors.
 
     Inside a container the cgroup's own path may not exist below the mount; the mount's root does.
     """
-    folders = [mount / group.strip("/"), *(mount / group.strip("/")).parents]
-    inside = [folder for folder in folders if folder == mount or mount in folder.parents]
-    found = [read(folder) for folder in inside]
-    return [quota for quota in found if quota is not None and quota > 0]
-
-
-def _v2(folder: Path) -> float | None:
-    try:
-        quota, period = split_words((folder / "cpu.max").read_text())
-        # no quota is written as "max"
-        return int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
-
-
-def _v1(folder: Path) -> float | None:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        period = int((folder / "cpu.cfs_period_us").read_text())
-        # no quota is written as -1
-        return quota / period
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+    found = []
+    own = mount / group.strip("/")
+    for folder in (own, *own.parents):
+        if folder == mount or mount in folder.parents:
+            with suppress(OSError, ValueError, ZeroDivisionError):
+                texts = [(folder / file).read_text() for file in files]
+                quota, period = map(int, split_words(" ".join(texts)))
+                found.append(quota / period)
+    return [each for each in found if each > 0]

@@ -14,15 +14,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from opdbus.engine.batching import FEW, Rank
-from opdbus.engine.tokenizer import AT_ONCE
-from opdbus.engine.tokens import Rows, by_characters
+from opdbus.engine.tokenizer import AT_ONCE, Rows, split_by_size
 from opdbus.errors import ShuttingDown, Truncated
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.engine.chain import Proven
+    from opdbus.engine.provider_chain import ProvenSessions
     from opdbus.models.folder import Model
 
     T = TypeVar("T")
@@ -100,7 +99,7 @@ class Embedder:
     def __init__(
         self,
         model: Model,
-        proven: Proven,
+        proven: ProvenSessions,
         tokenizer: Splitter,
         scheduler: Runner,
         threads: int = _TOKENIZER_THREADS,
@@ -193,7 +192,7 @@ class Embedder:
             return encode(texts)
         # texts that are not ASCII take many times as long
         most = AT_ONCE if all(map(str.isascii, texts)) else AT_ONCE // 8
-        parts = [await self._on_thread(encode, part) for part in by_characters(texts, most)]
+        parts = [await self._on_thread(encode, part) for part in split_by_size(texts, most)]
         # joining the vectors of 8,000 texts takes some milliseconds
         return (
             parts[0] if len(parts) == 1 else await asyncio.to_thread(type(parts[0]).joined, parts)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FULL: Final = "fp32"
-_LIBRARIES: Final = ("onnxruntime-gpu", "onnxruntime", "openvino")
+# Distributions of the runtimes, whose versions a report depends on.
+LIBRARIES: Final = ("onnxruntime-gpu", "onnxruntime", "openvino")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ class Candidate:
 
 def kept(model: Model, candidate: Candidate, folder: Path) -> Report | None:
     """Return the report that an earlier start stored; None if there is none or it is invalid."""
-    path = _path(model, candidate, folder)
+    path = folder / f"{key(model, candidate)}.json"
     try:
         return Report.read(read_regular(path).decode())
     except FileNotFoundError:
@@ -135,25 +136,20 @@ async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepa
     """
     if report := kept(model, candidate, folder):
         return report
-    path = _path(model, candidate, folder)
     await prepare()
     before = candidate.there
-    text = await _measured(model, candidate)
+    text = await _grade_in_child(model, candidate)
     if candidate.there != before:
         # another process has decided meanwhile and removed graphs that this one measured
         return await judge(model, candidate, folder, prepare)
     report = Report.read(text)
-    # Clear before storing: if the process is killed in between, no unused graph is left.
-    await asyncio.to_thread(_clear, candidate, report)
-    try:
-        await asyncio.to_thread(_keep, path, text)
-    except OSError as error:
-        # the next start measures again; this one is not affected
-        log.warning("gate report not kept", path=str(path), reason=str(error))
+    await asyncio.to_thread(
+        _store, candidate, report, folder / f"{key(model, candidate)}.json", text
+    )
     return report
 
 
-async def _measured(model: Model, candidate: Candidate) -> str:
+async def _grade_in_child(model: Model, candidate: Candidate) -> str:
     named = {provider: list(graphs) for provider, graphs in candidate.graphs.items()}
     log.info("grading precisions", precisions=named)
     request = {**asdict(candidate), "features": sorted(candidate.features)}
@@ -165,20 +161,20 @@ async def _measured(model: Model, candidate: Candidate) -> str:
         raise ProviderError(f"{names} could not be graded: {fault}") from None
 
 
-def _clear(candidate: Candidate, report: Report) -> None:
-    """Remove the graphs that no provider uses."""
+def _store(candidate: Candidate, report: Report, path: Path, text: str) -> None:
+    """Remove the graphs that no provider uses, then store the report.
+
+    If the process is killed in between, no unused graph is left.
+    """
     used = {graphs[report.best(provider)] for provider, graphs in candidate.graphs.items()}
     for graph in candidate.there - used:
         build.remove(build.Built(Path(graph).parent))
-
-
-def _keep(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_whole(path, text)
-
-
-def _path(model: Model, candidate: Candidate, folder: Path) -> Path:
-    return folder / f"{key(model, candidate)}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_whole(path, text)
+    except OSError as error:
+        # the next start measures again; this one is not affected
+        log.warning("gate report not kept", path=str(path), reason=str(error))
 
 
 def key(model: Model, candidate: Candidate) -> str:
@@ -194,15 +190,10 @@ def key(model: Model, candidate: Candidate) -> str:
             for provider, graphs in candidate.graphs.items()
             for name, graph in graphs.items()
         ),
-        *(f"{name} {found}" for name, found in libraries().items()),
+        *(f"{name} {found}" for name, found in versions(LIBRARIES).items()),
         check_set.version(),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-def libraries() -> dict[str, str]:
-    """Return the versions of the installed runtimes."""
-    return versions(_LIBRARIES)
 
 
 def choose(grades: Sequence[Grade]) -> Grade:

@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine import cpus
-from opdbus.engine.batching import plan
+from opdbus.engine.batching import plan_batches
 from opdbus.engine.check_set import CheckSet, interval
-from opdbus.engine.gate import FULL, Grade, Report, choose, libraries
+from opdbus.engine.gate import FULL, LIBRARIES, Grade, Report, choose
+from opdbus.engine.host import versions
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.provider import Provider
+from opdbus.engine.provider import Placement, Provider, Session
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement, Session
-from opdbus.engine.tokenizer import Tokenizer
-from opdbus.engine.tokens import Tokens
+from opdbus.engine.sessions import open_session
+from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child
 
@@ -54,7 +53,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class GradedSession:
     """An open session that passed its proof."""
 
     place: Place
@@ -93,7 +92,7 @@ class Grader:
         ]
 
     @cached_property
-    def _reference(self) -> Opened:
+    def _reference(self) -> GradedSession:
         """The first fp32 session that opens; raises ProviderError if there is none."""
         reasons = []
         for place in self._places:
@@ -121,21 +120,21 @@ class Grader:
     @cached_property
     def _timed(self) -> list[NDArray[np.int64]]:
         rows = self._check_set.rows.take(range(self._check_set.sample))
-        return [ids for _, ids in batched(rows)][::_TIMED]
+        return [ids for _, ids in iterate_batches(rows)][::_TIMED]
 
     def report(self) -> Report:
         """Grade every precision; raises ProviderError if fp32 itself cannot run."""
         grades = {place: self._first_look(place) for place in self._places}
         for place, grade in sorted(grades.items(), key=lambda item: -item[1].texts_per_second):
-            if is_open(grade):
+            if is_undecided(grade):
                 grades[place] = self._second_look(place, grade)
             if not grades[place].refused:
                 break
-        best = choose([grade for grade in grades.values() if not is_open(grade)])
+        best = choose([grade for grade in grades.values() if not is_undecided(grade)])
         why = f"{best.precision} on {best.provider} is faster, and passed"
-        found = [replace(g, refused=why) if is_open(g) else g for g in grades.values()]
+        found = [replace(g, refused=why) if is_undecided(g) else g for g in grades.values()]
         where = best.provider, self._request["hardware"]
-        return Report(*where, libraries(), found, best.precision, time.time())
+        return Report(*where, versions(LIBRARIES), found, best.precision, time.time())
 
     def _first_look(self, place: Place) -> Grade:
         """Measure the speed, and the quality on the questions."""
@@ -148,7 +147,9 @@ class Grader:
             ratios = self._ratios(opened)
         except OpDbusError as error:
             return replace(grade, refused=str(error))
-        found = compared(timed(grade, self._rate * ratios), self._check_set, vectors, exact)
+        found = compare_vectors(
+            add_rate(grade, self._rate * ratios), self._check_set, vectors, exact
+        )
         if found.refused or is_reference:
             return found
         return replace(found, refused=too_slow(float(ratios.mean())))
@@ -160,9 +161,9 @@ class Grader:
         except OpDbusError as error:
             return replace(grade, refused=str(error))
         vectors = np.concatenate([self._seen[place], more])
-        return compared(grade, self._check_set, vectors, self._all_exact)
+        return compare_vectors(grade, self._check_set, vectors, self._all_exact)
 
-    def _ratios(self, opened: Opened) -> NDArray[np.float64]:
+    def _ratios(self, opened: GradedSession) -> NDArray[np.float64]:
         """Return the speed relative to the reference in each round, measured batch by batch."""
         seconds = np.zeros((2, _ROUNDS))
         for number, ids in enumerate(self._timed):
@@ -170,21 +171,21 @@ class Grader:
                 seconds[side, number % _ROUNDS] += each.seconds(ids)
         return np.array(seconds[0] / seconds[1])
 
-    def _sample(self, opened: Opened) -> NDArray[np.float32]:
+    def _sample(self, opened: GradedSession) -> NDArray[np.float32]:
         return self._vectors(opened, self._check_set.rows.take(range(self._check_set.sample)))
 
-    def _pairs(self, opened: Opened) -> NDArray[np.float32]:
+    def _pairs(self, opened: GradedSession) -> NDArray[np.float32]:
         rows = self._check_set.rows
         return self._vectors(opened, rows.take(range(self._check_set.sample, len(rows))))
 
-    def _vectors(self, opened: Opened, rows: Tokens) -> NDArray[np.float32]:
+    def _vectors(self, opened: GradedSession, rows: Tokens) -> NDArray[np.float32]:
         """Embed rows of the check set, in parallel on a CPU."""
-        order, given = zip(*batched(rows), strict=True)
+        order, given = zip(*iterate_batches(rows), strict=True)
         with ThreadPoolExecutor(_lanes(opened.place.provider)) as threads:
             found = np.concatenate(list(threads.map(opened.run, given)))
         return np.array(found[np.argsort(np.concatenate(order))])
 
-    def _open(self, place: Place, lanes: int = 1) -> Opened:
+    def _open(self, place: Place, lanes: int = 1) -> GradedSession:
         """Open and prove a session; raises OpDbusError."""
         graph = Path(self._request["graphs"][place.provider.name][place.precision])
         placement = Placement(
@@ -197,20 +198,20 @@ class Grader:
         )
         session = open_session(graph, place.provider, placement)
         prove(session, place.provider, place.precision, self._probe)
-        return Opened(place, session)
+        return GradedSession(place, session)
 
 
 def _lanes(provider: Provider) -> int:
     return cpus.usable() if provider.is_cpu else 1
 
 
-def batched(rows: Tokens) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
+def iterate_batches(rows: Tokens) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
     """Yield batches of rows of one length, as row indexes and as ids."""
-    for numbers in plan(rows.lengths, _BATCH_TOKENS):
+    for numbers in plan_batches(rows.lengths, _BATCH_TOKENS):
         yield numbers, rows.stacked(numbers)
 
 
-def compared(
+def compare_vectors(
     grade: Grade, check_set: CheckSet, vectors: NDArray[np.float32], exact: NDArray[np.float32]
 ) -> Grade:
     """Return the grade with its vectors compared to the reference's, and a refusal if they lose."""
@@ -228,10 +229,10 @@ def compared(
         questions=len(ranks),
     )
     is_last = len(vectors) == len(check_set.rows)
-    return replace(found, refused=lost(found, is_last=is_last))
+    return replace(found, refused=describe_loss(found, is_last=is_last))
 
 
-def lost(grade: Grade, *, is_last: bool) -> str:
+def describe_loss(grade: Grade, *, is_last: bool) -> str:
     """Return the reason to refuse a precision, or ""; `is_last`: there are no more questions."""
     mean, least = grade.mean_cosine, grade.min_cosine
     if mean < MEAN_COSINE or least < LEAST_COSINE:
@@ -245,7 +246,7 @@ def lost(grade: Grade, *, is_last: bool) -> str:
     return ""
 
 
-def is_open(grade: Grade) -> bool:
+def is_undecided(grade: Grade) -> bool:
     """Return true if the questions were too few to decide on the loss."""
     return not grade.refused and grade.change_low < -LOST_RANK
 
@@ -255,14 +256,14 @@ def too_slow(ratio: float) -> str:
     return "" if ratio >= GAIN else f"it is only {ratio:.3f} times as fast as fp32"
 
 
-def timed(grade: Grade, rates: NDArray[np.float64]) -> Grade:
+def add_rate(grade: Grade, rates: NDArray[np.float64]) -> Grade:
     """Return the grade with its rate and margin, from the rates of the rounds."""
     margin = _T * rates.std(ddof=1) / np.sqrt(len(rates))
     rate, margin = round(float(rates.mean()), 1), round(float(margin), 1)
     return replace(grade, texts_per_second=rate, rate_margin=margin)
 
 
-def measure(request: dict[str, Any]) -> str:
+def grade_precisions(request: dict[str, Any]) -> str:
     """Grade every precision of a request and return the report as JSON; raises ProviderError."""
     # an engine may be serving meanwhile
     child.go_second()
@@ -270,4 +271,4 @@ def measure(request: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    child.answer(measure)
+    child.answer(grade_precisions)

@@ -1,15 +1,114 @@
-"""Facts of the machine for provider checks: packages, libraries, devices, CPU features."""
+"""Facts of the machine for provider checks: runtimes, packages, libraries, CPU features."""
 
+import contextlib
 import ctypes
+import importlib
 import importlib.metadata
 import importlib.util
+import io
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, NamedTuple
 
-from opdbus.engine import cpus, onnx_library, openvino_library
-from opdbus.engine.onnx_library import Adapter
+from opdbus.engine import cpus
+
+# Packages with a provider of their own, registered with ONNX Runtime if installed.
+_PLUGINS: Final = ("onnxruntime_ep_webgpu",)
+# Graphics adapters with these words in their names are software renderers on the CPU.
+_SOFTWARE: Final = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render", "warp")
+
+
+@cache
+def onnxruntime_library() -> Any:  # noqa: ANN401 -- it has no types
+    """Import ONNX Runtime with telemetry off; raises ImportError and errors of ONNX Runtime."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
+def available_providers() -> Sequence[str]:
+    """List the execution providers that the installed wheel was built with."""
+    names: Sequence[str] = onnxruntime_library().get_available_providers()
+    return names
+
+
+def preload() -> None:
+    """Load the CUDA libraries of installed packages, so that a provider finds them by name."""
+    # It prints the libraries that are missing; the provider checks report those that matter.
+    with contextlib.redirect_stdout(io.StringIO()):
+        onnxruntime_library().preload_dlls()
+
+
+class Adapter(NamedTuple):
+    """A device that an execution provider offers."""
+
+    name: str
+    is_gpu: bool
+
+    @property
+    def is_software(self) -> bool:
+        """True for a software renderer on the CPU."""
+        return any(word in self.name.lower() for word in _SOFTWARE)
+
+    @property
+    def is_hardware(self) -> bool:
+        """True for a hardware GPU."""
+        return self.is_gpu and not self.is_software
+
+
+def list_adapters(runtime_name: str) -> Sequence[Adapter]:
+    """List the devices that an execution provider offers."""
+    return [read_adapter(found) for found in ep_devices(runtime_name)]
+
+
+def ep_devices(runtime_name: str) -> list[Any]:
+    """Return ONNX Runtime's device objects, after registering installed plugins."""
+    for module in _PLUGINS:
+        if importlib.util.find_spec(module):
+            _register_plugin(module)
+    return [
+        found for found in onnxruntime_library().get_ep_devices() if found.ep_name == runtime_name
+    ]
+
+
+def hardware_gpus(devices: Iterable[Any]) -> list[Any]:
+    """Keep hardware GPUs, in the order of the users' device numbers."""
+    return [found for found in devices if read_adapter(found).is_hardware]
+
+
+def read_adapter(found: Any) -> Adapter:  # noqa: ANN401 -- onnxruntime has no types
+    """Convert one of ONNX Runtime's device objects."""
+    device = found.device
+    name = device.metadata.get("Description") or device.vendor
+    return Adapter(str(name), is_gpu=device.type.name == "GPU")
+
+
+@cache
+def _register_plugin(module: str) -> None:
+    """Register a plugin's provider with ONNX Runtime, which is possible once in a process."""
+    plugin = importlib.import_module(module)
+    onnxruntime_library().register_execution_provider_library(module, plugin.get_library_path())
+
+
+@cache
+def openvino_core() -> Any:  # noqa: ANN401 -- it has no types
+    """Return the one Core of this process; the first call searches for devices."""
+    # The import would send telemetry, from a fork of this process that holds all its sockets.
+    # openvino works without the package that does so.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino.Core()
+
+
+def openvino_devices() -> Mapping[str, str]:
+    """Return OpenVINO's devices, such as CPU, GPU.0 and NPU, each with its hardware's name."""
+    names = openvino_core().available_devices
+    return {name: str(openvino_core().get_property(name, "FULL_DEVICE_NAME")) for name in names}
 
 
 def _has_package(name: str) -> bool:
@@ -30,13 +129,13 @@ class Host:
     has_package: Callable[[str], bool] = _has_package
     # returns an empty string for a package that is not installed
     version: Callable[[str], str] = _version
-    runtime_providers: Callable[[], Sequence[str]] = onnx_library.available_providers
+    runtime_providers: Callable[[], Sequence[str]] = available_providers
     # makes the CUDA libraries of installed packages findable by `library`
-    preload: Callable[[], None] = onnx_library.preload
+    preload: Callable[[], None] = preload
     # raises OSError if there is no such library
     library: Callable[[str], Any] = ctypes.CDLL
-    openvino_devices: Callable[[], Mapping[str, str]] = openvino_library.devices
-    adapters: Callable[[str], Sequence[Adapter]] = onnx_library.adapters
+    openvino_devices: Callable[[], Mapping[str, str]] = openvino_devices
+    adapters: Callable[[str], Sequence[Adapter]] = list_adapters
     features: Callable[[], frozenset[str]] = cpus.features
     processor: Callable[[], str] = cpus.name
     system: str = sys.platform

@@ -5,28 +5,87 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.engine.budget import Budget
-from opdbus.engine.chain import Chain, require_provider
+from opdbus.engine import cpus, discovery, static_encoder
+from opdbus.engine.batching import Budget, Rank
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.host import HERE, Host
-from opdbus.engine.runtimes import open_session
+from opdbus.engine.provider import Placement, Provider
+from opdbus.engine.provider_chain import Chain, ProvenSessions, require_provider
 from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.static_engine import open_table
+from opdbus.engine.sessions import open_session
+from opdbus.engine.static_encoder import StaticEncoder
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.models.static_table import StaticTable
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from opdbus.config import Config
-    from opdbus.engine.chain import Fallback, Open, Proven
+    from opdbus.engine.provider_chain import Fallback, Open
     from opdbus.models.folder import Model
+
+# Not a row of the provider table: nothing else runs a static table or uses numpy.
+_NUMPY: Final = Provider(
+    "cpu:numpy",
+    "numpy",
+    "op-dbus",
+    discovery.find_processor,
+    dialects={},
+    options=lambda _placement: {},
+    runtime="numpy",
+    is_cpu=True,
+)
+# More threads than this wait for each other.
+_MOST_THREADS: Final = 8
+# Token budget of a batch for storing: some thousand texts.
+_TOGETHER: Final = 1 << 16
+
+
+class Instant:
+    """`Runner` of a static table: nothing waits, and nothing can be lost."""
+
+    depth: Final = 0
+    budget: Final = _TOGETHER
+    lanes: Final = 1
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self.texts = 0
+
+    async def embed(self, rows: Any, _rank: Rank = Rank.FEW) -> NDArray[np.float32]:  # noqa: ANN401 -- the encoder's
+        """Return the vectors (rows, dimension) of encoded texts."""
+        vectors: NDArray[np.float32] = rows.vectors
+        self.texts += len(vectors)
+        return vectors
+
+    async def lost(self) -> None:
+        """Wait forever: a table cannot be lost."""
+        await asyncio.Event().wait()
+
+    def join(self) -> None:
+        """Return at once: there are no threads."""
+
+
+def open_table(model: Model, threads: int | None) -> Embedder:
+    """Read and prove a table, in less than 0.1 s; raises ModelError and ProofFailed."""
+    encoder = StaticEncoder(StaticTable.read(model.folder, model.shape.max_tokens))
+    proof = static_encoder.prove_static(encoder)
+    size = model.weights.stat().st_size
+    proven = ProvenSessions((), _NUMPY, HERE.processor(), proof, (), Placement(), size)
+    # number of threads that encode texts in parallel
+    side_by_side = min(threads or cpus.usable(), _MOST_THREADS)
+    return Embedder(model, proven, encoder, Instant(), side_by_side)
+
 
 QUEUE_LIMIT: Final = 65536
 
 
-def require(config: Config, host: Host = HERE) -> None:
+def require_level(config: Config, host: Host = HERE) -> None:
     """Check the configured level as far as possible without opening it; blocks.
 
     Raises ModelError if the model's files are missing, ProviderError if no provider can run it.
@@ -34,7 +93,7 @@ def require(config: Config, host: Host = HERE) -> None:
     if config.vector_level == "none":
         return
     level = LEVELS[config.vector_level]
-    folder.find(level, config)
+    folder.find_model(level, config)
     if level.name in ON_PROVIDERS:
         require_provider(config, host)
 
@@ -50,7 +109,7 @@ async def open_level(
     host: Host = HERE,
 ) -> AsyncIterator[Embedder]:
     """Load and open a level's model, closed at exit; raises ModelError, ProviderError."""
-    model = await asyncio.to_thread(folder.load, LEVELS[level], config)
+    model = await asyncio.to_thread(folder.load_model, LEVELS[level], config)
     async with open_embedder(model, config, opener, host, lost, graded=graded) as embedder:
         yield embedder
 
@@ -77,23 +136,20 @@ async def open_embedder(
     tokenizer = await asyncio.to_thread(Tokenizer.of, model)
     proven = await Chain(model, config, opener, host, graded).choose(lost)
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
-    scheduler = Scheduler(
-        lanes,
-        solo=proven.solo.run if proven.solo else None,
-        dimension=model.shape.hidden,
-        budget=_budget(proven, config),
-        limit=config.queue_limit or QUEUE_LIMIT,
-    )
-    async with scheduler:
-        with closing(Embedder(model, proven, tokenizer, scheduler)) as embedder:
-            yield embedder
-
-
-def _budget(proven: Proven, config: Config) -> Budget:
     row = proven.provider
-    return Budget(
+    budget = Budget(
         row.most_tokens,
         fixed=config.batch_tokens,
         rows=1 if proven.proof.precision in row.single else row.most_rows,
         whole=row.whole_batches,
     )
+    scheduler = Scheduler(
+        lanes,
+        solo=proven.solo.run if proven.solo else None,
+        dimension=model.shape.hidden,
+        budget=budget,
+        limit=config.queue_limit or QUEUE_LIMIT,
+    )
+    async with scheduler:
+        with closing(Embedder(model, proven, tokenizer, scheduler)) as embedder:
+            yield embedder

@@ -12,10 +12,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.engine.provider import Provider
-from opdbus.engine.session import Session
+from opdbus.engine.provider import Provider, RunRecord, Session
 from opdbus.errors import ModelError, ProofFailed
-from opdbus.models import arrays
+from opdbus.models import numpy_files
 
 # Largest difference of any component from double precision; fp32 engines stay near 1e-6.
 FP32_TOLERANCE: Final = 1e-5
@@ -62,7 +61,7 @@ class Probe:
     def read(cls, path: Path) -> Probe:
         """Read the file that `models.build` wrote beside the graph; raises ModelError."""
         try:
-            saved = arrays.load_all(path)
+            saved = numpy_files.load_archive(path)
             rows = [saved[f"row{number}"] for number in range(len(saved["vectors"]))]
             return cls(rows, saved["vectors"])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
@@ -91,8 +90,7 @@ def prove(session: Session, provider: Provider, precision: str, probe: Probe) ->
     if session.renew():
         # the session that serves is not the recorded one, so it is checked too
         seen += _run_all(session, provider, probe)
-    _require_nodes(ran.nodes, provider)
-    _require_products(ran.products, provider, precision)
+    _require_place(ran, provider, precision)
     # np.max keeps NaN, which Python's `max` may pass over
     deviations, cosines, errors = np.transpose(seen)
     proof = Proof(
@@ -103,33 +101,28 @@ def prove(session: Session, provider: Provider, precision: str, probe: Probe) ->
         min_cosine=float(np.min(cosines)),
         checked_at=time.time(),
     )
-    _require_vectors(proof, provider)
-    _require_unit(float(np.max(errors)), provider)
+    _require_vectors(proof, float(np.max(errors)), provider)
     return proof
 
 
-def _require_nodes(nodes: Mapping[str, int], provider: Provider) -> None:
-    name = provider.runtime_name
+def _require_place(ran: RunRecord, provider: Provider, precision: str) -> None:
+    """Refuse a session that ran elsewhere, or in another precision, even a faster one."""
+    name, nodes, products = provider.runtime_name, ran.nodes, ran.products
     if not nodes.get(name):
-        raise ProofFailed(f"no node of the model ran on {name}, but {_listed(nodes)}")
+        raise ProofFailed(f"no node of the model ran on {name}, but {_list_counts(nodes)}")
     if nodes.keys() - {name} - provider.also:
-        raise ProofFailed(f"part of the model ran elsewhere than on {name}: {_listed(nodes)}")
-
-
-def _require_products(products: Mapping[str, int], provider: Provider, precision: str) -> None:
-    """Refuse a session that computes in another precision than requested, even a faster one.
-
-    In int8 some layers stay exact, most layers in a small model, so one product is enough.
-    """
+        raise ProofFailed(f"part of the model ran elsewhere than on {name}: {_list_counts(nodes)}")
+    # in int8 some layers stay exact, most layers in a small model, so one product is enough
     least = 1 if precision == "int8" else max(products.values(), default=0)
     if products and products.get(precision, 0) < least:
         raise ProofFailed(
             f"{provider.name} was to compute in {precision}, but its matrix products ran:"
-            f" {_listed(products)}"
+            f" {_list_counts(products)}"
         )
 
 
-def _require_vectors(proof: Proof, provider: Provider) -> None:
+def _require_vectors(proof: Proof, error: float, provider: Provider) -> None:
+    """Refuse vectors far from the reference's, or whose length is off 1 by `error`."""
     least = LEAST_COSINE[proof.precision]
     if proof.precision == "fp32" and not proof.max_deviation <= FP32_TOLERANCE:
         raise ProofFailed(
@@ -143,10 +136,7 @@ def _require_vectors(proof: Proof, provider: Provider) -> None:
             f" only {proof.min_cosine:.4f} (at least {least} is rounding): its results cannot be"
             " trusted"
         )
-
-
-def _require_unit(error: float, provider: Provider) -> None:
-    """Refuse vectors whose length is not 1; the cosine does not show this."""
+    # the cosine does not show this
     if not error <= UNIT_TOLERANCE:
         raise ProofFailed(
             f"{provider.name} gives vectors whose length is off 1 by {error:.1e}: its results"
@@ -179,7 +169,7 @@ def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, f
     return float(deviation), float(np.min(cosines)), float(np.max(np.abs(lengths - 1.0)))
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def _list_counts(counts: Mapping[str, int]) -> str:
     return (
         ", ".join(f"{count} on {name}" for name, count in counts.items()) or "nothing was recorded"
     )

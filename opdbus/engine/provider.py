@@ -1,16 +1,74 @@
-"""Row type of the provider table, with the checks that a provider can run here."""
+"""Row type of the provider table, with its checks, and the interface of a provider's session."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from opdbus.engine.gpus import Gpu
+from opdbus.engine.discovery import Gpu, SharedLibrary
 from opdbus.engine.host import HERE, Host
-from opdbus.engine.libraries import SharedLibrary
-from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
 from opdbus.platform import pip
 from opdbus.settings.parsing import ALL_DEVICES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Device, precision and threads of one session: up to `lanes` parallel runs share `threads`."""
+
+    device: int = 0
+    precision: str = "fp32"
+    threads: int = 1
+    lanes: int = 1
+    # bytes of the accelerator's memory; None for all free memory
+    memory_limit: int | None = None
+    # folder in which a provider may cache compiled graphs
+    cache: Path | None = None
+    # largest number of tokens in a row: the graph has no further positions
+    longest: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """Number of nodes by runtime name, and number of matrix products by precision.
+
+    `products` is empty if a provider fuses the whole model into one node.
+    """
+
+    nodes: Mapping[str, int]
+    products: Mapping[str, int]
+
+
+class Session(Protocol):
+    """A model opened by a runtime."""
+
+    def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Embed ids (rows, tokens) into vectors (rows, dimension); safe to call from threads.
+
+        Raises ProviderError.
+        """
+
+    def finish_profile(self) -> RunRecord:
+        """Stop recording and return the nodes and products so far; raises ProviderError."""
+
+    def renew(self) -> bool:
+        """Reopen the model if its runtime cannot stop recording; return true if it did so."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the line of a runtime's message that names the cause."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if lines[0].startswith("Exception from "):
+        # OpenVINO's message begins with places in its source, the outermost first
+        return lines[-1]
+    return lines[0].rpartition(" : ")[2] if lines[0].startswith("[ONNXRuntimeError]") else lines[0]
+
 
 _SYSTEMS: Final = {"win32": "Windows", "darwin": "macOS"}
 # All of them install one folder `onnxruntime`, so only the last one installed works.
@@ -66,7 +124,15 @@ class Provider:
         try:
             self.installed(host)
             devices = self.find_devices(host)
-            self._require_libraries(host)
+            if self.libraries:
+                host.preload()
+            for library in self.libraries:
+                try:
+                    host.library(library.file)
+                except OSError:
+                    raise ProviderError(
+                        f"{library.file} was not found; {self.library_advice}"
+                    ) from None
         except ProviderError as error:
             raise ProviderError(f"{self.name} cannot run: {error}") from None
         except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises anything
@@ -74,7 +140,7 @@ class Provider:
             raise ProviderError(
                 f"{self.name} cannot run: {reason}; install it again: {pip.install(self.install)}"
             ) from None
-        return {0: devices[0].name} if self.is_cpu else self._chosen(wanted, devices)
+        return {0: devices[0].name} if self.is_cpu else self._choose(wanted, devices)
 
     def installed(self, host: Host) -> str:
         """Return the package that contains the provider, and its version.
@@ -95,11 +161,6 @@ class Provider:
         if own != "onnxruntime":
             return f"{own} {host.version(own)}"
         wheels = [wheel for wheel in _WHEELS if host.version(wheel)]
-        self._require_built_in(host, wheels)
-        found = " and ".join(f"{wheel} {host.version(wheel)}" for wheel in wheels) or own
-        return f"{found}, which overwrite each other" if len(wheels) > 1 else found
-
-    def _require_built_in(self, host: Host, wheels: Sequence[str]) -> None:
         if self.runtime_name not in host.runtime_providers():
             found = " ".join(wheels) or self.runtime
             raise ProviderError(
@@ -107,19 +168,10 @@ class Provider:
                 f" {self.runtime_name.removesuffix('ExecutionProvider')};"
                 f" {pip.install(self.install, instead_of=found)}"
             )
+        found = " and ".join(f"{wheel} {host.version(wheel)}" for wheel in wheels) or own
+        return f"{found}, which overwrite each other" if len(wheels) > 1 else found
 
-    def _require_libraries(self, host: Host) -> None:
-        if self.libraries:
-            host.preload()
-        for library in self.libraries:
-            try:
-                host.library(library.file)
-            except OSError:
-                raise ProviderError(
-                    f"{library.file} was not found; {self.library_advice}"
-                ) from None
-
-    def _chosen(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
+    def _choose(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
         if tuple(wanted) == (ALL_DEVICES,):
             return {index: device.name for index, device in enumerate(devices)}
         known = {str(index): index for index in range(len(devices))}

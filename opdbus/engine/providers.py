@@ -1,12 +1,89 @@
-"""Table of execution providers, and the rows that a setting's names select."""
+"""Table of execution providers with their session options, and the rows that names select."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from opdbus.engine import gpus, libraries, options
+from opdbus.engine import cpus, discovery
+from opdbus.engine.discovery import openvino_accelerators
 from opdbus.engine.host import HERE, Host
-from opdbus.engine.provider import Provider
+from opdbus.engine.provider import Placement, Provider
 from opdbus.platform import pip
+
+# Columns of activations that share a scale in OpenVINO's int8: more exact than one scale a row.
+_INT8_GROUP: Final = "128"
+# TensorRT builds another engine for more rows; it reserves memory for this many of the longest.
+TENSORRT_ROWS: Final = 512
+
+
+def no_options(_placement: Placement) -> dict[str, Any]:
+    """Return no options."""
+    return {}
+
+
+def device_options(placement: Placement) -> dict[str, Any]:
+    """Return only the device number."""
+    return {"device_id": placement.device}
+
+
+def cuda_options(placement: Placement) -> dict[str, Any]:
+    """Return CUDA's device and memory limit."""
+    options: dict[str, Any] = {
+        "device_id": placement.device,
+        "arena_extend_strategy": "kSameAsRequested",
+        # TF32 would multiply fp32 in 19 bits
+        "use_tf32": 0,
+    }
+    if placement.memory_limit:
+        options["gpu_mem_limit"] = placement.memory_limit
+    return options
+
+
+def tensorrt_options(placement: Placement) -> dict[str, Any]:
+    """Return one optimization profile for all shapes: else TensorRT builds an engine for each."""
+    options: dict[str, Any] = {
+        "device_id": placement.device,
+        "trt_fp16_enable": placement.precision == "fp16",
+        "trt_profile_min_shapes": "input_ids:1x1",
+        "trt_profile_opt_shapes": "input_ids:64x32",
+        "trt_profile_max_shapes": f"input_ids:{TENSORRT_ROWS}x{placement.longest}",
+    }
+    if placement.memory_limit:
+        options["trt_max_workspace_size"] = placement.memory_limit
+    if placement.cache:
+        options |= {
+            "trt_engine_cache_enable": True,
+            "trt_engine_cache_path": str(placement.cache),
+            "trt_timing_cache_enable": True,
+            "trt_timing_cache_path": str(placement.cache),
+        }
+    return options
+
+
+def coreml_options(_placement: Placement) -> dict[str, Any]:
+    """Return Core ML's program format, with all its compute units."""
+    return {"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"}
+
+
+def openvino_cpu_options(placement: Placement) -> dict[str, Any]:
+    """Return OpenVINO's CPU options, with one stream for each lane."""
+    has_bf16 = HERE.features() & cpus.BF16
+    hints = {"fp32": "f32", "bf16": "bf16", "int8": "bf16" if has_bf16 else "f32"}
+    config = {
+        "INFERENCE_PRECISION_HINT": hints[placement.precision],
+        "NUM_STREAMS": str(placement.lanes),
+        "INFERENCE_NUM_THREADS": str(placement.threads),
+    }
+    if placement.precision == "int8":
+        config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _INT8_GROUP
+    return {"device": "CPU", "config": config}
+
+
+def openvino_accelerator_options(placement: Placement) -> dict[str, Any]:
+    """Return OpenVINO's GPU or NPU with the placement's device number."""
+    hint = {"fp32": "f32", "fp16": "f16"}[placement.precision]
+    device = list(openvino_accelerators(HERE))[placement.device]
+    return {"device": device, "config": {"INFERENCE_PRECISION_HINT": hint}}
+
 
 # Dialects with operators of the ONNX standard only, for providers that support no others.
 _STANDARD: Final = {"fp16": "standard-half", "fp32": "standard"}
@@ -21,9 +98,9 @@ _ROWS: Final = (
         "cpu:openvino",
         "CPU",
         _OPENVINO,
-        gpus.processors,
+        discovery.find_processor,
         dialects={"int8": "rounded-int8", "bf16": "rounded", "fp32": "rounded"},
-        options=options.openvino_cpu,
+        options=openvino_cpu_options,
         runtime="openvino",
         most_tokens=2048,
         whole_batches=True,
@@ -34,9 +111,9 @@ _ROWS: Final = (
         "cpu:onnxruntime",
         "CPUExecutionProvider",
         _CPU,
-        gpus.processors,
+        discovery.find_processor,
         dialects={"int8": "int8-dynamic", "int8-blocks": "int8-blocks", "fp32": "float"},
-        options=options.none,
+        options=no_options,
         most_tokens=2048,
         single=frozenset({"int8"}),
         has_solo=True,
@@ -46,42 +123,42 @@ _ROWS: Final = (
         "openvino",
         "GPU or NPU",
         _OPENVINO,
-        gpus.intel,
+        discovery.find_intel,
         dialects={"fp16": "float", "fp32": "float"},
-        options=options.openvino_accelerator,
+        options=openvino_accelerator_options,
         runtime="openvino",
     ),
     Provider(
         "cuda",
         "CUDAExecutionProvider",
         _GPU,
-        gpus.nvidia,
+        discovery.find_nvidia,
         dialects={"fp16": "fused-half", "fp32": "fused"},
-        options=options.cuda,
-        libraries=libraries.CUDA,
+        options=cuda_options,
+        libraries=discovery.CUDA_LIBRARIES,
         library_advice=f"{pip.install(_GPU)} brings the CUDA 13 and cuDNN 9 libraries",
     ),
     Provider(
         "tensorrt",
         "TensorrtExecutionProvider",
         _GPU,
-        gpus.nvidia,
+        discovery.find_nvidia,
         dialects=_STANDARD,
-        options=options.tensorrt,
-        libraries=libraries.TENSORRT,
+        options=tensorrt_options,
+        libraries=discovery.TENSORRT_LIBRARIES,
         library_advice=f"{pip.install(_TENSORRT)} brings CUDA 13, cuDNN 9 and TensorRT 10",
         also=frozenset({"CUDAExecutionProvider"}),
         most_tokens=1 << 14,
-        most_rows=options.TENSORRT_ROWS,
+        most_rows=TENSORRT_ROWS,
         compiles=True,
     ),
     Provider(
         "directml",
         "DmlExecutionProvider",
         _GPU,
-        gpus.adapters("DmlExecutionProvider"),
+        discovery.adapter_finder("DmlExecutionProvider"),
         dialects=_STANDARD,
-        options=options.device_id,
+        options=device_options,
         system="win32",
         most_tokens=1 << 14,
     ),
@@ -89,9 +166,9 @@ _ROWS: Final = (
         "coreml",
         "CoreMLExecutionProvider",
         _CPU,
-        gpus.apple,
+        discovery.find_apple,
         dialects=_STANDARD,
-        options=options.coreml,
+        options=coreml_options,
         system="darwin",
         most_tokens=1 << 13,
     ),
@@ -99,9 +176,9 @@ _ROWS: Final = (
         "webgpu",
         "WebGpuExecutionProvider",
         f"{_CPU} onnxruntime-ep-webgpu",
-        gpus.adapters("WebGpuExecutionProvider"),
+        discovery.adapter_finder("WebGpuExecutionProvider"),
         dialects=_STANDARD,
-        options=options.none,
+        options=no_options,
         plugin="onnxruntime_ep_webgpu",
         most_tokens=1 << 14,
     ),
@@ -109,9 +186,9 @@ _ROWS: Final = (
         "migraphx",
         "MIGraphXExecutionProvider",
         "onnxruntime-migraphx",
-        gpus.amd,
+        discovery.find_amd,
         dialects=_STANDARD,
-        options=options.device_id,
+        options=device_options,
         most_tokens=1 << 14,
         compiles=True,
     ),

@@ -1,5 +1,7 @@
 """Bounded queue in front of the model's threads; every future is settled."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import time
@@ -11,11 +13,96 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from opdbus.engine.batching import FEW, Backlog, Part, Rank, Request, count_rows
-from opdbus.engine.budget import Budget
-from opdbus.engine.callers import Callers
-from opdbus.engine.tokens import Tokens
-from opdbus.errors import Internal, ProviderLost, ShuttingDown
+from opdbus.engine.batching import FEW, Backlog, Budget, Part, Rank, Request, count_rows
+from opdbus.engine.tokenizer import Tokens
+from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
+
+
+class Caller:
+    """A request in progress: the array for its vectors and the future that is awaited."""
+
+    def __init__(self, request: Request, dimension: int) -> None:
+        self.request = request
+        self.vectors = np.empty((len(request.rows), dimension), np.float32)
+        self.left = len(request.rows)
+        self.done: asyncio.Future[NDArray[np.float32]] = asyncio.get_running_loop().create_future()
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Resolve the future with the vectors or the error, unless it is done already."""
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(self.vectors)
+        else:
+            self.done.set_exception(error)
+
+
+class Callers:
+    """All pending callers; call every method on the event loop, except `deliver` and `in`."""
+
+    def __init__(self, dimension: int, limit: int) -> None:
+        self._dimension = dimension
+        self._limit = limit
+        self._callers: dict[Request, Caller] = {}
+        # number of texts whose vectors were delivered
+        self.served = 0
+
+    def __contains__(self, request: Request) -> bool:
+        """Return true if the caller of a request still waits."""
+        return request in self._callers
+
+    @property
+    def depth(self) -> int:
+        """Number of texts that wait or run."""
+        return sum(caller.left for caller in self._callers.values())
+
+    def add(self, request: Request) -> Caller:
+        """Add a caller; raises LimitsExceeded if the queue has no room for all rows."""
+        others = (each for each in self._callers.values() if each.request.rank is not Rank.BULK)
+        waiting, rows = sum(caller.left for caller in others), len(request.rows)
+        # Bulk work limits itself, and callers must not be able to stop it.
+        if request.rank is not Rank.BULK and waiting + rows > self._limit:
+            raise LimitsExceeded(
+                f"the queue holds {waiting} of at most {self._limit} texts, so {rows} more do not"
+                " fit: ask for fewer at a time, or later"
+            )
+        caller = self._callers[request] = Caller(request, self._dimension)
+        return caller
+
+    def remove(self, caller: Caller) -> None:
+        """Remove a caller that has an answer or was cancelled."""
+        self._callers.pop(caller.request, None)
+
+    def deliver(self, parts: Sequence[Part], vectors: NDArray[np.float32]) -> None:
+        """Copy a batch's vectors to their callers' arrays; runs on the model's thread."""
+        first = 0
+        for part in parts:
+            behind = first + len(part.rows)
+            if caller := self._callers.get(part.request):
+                caller.vectors[part.rows] = vectors[first:behind]
+            first = behind
+
+    def count_down(self, parts: Sequence[Part]) -> None:
+        """Count delivered rows, and settle the callers that have all their vectors."""
+        for part in parts:
+            if caller := self._callers.get(part.request):
+                self.served += len(part.rows)
+                caller.left -= len(part.rows)
+                if caller.left == 0:
+                    caller.settle()
+
+    def fail(self, parts: Sequence[Part], error: Exception) -> None:
+        """Fail the callers of a batch; their other rows are dropped when the callers return."""
+        for part in parts:
+            if caller := self._callers.get(part.request):
+                caller.settle(error)
+
+    def fail_all(self, error: Exception) -> None:
+        """Fail all pending callers."""
+        for caller in self._callers.values():
+            caller.settle(error)
+        self._callers.clear()
+
 
 Run: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -188,8 +275,11 @@ class Scheduler:
                 is_alone = self._running == 1 and count_rows(parts) == 1 and not self._backlog
             is_solo = is_alone and parts[0].length > _SHORT
             chosen = self._solo if self._solo and is_solo else run
+            vectors: NDArray[np.float32] | None = None
             try:
-                vectors = self._tried(chosen, parts)
+                vectors = self._attempt(chosen, parts)
+            except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
+                self._cope(chosen, parts, error)
             finally:
                 with self._wake:
                     self._running -= 1
@@ -197,14 +287,6 @@ class Scheduler:
             # Deliver only now: a caller that asks again at once must find that nothing else runs.
             if vectors is not None:
                 self._deliver(parts, vectors)
-
-    def _tried(self, run: Run, parts: Sequence[Part]) -> NDArray[np.float32] | None:
-        """Run a batch; on failure handle it and return None."""
-        try:
-            return self._attempt(run, parts)
-        except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
-            self._cope(run, parts, error)
-            return None
 
     def _next_batch(self) -> list[Part]:
         """Take rows to run; a short backlog is divided among the idle lanes."""

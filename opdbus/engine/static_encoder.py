@@ -1,8 +1,9 @@
-"""Vectors of texts by a static table, with numpy alone."""
+"""Vectors of texts by a static table, with numpy alone, and the proof that they are right here."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.engine.proof import Proof
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.engine.word_cache import MOST_WORDS
-from opdbus.models.formats import TOKENIZER
+from opdbus.errors import ModelError, ProofFailed
+from opdbus.models import numpy_files
+from opdbus.models.catalogue import TABLE_PROOF, TOKENIZER
 
 if TYPE_CHECKING:
-    from opdbus.engine.tokens import Numbers, Tokens
+    from opdbus.engine.tokenizer import Numbers, Tokens
     from opdbus.models.static_table import StaticTable
 
 # Rows gathered at a time: many, to release the GIL for long; few enough to stay in the cache.
@@ -25,7 +29,7 @@ _MANY: Final = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedTexts:
     """Vectors (texts, dimension) of length 1, and tokens and truncation of each text."""
 
     vectors: NDArray[np.float32]
@@ -67,7 +71,7 @@ class StaticEncoder:
         self._around = table.sums(np.array(table.words.around)).astype(np.float32)
         self._memory = threading.local()
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """Return the vectors of texts; takes about 5 us a text."""
         tokens = self.tokenizer.encode(texts)
         self._unpacked.require(tokens.ids)
@@ -77,7 +81,7 @@ class StaticEncoder:
         found /= np.sqrt(np.einsum("td,td->t", found, found))[:, None]
         vectors = np.empty_like(found)
         vectors[order] = found
-        return Encoded(vectors, tokens.lengths, tokens.truncated)
+        return EncodedTexts(vectors, tokens.lengths, tokens.truncated)
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, special ones included."""
@@ -132,12 +136,54 @@ class _Unpacked:
         self.nothing: Final = len(table.rows)
         self.rows = np.empty((self.nothing + 1, table.dimension), np.float32)
         self.rows[self.nothing] = 0
-        self._known = np.zeros(self.nothing, np.bool_)
+        self._is_unpacked = np.zeros(self.nothing, np.bool_)
 
     def require(self, ids: NDArray[np.int64]) -> None:
         """Unpack the rows of these ids; threads that unpack the same rows write equal values."""
-        missing = ids.compress(~self._known.take(ids))
+        missing = ids.compress(~self._is_unpacked.take(ids))
         if len(missing):
             new = np.unique(missing)
             self.rows[new] = self._table.rows[new] * self._table.scales[new, None]
-            self._known[new] = True
+            self._is_unpacked[new] = True
+
+
+# Largest difference of any component from double precision; single precision stays near 1e-7.
+STATIC_TOLERANCE: Final = 1e-6
+PROOF_TEXTS: Final = (
+    "",
+    "sshd",
+    "which service answers questions about host names?",
+    "systemd service sshd: OpenBSD Secure Shell server",
+    "network interface eth0; type ethernet, address 192.0.2.17/24, mtu 1500, up yes",
+    "Backup of /srv/media to disk2 (weekly, 03:30), keeps 14 snapshots; last exit status 0",
+    "UPPER lower MiXeD 0x7f 3.141592653589793 a_b-c.d,e;f:g!h?i @j #k $l %m ^n &o *p (q) {r}",
+    "word " * 200,
+)
+
+
+def write_static_proof(encoder: StaticEncoder) -> None:
+    """Store the reference vectors of the texts beside the table."""
+    np.save(encoder.table.folder / TABLE_PROOF, encoder.reference(PROOF_TEXTS).astype(np.float32))
+
+
+def prove_static(encoder: StaticEncoder) -> Proof:
+    """Encode the texts, together and each alone, and compare; raises ProofFailed, ModelError."""
+    path = encoder.table.folder / TABLE_PROOF
+    shape = len(PROOF_TEXTS), encoder.table.dimension
+    try:
+        expected = np.asarray(numpy_files.load_array(path), np.float32)
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from None
+    if expected.shape != shape:
+        raise ModelError(f"{path} belongs to another table: it holds {expected.shape}, not {shape}")
+    alone = [encoder.encode([text]).vectors[0] for text in PROOF_TEXTS]
+    found = np.array([encoder.encode(PROOF_TEXTS).vectors, alone], np.float64)
+    deviation = float(np.abs(found - expected).max())
+    if not deviation <= STATIC_TOLERANCE:
+        raise ProofFailed(
+            f"the static table {encoder.table.folder} gives vectors that differ from the"
+            f" reference's by {deviation:.1e} (at most {STATIC_TOLERANCE:.0e} is rounding): its"
+            " results cannot be trusted"
+        )
+    cosine = float((found * expected).sum(axis=2).min())
+    return Proof({"numpy": len(PROOF_TEXTS)}, {}, "fp32", deviation, cosine, time.time())

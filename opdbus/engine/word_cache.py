@@ -14,10 +14,93 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.engine.word_slots import Entries, Slots
-
 if TYPE_CHECKING:
-    from opdbus.models.word_pieces import WordPieces
+    from opdbus.models.static_table import WordPieces
+
+# No word has this key.
+_EMPTY: Final = np.uint64(0)
+# Slots for each word: a low load factor keeps probe sequences short.
+_SLOTS_PER_WORD: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Words by their keys, each once, and the ids of each."""
+
+    keys: NDArray[np.uint64]
+    ids: Sequence[Sequence[int]]
+
+
+class WordSlots:
+    """Open-addressing hash table; entries are never changed or moved."""
+
+    def __init__(self, words: int, ids: int, spread: np.uint64) -> None:
+        size_log2 = (words * _SLOTS_PER_WORD).bit_length()
+        self._spread = spread
+        self._shift = np.uint64(64 - size_log2)
+        self._keys = np.zeros(1 << size_log2, np.uint64)
+        self._places = np.zeros(1 << size_log2, np.int32)
+        self._first = np.zeros(words, np.int32)
+        self._sizes = np.zeros(words, np.int32)
+        self._ids = np.zeros(ids, np.int64)
+        self._count = self._count_ids = 0
+
+    def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Return the place of each key, -1 if it is missing."""
+        at = self._home(keys)
+        there = self._keys.take(at)
+        places = self._places.take(at)
+        rest = (there != keys).nonzero()[0]
+        while len(rest):
+            is_end = there.take(rest) == _EMPTY
+            places[rest[is_end]] = -1
+            rest = rest[~is_end]
+            at[rest] = (at[rest] + 1) % len(self._keys)
+            there[rest] = self._keys.take(at[rest])
+            places[rest] = self._places.take(at[rest])
+            rest = rest[there[rest] != keys[rest]]
+        return places
+
+    def ids(self, places: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """Return the concatenated ids of words, and the start of each word's ids."""
+        sizes, first = self._sizes.take(places), self._first.take(places)
+        ends: NDArray[np.intp] = sizes.cumsum(dtype=np.intp)
+        begins = np.subtract(ends, sizes, dtype=np.intp)
+        # Steps between ids: 1 inside a word; at a word's start, the distance to its first id.
+        steps = np.ones(ends[-1], np.int32)
+        steps[begins[1:]] = first[1:] - first[:-1] - sizes[:-1] + 1
+        steps[0] = first[0]
+        return self._ids.take(steps.cumsum(dtype=np.intp)), begins
+
+    def add(self, entries: Entries) -> bool:
+        """Add words, false if there is no room; readers find each word whole or not at all."""
+        sizes = np.array([len(each) for each in entries.ids], np.int32)
+        count, count_ids = self._count + len(sizes), self._count_ids + int(sizes.sum())
+        if count > len(self._sizes) or count_ids > len(self._ids):
+            return False
+        self._ids[self._count_ids : count_ids] = [n for each in entries.ids for n in each]
+        self._sizes[self._count : count] = sizes
+        self._first[self._count : count] = self._count_ids + sizes.cumsum() - sizes
+        places = np.arange(self._count, count, dtype=np.int32)
+        self._count, self._count_ids = count, count_ids
+        self._put(entries.keys, places)
+        return True
+
+    def _put(self, keys: NDArray[np.uint64], places: NDArray[np.int32]) -> None:
+        at = self._home(keys)
+        while len(at):
+            free = (self._keys[at] == _EMPTY).nonzero()[0]
+            free = free[np.unique(at[free], return_index=True)[1]]
+            # the key is written last, which publishes the place
+            self._places[at[free]] = places[free]
+            self._keys[at[free]] = keys[free]
+            rest = self._keys[at] != keys
+            keys, places, at = keys[rest], places[rest], (at[rest] + 1) % len(self._keys)
+
+    def _home(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
+        found: NDArray[np.intp] = ((keys * self._spread) >> self._shift).astype(np.intp)
+        return found
+
 
 # Number of cached words, some hundred bytes each.
 MOST_WORDS: Final = 1 << 16
@@ -81,12 +164,12 @@ class WordCache:
 
     def look_up(self, texts: Sequence[str]) -> Found:
         """Return the ids of texts; those in `odd` must be tokenized by the library."""
-        joined, odd = _joined(texts)
+        joined, odd = _join_texts(texts)
         # padding for all lanes of a word that begins at the end
         lanes = len(joined) // _LANE + len(self._factors) + 1
         raw = np.frombuffer(joined.encode() + bytes(_LANE * (lanes + 1) - len(joined)), np.uint8)
         codes = raw | (((raw - np.uint8(65)) < 26).view(np.uint8) << np.uint8(5))
-        words, strange = _found(codes[: len(joined)])
+        words, strange = _find_words(codes[: len(joined)])
         keys = self._keys(_lanes(codes, lanes), words)
         slots, places = self._places(codes, words, keys)
         ids, first = slots.ids(places)
@@ -140,7 +223,7 @@ class WordCache:
 
     def _places(
         self, codes: NDArray[np.uint8], words: _Words, keys: NDArray[np.uint64]
-    ) -> tuple[Slots, NDArray[np.int32]]:
+    ) -> tuple[WordSlots, NDArray[np.int32]]:
         slots = self._slots
         places = slots.find(keys)
         missing = (places < 0).nonzero()[0]
@@ -170,20 +253,20 @@ class WordCache:
         spans = zip(first.tolist(), (first + sizes).tolist(), strict=True)
         return Entries(keys, [self._words.split(text[start:end]) for start, end in spans])
 
-    def _begun(self, entries: Entries) -> Slots:
+    def _begun(self, entries: Entries) -> WordSlots:
         """Return new slots with these words and room for at least `most` words."""
         before, behind = self._words.around
         none = Entries(
             np.array([_BETWEEN_KEY, _TOO_LONG_KEY]), [[behind, before], [self._words.unknown]]
         )
         ids = max(self._most * _IDS_PER_WORD, sum(map(len, entries.ids)))
-        slots = Slots(max(self._most, len(entries.keys)) + 2, ids + 3, self._spread)
+        slots = WordSlots(max(self._most, len(entries.keys)) + 2, ids + 3, self._spread)
         slots.add(none)
         slots.add(entries)
         return slots
 
 
-def _joined(texts: Sequence[str]) -> tuple[str, list[int]]:
+def _join_texts(texts: Sequence[str]) -> tuple[str, list[int]]:
     """Join texts with BETWEEN around each, texts that are not plain as ""; return their indexes."""
     joined = BETWEEN.join(["", *texts, ""])
     if joined.isascii() and joined.count(BETWEEN) == len(texts) + 1:
@@ -195,7 +278,7 @@ def _joined(texts: Sequence[str]) -> tuple[str, list[int]]:
     return BETWEEN.join(["", *kept, ""]), odd
 
 
-def _found(codes: NDArray[np.uint8]) -> tuple[_Words, NDArray[np.intp]]:
+def _find_words(codes: NDArray[np.uint8]) -> tuple[_Words, NDArray[np.intp]]:
     """Return the words of joined texts, and the positions of control characters."""
     is_word = (codes - np.uint8(97)) < 26
     is_word |= (codes - np.uint8(48)) < 10

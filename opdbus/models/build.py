@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import child, files, record
+from opdbus.models import child, files
 from opdbus.models.dialects import DIALECTS, FLOAT, Dialect
-from opdbus.models.shape import Shape
+from opdbus.models.folder import hash_files, make_record, read_record, write_record
+from opdbus.models.shape import BUCKETS, FAMILIES, Shape
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
@@ -37,6 +38,13 @@ GRAPH_VERSION: Final = 8
 # Lengths in tokens of the rows that prove an engine: shortest, odd, typical, longest. Rows of one
 # length also run as a batch.
 PROBE_LENGTHS: Final = (2, 2, 7, 16, 16, 16, 56, 56, 120, 256)
+# Advice for common errors of the system.
+_ADVICE: Final = {
+    errno.ENOSPC: "; make room on its file system",
+    errno.EDQUOT: "; make room on its file system",
+    errno.EACCES: "; let the user that op-dbus runs as write it",
+    errno.EROFS: "; let it be written, or set OP_DBUS_STATE_DIR to a folder that can be",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,13 @@ class Built:
 
 
 def place(model: Model, cache: Path, dialect: str) -> Built:
-    """Return the place of a model's graph, which may not exist yet."""
-    return Built(cache / _key(model, dialect))
+    """Return the place of a model's graph, which may not exist yet.
+
+    Its name depends on the graph's inputs: weights, shape, dialect, this code.
+    """
+    content = f"{model.weights_sha256} {model.shape!r}".encode()
+    key = f"{hashlib.sha256(content).hexdigest()[:32]}-{dialect}-g{GRAPH_VERSION}"
+    return Built(cache / key)
 
 
 def remove(built: Built) -> None:
@@ -107,14 +120,8 @@ def _is_whole(folder: Path) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_as_recorded(folder: Path, _state: tuple[tuple[int, int, int], ...]) -> bool:
-    recorded = record.read(folder)
-    return recorded is not None and not recorded.differing(record.hashes(folder, FILES))
-
-
-def _key(model: Model, dialect: str) -> str:
-    """Return a name that depends on the graph's inputs: weights, shape, dialect, this code."""
-    content = f"{model.weights_sha256} {model.shape!r}".encode()
-    return f"{hashlib.sha256(content).hexdigest()[:32]}-{dialect}-g{GRAPH_VERSION}"
+    recorded = read_record(folder)
+    return recorded is not None and not recorded.differing(hash_files(folder, FILES))
 
 
 def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOAT) -> None:
@@ -124,10 +131,10 @@ def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOA
 
     from opdbus.models import graph, weights
 
-    arrays = weights.read(weights_path)
+    arrays = weights.read_weights(weights_path)
     try:
         _require_fit(weights_path, shape, arrays)
-        built = graph.build(shape, arrays, dialect)
+        built = graph.build_graph(shape, arrays, dialect)
     except KeyError as error:
         raise ModelError(f"the weights {weights_path} lack the tensor {error}") from None
     onnx.save(
@@ -141,7 +148,7 @@ def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOA
     _write_proof(folder / PROOF, shape, arrays)
 
 
-def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> None:
+def write_graph(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> None:
     """Build graph and proof into `folder`, which appears whole or not at all.
 
     Raises ModelError, OSError. Tests pass a `fill` that fails midway.
@@ -156,8 +163,8 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
         part = Path(tempfile.mkdtemp(prefix=_PART, dir=folder.parent))
         try:
             fill(weights_path, part, shape)
-            made = record.make(str(weights_path), "", record.hashes(part, FILES))
-            record.write(part, made)
+            made = make_record(str(weights_path), "", hash_files(part, FILES))
+            write_record(part, made)
             files.settle(part)
             _take_place(part, folder)
         finally:
@@ -179,8 +186,7 @@ def _take_place(part: Path, folder: Path) -> None:
 
 
 def _require_fit(path: Path, shape: Shape, weights: Weights) -> None:
-    from opdbus.models import relative
-    from opdbus.models.families import BUCKETS, FAMILIES
+    from opdbus.models.weights import RELATIVE
 
     family = FAMILIES[shape.family]
     hidden = weights["embeddings.word_embeddings.weight"].shape[-1]
@@ -190,8 +196,8 @@ def _require_fit(path: Path, shape: Shape, weights: Weights) -> None:
             f"the weights {path} are {hidden} wide with {rows} positions, which is not what"
             f" the folder's config.json says ({shape.hidden}, {shape.max_tokens} used)"
         )
-    if family.relative and weights[relative.RELATIVE].shape != (BUCKETS, shape.heads):
-        found = " x ".join(map(str, weights[relative.RELATIVE].shape))
+    if family.relative and weights[RELATIVE].shape != (BUCKETS, shape.heads):
+        found = " x ".join(map(str, weights[RELATIVE].shape))
         raise ModelError(
             f"the weights {path} hold a relative position bias of {found}, which is not {BUCKETS}"
             f" buckets x {shape.heads} attention heads, as the folder's config.json says"
@@ -217,21 +223,13 @@ def _build(request: dict[str, Any]) -> str:
     child.go_second()
     fill_in = partial(fill, dialect=DIALECTS[request["dialect"]])
     try:
-        write(Path(request["weights"]), Path(request["folder"]), Shape(**request["shape"]), fill_in)
+        write_graph(
+            Path(request["weights"]), Path(request["folder"]), Shape(**request["shape"]), fill_in
+        )
     except OSError as error:
-        raise ModelError(_refused(error)) from None
+        advice = _ADVICE.get(error.errno or 0, "")
+        raise ModelError(f"{error.strerror or error}{advice}") from None
     return ""
-
-
-def _refused(error: OSError) -> str:
-    """Return the system's reason for an error, with advice for common errors."""
-    advice = {
-        errno.ENOSPC: "; make room on its file system",
-        errno.EDQUOT: "; make room on its file system",
-        errno.EACCES: "; let the user that op-dbus runs as write it",
-        errno.EROFS: "; let it be written, or set OP_DBUS_STATE_DIR to a folder that can be",
-    }
-    return f"{error.strerror or error}{advice.get(error.errno or 0, '')}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
@@ -54,7 +54,7 @@ async def _ended(work: asyncio.Task[str]) -> None:
             await asyncio.wait([work])
 
 
-def parts(module: str, files: Collection[int] = (), **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- any JSON
+def parts(module: str, files: Collection[int] = (), **request: Any) -> Generator[bytes, None, None]:  # noqa: ANN401 -- any JSON
     """Run a module that calls `answer_in_parts`, and yield its answers; raises ChildFailed.
 
     Blocks; call it on a thread. The child inherits the open `files`, and is killed when the
@@ -74,19 +74,15 @@ def parts(module: str, files: Collection[int] = (), **request: Any) -> Iterator[
             ) as child,
         ):
             try:
-                yield from _received(child)
+                while size := int.from_bytes(_read_exactly(child, _LENGTH), "little"):
+                    yield _read_exactly(child, size)
             finally:
                 child.kill()
     except OSError as error:
         raise ChildFailed(f"cannot start a process for it: {error.strerror}") from None
 
 
-def _received(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    while size := int.from_bytes(_exactly(child, _LENGTH), "little"):
-        yield _exactly(child, size)
-
-
-def _exactly(child: subprocess.Popen[bytes], size: int) -> bytes:
+def _read_exactly(child: subprocess.Popen[bytes], size: int) -> bytes:
     data = child.stdout.read(size) if child.stdout else b""
     if len(data) < size:
         raise ChildFailed(f"its process ended with code {child.wait()}")
@@ -183,10 +179,10 @@ def _follow_parent() -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        # returns when the parent's end of the pipe is closed, since nothing is written to it
+        os.read(sys.stdin.fileno(), 1)
+        os._exit(1)
 
-def _end_with_parent() -> None:
-    # returns when the parent's end of the pipe is closed, since nothing is written to it
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -31,7 +31,6 @@ DIALECTS: Final = {
     dialect.name: dialect
     for dialect in (
         Dialect("float"),
-        Dialect("half", is_half=True),
         Dialect("fused", is_fused=True),
         Dialect("fused-half", is_fused=True, is_half=True),
         Dialect("rounded", is_rounded=True),

@@ -1,24 +1,104 @@
-"""Location, reading and checking of a model's folder."""
+"""Location, reading and checking of a model's folder, and the record of its files' checksums."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import record, shape
-from opdbus.models.formats import TABLE, TOKENIZER, Format
-from opdbus.models.record import sha256
+from opdbus.models import files, shape
+from opdbus.models.catalogue import TABLE, TOKENIZER, Format
 from opdbus.models.shape import Shape
 from opdbus.platform import pip
+from opdbus.platform.regular_files import open_regular, read_regular
 
 if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
+
+RECORD_NAME: Final = "op-dbus.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Source, revision, time and file checksums of a model.
+
+    `source` is a repository or a folder; `revision` is a commit, or empty for files from a folder;
+    `files` maps names to sha256.
+    """
+
+    source: str
+    revision: str
+    when: str
+    files: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """Return the origin for use in sentences."""
+        return f"{self.source}@{self.revision[:12]}" if self.revision else self.source
+
+    def differing(self, found: Mapping[str, str]) -> list[str]:
+        """List the files whose checksums differ or that only one side has."""
+        names = sorted({*self.files, *found})
+        return [name for name in names if self.files.get(name) != found.get(name)]
+
+
+def make_record(source: str, revision: str, files: Mapping[str, str]) -> Record:
+    """Make a record of files with the current time."""
+    return Record(source, revision, datetime.now(UTC).isoformat(timespec="seconds"), files)
+
+
+def read_record(folder: Path) -> Record | None:
+    """Read a folder's record, None if there is none; raises ModelError for a damaged one."""
+    path = folder / RECORD_NAME
+    try:
+        return _parse_record(json.loads(read_regular(path, follow=True)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"cannot read {path}, the record of the model's checksums: {error}; get the model again"
+            " with `op-dbus models pull --force`"
+        ) from None
+
+
+def _parse_record(found: Any) -> Record:  # noqa: ANN401 -- any JSON
+    record = Record(**found)
+    texts = [record.source, record.revision, record.when, *record.files, *record.files.values()]
+    if not isinstance(record.files, dict) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("it is not what op-dbus writes there")
+    return record
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write a folder's record atomically; raises OSError."""
+    files.write_whole(folder / RECORD_NAME, json.dumps(asdict(record), indent=2) + "\n")
+
+
+def hash_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Hash those of the named files that exist; raises ModelError."""
+    try:
+        there = [name for name in names if (folder / name).is_file()]
+    except OSError as error:
+        raise ModelError(f"cannot look into {folder}: {error.strerror}") from None
+    return {name: sha256(folder / name) for name in there}
+
+
+def sha256(path: Path) -> str:
+    """Hash a file; raises ModelError if it cannot be read."""
+    try:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+
 
 # The folder of the static table that is part of op-dbus.
 OURS: Final = Path(__file__).parent / "static"
@@ -54,7 +134,7 @@ class Model:
         return "/".join([*parts, cls])
 
 
-def find(level: Level, config: Config) -> Path:
+def find_model(level: Level, config: Config) -> Path:
     """Find the folder of a level's model: OP_DBUS_MODEL, the model directory, or the package.
 
     Raises ModelError that names the folder searched and how to get the files.
@@ -88,54 +168,45 @@ def how_to_get(level: Level) -> str:
     return pull
 
 
-def load(level: Level, config: Config) -> Model:
+def load_model(level: Level, config: Config) -> Model:
     """Find and check the model of a level; raises ModelError."""
-    folder = find(level, config)
-    return check(folder, level, is_official=folder != config.model)
+    folder = find_model(level, config)
+    return check_model(folder, level, is_official=folder != config.model)
 
 
-def check(folder: Path, level: Level, *, is_official: bool = True) -> Model:
+def check_model(folder: Path, level: Level, *, is_official: bool = True) -> Model:
     """Read a model's folder, and compare its files with all recorded checksums.
 
     `is_official` is false for a user's own model. Raises ModelError.
     """
-    model = read(folder, level)
-    if is_official:
-        _require_official(model, level)
-    _require_recorded(model, level)
-    return model
-
-
-def _require_official(model: Model, level: Level) -> None:
+    model = read_model(folder, level)
     pairs = (
         (model.weights, model.weights_sha256, level.weights_sha256),
         (model.tokenizer, model.tokenizer_sha256, level.tokenizer_sha256),
     )
     for path, found, expected in pairs:
-        if expected and found != expected:
+        if is_official and expected and found != expected:
             raise ModelError(
                 f"{path} is not the official file of {level.repository}: its sha256 is"
                 f" {found[:16]}..., not {expected[:16]}...; get it again"
                 f" ({how_to_get(level)})"
             )
-
-
-def _require_recorded(model: Model, level: Level) -> None:
-    recorded = record.read(model.folder)
+    recorded = read_record(model.folder)
     if recorded is None:
-        return
+        return model
     known = {model.weights.name: model.weights_sha256, TOKENIZER: model.tokenizer_sha256}
     rest = [name for name in model.format.files if name not in known]
-    changed = recorded.differing(known | record.hashes(model.folder, rest))
+    changed = recorded.differing(known | hash_files(model.folder, rest))
     if changed:
         raise ModelError(
             f"{', '.join(changed)} in {model.folder} changed since {recorded} was recorded on"
             f" {recorded.when}; put it back, or"
             f" get the model again with `op-dbus models pull {level.name} --force`"
         )
+    return model
 
 
-def read(folder: Path, level: Level) -> Model:
+def read_model(folder: Path, level: Level) -> Model:
     """Read a model's folder; raises ModelError for missing files and unsupported shapes."""
     with _looking_at(folder):
         if not folder.is_dir():
@@ -147,9 +218,13 @@ def read(folder: Path, level: Level) -> Model:
         )
     is_own = folder.name == level.folder or folder == _packaged(level)
     if level.format is TABLE:
-        found, words = _shape_of_table(folder, level.max_tokens)
+        # numpy takes long to import, and commands need it for no other format
+        from opdbus.models import static_table
+
+        words, length = static_table.table_shape(folder)
+        found = Shape(0, length, 0, 0.0, level.max_tokens, "static")
     else:
-        found, words = shape.read(folder, level.max_tokens if is_own else None)
+        found, words = shape.read_shape(folder, level.max_tokens if is_own else None)
     return Model(
         level=level.name,
         name=level.repository if is_own else folder.name,
@@ -160,14 +235,6 @@ def read(folder: Path, level: Level) -> Model:
         tokenizer_sha256=sha256(folder / TOKENIZER),
         words=words,
     )
-
-
-def _shape_of_table(folder: Path, limit: int) -> tuple[Shape, int]:
-    # numpy takes long to import, and commands need it for no other format
-    from opdbus.models import static_table
-
-    rows, length = static_table.shape(folder)
-    return Shape(0, length, 0, 0.0, limit, "static"), rows
 
 
 @contextmanager

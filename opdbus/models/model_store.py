@@ -9,15 +9,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import files, folder, formats, record
+from opdbus.models import catalogue, files, folder
 
 if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
-    from opdbus.models.record import Record
+    from opdbus.models.folder import Record
 
     # writes the files into a folder, and returns their source and revision
     Fill = Callable[[Path], tuple[str, str]]
@@ -35,10 +36,10 @@ class Destination:
 
     def recorded(self) -> Record | None:
         """Return the folder's record; raises ModelError if files changed since it was written."""
-        recorded = record.read(self.folder)
+        recorded = folder.read_record(self.folder)
         if recorded is None:
             return None
-        found = record.hashes(self.folder, formats.TRANSFORMER.files)
+        found = folder.hash_files(self.folder, catalogue.TRANSFORMER.files)
         self._refuse([name for name in recorded.differing(found) if name in found], str(recorded))
         return recorded
 
@@ -53,47 +54,44 @@ class Destination:
         """
         directory = self.folder.parent
         with _advising(directory):
-            part = Path(tempfile.mkdtemp(prefix=self._prefix, dir=directory))
+            part = Path(tempfile.mkdtemp(prefix=self.unfinished, dir=directory))
         try:
             fresh = part / self.folder.name
             with _advising(directory):
                 fresh.mkdir()
                 source, revision = fill(fresh)
-                made = self._checked(fresh, source, revision)
+                found = folder.hash_files(fresh, catalogue.TRANSFORMER.files)
+                made = folder.make_record(source, revision, found)
+                try:
+                    check(fresh, self.level)
+                except ModelError as error:
+                    # The message replaces `fresh`, which is removed before the user reads it.
+                    raise ModelError(str(error).replace(str(fresh), str(made))) from None
                 if not force and self._is_here(made):
                     files.open_to_all(self.folder, made.files)
-                    record.write(self.folder, made)
+                    folder.write_record(self.folder, made)
                 else:
-                    self._swap(fresh, made)
+                    folder.write_record(fresh, made)
+                    files.settle(fresh)
+                    if os.path.lexists(self.folder):
+                        self.folder.rename(fresh.parent / "replaced")
+                    fresh.rename(self.folder)
             return made
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
-    def sweep(self) -> None:
-        """Remove unfinished folders of ended processes; a running one would hold the lock."""
-        for left in self.folder.parent.glob(self._prefix + "*"):
-            shutil.rmtree(left, ignore_errors=True)
-
     @property
-    def _prefix(self) -> str:
+    def unfinished(self) -> str:
+        """The beginning of the names of folders that are being filled."""
         return f".{self.folder.name}.part-"
-
-    def _checked(self, fresh: Path, source: str, revision: str) -> Record:
-        made = record.make(source, revision, record.hashes(fresh, formats.TRANSFORMER.files))
-        try:
-            check(fresh, self.level)
-        except ModelError as error:
-            # The message replaces `fresh`, which is removed before the user reads it.
-            raise ModelError(str(error).replace(str(fresh), str(made))) from None
-        return made
 
     def _is_here(self, made: Record) -> bool:
         """Return true if the same files are stored already; raises ModelError if others are."""
         if not os.path.lexists(self.folder):
             return False
-        recorded = record.read(self.folder)
-        found = record.hashes(self.folder, formats.TRANSFORMER.files)
-        there = record.make("", "", recorded.files if recorded else found)
+        recorded = folder.read_record(self.folder)
+        found = folder.hash_files(self.folder, catalogue.TRANSFORMER.files)
+        there = folder.make_record("", "", recorded.files if recorded else found)
         self._refuse(made.differing(there.files), str(made))
         return not made.differing(found)
 
@@ -104,28 +102,20 @@ class Destination:
                 " repeat with --force to replace that folder"
             )
 
-    def _swap(self, fresh: Path, made: Record) -> None:
-        record.write(fresh, made)
-        files.settle(fresh)
-        if os.path.lexists(self.folder):
-            self.folder.rename(fresh.parent / "replaced")
-        fresh.rename(self.folder)
-
 
 @contextmanager
 def locked(level: Level, directory: Path, notify: Notify) -> Iterator[Destination]:
     """Lock a level's folder in the model directory against other processes; raises ModelError."""
-
-    def waiting() -> None:
-        notify(f"waiting for another op-dbus that gets {level.repository}")
-
+    waiting = partial(notify, f"waiting for another op-dbus that gets {level.repository}")
     destination = Destination(level, directory / level.folder)
     with ExitStack() as stack:
         with _advising(directory):
             files.make_folder(directory)
             lock = files.locked(directory / f".{level.folder}.lock", waiting)
             stack.enter_context(lock)
-        destination.sweep()
+        for left in directory.glob(destination.unfinished + "*"):
+            # its process has ended, otherwise it would hold the lock
+            shutil.rmtree(left, ignore_errors=True)
         yield destination
 
 
@@ -139,11 +129,11 @@ def import_model(
     if not source.is_dir():
         raise ModelError(f"there is no folder {source}: give the one that has the model's files")
     check(source, level)
-    recorded = record.read(source)
+    recorded = folder.read_record(source)
     origin = (recorded.source, recorded.revision) if recorded else (str(source), "")
 
     def fill(fresh: Path) -> tuple[str, str]:
-        for name in formats.TRANSFORMER.files:
+        for name in catalogue.TRANSFORMER.files:
             if (source / name).is_file():
                 (fresh / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / name, fresh / name)
@@ -159,7 +149,7 @@ def check(path: Path, level: Level) -> None:
 
     from opdbus.models import weights
 
-    model = folder.check(path, level)
+    model = folder.check_model(path, level)
     if model.shape.hidden != level.dimension:
         raise ModelError(
             f"{path} holds vectors {model.shape.hidden} wide, but {level.repository}, the"

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.models import relative
-from opdbus.models.families import FAMILIES, PADDING, Family
-from opdbus.models.shape import Shape
-from opdbus.models.weights import Weights
+from opdbus.models.shape import FAMILIES, PADDING, Family, Shape
+from opdbus.models.weights import RELATIVE, Weights, relative_bias
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +54,7 @@ def _bias(weights: Weights, tokens: int, family: Family) -> Floats:
     """Return the bias of a row's attention scores: (heads or 1, tokens, tokens)."""
     if not family.relative:
         return np.zeros((1, tokens, tokens))
-    return relative.bias(weights[relative.RELATIVE], tokens).astype(np.float64)
+    return relative_bias(weights[RELATIVE], tokens).astype(np.float64)
 
 
 def _ends(biases: Sequence[Floats]) -> NDArray[np.int64]:

@@ -1,20 +1,88 @@
-"""Static table: one vector for each word piece, summed to vectors of texts."""
+"""Static table: one vector for each piece of a WordPiece tokenizer, summed to texts' vectors."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import ModelError
-from opdbus.models import arrays
-from opdbus.models.formats import ROWS, TOKENIZER
-from opdbus.models.word_pieces import WordPieces
+from opdbus.models import numpy_files
+from opdbus.models.catalogue import TABLE_ROWS, TOKENIZER
 from opdbus.platform.regular_files import read_regular
+
+_PREFIX: Final = "##"
+
+
+@dataclass(frozen=True)
+class WordPieces:
+    """Word pieces of a tokenizer.json.
+
+    A word is a run of letters and digits, in lower case; every other character is a word of its
+    own.
+    """
+
+    pieces: dict[str, int]
+    # special tokens; texts that contain one, in any case, are not split by these rules
+    specials: tuple[str, ...]
+    # ids before and after each text
+    around: tuple[int, int]
+    unknown: int
+    longest_word: int
+
+    @classmethod
+    def of(cls, described: dict[str, Any]) -> Self:
+        """Parse a tokenizer.json; raises ValueError, LookupError or TypeError for other kinds."""
+        normalizer, model = described["normalizer"], described["model"]
+        is_bert = normalizer["type"] == "BertNormalizer"
+        is_bert &= described["pre_tokenizer"]["type"] == "BertPreTokenizer"
+        prefix = model["continuing_subword_prefix"]
+        if not is_bert or model["type"] != "WordPiece" or prefix != _PREFIX:
+            raise ValueError("this is no WordPiece tokenizer")
+        if not (normalizer["lowercase"] and normalizer["clean_text"]):
+            raise ValueError("this tokenizer keeps capitals or control characters")
+        return cls(
+            model["vocab"],
+            tuple(token["content"] for token in described["added_tokens"]),
+            _read_around(described["post_processor"]),
+            model["vocab"][model["unk_token"]],
+            model["max_input_chars_per_word"],
+        )
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Number of characters of the longest piece."""
+        return max(map(len, self.pieces))
+
+    def split(self, word: str) -> list[int]:
+        """Return the pieces of a lower-case ASCII word, each the longest possible."""
+        if word in self.pieces:
+            return [self.pieces[word]]
+        found: list[int] = []
+        start, prefix = 0, ""
+        while start < len(word):
+            ends = range(min(len(word), start + self.longest_piece), start, -1)
+            end = next((end for end in ends if prefix + word[start:end] in self.pieces), None)
+            if end is None:
+                return [self.unknown]
+            found.append(self.pieces[prefix + word[start:end]])
+            start, prefix = end, _PREFIX
+        return found
+
+
+def _read_around(processor: dict[str, Any]) -> tuple[int, int]:
+    """Return the ids before and after a text; raises as `of` does unless it is one each."""
+    if processor["type"] != "TemplateProcessing":
+        return processor["cls"][1], processor["sep"][1]
+    before, _, after = processor["single"]
+    known = processor["special_tokens"]
+    (first,), (last,) = (known[each["SpecialToken"]["id"]]["ids"] for each in (before, after))
+    return first, last
 
 
 @dataclass(frozen=True)
@@ -34,10 +102,10 @@ class StaticTable:
     @classmethod
     def read(cls, folder: Path, max_tokens: int) -> StaticTable:
         """Read a folder's table; raises ModelError if it is invalid."""
-        path = folder / ROWS
+        path = folder / TABLE_ROWS
         try:
             # not memory-mapped: overwriting a mapped file would crash the process
-            table = arrays.load(path)
+            table = numpy_files.load_array(path)
             words = WordPieces.of(json.loads(read_regular(folder / TOKENIZER, follow=True)))
             made = cls(folder, table["scale"], table["row"], words, max_tokens)
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -59,16 +127,16 @@ class StaticTable:
         return found
 
 
-def shape(folder: Path) -> tuple[int, int]:
+def table_shape(folder: Path) -> tuple[int, int]:
     """Return the number of rows of a folder's table, and their length; raises ModelError."""
     try:
-        table = arrays.mapped(folder / ROWS)
+        table = numpy_files.map_array(folder / TABLE_ROWS)
         return len(table), table["row"].shape[1]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ModelError(f"cannot read the static table {folder}: {error}") from None
 
 
-def write(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any]) -> None:
+def write_table(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any]) -> None:
     """Write vectors (pieces, dimension) as a table, with the tokenizer's JSON."""
     scales = np.abs(vectors).max(axis=1) / 127
     # a row of zeros may have any scale
@@ -78,5 +146,5 @@ def write(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any]) -> 
     table["scale"] = scales
     table["row"] = np.rint(vectors / table["scale"][:, None].astype(np.float64)).clip(-127, 127)
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / ROWS, table)
+    np.save(folder / TABLE_ROWS, table)
     (folder / TOKENIZER).write_text(json.dumps(words, ensure_ascii=False), "utf-8")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from opdbus.models.families import BUCKETS, FAMILIES, Family
-from opdbus.models.formats import TOKENIZER, WEIGHTS
-from opdbus.models.relative import RELATIVE
+from opdbus.models.catalogue import TOKENIZER, WEIGHTS
+from opdbus.models.shape import BUCKETS, FAMILIES, Family
+from opdbus.models.weights import RELATIVE
 
 if TYPE_CHECKING:
     from opdbus.models.catalogue import Level

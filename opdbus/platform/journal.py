@@ -3,7 +3,6 @@
 import fcntl
 import queue
 import socket
-import struct
 import termios
 import threading
 import time
@@ -80,14 +79,22 @@ class Journal:
             while (entry := self._waiting.get()) is not None:
                 self._deliver(sender, entry)
             end = time.monotonic() + _FLUSH_SECONDS
-            while _is_unread(sender) and time.monotonic() < end:
+            # SIOCOUTQ of unix(7): datagrams that the receiver has not read
+            while time.monotonic() < end and any(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4))):
                 time.sleep(_LOOK_SECONDS)
 
     def _deliver(self, sender: socket.socket, entry: bytes) -> None:
         lost, self._lost = self._lost, 0
         try:
             if lost:
-                sender.sendto(encode(_loss(lost)), str(self._path))
+                fields = {
+                    "MESSAGE": f"log lines lost count={lost}",
+                    "PRIORITY": "4",
+                    "SYSLOG_IDENTIFIER": IDENTIFIER,
+                    "OPDBUS_EVENT": "log_lines_lost",
+                    "OPDBUS_COUNT": str(lost),
+                }
+                sender.sendto(encode(fields), str(self._path))
             sender.sendto(entry, str(self._path))
         except OSError:
             # reported to the journal with the next entry that it accepts
@@ -104,19 +111,3 @@ def encode(fields: Mapping[str, str]) -> bytes:
         else:
             parts.append(b"%s=%s\n" % (name.encode(), value))
     return b"".join(parts)
-
-
-def _is_unread(sender: socket.socket) -> bool:
-    """Return whether the receiver has unread datagrams: SIOCOUTQ of unix(7)."""
-    unread = fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4))
-    return struct.unpack("i", unread) != (0,)
-
-
-def _loss(count: int) -> Mapping[str, str]:
-    return {
-        "MESSAGE": f"log lines lost count={count}",
-        "PRIORITY": "4",
-        "SYSLOG_IDENTIFIER": IDENTIFIER,
-        "OPDBUS_EVENT": "log_lines_lost",
-        "OPDBUS_COUNT": str(count),
-    }

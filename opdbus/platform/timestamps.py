@@ -100,11 +100,11 @@ def moment(text: str, now: float, boot: float) -> int:
     occurs twice in autumn the first is returned, the second with a zone such as CET or an offset.
     In the hour that is skipped in spring the clock is taken as not yet set forward.
     """
-    word = _word(text)
+    word = _strip_decoration(text)
     try:
-        found = _named(word, now, boot)
-        found = _before(word, now) if found is None else found
-        found = _stamp(word, now) if found is None else found
+        found = _parse_name(word, now, boot)
+        found = _parse_relative(word, now) if found is None else found
+        found = _parse_stamp(word, now) if found is None else found
     except (ValueError, OverflowError, OSError, KeyError):
         found = None
     if found is None or found < 0:
@@ -112,16 +112,16 @@ def moment(text: str, now: float, boot: float) -> int:
     return round(found * 1e6)
 
 
-def is_said(text: str) -> bool:
+def is_event(text: str) -> bool:
     """Return whether a text is an event in words, such as `nginx failed`, rather than a time."""
-    words, word = text.lower().split(), _word(text)
+    words, word = text.lower().split(), _strip_decoration(text)
     is_time = words[-1:] in (["ago"], ["left"]) or any(
         pattern.fullmatch(word) for pattern in (_SPAN, *_STAMPS)
     )
     return len(words) > 1 and not is_time and any(word.isalpha() for word in words)
 
 
-def _word(text: str) -> str:
+def _strip_decoration(text: str) -> str:
     """Remove what programs print around a time."""
     return _SINCE.sub("", text).strip(" \t\n[]")
 
@@ -145,14 +145,14 @@ def ago(seconds: float) -> str:
     return "just now"
 
 
-def _named(word: str, now: float, boot: float) -> float | None:
+def _parse_name(word: str, now: float, boot: float) -> float | None:
     midnight = datetime.combine(_local(now).date(), time())
     days = {"today": 0, "yesterday": -1, "tomorrow": 1}
     moments = {day: (midnight + timedelta(n)).timestamp() for day, n in days.items()}
     return {"now": now, "boot": boot, **moments}.get(word.lower())
 
 
-def _before(word: str, now: float) -> float | None:
+def _parse_relative(word: str, now: float) -> float | None:
     if found := _UNIX.fullmatch(word):
         return float(found[1])
     lower = word.lower()
@@ -165,7 +165,7 @@ def _before(word: str, now: float) -> float | None:
     return now + (span(plain) if is_later else -span(plain)) / 1e6
 
 
-def _stamp(word: str, now: float) -> float | None:
+def _parse_stamp(word: str, now: float) -> float | None:
     found = next(filter(None, (pattern.fullmatch(word) for pattern in _STAMPS)), None)
     if not found:
         return None

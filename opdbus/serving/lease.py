@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.engine.embedder import Embedder
-    from opdbus.engine.tokens import Rows
+    from opdbus.engine.tokenizer import Rows
 
 
 class Lease:

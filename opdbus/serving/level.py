@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 import structlog
 
 from opdbus.config import Config
-from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import Embedder
+from opdbus.engine.provider_chain import Fallback
 from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.platform.tasks import at_most, cancel, pauses, start
 from opdbus.serving.states import Event, Phase, State

@@ -22,7 +22,7 @@ class Assignment(NamedTuple):
     where: str
 
 
-def read(file: Path) -> Iterator[Assignment]:
+def read_assignments(file: Path) -> Iterator[Assignment]:
     """Yield the assignments in order; raises OSError, and ValueError if the file is not UTF-8."""
     # a carriage return ends a line, too
     text = file.read_bytes().decode().replace("\r\n", "\n").replace("\r", "\n")

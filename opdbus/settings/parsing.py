@@ -133,7 +133,7 @@ def bus(text: str) -> str:
     raise ValueError("system, session, or an address such as unix:path=/run/dbus/my.sock")
 
 
-def names(text: str) -> tuple[str, ...]:
+def name_list(text: str) -> tuple[str, ...]:
     """Parse words separated by commas, such as names of observers; `none` is an empty tuple."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(re.fullmatch(r"[A-Za-z0-9_][\w.:/-]*", name) for name in found):

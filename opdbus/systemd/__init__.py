@@ -1,4 +1,4 @@
-"""op-dbus as a systemd service: notifications, its own unit, and reloads.
+"""op-dbus as a systemd service: notifications, and its own unit.
 
-Owns the notify socket. Imports settings, config, serving and the loader of the state file.
+Owns the notify socket. Imports settings and config.
 """

@@ -100,7 +100,7 @@ class Unit:
         Raises PermissionError if this user may not read a file, ConfigError if it cannot be read at
         all.
         """
-        own = _assignments(shlex.split(self.shown["Environment"]))
+        own = _split_assignments(shlex.split(self.shown["Environment"]))
         found = {name: Given(value, NAME) for name, value in own}
         return found | {
             each.name: Given(each.value, each.where) for each in self._lines() if each.name
@@ -115,7 +115,7 @@ class Unit:
         for line in filter(None, self.shown["EnvironmentFiles"].split("\n")):
             file = re.sub(r" \(ignore_errors=\w+\)$", "", line)
             try:
-                found += env_file.read(Path(file))
+                found += env_file.read_assignments(Path(file))
             except FileNotFoundError:
                 if not line.endswith(_OPTIONAL):
                     raise ConfigError(f"{NAME} needs the file {file}, which is missing") from None
@@ -126,11 +126,11 @@ class Unit:
         return found
 
 
-def find() -> Unit | None:
+def find_unit() -> Unit | None:
     """Return the unit from systemctl; None if there is no systemd or no such service."""
-    printed = _printed("systemctl", "show", NAME, f"--property={','.join(_PROPERTIES)}")
+    printed = _run_and_capture("systemctl", "show", NAME, f"--property={','.join(_PROPERTIES)}")
     shown = dict.fromkeys(_PROPERTIES, "")
-    for key, value in _assignments(split_lines(printed)):
+    for key, value in _split_assignments(split_lines(printed)):
         # a property with several values has a line for each
         shown[key] = "\n".join(filter(None, [shown.get(key, ""), value]))
     return None if shown["LoadState"] in {"", "not-found"} else Unit(shown)
@@ -138,14 +138,14 @@ def find() -> Unit | None:
 
 def _last_words() -> str:
     """Return the last fault in the journal, if this user may read it; else empty."""
-    lines = _printed(
+    lines = _run_and_capture(
         "journalctl", "--quiet", "--output=cat", f"--lines={_KEPT_LINES}", "--unit", NAME
     )
     said = [match for match in map(_FAULT.fullmatch, split_lines(lines)) if match]
     return said[-1]["early"] or said[-1]["late"] if said else ""
 
 
-def _printed(*command: str) -> str:
+def _run_and_capture(*command: str) -> str:
     """Return what a command prints; empty if it is missing or fails."""
     try:
         done = subprocess.run(  # noqa: S603 -- our own arguments
@@ -160,5 +160,5 @@ def _printed(*command: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def _assignments(words: list[str]) -> list[tuple[str, str]]:
+def _split_assignments(words: list[str]) -> list[tuple[str, str]]:
     return [(key, value) for key, is_one, value in (w.partition("=") for w in words) if is_one]

@@ -1,14 +1,16 @@
 """The figures of `make bench-engine`: each engine by itself, and beside its peers."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from docs_parts.tables import RESULTS, table
-from opdbus.bench import contenders, report
 from opdbus.bench.figures import EngineFigures
-from opdbus.bench.report import Comparison, Report
-from opdbus.bench.table import headline
+from opdbus.bench.report_tables import headline
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks/engine"))
+from peer_comparison import OURS, REFERENCE, Comparison, PeerReport, from_json
 
 _ENGINE = """\
 From {files}; `make bench-engine` makes such a report. Measured on {machine}.
@@ -56,13 +58,15 @@ def peers(results: Path = RESULTS) -> str:
     return table(heads, rows)
 
 
-def _reports(results: Path) -> dict[str, Report]:
+def _reports(results: Path) -> dict[str, PeerReport]:
     """Read the reports of all levels and of one (`-engine-high`), the oldest first."""
     paths = sorted(results.glob("*-engine*.json"), key=lambda path: path.stem)
-    return {path.name: report.from_json(path.read_text(encoding="utf-8")) for path in paths}
+    return {path.name: from_json(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def _newest(reports: Mapping[str, Report]) -> tuple[dict[str, Report], dict[str, Report]]:
+def _newest(
+    reports: Mapping[str, PeerReport],
+) -> tuple[dict[str, PeerReport], dict[str, PeerReport]]:
     """Return the newest report of each level's engines, and of its comparison."""
     found = reports.values()
     return (
@@ -71,7 +75,7 @@ def _newest(reports: Mapping[str, Report]) -> tuple[dict[str, Report], dict[str,
     )
 
 
-def _compared_levels(newest: Mapping[str, Report]) -> Iterable[Comparison]:
+def _compared_levels(newest: Mapping[str, PeerReport]) -> Iterable[Comparison]:
     return (
         each for level, found in newest.items() for each in found.comparisons if each.level == level
     )
@@ -79,9 +83,9 @@ def _compared_levels(newest: Mapping[str, Report]) -> Iterable[Comparison]:
 
 def _beside(found: Comparison) -> tuple[str, ...]:
     """Give the rates of op-dbus by texts a call, and the highest that any other reached."""
-    ours = {contenders.OURS, contenders.REFERENCE}
+    ours = {OURS, REFERENCE}
     others = [entry.name for entry in found.entries if entry.name not in ours]
-    own = found.of(contenders.OURS, "object", whole=False)
+    own = found.of(OURS, "object", whole=False)
     rates = [found.of(name, "object", whole=False) for name in others]
     highest = {n: max(each.get(n, 0) for each in rates) for n in own}
     cells = (f"**{own[n]:,.0f}** / {highest[n]:,.0f}" if n in own else "" for n in _BATCHES)
@@ -152,7 +156,7 @@ def _change(grade: Mapping[str, Any]) -> str:
 
 def _compared(found: Comparison, texts: str) -> str:
     """Make the table of everybody's texts a second, by texts a call and at the best."""
-    batches = [n for n in _BATCHES if n in found.of(contenders.OURS, texts, whole=False)]
+    batches = [n for n in _BATCHES if n in found.of(OURS, texts, whole=False)]
     ratios = {each.contender: each.best for each in found.ratios() if each.texts == texts}
     rows = []
     for entry in found.entries:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from opdbus.api import Embedder
-from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement
+from opdbus.engine.sessions import OnnxSession
 
 CUDA = PROVIDERS["cuda"]
 

@@ -10,17 +10,16 @@ from tiny import write_tiny_model
 
 from opdbus.api import Embedder
 from opdbus.bench import texts
-from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, prove
+from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import Placement
+from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ProviderError
 from opdbus.models import build, folder, reference
 from opdbus.models.catalogue import LEVELS
 from opdbus.models.dialects import DIALECTS
-from opdbus.models.families import FAMILIES
-from opdbus.models.shape import Shape
-from opdbus.models.weights import read
+from opdbus.models.shape import FAMILIES, Shape
+from opdbus.models.weights import read_weights
 
 pytestmark = pytest.mark.gpu
 
@@ -40,13 +39,13 @@ def provider(request: pytest.FixtureRequest) -> str:
 def opened(home: Path, provider: str, family: str, precision: str) -> Opened:
     """Build a tiny model in the provider's dialect and open it."""
     model = write_tiny_model(home / "model", family=family)
-    shape = folder.read(model, LEVELS["medium"]).shape
+    shape = folder.read_model(model, LEVELS["medium"]).shape
     source, row = model / "model.safetensors", PROVIDERS[provider]
     build.fill(source, home, shape, DIALECTS[row.dialects[precision]])
     built = build.Built(home)
     at = Placement(precision=precision, lanes=2, cache=home, longest=shape.max_tokens)
     session = OnnxSession(built.graph, row, at)
-    return session, shape, dict(read(source)), Probe.read(built.proof)
+    return session, shape, dict(read_weights(source)), Probe.read(built.proof)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

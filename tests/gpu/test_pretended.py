@@ -16,7 +16,7 @@ from tiny import shape_of, weights, write_tiny_model
 from opdbus.engine.providers import PROVIDERS
 from opdbus.models import build
 from opdbus.models.dialects import DIALECTS
-from opdbus.models.families import FAMILIES
+from opdbus.models.shape import FAMILIES
 
 HERE = Path(__file__).parent
 CUDA = PROVIDERS["cuda"]

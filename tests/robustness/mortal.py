@@ -11,15 +11,15 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from opdbus.engine import runtimes
+from opdbus.engine import sessions
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.engine.session import Session
+    from opdbus.engine.provider import Session
 
-_open = runtimes.open_session
+_open = sessions.open_session
 _killed = 0
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     """Run the module that the rest of the command line names."""
     _python, _, module, *arguments = sys.argv[1:]
     # before anything imports it by name
-    runtimes.open_session = lambda *given: cast("Session", Mortal(_open(*given)))
+    sessions.open_session = lambda *given: cast("Session", Mortal(_open(*given)))
     signal.signal(signal.SIGUSR1, _kill)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -83,7 +83,7 @@ def _given(options: Mapping[str, str], now: float) -> dict[str, Plain]:
     boot = now - time.clock_gettime(time.CLOCK_BOOTTIME)
     given: dict[str, Plain] = {}
     for key, value in options.items():
-        if key == "before" and timestamps.is_said(value):
+        if key == "before" and timestamps.is_event(value):
             given["before_event"] = value
         elif key == "until":
             given["before"] = timestamps.moment(value, now, boot)

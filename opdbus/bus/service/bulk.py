@@ -18,7 +18,7 @@ from opdbus.bus.service.node import Caller
 from opdbus.bus.service.text_file import TextFile
 from opdbus.bus.service.vector_files import VectorFile, VectorFiles
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.engine.tokens import Rows
+from opdbus.engine.tokenizer import Rows
 from opdbus.errors import InvalidArgs, Truncated
 from opdbus.platform.tasks import cancel
 from opdbus.serving.lease import Lease

@@ -179,7 +179,7 @@ class VectorizerInterface:
             phase = self._serving.phase
             return phase.state.value, str(phase.error or phase.reason)
         try:
-            where = folder.find(LEVELS[name], config)
+            where = folder.find_model(LEVELS[name], config)
         except ModelError as error:
             return "missing", str(error)
         return "available", f"{where}; loaded at the first call that asks for it"

@@ -224,7 +224,7 @@ class Feed:
 
     def _why_down(self) -> str:
         """Return a waiting message, with the reason if the service failed; blocks."""
-        service = unit.find() if self._bus == "system" else None
+        service = unit.find_unit() if self._bus == "system" else None
         is_failed = service and service.has_failed
         return f"{service.fault()}; {WAITING}" if service and is_failed else WAITING
 

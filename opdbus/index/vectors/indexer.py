@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from opdbus.engine.embedder import Embedder
-from opdbus.engine.tokens import Rows
+from opdbus.engine.tokenizer import Rows
 from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.events import Vectorized
