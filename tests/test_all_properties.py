@@ -12,11 +12,11 @@ from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Bus, Caller, Runni
 
 from opdbus.bus import names
 from opdbus.bus.service import contract
-from opdbus.bus.service.all_properties import AllProperties, joined
+from opdbus.bus.service.standard import AllProperties, join_entries
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.library import Variant, decode
-from opdbus.bus.transport.messages import entry
+from opdbus.bus.transport.messages import encode_entry
 from opdbus.bus.transport.values import UNFIT, Typed
 from opdbus.client import Client
 from opdbus.config import load
@@ -24,7 +24,7 @@ from opdbus.doctor import daemon as doctor
 
 GET_ALL = "org.freedesktop.DBus.Properties.GetAll"
 UNKNOWN_METHOD = "org.freedesktop.DBus.Error.UnknownMethod"
-OVEN = contract.read("""<node><interface name="org.example.Oven">
+OVEN = contract.parse_interface("""<node><interface name="org.example.Oven">
   <property name="Heat" type="u" access="read"/>
   <property name="Hours" type="d" access="read"/>
   <property name="Baked" type="t" access="read"/>
@@ -47,7 +47,7 @@ VALUES = st.fixed_dictionaries(
 
 def told(entries: bytes, receiver: str = ":1.5") -> Any:
     """Read a reply with entries as clients do."""
-    message = decode(frames.reply(7, 9, receiver, entries))
+    message = decode(frames.encode_entries_reply(7, 9, receiver, entries))
     assert (message.serial, message.reply_serial, message.signature) == (7, 9, "a{sv}")
     assert message.destination == receiver
     return plain(message.body[0])
@@ -100,7 +100,9 @@ def test_entries_of_any_length_are_joined() -> None:
     chance = random.Random(1)  # noqa: S311 -- no secret
     for length in range(1, 20):
         values = {"x" * chance.randrange(1, 9): "y" * chance.randrange(9) for _ in range(5)}
-        entries = joined(entry(name, Typed("s", value)) for name, value in values.items())
+        entries = join_entries(
+            encode_entry(name, Typed("s", value)) for name, value in values.items()
+        )
         assert told(entries, ":1." + "4" * length) == values
 
 

@@ -12,8 +12,8 @@ from running import (
 )
 from users import ANOTHER, GROUP, MEMBER, NOBODY
 
+from opdbus.bus.admission.accounting import MOST_A_USER, MOST_USERS, LogLimit
 from opdbus.bus.authorization.authorizer import MOST_ASKED, Authorizer
-from opdbus.bus.authorization.log_limit import MOST_A_USER, MOST_USERS, LogLimit
 from opdbus.bus.authorization.polkit import Verdict
 from opdbus.bus.names import ACTIONS
 from opdbus.bus.transport.connection import RemoteError

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.drift import rule_table, versions
-from opdbus.drift.compare import compare, unseen
+from opdbus.drift.field_comparison import compare, unseen
 from opdbus.state.leaves import leaves
 from opdbus.state.object import SETTINGS
 

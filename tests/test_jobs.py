@@ -8,8 +8,8 @@ import pytest
 from running import PATIENCE_SECONDS
 
 from opdbus.bus import names
-from opdbus.bus.service.jobs import KEPT, Job, JobInterface, Jobs
-from opdbus.bus.service.node import Caller
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.job1 import KEPT, Job, JobInterface, Jobs
 from opdbus.errors import AccessDenied, Cancelled, LimitsExceeded
 
 OWNER = Caller(":1.5", 1000)

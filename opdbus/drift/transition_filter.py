@@ -58,7 +58,12 @@ class DriftTransition:
     @property
     def began(self) -> list[Field]:
         """The fields that begin to count, or count with another class or severity."""
-        return _others(self.after, self.before)
+        if self.after is None:
+            return []
+        known = {f.path: f.severity for f in self.before.fields} if self.before else {}
+        if self.before and self.before.what != self.after.what:
+            return list(self.after.fields)
+        return [f for f in self.after.fields if known.get(f.path) != f.severity]
 
     @property
     def ended(self) -> list[Field]:
@@ -70,13 +75,6 @@ class DriftTransition:
     def healed(self) -> list[Field]:
         """The ended fields that are as declared again."""
         return [one for one in self.ended if one not in self.dropped and not self.is_gone]
-
-
-def _others(one: Drifted | None, other: Drifted | None) -> list[Field]:
-    known = {f.path: f.severity for f in other.fields} if other else {}
-    is_other = one is not None and other is not None and one.what != other.what
-    fields = one.fields if one else ()
-    return [f for f in fields if is_other or known.get(f.path) != f.severity]
 
 
 @dataclass(slots=True)

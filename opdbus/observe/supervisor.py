@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from opdbus.bus.transport.connection import RemoteError
-from opdbus.drift import named_objects, observed_kinds
+from opdbus.drift import observed_kinds, unobserved
 from opdbus.drift.rule_table import Sort
 from opdbus.errors import OpDbusError
 from opdbus.history import change
@@ -80,7 +80,7 @@ class _Watched:
             self.observer.volatile,
             self._causes,
             self._stored,
-            named=lambda kind: named_objects.names(self._memory, (self.observer.plugin, kind)),
+            named=lambda kind: unobserved.find_named(self._memory, (self.observer.plugin, kind)),
             is_first=self.is_first,
             recorded_until=self._memory.recorded_until,
         )
@@ -178,7 +178,7 @@ class Supervisor:
     def hear(self, event: Event) -> None:
         """Wake observers whose objects the state file names; call for each state store event."""
         if isinstance(event, Changed):
-            plugins = named_objects.plugins(event.changes)
+            plugins = unobserved.plugins(event.changes)
             for watched in self._watched:
                 if watched.observer.plugin in plugins:
                     watched.report.renamed.set()

@@ -74,7 +74,7 @@ def measure(data: bytes | bytearray, start: int = 0) -> Size:
     return Size(header, header + body)
 
 
-def header(data: bytes | bytearray) -> Header:
+def parse_header(data: bytes | bytearray) -> Header:
     """Parse a complete header; raise ValueError."""
     order, kind, flags, _, _, serial, size = _fixed(data, 0)
     try:
@@ -95,7 +95,7 @@ def header(data: bytes | bytearray) -> Header:
     )
 
 
-def reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
+def encode_entries_reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
     """Encode a reply of one `a{sv}` whose entries are encoded already."""
     name = receiver.encode() + b"\0"
     fixed = (b"l", METHOD_RETURN, 0, 1, len(entries) + 8, serial, _REPLY.size - FIXED + len(name))
@@ -104,13 +104,13 @@ def reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> byte
     return start + bytes(-len(start) % 8) + struct.pack("<II", len(entries), 0) + entries
 
 
-def parts(data: bytes | bytearray, size: int) -> Iterator[bytes]:
+def split_dict(data: bytes | bytearray, size: int) -> Iterator[bytes]:
     """Split a message whose body is one dict into messages with at least `size` bytes of it.
 
     Raises ValueError if the message is damaged.
     """
     begin = at = measure(data).header + 8
-    order, signature = _fixed(data, 0)[0], header(data).signature[1:]
+    order, signature = _fixed(data, 0)[0], parse_header(data).signature[1:]
     try:
         end = min(begin + _length(data, order, begin - 8), len(data))
         while at < end:
@@ -130,14 +130,14 @@ def _part(data: bytes | bytearray, order: str, begin: int, end: int) -> bytes:
     return bytes(start) + struct.pack(f"{order}II", end - begin, 0) + data[begin:end]
 
 
-def body(data: bytes | bytearray) -> list[Any]:
+def decode_body(data: bytes | bytearray) -> list[Any]:
     """Decode the values of a message, without variants; raise ValueError.
 
     The D-Bus library holds the GIL for up to 0.2 s a MiB; during this function other threads run.
     """
     order, at, values = _fixed(data, 0)[0], measure(data).header, []
     try:
-        for kind in split(header(data).signature):
+        for kind in split(parse_header(data).signature):
             value, at = _value(data, order, kind, at)
             values.append(value)
     except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as error:

@@ -62,7 +62,7 @@ class _Comparison:
             self._left -= len(declared) + len(observed)
             there = by_words(observed)
             lasting = ((key, value) for key, value in declared.items() if not is_volatile(key))
-            pairs = ((key, value, find(observed, there, key)) for key, value in lasting)
+            pairs = ((key, value, find_value(observed, there, key)) for key, value in lasting)
             return all(
                 self._same_field(key, value, other[0]) for key, value, other in pairs if other
             )
@@ -147,19 +147,19 @@ def is_volatile(key: str) -> bool:
 
 def by_words(properties: Mapping[str, Json]) -> dict[str, str]:
     """Return the keys of an object by their normalized form: ActiveState by active_state."""
-    return {words(key): key for key in properties}
+    return {normalize_key(key): key for key in properties}
 
 
-def words(key: str) -> str:
+def normalize_key(key: str) -> str:
     """Return a key in lower case, its words joined by underscores."""
     return "_".join(split(key))
 
 
-def find(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> list[Json]:
+def find_value(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> list[Json]:
     """Return the value of a key or of its normalized form in a list, empty for none."""
     if key in properties:
         return [properties[key]]
-    found = there.get(words(key))
+    found = there.get(normalize_key(key))
     return [] if found is None else [properties[found]]
 
 
@@ -202,7 +202,7 @@ def _same_scalar(declared: Json, observed: Json) -> bool:
         said = is_true(declared)
         return said is not None and said is is_true(observed)
     if isinstance(declared, int | float) or isinstance(observed, int | float):
-        one, other = _number(declared), _number(observed)
+        one, other = _read_number(declared), _read_number(observed)
         if one is not None and other is not None:
             return one == other
         return is_true(declared) is not None and is_true(declared) is is_true(observed)
@@ -233,7 +233,7 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
 
-def _number(value: Json) -> Number | None:
+def _read_number(value: Json) -> Number | None:
     if isinstance(value, int | float):
         return value
     if isinstance(value, str) and len(value) > _MAX_READ:

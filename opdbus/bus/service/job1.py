@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
-from opdbus.bus.service.node import Caller, Node
+from opdbus.bus.service.contract import Caller, Node
 from opdbus.bus.transport.values import Plain
 from opdbus.errors import AccessDenied, Cancelled
 
@@ -125,7 +125,13 @@ class Jobs:
     @contextmanager
     def begin(self, kind: str, total: int, owner: Caller, *, is_seen: bool) -> Iterator[Job]:
         """Return a context with a job, visible if `is_seen`; the job ends with the context."""
-        job = self._seen_job(kind, total, owner) if is_seen else Job(kind, total, owner, _nothing)
+        job = Job(kind, total, owner, lambda: None)
+        if is_seen:
+            self._count += 1
+            number = self._count
+            job = self._seen[number] = Job(kind, total, owner, lambda: self._changed(number))
+            self._notify_of(number)
+            self.on_change()
         try:
             yield job
         except BaseException as error:
@@ -133,14 +139,6 @@ class Jobs:
             job.end(CANCELLED if was_cancelled else FAILED)
             raise
         job.end(DONE)
-
-    def _seen_job(self, kind: str, total: int, owner: Caller) -> Job:
-        self._count += 1
-        number = self._count
-        job = self._seen[number] = Job(kind, total, owner, lambda: self._changed(number))
-        self._notify_of(number)
-        self.on_change()
-        return job
 
     def paths(self) -> list[str]:
         """Return the paths of all visible jobs, the oldest first."""
@@ -160,21 +158,22 @@ class Jobs:
         return None
 
     def _changed(self, number: int) -> None:
-        if self._seen[number].state != RUNNING:
-            self._ended(number)
-        elif number not in self._waiting:
-            loop = asyncio.get_running_loop()
-            self._waiting[number] = loop.call_later(_NOTIFY_SECONDS, self._notify_of, number)
+        """Signal progress after a while, but an end at once.
 
-    def _ended(self, number: int) -> None:
-        """Signal the end of a job; remove it after a while, and the oldest ended ones past KEPT."""
+        An ended job is removed after a while, and so are the oldest ended ones past KEPT.
+        """
+        loop = asyncio.get_running_loop()
+        if self._seen[number].state == RUNNING:
+            if number not in self._waiting:
+                self._waiting[number] = loop.call_later(_NOTIFY_SECONDS, self._notify_of, number)
+            return
         if number in self._waiting:
             self._waiting[number].cancel()
         self._notify_of(number)
         ended = [n for n, job in self._seen.items() if job.state != RUNNING]
         for oldest in ended[:-KEPT]:
             self._forget(oldest)
-        asyncio.get_running_loop().call_later(self._keep_seconds, self._forget, number)
+        loop.call_later(self._keep_seconds, self._forget, number)
 
     def _notify_of(self, number: int) -> None:
         self._waiting.pop(number, None)
@@ -188,7 +187,3 @@ class Jobs:
 
 def _path(number: int) -> str:
     return f"{paths.JOBS}/{number}"
-
-
-def _nothing() -> None:
-    return
