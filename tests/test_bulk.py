@@ -332,7 +332,7 @@ def test_a_job_can_be_cancelled() -> None:
         await engine.begun.wait()
         node = bulk.jobs.find(bulk.jobs.paths()[0])
         assert node
-        await node.interfaces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a JobInterface
+        await node.interfaces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a Job
         with pytest.raises(Cancelled):
             await call
         assert (engine.held, engine.computed) == (0, 0)

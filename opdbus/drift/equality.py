@@ -71,7 +71,8 @@ class _Comparison:
             return self._same_list(one, other)
         if isinstance(declared, dict | list) or isinstance(observed, dict | list):
             return all(side in (None, "", [], {}) for side in (declared, observed))
-        self._left -= 1 + _characters(declared, observed) // _CHARACTERS_A_STEP
+        texts = [side for side in (declared, observed) if isinstance(side, str)]
+        self._left -= 1 + sum(map(len, texts)) // _CHARACTERS_A_STEP
         return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
 
     def _same_field(self, key: str, declared: Json, observed: Json) -> bool:
@@ -92,24 +93,13 @@ class _Comparison:
         rest = list(observed)
         # the longest first: a short element may match more of the others
         for at in sorted(range(len(forms)), key=lambda at: -len(forms[at])):
-            match = self._match(declared[at], rest)
-            if match is None:
+            for place, other in enumerate(rest):
+                if self._left >= 0 and self.same(declared[at], other):
+                    del rest[place]
+                    break
+            else:
                 return False
-            del rest[match]
         return True
-
-    def _match(self, declared: Json, observed: Sequence[Json]) -> int | None:
-        """Return the index of the first value that means the same; None if there is none."""
-        for at, other in enumerate(observed):
-            if self._left < 0:
-                return None
-            if self.same(declared, other):
-                return at
-        return None
-
-
-def _characters(*values: Json) -> int:
-    return sum(len(value) for value in values if isinstance(value, str))
 
 
 def same_setting(wanted: str, value: str) -> bool:

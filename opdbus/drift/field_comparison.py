@@ -63,7 +63,11 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
     wanted = is_wanted(declared)
     if observed is None or _is_gone(row, observed):
         bad = row.missing if observed is None else row.missing or Severity.ERROR
-        return [_missing(declared, bad)] if wanted and bad is not None else []
+        if not wanted or bad is None:
+            return []
+        if "ensure" in declared:
+            return [Field(ENSURE, declared["ensure"], ABSENT, bad)]
+        return [Field(PRESENCE, "present", MISSING, bad)]
     if not wanted:
         path, value = next(_presence(declared))
         if not is_wanted(observed):
@@ -162,12 +166,6 @@ def is_wanted(declared: Properties) -> bool:
 def _is_gone(row: Row, observed: Properties) -> bool:
     name, gone = row.gone
     return bool(name) and str(observed.get(name)) in gone
-
-
-def _missing(declared: Properties, severity: Severity) -> Field:
-    if "ensure" in declared:
-        return Field(ENSURE, declared["ensure"], ABSENT, severity)
-    return Field(PRESENCE, "present", MISSING, severity)
 
 
 def _containers(seen: Properties) -> list[Properties]:

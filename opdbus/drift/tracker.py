@@ -214,28 +214,22 @@ class Tracker:
         observed = [object_id for object_id in object_ids if object_id[:2] in self.pairs.active]
         for object_id in object_ids:
             if declared := self.pairs.sides(object_id).declared:
+                fields: Sequence[str] = ()
+                if rule_table.of_declared(object_id[:2]).each:
+                    # its fields name its observed objects
+                    content = (await self._memory.content([declared])).get(declared.id)
+                    fields = tuple(json.loads(content.properties)) if content else ()
                 await self._records.declare(declared.updated_at)
-                self._activate(self.pairs.declare(object_id, await self._fields(declared)))
+                self._activate(self.pairs.declare(object_id, fields))
                 concerned[object_id] = None
-            else:
-                concerned |= self._undeclare(object_id)
+                continue
+            concerned |= dict.fromkeys(self.pairs.observed(object_id) if self._claims else ())
+            self.pairs.undeclare(object_id)
+            self._coverage.forget(object_id)
+            if self.transitions.knows(object_id) or self._is_claimed(object_id):
+                concerned[object_id] = None
         concerned |= await self._observe(observed)
         await self._compare(list(concerned))
-
-    async def _fields(self, declared: Entry) -> Sequence[str]:
-        """Return the fields of a declared object if they name its observed objects."""
-        if not rule_table.of_declared(declared.identity[1:3]).each:
-            return ()
-        content = (await self._memory.content([declared])).get(declared.id)
-        return tuple(json.loads(content.properties)) if content else ()
-
-    def _undeclare(self, object_id: ObjectId) -> dict[ObjectId, None]:
-        """Drop the declaration of an object; return the objects to be compared."""
-        met = self.pairs.observed(object_id) if self._claims else ()
-        self.pairs.undeclare(object_id)
-        self._coverage.forget(object_id)
-        is_known = self.transitions.knows(object_id) or self._is_claimed(object_id)
-        return dict.fromkeys([*met, *([object_id] if is_known else ())])
 
     @property
     def _claims(self) -> frozenset[Sort]:

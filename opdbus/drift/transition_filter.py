@@ -130,7 +130,11 @@ class TransitionFilter:
         what: Class = "intended" if now < intended_until else "drift"
         if counted and what == counted.what and _form(new.values()) == _form(counted.fields):
             self._set(object_id, replace(counted, fields=tuple(new.values())))
-            self._wait_while_intended(object_id, new, now, intended_until)
+            # checked again at the end of its intended drift, if it is intended now
+            self._pending.pop(object_id, None)
+            if now < intended_until:
+                self._pending[object_id] = _Pending(now, now, intended_until, new)
+                self._wait(object_id, intended_until)
             return
         if pending is None:
             before = {one.path: one for one in counted.fields} if counted else {}
@@ -197,15 +201,6 @@ class TransitionFilter:
             self.counted[object_id] = drifted
         self.known += _is_known(drifted) - _is_known(before)
         self.changes += 1
-
-    def _wait_while_intended(
-        self, object_id: ObjectId, fields: Mapping[Path, Field], now: float, until: float
-    ) -> None:
-        """Check an object again at the end of its intended drift, if it is intended now."""
-        self._pending.pop(object_id, None)
-        if now < until:
-            self._pending[object_id] = _Pending(now, now, until, fields)
-            self._wait(object_id, until)
 
     def _wait(self, object_id: ObjectId, due: float) -> None:
         self._pending[object_id].due = due

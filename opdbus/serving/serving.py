@@ -159,21 +159,19 @@ class Serving:
     async def _switch(self, config: Config) -> None:
         async with self._one_switch:
             name = config.vector_level
-            levels = {} if name == "none" else {name: await self._opened(name, config)}
+            levels: dict[str, Level] = {}
+            if name != "none":
+                # beside those that serve
+                level = levels[name] = self._new(name, config, graded=True)
+                try:
+                    await level.embedder()
+                except BaseException:
+                    await level.close(drain=False)
+                    raise
             replaced, self._levels, self.config = self._levels, levels, config
             for level in replaced.values():
                 self._retire(level)
             self._publish(f"switched to {config.execution_provider}")
-
-    async def _opened(self, name: str, config: Config) -> Level:
-        """Open a level beside those that serve; raises the error that kept it from opening."""
-        level = self._new(name, config, graded=True)
-        try:
-            await level.embedder()
-        except BaseException:
-            await level.close(drain=False)
-            raise
-        return level
 
     def _level(self, name: str) -> Level:
         """Return a level; make a new one if there is none or it is over."""

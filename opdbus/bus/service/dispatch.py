@@ -155,15 +155,11 @@ class Dispatcher:
             await self._replies.send(call.sender, written)
 
     def _refuse(self, call: Call, error: OpDbusError) -> None:
-        if isinstance(error, LimitsExceeded):
-            self._note_limited(call, error)
-        if call.wants_reply and self._replies.may_send_error(call.sender):
-            size = self._connection.reply_error(call, error.dbus_name, str(error))
-            self._replies.count(call.sender, size)
-
-    def _note_limited(self, call: Call, error: LimitsExceeded) -> None:
         uid = self._load.accounts.user_of(call.sender)
-        if (left_out := self._log_limit.admit(uid)) is not None:
+        if (
+            isinstance(error, LimitsExceeded)
+            and (left_out := self._log_limit.admit(uid)) is not None
+        ):
             log.warning(
                 "caller limited",
                 uid=uid,
@@ -172,6 +168,9 @@ class Dispatcher:
                 reason=str(error),
                 untold=left_out,
             )
+        if call.wants_reply and self._replies.may_send_error(call.sender):
+            size = self._connection.reply_error(call, error.dbus_name, str(error))
+            self._replies.count(call.sender, size)
 
     async def _perform(self, call: Call, caller: Caller, turn: Turn) -> _Result:
         """Authorize a call, run it, and return its result."""

@@ -24,7 +24,12 @@ RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
 
 class Job:
-    """An operation on `total` items; `on_change` is called after each change of a property."""
+    """org.opdbus.Job1: an operation on `total` items.
+
+    `on_change` is called after each change of a property.
+    """
+
+    info = contract.interface(names.JOB)
 
     def __init__(self, kind: str, total: int, owner: Caller, on_change: Callable[[], None]) -> None:
         self.kind = kind
@@ -61,13 +66,22 @@ class Job:
         self.done += count
         self._on_change()
 
-    def cancel(self) -> None:
-        """Cancel the work at once, if it has not ended."""
+    async def cancel(self, caller: Caller) -> None:
+        """Cancel the work, if it has not ended; raise AccessDenied for other users than its own."""
+        if caller.uid not in {_ROOT_UID, self.owner.uid}:
+            raise AccessDenied(
+                f"uid {caller.uid} may not cancel this job: its owner, uid {self.owner.uid},"
+                " and root may"
+            )
         if self._work and not self._work.done():
             self._is_cancelled = True
             self._work.cancel()
 
-    def properties(self) -> dict[str, Plain]:
+    async def properties(self) -> Mapping[str, Plain]:
+        """Return every property's value."""
+        return self.values()
+
+    def values(self) -> dict[str, Plain]:
         """Return every property's value."""
         return {
             "Kind": self.kind,
@@ -78,28 +92,6 @@ class Job:
             "Caller": self.owner.sender,
             "User": self.owner.uid,
         }
-
-
-class JobInterface:
-    """org.opdbus.Job1: one job, made for each call."""
-
-    info = contract.interface(names.JOB)
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    async def cancel(self, caller: Caller) -> None:
-        """Cancel the job; raise AccessDenied unless the caller owns it or is root."""
-        if caller.uid not in {_ROOT_UID, self._job.owner.uid}:
-            raise AccessDenied(
-                f"uid {caller.uid} may not cancel this job: its owner, uid {self._job.owner.uid},"
-                " and root may"
-            )
-        self._job.cancel()
-
-    async def properties(self) -> Mapping[str, Plain]:
-        """Return every property's value."""
-        return self._job.properties()
 
 
 class Jobs:
@@ -154,7 +146,7 @@ class Jobs:
             return Node((), self.names)
         for number, job in self._seen.items():
             if path == _path(number):
-                return Node((JobInterface(job),), list)
+                return Node((job,), list)
         return None
 
     def _changed(self, number: int) -> None:
@@ -177,7 +169,7 @@ class Jobs:
 
     def _notify_of(self, number: int) -> None:
         self._waiting.pop(number, None)
-        self._notify(_path(number), names.JOB, self._seen[number].properties())
+        self._notify(_path(number), names.JOB, self._seen[number].values())
 
     def _forget(self, number: int) -> None:
         if self._seen.pop(number, None):
