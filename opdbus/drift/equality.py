@@ -66,7 +66,7 @@ class _Comparison:
             return all(
                 self._same_field(key, value, other[0]) for key, value, other in pairs if other
             )
-        one, other = _listed(declared, observed), _listed(observed, declared)
+        one, other = _as_list(declared, observed), _as_list(observed, declared)
         if isinstance(one, list) and isinstance(other, list):
             return self._same_list(one, other)
         if isinstance(declared, dict | list) or isinstance(observed, dict | list):
@@ -170,7 +170,7 @@ def is_true(value: Json) -> bool | None:
     return True if text in _TRUE | {"1"} else False if text in _FALSE | {"0"} else None
 
 
-def _listed(value: Json, other: Json) -> Json:
+def _as_list(value: Json, other: Json) -> Json:
     """Split a text that is compared with a list of several items, such as `4096 6291456`."""
     is_text = isinstance(value, str) and isinstance(other, list) and len(other) > 1
     return items(value) if is_text else value

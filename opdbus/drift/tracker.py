@@ -116,16 +116,12 @@ class Tracker:
             waits.append("comparison")
         return waits
 
-    async def worst_first(self) -> Ranked:
-        """Return all drifted objects, the worst first."""
+    async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
+        """Return the drifted objects that match, the worst first: see `select_drifted`."""
         changes = self.transitions.changes
         if self._ranked[0] != changes:
             self._ranked = changes, await rank_drifted(self.transitions.counted)
-        return self._ranked[1]
-
-    async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
-        """Return the drifted objects that match: see `select_drifted`."""
-        return select_drifted(await self.worst_first(), wanted, severity, what)
+        return select_drifted(self._ranked[1], wanted, severity, what)
 
     async def unobserved(self, why_not: Callable[[Sort], str]) -> list[Unobserved]:
         """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""

@@ -151,7 +151,13 @@ class RunningCalls:
         scopes = self.accounts.scopes(call.sender)
         if call.descriptors:
             self._files.require_room(scopes, len(call.descriptors))
-            _require_closable(call)
+            if ELSEWHERE.waiting > MAX_FILES["total"] and any(
+                closer_of(file.fileno()) is ELSEWHERE for file in call.descriptors
+            ):
+                raise LimitsExceeded(
+                    "files that came with earlier calls cannot be closed, since their file system"
+                    " does not answer: send a memfd; no other file is taken until it does"
+                )
         if self._calls[call.sender] >= CALLS_ALWAYS_LET_IN:
             self._calls.require_room(scopes, 1)
         if call.size > SMALL_BYTES:
@@ -190,14 +196,3 @@ class LogLimit:
         self._logged[uid] += 1
         suppressed, self._suppressed = self._suppressed, 0
         return suppressed
-
-
-def _require_closable(call: Call) -> None:
-    """Raise LimitsExceeded for files that would queue behind files that cannot be closed."""
-    if ELSEWHERE.waiting > MAX_FILES["total"] and any(
-        closer_of(file.fileno()) is ELSEWHERE for file in call.descriptors
-    ):
-        raise LimitsExceeded(
-            "files that came with earlier calls cannot be closed, since their file system does"
-            " not answer: send a memfd; no other file is taken until it does"
-        )

@@ -209,8 +209,12 @@ class Polkit:
         """Return whether polkit runs as root, as its own user or as ours."""
         (answer,) = await self._connection.ask_bus("GetConnectionCredentials", "s", owner)
         uid = answer.get("UnixUserID")
-        if uid in {0, os.geteuid()} or uid == await asyncio.to_thread(_polkits_uid):
+        if uid in {0, os.geteuid()}:
             return True
+        with suppress(KeyError):
+            # on a thread: the user database may be on the network
+            if uid == (await asyncio.to_thread(pwd.getpwnam, _USER)).pw_uid:
+                return True
         log.warning("polkit not believed", uid=uid, reason=f"{_NAME} must be root's or {_USER}'s")
         return False
 
@@ -219,11 +223,3 @@ class Polkit:
         # polkit is gone, or the user answered just now: no prompt is left
         with suppress(RemoteError, BusError):
             await self._connection.call(self._owner, _PATH, member, "s", ticket)
-
-
-def _polkits_uid() -> int | None:
-    """Return the uid of polkit's user, None if there is none; blocks."""
-    try:
-        return pwd.getpwnam(_USER).pw_uid
-    except KeyError:
-        return None

@@ -190,7 +190,10 @@ def parse_text_line(line: bytes, number: int) -> str:
         column = len(text) - len(content) + 1
         raise _line_error(number, column, "a JSON string must begin here")
     try:
-        value = _parse_json_string(content)
+        value: str
+        value, end = _JSON.raw_decode(content)
+        # faster than `loads` alone by a factor of three
+        value = value if end == len(content) else json.loads(content)
     except ValueError as error:
         column = getattr(error, "colno", 1) + len(text) - len(content)
         raise _line_error(number, column, getattr(error, "msg", "it is not JSON")) from None
@@ -200,14 +203,6 @@ def parse_text_line(line: bytes, number: int) -> str:
         except UnicodeEncodeError:
             raise _line_error(number, 1, "an escape is half of a surrogate pair") from None
     return value
-
-
-def _parse_json_string(content: str) -> str:
-    """Parse a JSON string with trailing spaces; raise ValueError."""
-    value: str
-    value, end = _JSON.raw_decode(content)
-    # faster than `loads` alone by a factor of three
-    return value if end == len(content) else str(json.loads(content))
 
 
 def _line_error(number: int, column: int, reason: str) -> InvalidArgs:

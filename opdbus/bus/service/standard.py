@@ -201,14 +201,17 @@ class AllProperties:
         """
         if values == self._values:
             return self._data
+        entries = dict[str, bytes]()
         for name, value in values.items():
             if name in self._values and value == self._values[name]:
                 continue
             signature = self._info.properties[name].signature
             if name in self._entries and (number := _NUMBERS.get(signature)):
-                self._entries[name] = self._entries[name][: -number.size] + number.pack(value)
+                entries[name] = self._entries[name][: -number.size] + number.pack(value)
             else:
-                self._entries[name] = encode_entry(name, Typed(signature, value))
+                entries[name] = encode_entry(name, Typed(signature, value))
+        # only now: a value that does not fit must leave nothing behind
+        self._entries |= entries
         # a copy: an interface may change its mapping
         self._values = dict(values)
         self._data = join_entries(self._entries[name] for name in values)

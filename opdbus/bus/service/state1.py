@@ -256,7 +256,13 @@ class StateInterface:
         one_of("lifetime", lifetime, ("kept", "connection"))
         publisher = publish.source(source)
         require_objects(len(objects))
-        items, reply = await asyncio.to_thread(_state_objects, publisher, objects)
+
+        def convert() -> tuple[list[StateObject], list[str]]:
+            items = [publish.observed(publisher, *given) for given in objects]
+            return items, [paths.of(*item.identity[1:]) for item in items]
+
+        # 0.1 ms an object
+        items, reply = await asyncio.to_thread(convert)
         # checked before the commit: a committed call must not be answered with an error
         require_reply([reply])
         holder = caller.sender if lifetime == "connection" else ""
@@ -343,11 +349,3 @@ def _cell(values: Sequence[Json], mark: str) -> str:
 
 def _object_row(object_id: ObjectId) -> tuple[str, str, str, str]:
     return (paths.of(*object_id), *object_id)
-
-
-def _state_objects(
-    publisher: str, objects: Sequence[WireObject]
-) -> tuple[list[StateObject], list[str]]:
-    """Return published objects as state objects, and their paths; blocks for 0.1 ms an object."""
-    items = [publish.observed(publisher, *given) for given in objects]
-    return items, [paths.of(*item.identity[1:]) for item in items]

@@ -138,14 +138,14 @@ def decode_body(data: bytes | bytearray) -> list[Any]:
     order, at, values = _fixed(data, 0)[0], measure(data).header, []
     try:
         for kind in split(parse_header(data).signature):
-            value, at = _value(data, order, kind, at)
+            value, at = _decode_value(data, order, kind, at)
             values.append(value)
     except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"a value is damaged: {error}") from None
     return values
 
 
-def _value(
+def _decode_value(
     data: bytes | bytearray, order: str, kind: str, at: int, depth: int = 0
 ) -> tuple[Any, int]:
     """Decode one value of a complete type; return it and the offset after it."""
@@ -158,21 +158,23 @@ def _value(
     if code == "v":
         kind, at = _signature(data, at)
         (kind,) = split(kind)
-        return _value(data, order, kind, at, depth + 1)
+        return _decode_value(data, order, kind, at, depth + 1)
     at = _aligned(at, kind)
     if code in _FIXED_SIZES:
         (value,) = struct.unpack_from(order + _CODES.get(code, code), data, at)
         return bool(value) if code == "b" else value, at + _FIXED_SIZES[code]
     if code == "a":
-        return _array(data, order, kind[1:], at, depth + 1)
+        return _decode_array(data, order, kind[1:], at, depth + 1)
     values = []
     for item in split(kind[1:-1]):
-        value, at = _value(data, order, item, at, depth + 1)
+        value, at = _decode_value(data, order, item, at, depth + 1)
         values.append(value)
     return values, at
 
 
-def _array(data: bytes | bytearray, order: str, kind: str, at: int, depth: int) -> tuple[Any, int]:
+def _decode_array(
+    data: bytes | bytearray, order: str, kind: str, at: int, depth: int
+) -> tuple[Any, int]:
     """Decode an array, which starts with its size; return the items and the offset after it."""
     end = _length(data, order, at)
     at = _aligned(at + 4, kind)
@@ -184,7 +186,7 @@ def _array(data: bytes | bytearray, order: str, kind: str, at: int, depth: int) 
     item = f"({kind[1:-1]})" if kind[0] == "{" else kind
     items = []
     while at < end:
-        value, at = _value(data, order, item, at, depth)
+        value, at = _decode_value(data, order, item, at, depth)
         items.append(value)
         if len(items) > len(data):
             raise IndexError("items without a size")
