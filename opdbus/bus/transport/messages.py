@@ -21,7 +21,7 @@ from opdbus.bus.transport.values import (
 )
 from opdbus.errors import InvalidArgs
 
-# Larger calls are decoded by `frames.body` on a thread: the library would hold the GIL.
+# Larger calls are decoded by `frames.decode_body` on a thread: the library would hold the GIL.
 LARGE: Final = 64 << 10
 # The body of most calls: an empty dict of options, and the padding before its first entry.
 _NO_OPTIONS: Final = "a{sv}", bytes(8)
