@@ -12,7 +12,7 @@ from opdbus.bus import names
 from opdbus.bus.service import contract
 from opdbus.bus.service.contract import snake
 from opdbus.bus.service.history1 import HistoryInterface
-from opdbus.bus.service.job1 import JobInterface
+from opdbus.bus.service.job1 import Job
 from opdbus.bus.service.object1 import ObjectInterface
 from opdbus.bus.service.standard import LogControlInterface
 from opdbus.bus.service.state1 import StateInterface
@@ -24,7 +24,7 @@ INTERFACES = {
     names.STATE: StateInterface,
     names.OBJECT: ObjectInterface,
     names.HISTORY: HistoryInterface,
-    names.JOB: JobInterface,
+    names.JOB: Job,
     names.LOG_CONTROL: LogControlInterface,
 }
 FILES = sorted(
