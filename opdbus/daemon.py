@@ -19,20 +19,19 @@ from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_CALL_BYTES
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.names import BUS_NAME
-from opdbus.bus.service.asking import Answers
+from opdbus.bus.service.answers import Answers
 from opdbus.bus.service.bulk import Bulk
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.history import HistoryInterface
-from opdbus.bus.service.jobs import Jobs
-from opdbus.bus.service.log_control import LogControlInterface
+from opdbus.bus.service.history1 import HistoryInterface
+from opdbus.bus.service.job1 import Jobs
 from opdbus.bus.service.signals import Announcer
-from opdbus.bus.service.standard import machine_id
-from opdbus.bus.service.state import StateInterface
+from opdbus.bus.service.standard import LogControlInterface, machine_id
+from opdbus.bus.service.state1 import StateInterface
 from opdbus.bus.service.tree import Tree
-from opdbus.bus.service.vectorizer import VectorizerInterface
+from opdbus.bus.service.vectorizer1 import VectorizerInterface
 from opdbus.bus.transport.connection import Connection
 from opdbus.config import ENGINE_SETTINGS
-from opdbus.drift.announcements import announce
+from opdbus.drift.drift_report import announce
 from opdbus.drift.field import Severity
 from opdbus.drift.tracker import Tracker
 from opdbus.engine import opening

@@ -8,8 +8,8 @@ from typing import Any
 from running import PATIENCE_SECONDS
 
 from opdbus.bus.names import ACTIONS
-from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.messages import Call
 
 NAME = "org.freedesktop.PolicyKit1"
 PATH = "/org/freedesktop/PolicyKit1/Authority"

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.bus.transport.fd_closer import ELSEWHERE, IN_MEMORY
+from opdbus.bus.transport.descriptors import ELSEWHERE, IN_MEMORY, Descriptor
 
 DIMENSION = 8
 

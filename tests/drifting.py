@@ -74,7 +74,7 @@ class Checked:
                 [field.name, field.declared, field.observed, field.severity.word]
                 for field in drifted.fields
             ]
-            for object_id, drifted in self.tracker.counted.items()
+            for object_id, drifted in self.tracker.transitions.counted.items()
         }
 
 

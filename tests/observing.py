@@ -12,8 +12,8 @@ from typing import Any
 
 from running import PATIENCE_SECONDS
 
-from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.messages import Call
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
 from opdbus.observe.core.report import Observer, Report

@@ -15,10 +15,9 @@ from opdbus.bus.admission.limits import (
     MAX_FILES,
     MAX_TEXTS_OF_A_USER,
 )
-from opdbus.bus.transport import fd_closer
-from opdbus.bus.transport.call import Call
-from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.bus.transport.fd_closer import FdCloser
+from opdbus.bus.transport import descriptors
+from opdbus.bus.transport.descriptors import Descriptor, FdCloser
+from opdbus.bus.transport.messages import Call
 from opdbus.errors import LimitsExceeded
 
 
@@ -115,7 +114,7 @@ def test_files_in_memory_are_taken_whatever_hangs(monkeypatch: pytest.MonkeyPatc
     stuck = FdCloser(threads=0)
     for number in range(MAX_FILES["total"] + 1):
         stuck.close((1 << 20) + number)
-    for module in (fd_closer, accounting):
+    for module in (descriptors, accounting):
         monkeypatch.setattr(module, "ELSEWHERE", stuck)
     load = RunningCalls()
     memory, reader, writer = map(Descriptor, (os.memfd_create("texts"), *os.pipe()))
@@ -152,6 +151,6 @@ def test_nothing_is_kept_of_clients_that_left() -> None:
     for one in calls:
         load.release(one)
     load.accounts.forget(":1.1")
-    assert not load.accounts._known
+    assert not load.accounts._scopes
     assert not any(load.accounts._quotas)
     assert not load.texts

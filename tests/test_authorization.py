@@ -24,8 +24,8 @@ from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.names import JOB, LOG_CONTROL
 from opdbus.bus.service import contract
+from opdbus.bus.service.contract import Node
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.node import Node
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import split
 

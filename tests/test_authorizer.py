@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from running import (
-    PATIENCE_SECONDS,
-)
+from running import PATIENCE_SECONDS
 from users import ANOTHER, GROUP, MEMBER, NOBODY
 
+from opdbus.bus.admission.accounting import MOST_A_USER, MOST_USERS, LogLimit
 from opdbus.bus.authorization.authorizer import MOST_ASKED, Authorizer
-from opdbus.bus.authorization.log_limit import MOST_A_USER, MOST_USERS, LogLimit
 from opdbus.bus.authorization.polkit import Verdict
 from opdbus.bus.names import ACTIONS
 from opdbus.bus.transport.connection import RemoteError
@@ -67,25 +65,28 @@ def _allowed(bus: Bus, sender: str = ":1.1", group: Callable[[str], int] = _grou
     return asyncio.run(ask())
 
 
-def test_root_may_do_everything_that_has_a_name() -> None:
-    """Allow root every action, and nobody an action that is not in the table."""
-    assert _allowed(Bus(UnixUserID=0, UnixGroupIDs=[0])) == set(ACTIONS)
-
-
-def test_the_daemons_own_user_is_as_root() -> None:
-    """Allow the user that the daemon runs as, so that a session bus is of use."""
-    assert _allowed(Bus(UnixUserID=os.geteuid(), UnixGroupIDs=[])) == set(ACTIONS)
-
-
-def test_a_stranger_may_do_nothing() -> None:
-    """Deny by default."""
-    assert _allowed(Bus(UnixUserID=NOBODY.uid, UnixGroupIDs=[NOBODY.uid])) == set()
-
-
-def test_the_group_may_use_but_not_manage() -> None:
-    """Allow the group what needs no administrator."""
-    member = Bus(UnixUserID=MEMBER.uid, UnixGroupIDs=[MEMBER.uid, GROUP])
-    assert _allowed(member) == {"read", "vectorize", "publish"}
+@pytest.mark.parametrize(
+    ("credentials", "allowed"),
+    [
+        ({"UnixUserID": 0, "UnixGroupIDs": [0]}, ACTIONS),
+        # so that a session bus is of use
+        ({"UnixUserID": os.geteuid(), "UnixGroupIDs": []}, ACTIONS),
+        ({"UnixUserID": NOBODY.uid, "UnixGroupIDs": [NOBODY.uid]}, ()),
+        # what needs no administrator
+        (
+            {"UnixUserID": MEMBER.uid, "UnixGroupIDs": [MEMBER.uid, GROUP]},
+            ("read", "vectorize", "publish"),
+        ),
+        # a caller whom the bus does not know
+        ({}, ()),
+    ],
+    ids=["root", "own user", "stranger", "group", "unknown"],
+)
+def test_each_user_may_do_what_the_table_says(
+    credentials: dict[str, Any], allowed: tuple[str, ...]
+) -> None:
+    """Allow root and our own user all actions, the group some, others and other actions none."""
+    assert _allowed(Bus(**credentials)) == set(allowed)
 
 
 def test_without_the_group_nobody_is_in_it() -> None:
@@ -104,9 +105,8 @@ def test_a_process_that_gave_up_its_groups_is_in_none() -> None:
     assert _allowed(no_groups, group=lambda _: everybody[0]) == set()
 
 
-def test_a_caller_without_credentials_may_do_nothing() -> None:
-    """Deny where the bus does not know the caller, or not its user."""
-    assert _allowed(Bus()) == set()
+def test_a_caller_that_left_may_do_nothing() -> None:
+    """Deny where the bus does not know the connection any more."""
     assert _allowed(Bus(UnixUserID=0), ":gone") == set()
 
 

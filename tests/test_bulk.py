@@ -16,10 +16,9 @@ from running import PATIENCE_SECONDS
 
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
 from opdbus.bus.service.bulk import JOB_TEXTS, Bulk, BulkOptions, Vectors
-from opdbus.bus.service.formats import Format
-from opdbus.bus.service.jobs import Jobs
-from opdbus.bus.service.node import Caller
-from opdbus.bus.service.text_file import WINDOW_TEXTS
+from opdbus.bus.service.bulk_files import WINDOW_TEXTS, Format
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.job1 import Jobs
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import Cancelled, InvalidArgs, LimitsExceeded, Truncated
 
@@ -333,7 +332,7 @@ def test_a_job_can_be_cancelled() -> None:
         await engine.begun.wait()
         node = bulk.jobs.find(bulk.jobs.paths()[0])
         assert node
-        await node.interfaces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a JobInterface
+        await node.interfaces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a Job
         with pytest.raises(Cancelled):
             await call
         assert (engine.held, engine.computed) == (0, 0)

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import PATIENCE_SECONDS, Bus
 
-from opdbus.bus.transport.bus_socket import transports
-from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.library import Message
-from opdbus.bus.transport.messages import MAX_ERROR_CHARACTERS, Outgoing
+from opdbus.bus.transport.message_socket import transports
+from opdbus.bus.transport.messages import MAX_ERROR_CHARACTERS, Call, Outgoing
 from opdbus.bus.transport.values import Typed, from_wire, split, to_wire, variant
 from opdbus.errors import BusError, InvalidArgs
 

@@ -11,12 +11,12 @@ from opdbus import errors
 from opdbus.bus import names
 from opdbus.bus.service import contract
 from opdbus.bus.service.contract import snake
-from opdbus.bus.service.history import HistoryInterface
-from opdbus.bus.service.jobs import JobInterface
-from opdbus.bus.service.log_control import LogControlInterface
-from opdbus.bus.service.object import ObjectInterface
-from opdbus.bus.service.state import StateInterface
-from opdbus.bus.service.vectorizer import VectorizerInterface
+from opdbus.bus.service.history1 import HistoryInterface
+from opdbus.bus.service.job1 import Job
+from opdbus.bus.service.object1 import ObjectInterface
+from opdbus.bus.service.standard import LogControlInterface
+from opdbus.bus.service.state1 import StateInterface
+from opdbus.bus.service.vectorizer1 import VectorizerInterface
 from opdbus.bus.transport.values import split
 
 INTERFACES = {
@@ -24,7 +24,7 @@ INTERFACES = {
     names.STATE: StateInterface,
     names.OBJECT: ObjectInterface,
     names.HISTORY: HistoryInterface,
-    names.JOB: JobInterface,
+    names.JOB: Job,
     names.LOG_CONTROL: LogControlInterface,
 }
 FILES = sorted(
@@ -154,7 +154,7 @@ ACTION = '<annotation name="org.opdbus.Action" value="{}"/>'
 def test_a_method_without_an_action_cannot_be_made(action: str) -> None:
     """Refuse an interface of which a method names no action, or one that nobody knows."""
     with pytest.raises(ValueError, match=r"Melt has the action .* must name one of read, vector"):
-        contract.read(MADE_UP.format(method=action, access="read", property=""))
+        contract.parse_interface(MADE_UP.format(method=action, access="read", property=""))
 
 
 @pytest.mark.parametrize("action", ["", ACTION.format(""), ACTION.format("melt")])
@@ -162,8 +162,8 @@ def test_a_property_that_can_be_set_names_its_action(action: str) -> None:
     """Refuse an interface of which anyone might set a property; one to be read needs no action."""
     method = ACTION.format("read")
     with pytest.raises(ValueError, match=r"Heat has the action .* must name one of read, vector"):
-        contract.read(MADE_UP.format(method=method, access="readwrite", property=action))
-    found = contract.read(MADE_UP.format(method=method, access="read", property=action))
+        contract.parse_interface(MADE_UP.format(method=method, access="readwrite", property=action))
+    found = contract.parse_interface(MADE_UP.format(method=method, access="read", property=action))
     assert not found.properties["Heat"].is_writable
 
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_read_is_no_property() -> None:
     """Refuse an access that the standard interfaces do not serve."""
     method = ACTION.format("read")
     with pytest.raises(ValueError, match="Heat has the access 'write'"):
-        contract.read(MADE_UP.format(method=method, access="write", property=method))
+        contract.parse_interface(MADE_UP.format(method=method, access="write", property=method))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """When a difference counts as drift, heals, and is signalled: rules without a clock."""
 
 from opdbus.drift import rule_table
-from opdbus.drift.announcements import MAX_FIELD, MAX_FIELDS, signalled
-from opdbus.drift.compare import compare
+from opdbus.drift.drift_report import MAX_FIELD, MAX_FIELDS, drift_event
 from opdbus.drift.field import Field, Severity
+from opdbus.drift.field_comparison import compare
 from opdbus.drift.transition_filter import Drifted, DriftTransition, TransitionFilter
 from opdbus.index.state_store.events import Drift
 from opdbus.state.object import ObjectId
@@ -128,25 +128,25 @@ def test_only_what_is_bad_enough_is_signalled() -> None:
     """Signal what comes to be at least as bad as the threshold, and when it no longer is."""
     notice, error = drifted("n", severity=Severity.NOTICE), drifted("e")
     least = Severity.WARNING
-    assert signalled(transition([], notice), least) is None
-    assert signalled(transition(notice, []), least) is None
-    assert signalled(transition(notice, error + notice), least) == Drift(
+    assert drift_event(transition([], notice), least) is None
+    assert drift_event(transition(notice, []), least) is None
+    assert drift_event(transition(notice, error + notice), least) == Drift(
         A, "drift", "error", ["e", "n"]
     )
-    assert signalled(transition(error, error + notice), least) is None
-    assert signalled(transition(error + notice, notice), least) == Drift(A, "healed", "error", [])
-    assert signalled(transition(error, []), least) == Drift(A, "healed", "error", [])
+    assert drift_event(transition(error, error + notice), least) is None
+    assert drift_event(transition(error + notice, notice), least) == Drift(A, "healed", "error", [])
+    assert drift_event(transition(error, []), least) == Drift(A, "healed", "error", [])
     warning, both = drifted("e", severity=least), drifted("a", "e")
-    assert signalled(transition(warning, error), least) == Drift(A, "drift", "error", ["e"])
-    assert signalled(transition(error, warning), least) == Drift(A, "drift", "warning", ["e"])
-    assert signalled(transition(both, error), least) == Drift(A, "drift", "error", ["e"])
+    assert drift_event(transition(warning, error), least) == Drift(A, "drift", "error", ["e"])
+    assert drift_event(transition(error, warning), least) == Drift(A, "drift", "warning", ["e"])
+    assert drift_event(transition(both, error), least) == Drift(A, "drift", "error", ["e"])
 
 
 def test_many_and_long_names_are_cut() -> None:
     """Name so many fields and so much of each that the signal stays small."""
     keys = [f"{'é' * MAX_FIELD}{n:05}" for n in range(9_000)]
     fields = compare(ANY, dict.fromkeys(keys, 1), dict.fromkeys(keys, 2))
-    found = signalled(transition([], fields), Severity.INFO)
+    found = drift_event(transition([], fields), Severity.INFO)
     assert found
     assert len(found.fields) == MAX_FIELDS
     assert all(name.endswith("...") and len(name) == MAX_FIELD for name in found.fields)

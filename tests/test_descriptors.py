@@ -15,15 +15,14 @@ from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer, Credentials
 from opdbus.bus.service import contract
 from opdbus.bus.service.bulk import Bulk, BulkOptions
+from opdbus.bus.service.bulk_files import Format
+from opdbus.bus.service.contract import Caller, Node
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.formats import Format
-from opdbus.bus.service.jobs import Jobs
-from opdbus.bus.service.node import Caller, Node
-from opdbus.bus.transport.call import Call
+from opdbus.bus.service.job1 import Jobs
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType
-from opdbus.bus.transport.messages import Outgoing, decoded
+from opdbus.bus.transport.messages import Call, Outgoing, decode_frame
 from opdbus.errors import AccessDenied, BusError, InvalidArgs
 
 BULK = f"{names.VECTORIZER}.VectorizeBulk"
@@ -90,7 +89,7 @@ class Service:
             **where,
         )
         frame = await self.client._reply_to(Outgoing(message, copies(files)))
-        return (decoded(frame).error_name or "").rpartition(".")[2]
+        return (decode_frame(frame).error_name or "").rpartition(".")[2]
 
 
 def run(bus: str, ask: Callable[[Service], Awaitable[Any]], interface: Any = None) -> Any:

@@ -17,8 +17,8 @@ from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.service import contract
+from opdbus.bus.service.contract import Caller, Node
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.node import Caller, Node
 from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.engine.batching import Rank

@@ -9,16 +9,16 @@ import pytest
 from drifting import Checked, checking
 from observing import Clock, in_loop
 
-from opdbus.bus.service.asking import Answers
+from opdbus.bus.service.answers import Answers
 from opdbus.bus.service.bulk import Bulk
-from opdbus.bus.service.history import HistoryInterface
-from opdbus.bus.service.jobs import Jobs
-from opdbus.bus.service.node import Caller
-from opdbus.bus.service.options import MAX_LIMIT
-from opdbus.bus.service.state import StateInterface
+from opdbus.bus.service.call_options import MAX_LIMIT
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.history1 import HistoryInterface
+from opdbus.bus.service.job1 import Jobs
+from opdbus.bus.service.state1 import StateInterface
 from opdbus.config import load
-from opdbus.drift import ranking
-from opdbus.drift.announcements import announce
+from opdbus.drift import drift_report
+from opdbus.drift.drift_report import announce
 from opdbus.drift.field import Field, Severity
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import Drifted
@@ -430,12 +430,12 @@ async def test_a_thing_of_two_names_has_both_sides(tmp_path: Path) -> None:
         await checked.observe({**RUNNING, **address}, ["systemd/unit"])
         await checked.until(1001.0)
         for name in ("a", "a.service"):
-            declared, observed = checked.tracker.sides(ObjectId("systemd", "unit", name))
+            declared, observed = checked.tracker.pairs.joined(ObjectId("systemd", "unit", name))
             assert declared
             assert (declared.identity.name, declared.identity.source) == ("a", FILE)
             assert [one.identity.name for one in observed] == ["a.service"]
         for name in address:
-            assert checked.tracker.sides(ObjectId(*name.split("/", 2))).declared is None
+            assert checked.tracker.pairs.joined(ObjectId(*name.split("/", 2))).declared is None
 
 
 @in_loop
@@ -660,6 +660,27 @@ async def test_what_a_program_withdraws_of_several_is_missing(tmp_path: Path) ->
 
 
 @in_loop
+async def test_what_is_declared_before_anything_is_observed_is_compared_later(
+    tmp_path: Path,
+) -> None:
+    """A unit that was declared under its short name meets the observed one that comes later."""
+    async with checking(tmp_path) as checked:
+        units = {"a": {"active_state": "active"}, "b.service": {}}
+        await checked.declare({"systemd": {"units": units}}, tmp_path)
+        await checked.until(1000.0)
+        assert checked.fields == {}
+        await checked.observe({"systemd/unit/a.service": {"active_state": "failed"}}, [])
+        await checked.until(2000.0)
+        assert [*checked.fields] == ["systemd/unit/a"]
+        await checked.observe({}, ["systemd/unit"])
+        await checked.until(3000.0)
+        assert [*checked.fields] == ["systemd/unit/a", "systemd/unit/b.service"]
+        await checked.declare({}, tmp_path)
+        await checked.until(4000.0)
+        assert checked.fields == {}
+
+
+@in_loop
 async def test_a_claim_that_is_given_up_heals(tmp_path: Path) -> None:
     """What was not declared where all had to be is as declared once the file claims it no more."""
     async with checking(tmp_path) as checked:
@@ -708,7 +729,7 @@ async def test_many_declared_objects_hold_the_loop_shortly(tmp_path: Path) -> No
             turns += 1
         assert turns >= 5
         await checked.until(1010.0)
-        assert len(checked.tracker.counted) == 999
+        assert len(checked.tracker.transitions.counted) == 999
 
 
 def test_drift_reads_the_beginning_of_a_question() -> None:
@@ -719,4 +740,4 @@ def test_drift_reads_the_beginning_of_a_question() -> None:
         for name in ("mail.service", "web.service")
     ]
     for padding, first in ((500, rows[1]), (1000, rows[0])):
-        assert ranking.by_question(rows, "x " * padding + "web")[0] == first
+        assert drift_report.order_by_question(rows, "x " * padding + "web")[0] == first

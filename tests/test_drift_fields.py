@@ -1,5 +1,6 @@
 """Which declared fields differ from what was observed, whatever their spelling."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.drift import rule_table, versions
-from opdbus.drift.compare import compare, unseen
+from opdbus.drift.field_comparison import compare, unseen
 from opdbus.state.fields import dotted_values
 from opdbus.state.object import SETTINGS
 
@@ -150,9 +151,10 @@ def test_fields_for_spans_of_time(
     assert (names({"units": inside[0]}, {"units": inside[1]}) == []) is is_same
 
 
-@pytest.mark.parametrize(
-    ("declared", "observed", "is_same"),
-    [
+# Values of a field as its rule compares them: field, declared, observed, whether they are the same.
+RULES: dict[str, Sequence[tuple[Any, Any, bool]]] = {
+    # a file's mode, however it is written: with a zero or not, or in letters
+    "files/file mode": [
         ("644", "0644", True),
         (644, "0644", True),
         ("0o644", "0644", True),
@@ -163,48 +165,30 @@ def test_fields_for_spans_of_time(
         (420, "0644", False),
         ("rw-rw-r--", "0644", False),
     ],
-)
-def test_modes_of_files(declared: Any, observed: str, *, is_same: bool) -> None:
-    """Take a file's mode as one, however it is written: with a zero or not, or in letters."""
-    row = rule_table.of_declared(("files", "file"))
-    fields = compare(row, {"mode": declared}, {"mode": observed})
-    assert [field.name for field in fields] == ([] if is_same else ["mode"])
-
-
-@pytest.mark.parametrize(
-    ("declared", "observed", "is_same"),
-    [
-        ("0x10", "16", True),
-        ("010", "8", True),
-        ("010", "10", False),
-        (10, "10", True),
-        (True, "1", True),
-        ("on", "0", False),
-        ([4096, 131072], "4096 131072 6291456", True),
-        ("4096\t131072", "4096 131072", True),
-        ("4096 131073", "4096 131072", False),
-        ("core", "core.%p", False),
-        (None, "", True),
-        (None, "0", False),
-        ("", "", True),
-        (1.0, "1", True),
-        (1.5, "1", False),
-        ([4096.0, 131072], "4096 131072", True),
-    ],
-)
-@pytest.mark.parametrize("sort", ["sysctl/settings", "sysctl/setting", "kernel/sysctl"])
-def test_settings_of_the_kernel(sort: str, declared: Any, observed: str, *, is_same: bool) -> None:
-    """Compare declared settings by the rule by which sysctl.d's are compared: the kernel's."""
-    plugin, _, kind = sort.partition("/")
-    row = rule_table.of_declared((plugin, SETTINGS if kind == "settings" else kind))
-    name = "vm.probe" if row.each else "value"
-    fields = compare(row, {name: declared}, {name: observed})
-    assert bool(fields) is not is_same
-
-
-@pytest.mark.parametrize(
-    ("declared", "observed", "is_same"),
-    [
+    # kernel settings by the rule by which sysctl.d's are compared: the kernel's
+    **dict.fromkeys(
+        ("sysctl/settings vm.probe", "sysctl/setting value", "kernel/sysctl value"),
+        (
+            ("0x10", "16", True),
+            ("010", "8", True),
+            ("010", "10", False),
+            (10, "10", True),
+            (True, "1", True),
+            ("on", "0", False),
+            ([4096, 131072], "4096 131072 6291456", True),
+            ("4096\t131072", "4096 131072", True),
+            ("4096 131073", "4096 131072", False),
+            ("core", "core.%p", False),
+            (None, "", True),
+            (None, "0", False),
+            ("", "", True),
+            (1.0, "1", True),
+            (1.5, "1", False),
+            ([4096.0, 131072], "4096 131072", True),
+        ),
+    ),
+    # a logical volume is one under both of its names
+    "mounts/mount source": [
         ("/dev/vg0/root", "/dev/mapper/vg0-root", True),
         ("/dev/my-vg/a-b", "/dev/mapper/my--vg-a--b", True),
         ("/dev/mapper/vg0-root", "/dev/vg0/root", True),
@@ -213,11 +197,20 @@ def test_settings_of_the_kernel(sort: str, declared: Any, observed: str, *, is_s
         ("UUID=1-2", "/dev/sda1", True),
         ("/dev/sdb1", "/dev/sda1", False),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "declared", "observed", "is_same"),
+    [(field, *row) for field, rows in RULES.items() for row in rows],
 )
-def test_names_of_one_device(declared: str, observed: str, *, is_same: bool) -> None:
-    """Take a logical volume as one under both of its names."""
-    row = rule_table.of_declared(("mounts", "mount"))
-    assert bool(compare(row, {"source": declared}, {"source": observed})) is not is_same
+def test_notations_of_one_value(field: str, declared: Any, observed: str, *, is_same: bool) -> None:
+    """Take the notations of a value as one where the rule of its kind and field says so."""
+    sort, name = field.split()
+    plugin, kind = sort.split("/")
+    row = rule_table.of_declared((plugin, SETTINGS if kind == "settings" else kind))
+    fields = compare(row, {name: declared}, {name: observed})
+    assert [one.name for one in fields] == ([] if is_same else [name])
 
 
 def test_long_values_are_cut_where_they_differ() -> None:

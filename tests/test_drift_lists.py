@@ -14,7 +14,7 @@ from test_observe_users import GROUP, PASSWD, Files
 
 from opdbus.cli import change_words, drifting
 from opdbus.drift import network_values, rule_table, word_values
-from opdbus.drift.compare import compare
+from opdbus.drift.field_comparison import compare
 from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import Drifted, DriftTransition

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from opdbus.bus.admission.fair_scheduler import FairScheduler
-from opdbus.bus.transport.fair_queue import FairQueue
+from opdbus.bus.admission.fair_scheduler import FairQueue, FairScheduler
 
 LONG = 1000.0
 
@@ -61,7 +60,7 @@ def run(work: Callable[[Works], Awaitable[None]], lease: float = LONG) -> None:
         # nothing is held for anyone
         assert works.turns._holder is None
         assert not works.turns._waiting
-        assert not works.turns._calls
+        assert not works.turns.users.count
         assert not works.turns._senders
 
     asyncio.run(all_of_it())

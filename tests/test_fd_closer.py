@@ -10,7 +10,7 @@ from pathlib import Path
 
 from running import PATIENCE_SECONDS
 
-from opdbus.bus.transport.fd_closer import ELSEWHERE, IN_MEMORY, FdCloser, closer_of
+from opdbus.bus.transport.descriptors import ELSEWHERE, IN_MEMORY, FdCloser, closer_of
 
 LINGER_SECONDS = 2
 

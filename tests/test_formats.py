@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus.bus.service.formats import BITS, Format, chosen
-from opdbus.bus.service.options import Options
+from opdbus.bus.service.bulk_files import BITS, Format, choose_format
+from opdbus.bus.service.call_options import Options
 from opdbus.errors import InvalidArgs
 
 
@@ -67,7 +67,7 @@ def test_ubinary_is_a_bit_for_each_number_above_0() -> None:
 
 def test_what_is_not_asked_for_is_the_whole_vector() -> None:
     """Choose float32 and all dimensions by default."""
-    assert chosen(Options({}, {}), 384) == Format("float32", 384)
+    assert choose_format(Options({}, {}), 384) == Format("float32", 384)
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_what_is_not_asked_for_is_the_whole_vector() -> None:
 def test_what_no_model_has_is_refused(given: dict[str, object]) -> None:
     """Raise InvalidArgs for an unknown dtype and for dimensions that the model has not."""
     with pytest.raises(InvalidArgs, match=r"one of float32|from 1 to 384"):
-        chosen(Options(given, {"dtype": str, "dimensions": int}), 384)
+        choose_format(Options(given, {"dtype": str, "dimensions": int}), 384)

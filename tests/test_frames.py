@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from running import longest_share
 
 from opdbus.bus.transport import frames
-from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType, decode, encode
 from opdbus.bus.transport.library import Variant as ListVariant
 from opdbus.bus.transport.message_socket import Frame
+from opdbus.bus.transport.messages import Call
 from opdbus.bus.transport.values import Typed, from_wire, to_wire
 
 _NAMES = st.from_regex(r"\A[a-z]{1,9}\.[A-Za-z_]{1,9}\Z")
@@ -43,13 +43,13 @@ def test_a_header_is_read_as_the_library_wrote_it(
     data = _with_sender(message, encode(message))
     body = 4 + len(text.encode()) + 1
     assert frames.measure(b"before" + data, 6) == (len(data) - body, len(data))
-    found = frames.header(data)
+    found = frames.parse_header(data)
     assert found == frames.Header(
         frames.METHOD_CALL, more["flags"], serial, path, interface or "", member,
         more["sender"], "s", 0, 2,
     )  # fmt: skip
     # the header alone suffices
-    assert frames.header(data[: frames.measure(data).header]) == found
+    assert frames.parse_header(data[: frames.measure(data).header]) == found
     assert decode(data).body == [text]
 
 
@@ -70,7 +70,7 @@ def test_big_endian_is_read() -> None:
     fields += struct.pack(">BBcBI", 9, 1, b"u", 0, 3)
     data = struct.pack(">cBBBIII", b"B", 4, 1, 1, 8, 77, len(fields)) + fields + bytes(8)
     assert frames.measure(data) == (len(data) - 8, len(data))
-    found = frames.header(data)
+    found = frames.parse_header(data)
     assert (found.kind, found.serial, found.path, found.descriptors) == (4, 77, "/a/b", 3)
 
 
@@ -92,7 +92,7 @@ def test_unknown_fields_are_skipped(code: int, signature: str, value: Any) -> No
     fields = [(1, Variant("o", "/a/b")), (code, Variant(signature, value)), (9, Variant("u", 3))]
     # without the array's length and the padding behind it
     encoded = marshal.encode("a(yv)", [fields])[8:]
-    found = frames.header(b"l\1\0\1" + struct.pack("<III", 0, 7, len(encoded)) + encoded)
+    found = frames.parse_header(b"l\1\0\1" + struct.pack("<III", 0, 7, len(encoded)) + encoded)
     assert (found.path, found.descriptors, found.serial) == ("/a/b", 3, 7)
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_header_is_a_value_error(junk: bytes) -> None:
     """Raise nothing but ValueError, whatever a header's fields hold."""
     data = b"l\1\0\1" + struct.pack("<III", 0, 1, len(junk)) + junk
     try:
-        frames.header(data)
+        frames.parse_header(data)
     except ValueError:
         return
 
@@ -138,7 +138,7 @@ def test_a_large_dict_is_read_in_parts(
 ) -> None:
     """All parts together have what the whole has, in its order."""
     found = {}
-    for part in frames.parts(_listing(objects), size):
+    for part in frames.split_dict(_listing(objects), size):
         (entries,) = decode(part).body
         assert entries
         found.update(entries)
@@ -155,7 +155,7 @@ def test_a_damaged_dict_ends(
     start = frames.measure(data).header
     data[min(start + at, len(data) - 1)] = value
     with suppress(ValueError):
-        assert len(list(frames.parts(data, 1))) <= len(data)
+        assert len(list(frames.split_dict(data, 1))) <= len(data)
 
 
 @given(st.dictionaries(st.text("ab", max_size=3), st.integers(-(1 << 63), (1 << 63) - 1)))
@@ -165,7 +165,7 @@ def test_the_options_of_a_call_are_read_as_the_library_wrote_them(options: dict[
     data = encode(
         Message(destination="a.b", path="/", member="C", signature="a{sv}", body=body, serial=1)
     )
-    header, size = frames.header(data), len(data)
+    header, size = frames.parse_header(data), len(data)
     call = Call.of(Frame(header, data, size, is_whole=True, descriptors=()))
     assert call.body == [options]
 
@@ -200,7 +200,7 @@ def _message(signature: str, *body: Any) -> bytearray:
 def test_values_are_read_as_the_library_reads_them(name: str, values: dict[str, Any]) -> None:
     """Read a message of any types as the library does, variants taken out."""
     data = _message("sa(sssa{sv})a{sv}", name, [("a", name, "b", values)] * 2, {})
-    assert frames.body(data) == list(map(from_wire, decode(data).body))
+    assert frames.decode_body(data) == list(map(from_wire, decode(data).body))
 
 
 @given(values=st.dictionaries(st.text("ab"), _VALUES), at=st.integers(0), value=st.integers(0, 255))
@@ -210,7 +210,7 @@ def test_damaged_values_are_a_value_error(values: dict[str, Any], at: int, value
     start = frames.measure(data).header
     data[start + at % (len(data) - start)] = value
     with suppress(ValueError):
-        frames.body(data)
+        frames.decode_body(data)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,6 @@ def test_damaged_values_are_a_value_error(values: dict[str, Any], at: int, value
 def test_others_run_while_a_large_call_is_read(options: dict[str, Any]) -> None:
     """Let other threads run again and again while the arguments of a large call are decoded."""
     data = _message("a{sv}", options)
-    frame = Frame(frames.header(data), data, len(data), is_whole=True, descriptors=())
+    frame = Frame(frames.parse_header(data), data, len(data), is_whole=True, descriptors=())
     call = Call.of(frame)
     assert longest_share(lambda: call.body) < 0.2

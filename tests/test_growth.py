@@ -17,7 +17,7 @@ from remembering import unit
 
 from opdbus.bus import paths
 from opdbus.cli import change_words, output
-from opdbus.drift import compare, rule_table, values, versions
+from opdbus.drift import equality, field_comparison, rule_table, versions
 from opdbus.errors import OpDbusError
 from opdbus.history import change_sentence, checkpoint, event_questions, jobs
 from opdbus.history.change import Change, FieldChange, Why
@@ -80,8 +80,8 @@ def _compared(text: str) -> None:
     """Compare a text with what is declared, by each rule of the table and without one."""
     for declared in ("10.0.0.1", 5, [text], text + "x"):
         fields = dict.fromkeys((*RULES, "address", "command", "state", "enabled"), declared)
-        compare.compare(ROW, fields, {**dict.fromkeys(fields, text), text: text})
-    compare.unseen(ROW, "x", {f"{text}s": 1}, {text: text})
+        field_comparison.compare(ROW, fields, {**dict.fromkeys(fields, text), text: text})
+    field_comparison.unseen(ROW, "x", {f"{text}s": 1}, {text: text})
 
 
 # every rule that there is, each for a field of its own
@@ -111,7 +111,7 @@ def _readers(folder: Path) -> dict[str, Work]:
     """Give what reads texts, besides questions."""
     service, root = folder / "x.service", folder / "etc"
     return {
-        "address": values.address,
+        "address": equality.address,
         "bus path": lambda text: (paths.parse(paths.of(*THING[:2], text)), paths.parse(text)),
         "cause": lambda text: (
             change_words.describe_cause(text),
@@ -154,7 +154,9 @@ def _readers(folder: Path) -> dict[str, Work]:
         "unit file": _file(
             folder, service.name, lambda: unit_files.describe_units([service.name], [str(folder)])
         ),
-        "values": lambda text: [values.same(one, text) for one in ("10.0.0.1", text + "x", 1, [1])],
+        "values": lambda text: [
+            equality.same(one, text) for one in ("10.0.0.1", text + "x", 1, [1])
+        ],
         "versions": lambda text: versions.satisfies(f">= {text[:9]}, < 1", text, exactly=True),
         "version wanted": lambda text: (
             versions.satisfies(text, "1.2"),
@@ -215,7 +217,7 @@ def test_pattern_is_linear(used: Used) -> None:
 def test_patterns_are_found() -> None:
     """Patterns of modules, of tables in them and in functions are all tested."""
     found = {used.where for used in PATTERNS}
-    assert {"opdbus.drift.values._ADDRESS", "opdbus.drift.rule_table.JOINED"} < found
+    assert {"opdbus.drift.equality._ADDRESS", "opdbus.drift.rule_table.JOINED"} < found
     assert any(where.startswith("opdbus.index.query.spelling:") for where in found)
     assert len(found) > 150
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from opdbus.bus.service import node
-from opdbus.bus.service.history import HistoryInterface
+from opdbus.bus.service import contract
+from opdbus.bus.service.history1 import HistoryInterface
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import NotKept
@@ -27,7 +27,7 @@ from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, ObjectId, StateObject
 
 PACKAGE = "/org/opdbus/state/packages/package/x"
-ROOT = node.Caller(":1.1", 0)
+ROOT = contract.Caller(":1.1", 0)
 UNITS = "/org/opdbus/state/systemd/unit"
 PORT = Identity("live:x", "net", "listener", "tcp :1")
 STOPPED = FieldChange(["active_state"], ["active"], ["inactive"])

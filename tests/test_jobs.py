@@ -8,8 +8,8 @@ import pytest
 from running import PATIENCE_SECONDS
 
 from opdbus.bus import names
-from opdbus.bus.service.jobs import KEPT, Job, JobInterface, Jobs
-from opdbus.bus.service.node import Caller
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.job1 import KEPT, Job, Jobs
 from opdbus.errors import AccessDenied, Cancelled, LimitsExceeded
 
 OWNER = Caller(":1.5", 1000)
@@ -52,16 +52,15 @@ def test_a_job_shows_how_far_it_is() -> None:
 
     async def work(jobs: Jobs, _told: Told) -> None:
         with jobs.begin("bulk", 4, OWNER, is_seen=True) as job:
-            interface = JobInterface(job)
-            assert (await interface.properties()).keys() == interface.info.properties.keys()
+            assert (await job.properties()).keys() == job.info.properties.keys()
             job.advance(1)
-            assert await interface.properties() == {
+            assert await job.properties() == {
                 "Kind": "bulk", "Progress": 0.25, "Done": 1, "Total": 4, "State": "running",
                 "Caller": ":1.5", "User": 1000,
             }  # fmt: skip
             await job.run(_nothing())
             job.advance(2)
-        values = job.properties()
+        values = await job.properties()
         assert (values["State"], values["Progress"], values["Total"]) == ("done", 1.0, 3)
 
     run(work)
@@ -186,11 +185,11 @@ def test_owner_and_root_may_cancel(uid: int) -> None:
     async def work(jobs: Jobs, told: Told) -> None:
         job, task = await _running(jobs)
         caller = Caller(":1.6", uid)
-        await JobInterface(job).cancel(caller)
+        await job.cancel(caller)
         with pytest.raises(Cancelled, match="when 0 of 9 were done"):
             await task
         assert told[-1][1]["State"] == "cancelled"
-        await JobInterface(job).cancel(caller)
+        await job.cancel(caller)
         assert job.state == "cancelled"
 
     run(work)
@@ -202,7 +201,7 @@ def test_nobody_else_may_cancel() -> None:
     async def work(jobs: Jobs, _told: Told) -> None:
         job, task = await _running(jobs)
         with pytest.raises(AccessDenied, match="uid 1001 may not cancel"):
-            await JobInterface(job).cancel(Caller(":1.6", 1001))
+            await job.cancel(Caller(":1.6", 1001))
         assert (job.state, task.done()) == ("running", False)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

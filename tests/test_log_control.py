@@ -12,8 +12,8 @@ from running import Running, calling
 
 from opdbus.bus.names import LOG_CONTROL
 from opdbus.bus.paths import LOG_CONTROL as PATH
-from opdbus.bus.service.log_control import LogControlInterface
-from opdbus.bus.service.node import Caller
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.standard import LogControlInterface
 from opdbus.errors import InvalidArgs
 
 CALLER = Caller(":1.1", 0)

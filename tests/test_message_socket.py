@@ -10,11 +10,9 @@ import pytest
 from bulky import in_memory, open_files
 from running import PATIENCE_SECONDS
 
-from opdbus.bus.transport.bus_socket import connect
 from opdbus.bus.transport.frames import METHOD_CALL, SIGNAL, Header
 from opdbus.bus.transport.library import Message, MessageType, encode
-from opdbus.bus.transport.message_socket import Frame, MessageSocket
-from opdbus.bus.transport.send_queue import Written
+from opdbus.bus.transport.message_socket import Frame, MessageSocket, Written, connect
 
 MOST = 1000
 

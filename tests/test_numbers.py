@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.drift import compare, rule_table, values, versions
+from opdbus.drift import equality, field_comparison, rule_table, versions
 from opdbus.history import jobs
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.change_sentence import events_of
@@ -29,7 +29,7 @@ def test_versions_of_any_length_are_ordered(tail: str) -> None:
 def test_a_long_version_hides_no_drift() -> None:
     """What else differs of an object with such a version is told, and the version as well."""
     declared = {"version": LONG, "architecture": "amd64"}
-    found = compare.compare(PACKAGE, declared, {"version": "1.2", "architecture": "arm64"})
+    found = field_comparison.compare(PACKAGE, declared, {"version": "1.2", "architecture": "arm64"})
     assert [field.name for field in found] == ["version", "architecture"]
     change = [FieldChange(("version",), [LONG], ["1" + LONG])]
     whole_name = Identity("live:packages", "packages", "package", "x")
@@ -51,8 +51,8 @@ def test_a_long_version_hides_no_drift() -> None:
 )
 def test_what_float_takes_is_no_number(one: Any, other: str, is_same: bool) -> None:  # noqa: FBT001 -- a table
     """A text is a number only as people and JSON write it."""
-    assert values.same(one, other) is is_same
-    assert values.same(other, one) is is_same
+    assert equality.same(one, other) is is_same
+    assert equality.same(other, one) is is_same
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_lists_that_take_long_to_match_differ() -> None:
     """Lists of objects are matched as long as that takes few steps; equal ones always are."""
     many = [{"name": str(n), "in": [{"a": [m, n]} for m in range(100)]} for n in range(150)]
     others = [{**each, "name": f"x{each['name']}"} for each in many]
-    assert not values.same(many, others)
-    assert values.same(many, many[::-1])
+    assert not equality.same(many, others)
+    assert equality.same(many, many[::-1])
     few = [{"name": n, "more": 1} for n in range(50)]
-    assert values.same([{"name": str(n)} for n in range(50)], few[::-1])
+    assert equality.same([{"name": str(n)} for n in range(50)], few[::-1])

@@ -9,7 +9,7 @@ import pytest
 import value_host
 from house import House, observed, unit
 
-from opdbus.bus.service.outliers import outliers as on_bus
+from opdbus.bus.service.insight_rows import outliers as on_bus
 from opdbus.cli.show_insight import describe_outlier
 from opdbus.errors import InvalidArgs
 from opdbus.index.search.hits import Page

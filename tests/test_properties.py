@@ -10,8 +10,8 @@ from users import GROUP, MEMBER, NOBODY, User, answers
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.service import contract
+from opdbus.bus.service.contract import Caller, Node
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.node import Caller, Node
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Typed, from_wire
 from opdbus.errors import InvalidArgs
@@ -34,7 +34,7 @@ OVEN = """<node><interface name="org.example.Oven">
 class Oven:
     """An interface that no file of the package describes."""
 
-    info = contract.read(OVEN)
+    info = contract.parse_interface(OVEN)
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {"Heat": 20, "DoorState": "shut", "Maker": "we"}

@@ -12,8 +12,8 @@ from running import PATIENCE_SECONDS, Bus
 from opdbus.bus.admission.accounting import Accounts
 from opdbus.bus.admission.limits import MAX_UNREAD, SMALL_BYTES
 from opdbus.bus.admission.replies import Replies
-from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.messages import Call
 from opdbus.errors import LimitsExceeded
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.bus.admission.limits import MAX_TEXT_BYTES
-from opdbus.bus.service.text_file import WINDOW_TEXTS, TextFile, parse
+from opdbus.bus.service.bulk_files import WINDOW_TEXTS, TextFile, parse_text_line
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import InvalidArgs, LimitsExceeded
 
@@ -74,8 +74,8 @@ def test_a_fault_is_told_by_line_and_column(line: bytes, column: int, reason: st
 
 def test_spaces_and_carriage_returns_around_a_string_are_json() -> None:
     """Take what JSON allows around a string."""
-    assert parse(b' \t"a"\r', 1) == "a"
-    assert parse(b'"\\u00e4\\ud83d\\ude00"', 1) == "ä😀"
+    assert parse_text_line(b' \t"a"\r', 1) == "a"
+    assert parse_text_line(b'"\\u00e4\\ud83d\\ude00"', 1) == "ä😀"
 
 
 def test_a_line_too_long_is_refused() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from house import House, observed, unit, units
 
-from opdbus.bus.service.clusters import clusters
+from opdbus.bus.service.insight_rows import clusters
 from opdbus.errors import InvalidArgs, NoModel, NoVector
 from opdbus.index.search.hits import Page
 from opdbus.index.state_store.events import Vectorized

@@ -9,7 +9,7 @@ import pytest
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
-from opdbus.bus.service.jobs import Jobs
+from opdbus.bus.service.job1 import Jobs
 from opdbus.bus.service.tree import Tree
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker

@@ -11,9 +11,8 @@ from bulky import open_files
 from running import PATIENCE_SECONDS
 
 from opdbus.bus.admission.limits import MAX_BULK_BYTES
-from opdbus.bus.service.formats import Format
-from opdbus.bus.service.node import Caller
-from opdbus.bus.service.vector_files import VectorFiles
+from opdbus.bus.service.bulk_files import Format, VectorFiles
+from opdbus.bus.service.contract import Caller
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import LimitsExceeded
 

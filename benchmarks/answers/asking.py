@@ -19,7 +19,7 @@ from quality import vectorize
 from value_host import objects as of_the_value_host
 
 from opdbus import config
-from opdbus.drift.declarations import PairedDeclarations
+from opdbus.drift.batch_comparison import PairedDeclarations
 from opdbus.drift.pairs import Pairs
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import query_parser

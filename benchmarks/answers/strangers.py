@@ -92,7 +92,7 @@ async def asked(
                     FILE, IdentityHashSet({one.identity for one in declared}), declared
                 )
             try:
-                from opdbus.drift.declarations import PairedDeclarations
+                from opdbus.drift.batch_comparison import PairedDeclarations
                 from opdbus.drift.pairs import Pairs
 
                 memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))

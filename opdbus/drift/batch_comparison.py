@@ -2,22 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
 
-from opdbus.drift import compare, network_values, rule_table
+from opdbus.drift import field_comparison, network_values, rule_table
 from opdbus.drift.field import MISSING, Field, Path
-from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import Row, Sort
+from opdbus.drift.pairs import Pairs, is_one
+from opdbus.drift.rule_table import Row
+from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, NOTHING_DECLARED, Declaration
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Json, ObjectId
 
 log = structlog.get_logger()
 
+# Objects in a batch: some milliseconds of work.
+AT_A_TIME: Final = 100
 # Kinds of interface that have members.
 _HOLDERS: Final = frozenset({"bridge", "bond", "team", "vrf"})
 # The most parts that are read of one object: a router has thousands of routes.
@@ -46,9 +50,8 @@ class Plan:
     @property
     def row(self) -> Row:
         """The row of the rule table for the comparison."""
-        return (rule_table.of_declared if self.declared else rule_table.of_observed)(
-            self.object_id[:2]
-        )
+        find = rule_table.of_declared if self.declared else rule_table.of_observed
+        return find(self.object_id[:2])
 
     @property
     def entries(self) -> list[Entry]:
@@ -57,58 +60,51 @@ class Plan:
         seen += [e for o in self.observed for _, entries in o.parts for e in entries]
         return [self.declared, *seen] if self.declared else seen
 
+    def is_complete(self, contents: Mapping[int, Content]) -> bool:
+        """Return whether no entry was removed meanwhile."""
+        return all(entry.id in contents for entry in self.entries)
+
 
 def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
     """Return the entries to read for a comparison of an object."""
     sides = pairs.sides(object_id)
     if sides.declared is None:
         return Plan(object_id, None, [Observed(sides.observed, (), {})])
-    return Plan(
-        object_id, sides.declared, [_observed(pairs, one) for one in pairs.observed(object_id)]
-    )
+    found = []
+    for one in pairs.observed(object_id):
+        parts = []
+        for part in sorted(pairs.parts(one))[:_MAX_PARTS]:
+            members = rule_table.of_observed(part[:2]).members
+            joined = rule_table.JOINED.get(part[:2])
+            place = joined[2] if joined else members[1] if members else ""
+            parts.append((place, pairs.sides(part).observed))
+        found.append(Observed(pairs.sides(one).observed, parts, pairs.other_names(one)))
+    return Plan(object_id, sides.declared, found)
 
 
-def _observed(pairs: Pairs, object_id: ObjectId) -> Observed:
-    parts = sorted(pairs.parts(object_id))[:_MAX_PARTS]
-    placed = ((_place(part[:2]), pairs.sides(part).observed) for part in parts)
-    return Observed(pairs.sides(object_id).observed, list(placed), pairs.other_names(object_id))
-
-
-def _place(sort: Sort) -> str:
-    if sort in rule_table.JOINED:
-        return rule_table.JOINED[sort][2]
-    members = rule_table.of_observed(sort).members
-    return members[1] if members else ""
-
-
-async def look(memory: StateStore, plans: Sequence[Plan]) -> list[list[Field] | None]:
+async def compare_batch(memory: StateStore, plans: Sequence[Plan]) -> list[list[Field] | None]:
     """Return the differences of each object; None where an entry of it was removed meanwhile."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
     # on a thread: this takes about 0.1 ms an object
-    return await asyncio.to_thread(lambda: [_safely(plan, contents) for plan in plans])
+    return await asyncio.to_thread(lambda: [_compare(plan, contents) for plan in plans])
 
 
-def _safely(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
+def _compare(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
+    if not plan.is_complete(contents):
+        return None
     try:
-        return _compared(plan, contents)
+        if plan.declared is None:
+            return field_comparison.undeclared(
+                plan.row, _view(plan.row, plan.observed[0], contents)
+            )
+        declared = json.loads(contents[plan.declared.id].properties)
+        # without any part, each field counts as not observed
+        seen: list[Mapping[str, Json] | None] = [*views(plan, contents)]
+        seen = seen or [None if is_one(plan.object_id) else {}]
+        found = [field_comparison.compare(plan.row, declared, one) for one in seen]
     except Exception as error:  # noqa: BLE001 -- published values may have any shape
         log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
         return []
-
-
-def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
-    if any(entry.id not in contents for entry in plan.entries):
-        return None
-    row = plan.row
-    observed = [_view(row, one, contents) for one in plan.observed]
-    if plan.declared is None:
-        return compare.undeclared(row, observed[0])
-    declared = json.loads(contents[plan.declared.id].properties)
-    if row.parts or row.each:
-        return compare.compare(row, declared, _whole(plan, observed))
-    meant = [one for one in observed if row.suits(plan.object_id.name, one)]
-    found = [compare.compare(row, declared, one) for one in meant]
-    found = found or [compare.compare(row, declared, None)]
     # one of several objects of a name suffices, such as a package of two architectures
     return min(found, key=lambda fields: max((f.severity for f in fields), default=-1))
 
@@ -118,51 +114,45 @@ async def observed(
 ) -> Mapping[Path, Sequence[Json]]:
     """Return the present values of fields of an object, an empty list for an unknown value."""
     contents = await memory.content(plan.entries)
-    if any(entry.id not in contents for entry in plan.entries):
+    if not plan.is_complete(contents):
         return {}
     seen = next(iter(views(plan, contents)), None)
-    return {one.path: compare.observed(plan.row, one, seen) for one in fields}
+    return {one.path: field_comparison.observed(plan.row, one, seen) for one in fields}
 
 
-def views(plan: Plan, contents: Mapping[int, Content]) -> list[dict[str, Json]]:
+def views(plan: Plan, contents: Mapping[int, Content]) -> list[Mapping[str, Json]]:
     """Return the properties of each observed object that is meant; parts count as one object."""
     row, name = plan.row, plan.object_id.name
     found = [_view(row, one, contents) for one in plan.observed]
     if row.parts or row.each:
-        return [_whole(plan, found)] if found else []
+        return [_merge_parts(plan, found)] if found else []
     return [one for one in found if row.suits(name, one)]
 
 
 async def unseen(memory: StateStore, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
-    """Return for each plan the result of `compare.unseen`; empty if not declared and observed."""
+    """Return `field_comparison.unseen` of each plan; empty unless it is declared and observed."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
-    there = [all(entry.id in contents for entry in plan.entries) for plan in plans]
 
-    def work() -> list[Mapping[str, str]]:
-        rows = zip(plans, there, strict=True)
-        return [_unseen(plan, contents) if is_there else {} for plan, is_there in rows]
+    def find(plan: Plan) -> Mapping[str, str]:
+        row, name = plan.row, plan.object_id.name
+        if plan.declared is None or row.each or not plan.is_complete(contents):
+            return {}
+        declared = json.loads(contents[plan.declared.id].properties)
+        found = (field_comparison.unseen(row, name, declared, one) for one in views(plan, contents))
+        return min(found, key=len, default={})
 
-    return await asyncio.to_thread(work)
-
-
-def _unseen(plan: Plan, contents: Mapping[int, Content]) -> Mapping[str, str]:
-    row, name = plan.row, plan.object_id.name
-    if plan.declared is None or row.each:
-        return {}
-    declared = json.loads(contents[plan.declared.id].properties)
-    found = (compare.unseen(row, name, declared, one) for one in views(plan, contents))
-    return min(found, key=len, default={})
+    return await asyncio.to_thread(lambda: list(map(find, plans)))
 
 
-def _whole(plan: Plan, parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
+def _merge_parts(plan: Plan, parts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     """Return parts merged to one object, each also under its name; the first part wins."""
     names = (one.entries[0].identity.name for one in plan.observed)
     named: dict[str, Json] = dict(zip(names, parts, strict=True))
-    if each := plan.row.each:
+    if field := plan.row.each:
         return {
-            name: part.get(each, MISSING)
-            for name, part in zip(named, parts, strict=True)
-            if each in part or part.get("missing")
+            name: part.get(field, MISSING)
+            for name, part in named.items()
+            if field in part or part.get("missing")
         }
     for part in reversed(parts):
         named |= part
@@ -170,22 +160,95 @@ def _whole(plan: Plan, parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
 
 
 def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str, Json]:
-    seen = merged(one.entries, contents)
+    """Return the properties of an observed object, with its parts in their fields."""
+    seen = merge_entries(one.entries, contents)
+    member_field = row.members[1] if row.members else ""
     if "addresses" in seen:
         seen |= {place: [] for _, _, place in row.joined}
-        if row.members and seen.get("type") in _HOLDERS:
-            seen[row.members[1]] = []
+        if member_field and seen.get("type") in _HOLDERS:
+            seen[member_field] = []
     for place, entries in one.parts:
         if isinstance(held := seen.get(place), list):
-            part = merged(entries, contents)
-            is_member = row.members is not None and place == row.members[1]
-            held.append(entries[0].identity.name if is_member else part)
+            is_member = place == member_field
+            held.append(entries[0].identity.name if is_member else merge_entries(entries, contents))
     return {**seen, network_values.OTHER_NAMES: {**one.other_names}} if row.related else seen
 
 
-def merged(entries: Iterable[Entry], contents: Mapping[int, Content]) -> dict[str, Json]:
+def merge_entries(entries: Iterable[Entry], contents: Mapping[int, Content]) -> dict[str, Json]:
     """Return the merged properties of entries; the first entry wins."""
     found: dict[str, Json] = {}
     for entry in reversed(list(entries)):
         found |= json.loads(contents[entry.id].properties)
     return found
+
+
+class PairedDeclarations:
+    """Declarations for a state store with drift: see index.catalogue.declarations.Declarations."""
+
+    def __init__(
+        self,
+        memory: StateStore,
+        pairs: Pairs,
+        is_missing: Callable[[ObjectId], bool] = lambda _object_id: False,
+        covers: Callable[[ObjectId], bool] = lambda _object_id: False,
+    ) -> None:
+        self._memory = memory
+        self._pairs = pairs
+        self._covers = covers
+        self.is_missing = is_missing
+        self.observed = pairs.observed
+
+    def one(self, object_id: ObjectId) -> ObjectId:
+        """Return the observed object that a declared one is; any other object unchanged."""
+        sides = self._pairs.sides(object_id)
+        if sides.observed or not sides.declared or not is_one(object_id):
+            return object_id
+        return next(iter(self._pairs.observed(object_id)), object_id)
+
+    def renamed(self) -> AbstractSet[ObjectId]:
+        """Return the declared objects that are observed under another name."""
+        return self._pairs.renamed
+
+    def absence(self, object_id: ObjectId, declared: Mapping[str, Json]) -> str:
+        """Return the message that an object is declared absent; empty if it is not.
+
+        The message also states whether the absence is confirmed by observation.
+        """
+        if field_comparison.is_only_observed(declared) or field_comparison.is_wanted(declared):
+            return ""
+        # without a severity for missing objects, not all objects of a kind are listed
+        is_listed = rule_table.of_declared(object_id[:2]).missing is not None
+        return ABSENT_AS_DECLARED if is_listed and self._covers(object_id) else "declared absent"
+
+    def declares(self, object_id: ObjectId) -> Entry | None:
+        """Return the entry that declares an observed object."""
+        return self._pairs.joined(object_id).declared
+
+    async def read(self, object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, Declaration]:
+        """Return the declarations of objects that are observed; removed ones are left out."""
+        plans = [plan(self._pairs, object_id) for object_id in object_ids]
+        plans = [one for one in plans if one.declared and one.observed]
+        contents = await self._memory.content([e for one in plans for e in one.entries])
+        there = [one for one in plans if one.is_complete(contents)]
+
+        def work() -> Mapping[ObjectId, Declaration]:
+            return {one.object_id: _declaration(one, contents) for one in there}
+
+        return await asyncio.to_thread(work) if there else {}
+
+
+def _declaration(plan: Plan, contents: Mapping[int, Content]) -> Declaration:
+    declared = json.loads(contents[plan.declared.id].properties) if plan.declared else {}
+    try:
+        found = [
+            field_comparison.declaration(plan.row, declared, one) for one in views(plan, contents)
+        ]
+    except Exception as error:  # noqa: BLE001 -- published values may have any shape
+        log.warning("not compared", object="/".join(plan.object_id), reason=type(error).__name__)
+        return Declaration({key: (value, None) for key, value in declared.items()}, {})
+    if not found:
+        return NOTHING_DECLARED
+    # one of several objects of a name is meant, such as a package of two architectures
+    nearest = min(found, key=lambda one: len(one.differing))
+    rest = {k: v for k, v in nearest.unobserved.items() if str(v) != plan.object_id.name}
+    return nearest._replace(unobserved=rest)

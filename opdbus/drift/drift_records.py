@@ -14,7 +14,7 @@ from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Change, FieldChange, What, Why
 from opdbus.history.change_sentence import of_change
-from opdbus.index.database.store import Entry, Store
+from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, PUBLISHED, Identity, ObjectId
 
@@ -37,17 +37,24 @@ class Records:
         # states that could not be written, to be written later
         self._unsaved: dict[ObjectId, Drifted | None] = {}
         # objects that publishers reported: they may withdraw values, so history keeps none
-        self._told: set[ObjectId] = set()
+        self._published: set[ObjectId] = set()
 
     async def read(self) -> dict[ObjectId, Drifted]:
         """Return the stored drift states; their fields have paths and severities, but no values."""
-        rows, claims, since = await self._memory.archive.read(
+        rows, claims, declared_since = await self._memory.archive.read(
             lambda store: (list(store.drifts()), store.fact(_CLAIMS), store.fact(_SINCE))
         )
-        self.declared_since = int(since or 0)
+        self.declared_since = int(declared_since or 0)
         if self.claims is None:
             self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
-        return {object_id: _read(what, since, text) for object_id, what, since, text in rows}
+        found = {}
+        for object_id, what, since, text in rows:
+            fields = [
+                Field(tuple(path), None, None, Severity[word.upper()], is_known=False)
+                for path, word in json.loads(text)
+            ]
+            found[object_id] = Drifted("intended" if what == "intended" else "drift", since, fields)
+        return found
 
     async def declare(self, at: int) -> None:
         """Record the time of the first declaration, if none is recorded."""
@@ -69,7 +76,11 @@ class Records:
     async def _save(self, changes: Sequence[Change] = ()) -> None:
         states, claims = dict(self._unsaved), json.dumps(sorted(self.claims or ()))
         since = str(self.declared_since)
-        rows = [(object_id, *_row(state)) for object_id, state in states.items() if state]
+        rows = []
+        for object_id, state in states.items():
+            if state:
+                fields = [[list(one.path), one.severity.word] for one in state.fields]
+                rows.append((object_id, state.what, state.since, json.dumps(fields)))
         gone = [object_id for object_id, state in states.items() if not state]
 
         def work(store: Store) -> None:
@@ -84,45 +95,41 @@ class Records:
 
     def _changes(self, transition: DriftTransition) -> Iterator[Change]:
         """Yield the history rows of a transition: at most one for each class of change."""
-        publisher = self._publisher(transition.object_id)
-        for what, cause, fields in _told(transition):
+        sides = map(self._pairs.sides, self._pairs.observed(transition.object_id))
+        entries = (entry for side in sides for entry in side.observed)
+        # the publisher that reports the observed object, if it is compared
+        publisher = next((e for e in entries if e.identity.source.startswith(PUBLISHED)), None)
+        if publisher:
+            self._published.add(transition.object_id)
+        for what, cause, fields in _history_rows(transition):
             identity = publisher.identity if publisher else Identity(FILE, *transition.object_id)
             is_kept = all(one.is_known for one in fields)
-            if publisher.transient if publisher else transition.object_id in self._told:
+            if publisher.transient if publisher else transition.object_id in self._published:
                 is_kept = False
             changed = [row for one in fields for row in _moved(what, transition, one)]
             rows = changed if is_kept else change.without_values(changed)
             yield of_change(Change(identity, what, Why(cause), rows), "")
         if transition.after is None:
-            self._told.discard(transition.object_id)
-
-    def _publisher(self, object_id: ObjectId) -> Entry | None:
-        """Return the entry of a publisher that reports an observed object, if it is compared."""
-        sides = map(self._pairs.sides, self._pairs.observed(object_id))
-        entries = [entry for side in sides for entry in side.observed]
-        found = next((e for e in entries if e.identity.source.startswith(PUBLISHED)), None)
-        if found:
-            self._told.add(object_id)
-        return found
+            self._published.discard(transition.object_id)
 
 
-def _told(transition: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
+def _history_rows(transition: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
     """Yield what happened in a transition, its cause, and the affected fields."""
-    if transition.after and transition.began:
-        yield transition.after.what, _began_by(transition), transition.began
+    before, after = transition.before, transition.after
+    if after and transition.began:
+        cause = transition.began_by
+        if after.what == "intended":
+            cause = STATE_FILE
+        elif cause == STATE_FILE and before and before.what == "intended":
+            # the host has not followed the file in time
+            known = {one.path for one in before.fields}
+            is_known = known.issuperset(one.path for one in transition.began)
+            cause = NOT_FOLLOWED if is_known else cause
+        yield after.what, cause, transition.began
     if transition.healed:
         yield "healed", transition.ended_by, transition.healed
     if transition.dropped:
         yield "undeclared", STATE_FILE, transition.dropped
-
-
-def _began_by(transition: DriftTransition) -> str:
-    before, after = transition.before, transition.after
-    if after and after.what == "intended":
-        return STATE_FILE
-    known = {one.path for one in before.fields} if before and before.what == "intended" else set()
-    has_waited = known.issuperset(one.path for one in transition.began)
-    return NOT_FOLLOWED if has_waited and transition.began_by == STATE_FILE else transition.began_by
 
 
 def _moved(what: What, transition: DriftTransition, field: Field) -> Iterator[FieldChange]:
@@ -138,16 +145,3 @@ def _moved(what: What, transition: DriftTransition, field: Field) -> Iterator[Fi
     else:
         yield FieldChange(field.path, other, [field.observed])
         yield FieldChange(declared, [], [field.declared])
-
-
-def _row(state: Drifted) -> tuple[str, float, str]:
-    fields = [[list(one.path), one.severity.word] for one in state.fields]
-    return state.what, state.since, json.dumps(fields)
-
-
-def _read(what: str, since: float, text: str) -> Drifted:
-    fields = [
-        Field(tuple(path), None, None, Severity[word.upper()], is_known=False)
-        for path, word in json.loads(text)
-    ]
-    return Drifted("intended" if what == "intended" else "drift", since, fields)

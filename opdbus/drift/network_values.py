@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
-from opdbus.drift import values, word_values
+from opdbus.drift import equality, word_values
 from opdbus.drift.field import Severity
 from opdbus.drift.word_values import Difference, Meaning, Seen
 from opdbus.state.object import Json
@@ -38,8 +38,8 @@ def addresses(family: int) -> Meaning:
     """Return a comparison of the addresses of a family: 4, 6, or 0 for both."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
-        wanted = [_written(item) for item in values.items(declared)]
-        found = [one for one in _listed(seen) if family in {0, _family(one)}]
+        wanted = [_written(item) for item in equality.items(declared)]
+        found = [one for one in _addresses(seen) if family in {0, _family(one)}]
         found = [one for one in found if one in wanted or not _is_link_local(one)]
         bare = {one for one in wanted if "/" not in one}
         found = [one.partition("/")[0] if one.partition("/")[0] in bare else one for one in found]
@@ -54,13 +54,13 @@ def addresses(family: int) -> Meaning:
 
 def dhcp(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
     """Compare whether IPv4 addresses are assigned dynamically."""
-    if bool(_listed(seen)) != bool(_rows(seen, "addresses_in_detail")):
+    if bool(_addresses(seen)) != bool(_rows(seen, "addresses_in_detail")):
         return None
     dynamic = [row for row in _rows(seen, "addresses_in_detail") if row.get("family") == "ipv4"]
     if not dynamic:
-        return Difference("no address", Severity.WARNING) if values.is_true(declared) else None
+        return Difference("no address", Severity.WARNING) if equality.is_true(declared) else None
     is_given = any(row.get("dynamic") for row in dynamic)
-    if values.is_true(declared) in {None, is_given}:
+    if equality.is_true(declared) in {None, is_given}:
         return None
     return Difference(is_given, Severity.WARNING)
 
@@ -69,8 +69,8 @@ def has(family: int) -> Meaning:
     """Return a comparison of whether an address family is in use."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
-        found = [one for one in _listed(seen) if _family(one) == family]
-        if values.is_true(declared) in {None, bool(found)}:
+        found = [one for one in _addresses(seen) if _family(one) == family]
+        if equality.is_true(declared) in {None, bool(found)}:
             return None
         return Difference(bool(found), Severity.WARNING)
 
@@ -83,7 +83,7 @@ def gateway(family: int) -> Meaning:
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
         routes = [row for row in _rows(seen, "default_routes") if row["family"] == f"ipv{family}"]
         found = sorted({str(row["gateway"]) for row in routes if row.get("gateway")})
-        wanted = sorted({_written(one) for one in values.items(declared)})
+        wanted = sorted({_written(one) for one in equality.items(declared)})
         if "default_routes" not in seen or found == wanted:
             return None
         return Difference(found[0] if len(found) == 1 else found or "none", Severity.WARNING)
@@ -93,7 +93,7 @@ def gateway(family: int) -> Meaning:
 
 def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
     """Compare the members of a bridge or bond, or the parent of an interface."""
-    wanted = [str(_own_name(item, seen)) for item in values.items(declared)]
+    wanted = [str(_own_name(item, seen)) for item in equality.items(declared)]
     if "parent" in seen:
         return _other([str(seen["parent"])], wanted)
     found = seen.get("members", [])
@@ -134,7 +134,7 @@ def _written(item: Json) -> str:
         address = item.get("ip") or item.get("address") or ""
         prefix = item.get("prefix", item.get("prefix_length", item.get("netmask")))
         item = address if prefix is None else f"{address}/{prefix}"
-    return values.address(str(item).strip())
+    return equality.address(str(item).strip())
 
 
 def _is_link_local(address: str) -> bool:
@@ -144,7 +144,7 @@ def _is_link_local(address: str) -> bool:
         return False
 
 
-def _listed(seen: Seen) -> list[str]:
+def _addresses(seen: Seen) -> list[str]:
     found = seen.get("addresses", [])
     return [str(one) for one in found] if isinstance(found, list) else []
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Final
 
-from opdbus.drift import rule_table, values, word_values
+from opdbus.drift import equality, rule_table, word_values
 from opdbus.drift.rule_table import Sort
 from opdbus.language import kinds
 from opdbus.state.object import SETTINGS, StateObject
@@ -43,7 +43,7 @@ def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
     for item in objects:
         rules = rule_table.of_declared((item.plugin, item.kind)).rules
         for key, value in item.properties.items():
-            field = values.words(key)
+            field = equality.normalize_key(key)
             rule = rules.get(field)
             if (
                 puzzle := word_values.puzzle(rule.means, value)

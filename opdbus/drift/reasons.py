@@ -1,15 +1,18 @@
-"""The causes of drift transitions: the newest matching change of the object in history."""
+"""Reads from history since when a difference is intended, and the causes of drift transitions."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from opdbus.drift import batch_comparison, rule_table
-from opdbus.drift.compare import is_only_observed, is_wanted
-from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field, Path
+from opdbus.drift.batch_comparison import Plan
+from opdbus.drift.coverage import Coverage
+from opdbus.drift.drift_records import Records
+from opdbus.drift.field import NOT_DECLARED, PRESENCE, QUIET_SECONDS, Field, Path
+from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Sort
 from opdbus.drift.transition_filter import DriftTransition
@@ -19,24 +22,91 @@ from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import FILE, Json, ObjectId
 
-# History rows that are read of an object, and by how much (microseconds) they may precede the
-# transition.
+# A changed declaration is intended for this time, unless the host changes, too.
+INTENDED_SECONDS: Final = 600.0
+# The most history rows that are read of an object to find when it was declared.
+_MAX_DECLARATIONS: Final = 100
+# History rows that are read of an object to find a cause, and by how much (microseconds) they may
+# precede the transition.
 _NEWEST: Final = 8
 _EARLIER: Final = 30 * 1_000_000
 _OF_OBJECTS: Final = frozenset(("appeared", "changed", "gone", "event"))
-_COMES_OR_GOES: Final = frozenset(("appeared", "gone"))
 # A tuple, since values that are compared with it may be unhashable lists.
 _THERE: Final = ("absent", "missing", "present")
 
 
-class Reasons:
-    """Finds the causes of drift transitions, and the fields that are no longer declared."""
+class DriftHistory:
+    """Finds when differing fields were declared, and the causes of drift transitions.
 
-    def __init__(self, memory: StateStore, pairs: Pairs) -> None:
+    `wall` is the time of day.
+    """
+
+    def __init__(
+        self,
+        memory: StateStore,
+        pairs: Pairs,
+        records: Records,
+        coverage: Coverage,
+        wall: Callable[[], float],
+    ) -> None:
         self._memory = memory
         self._pairs = pairs
+        self._records = records
+        self._coverage = coverage
+        self._wall = wall
 
-    async def given(
+    async def declared_at(
+        self, compared: Sequence[tuple[Plan, Sequence[Field]]]
+    ) -> Mapping[ObjectId, int]:
+        """Return when differing fields were declared, for objects where all were so recently."""
+        least = max(self._wall() - INTENDED_SECONDS, self._records.declared_since)
+        new = [
+            (plan, fields)
+            for plan, fields in compared
+            if fields and plan.declared and plan.declared.updated_at > least
+        ]
+        if not new:
+            return {}
+        since = int(least * 1e6)
+        rows = await self._memory.archive.read(
+            lambda store: [_read_declarations(store, plan.object_id, since) for plan, _ in new]
+        )
+        found = {
+            plan.object_id: min(_declared_at(field, found) for field in fields)
+            for (plan, fields), found in zip(new, rows, strict=True)
+        }
+        # objects that went away before the daemon's start
+        gone = {
+            plan.object_id: self._pairs.about(plan.object_id)
+            for plan, _ in new
+            if not (plan.observed or self._coverage.left_at(plan.object_id))
+        }
+        left = await self._memory.archive.read(
+            lambda store: {
+                object_id
+                for object_id in gone
+                if _has_left(store, gone[object_id], found[object_id])
+            }
+        )
+        return {object_id: at for object_id, at in found.items() if object_id not in left}
+
+    def seconds(self, plan: Plan, fields: Sequence[Field], at: int) -> float:
+        """Return for how many more seconds a difference is intended.
+
+        `at` is when it was declared, in seconds since 1970. It ends when the host follows; an
+        object in transition, such as a package that is being installed, has not followed yet.
+        """
+        if at <= self._records.declared_since:
+            return 0.0
+        latest: float = max(
+            (e.updated_at for e in plan.entries if e is not plan.declared), default=0
+        )
+        if not plan.observed:
+            latest = max(latest, self._coverage.left_at(plan.object_id))
+        has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
+        return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
+
+    async def explain(
         self, transitions: Sequence[DriftTransition], claims: frozenset[Sort]
     ) -> list[DriftTransition]:
         """Return the transitions with their causes and observed values."""
@@ -51,16 +121,12 @@ class Reasons:
             declared = await self._declared(one)
             dropped = self._dropped(one, declared, claims)
             known = replace(one, dropped=dropped, is_gone=self._is_gone(one, declared))
-            observed = {**_before(recent, one), **await self._after(known)}
+            observed = _observed_before(recent, one)
+            if known.healed:
+                plan = batch_comparison.plan(self._pairs, one.object_id)
+                observed |= await batch_comparison.observed(self._memory, plan, known.healed)
             found.append(_with_causes(replace(known, observed=observed), recent))
         return found
-
-    async def _after(self, one: DriftTransition) -> Mapping[Path, Sequence[Json]]:
-        """Return the values that are now observed of healed fields."""
-        if not one.healed:
-            return {}
-        plan = batch_comparison.plan(self._pairs, one.object_id)
-        return await batch_comparison.observed(self._memory, plan, one.healed)
 
     async def _declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
         """Return the declared properties of an object; None if it is not declared."""
@@ -80,20 +146,47 @@ class Reasons:
         return is_meant and not self._pairs.observed(one.object_id)
 
     def _dropped(
-        self, one: DriftTransition, values: Mapping[str, Json] | None, claims: frozenset[Sort]
+        self, one: DriftTransition, declared: Mapping[str, Json] | None, claims: frozenset[Sort]
     ) -> list[Field]:
         """Return the fields that ended because the file no longer declares them."""
         if not one.ended:
             return []
-        if values is None:
+        if declared is None:
             is_claimed = rule_table.is_claimed(one.object_id, claims)
             return [field for field in one.ended if not (_is_extra(field) and is_claimed)]
-        if is_only_observed(values):
+        if is_only_observed(declared):
             return one.ended
-        return [f for f in one.ended if f.path != PRESENCE and not _has(values, f.path)]
+        return [f for f in one.ended if f.path != PRESENCE and not _has_value(declared, f.path)]
 
 
-def _before(rows: Sequence[Row], one: DriftTransition) -> Mapping[Path, Sequence[Json]]:
+def _read_declarations(store: Store, object_id: ObjectId, since: int) -> list[Row]:
+    """Return the newest changes of an object's declaration since a time (microseconds)."""
+    rows = store.history.newest(object_id, _MAX_DECLARATIONS, since)
+    return [r for r in rows if r.identity.source == FILE and r.what in {"appeared", "changed"}]
+
+
+def _has_left(store: Store, object_ids: AbstractSet[ObjectId], since: int) -> bool:
+    """Return whether an observed object is gone since a time in seconds since 1970."""
+    return any(
+        row.what == "gone" and row.identity.source != FILE
+        for one in object_ids
+        for row in store.history.newest(one, _MAX_DECLARATIONS, since * 1_000_000)
+    )
+
+
+def _declared_at(field: Field, rows: Sequence[Row]) -> int:
+    """Return when a field's declared value changed, in seconds since 1970; 0 if not in `rows`.
+
+    A row also counts if it changes a part of the field, or a field that contains it.
+    """
+    for row in rows:
+        pairs = (zip(change.path, field.path, strict=False) for change in row.fields)
+        if row.what == "appeared" or any(all(a == b for a, b in pair) for pair in pairs):
+            return row.at // 1_000_000
+    return 0
+
+
+def _observed_before(rows: Sequence[Row], one: DriftTransition) -> dict[Path, Sequence[Json]]:
     """Return the values that were observed before fields began to differ, if they are known."""
     counted = {f.path: f for f in one.before.fields} if one.before else {}
     found: dict[Path, Sequence[Json]] = {}
@@ -140,20 +233,17 @@ def _with_causes(one: DriftTransition, rows: Sequence[Row]) -> DriftTransition:
 
 def _cause(rows: Sequence[Row], fields: Sequence[Field], side: int) -> str:
     """Return the cause of fields that began (side 1) or ended (side 0) to differ."""
-    fitting = (row for row in rows if any(_fits(row, field, side) for field in fields))
-    row = next(fitting, None)
+    row = next((row for row in rows if any(_fits(row, field, side) for field in fields)), None)
     host = (row for row in rows if row.identity.source != FILE and row.cause != FIRST)
     # a later change on the host is as likely the cause as the edited file
-    if (other := next(host, None)) and (row is None or _is_before(row, other)):
+    if (other := next(host, None)) and (
+        row is None or (row.identity.source == FILE and row.seq < other.seq)
+    ):
         row = other
     if row and row.cause == FIRST:
         # the file existed before its first reading, and is the cause all the same
         return STATE_FILE if row.identity.source == FILE else ""
     return row.cause if row else ""
-
-
-def _is_before(row: Row, other: Row) -> bool:
-    return row.identity.source == FILE and row.seq < other.seq
 
 
 def _fits(row: Row, field: Field, side: int) -> bool:
@@ -164,7 +254,7 @@ def _fits(row: Row, field: Field, side: int) -> bool:
             field.path[: len(path)] == tuple(path) for path, _, _ in row.fields
         )
     if field.path == PRESENCE or field.observed in _THERE:
-        return row.what in _COMES_OR_GOES
+        return row.what in {"appeared", "gone"}
     if any(tuple(change.path) == field.path for change in row.fields):
         return True
     sides = ((change.before, change.after)[side] for change in row.fields)
@@ -176,7 +266,7 @@ def _is_extra(field: Field) -> bool:
     return field.path == PRESENCE and field.declared in (None, NOT_DECLARED)
 
 
-def _has(values: Json | Mapping[str, Json], path: Sequence[str]) -> bool:
+def _has_value(values: Json | Mapping[str, Json], path: Sequence[str]) -> bool:
     """Return whether there is a value at a path."""
     for key in path:
         if not isinstance(values, dict) or key not in values:

@@ -226,7 +226,7 @@ ROWS: Final[Sequence[Row]] = (
     Row(
         _sorts("users/group"),
         ("users", "group"),
-        _rules(Rule("members", "members", word_values.names, Severity.WARNING)),
+        _rules(Rule("members", "members", word_values.name_set, Severity.WARNING)),
     ),
     Row(
         (("system", SETTINGS),),

@@ -3,35 +3,63 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
-from opdbus.drift import batch_comparison, ranking, rule_table
-from opdbus.drift.batch_comparison import Plan
+from opdbus.drift import batch_comparison, rule_table
+from opdbus.drift.batch_comparison import AT_A_TIME, PairedDeclarations, Plan
 from opdbus.drift.coverage import Coverage
-from opdbus.drift.declarations import PairedDeclarations
 from opdbus.drift.drift_records import Records
+from opdbus.drift.drift_report import Ranked, rank_drifted, select_drifted
 from opdbus.drift.field import Field
-from opdbus.drift.intended import Intended
-from opdbus.drift.pairs import Pairs, Sides
-from opdbus.drift.ranking import Ranked
-from opdbus.drift.reasons import Reasons
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.reasons import DriftHistory
 from opdbus.drift.rule_table import Sort
 from opdbus.drift.transition_filter import (
     MOST_QUIET_SECONDS,
-    Drifted,
     DriftTransition,
     TransitionFilter,
 )
 from opdbus.drift.unobserved import Unobserved, unobserved
-from opdbus.drift.unobserved_kinds import UnobservedKinds
-from opdbus.drift.work_queue import AT_A_TIME, WorkQueue
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import slices
 from opdbus.platform.tasks import at_most
 from opdbus.state.object import FILE, ObjectId
+
+
+class WorkQueue:
+    """Objects in order of arrival; `news` is set when some are added."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self._parts: deque[Iterator[ObjectId]] = deque()
+
+    @property
+    def is_more(self) -> bool:
+        """True if objects may be queued."""
+        return bool(self._parts)
+
+    def add(self, object_ids: Iterable[ObjectId]) -> None:
+        """Queue objects; an iterator is consumed lazily, without a copy."""
+        self._parts.append(
+            object_ids if isinstance(object_ids, Iterator) else iter(tuple(object_ids))
+        )
+        self.news.set()
+
+    def take(self) -> list[ObjectId]:
+        """Return about AT_A_TIME queued objects, each once."""
+        found: dict[ObjectId, None] = {}
+        while self._parts and len(found) < AT_A_TIME:
+            part = dict.fromkeys(islice(self._parts[0], AT_A_TIME))
+            if not part:
+                self._parts.popleft()
+            found |= part
+        return list(found)
+
 
 # While a host boots and starts its units, differences do not count yet.
 BOOT_SECONDS: Final = 90.0
@@ -40,8 +68,8 @@ BOOT_SECONDS: Final = 90.0
 class Tracker:
     """The drift of all objects, kept up to date while `run` runs.
 
-    `on_change` is called with each transition; `clock` is monotonic and begins at boot; `wall` is
-    the time of day.
+    `pairs` and `transitions` may be read. `on_change` is called with each transition; `clock` is
+    monotonic and begins at boot; `wall` is the time of day.
     """
 
     def __init__(
@@ -55,31 +83,19 @@ class Tracker:
         self._on_change = on_change
         self._clock = clock
         self._wall = wall
-        self._pairs = Pairs(memory.catalogue)
-        self._transitions = TransitionFilter(BOOT_SECONDS)
-        self._records = Records(memory, self._pairs)
-        self._reasons = Reasons(memory, self._pairs)
+        self.pairs = Pairs(memory.catalogue)
+        self.transitions = TransitionFilter(BOOT_SECONDS)
+        self._records = Records(memory, self.pairs)
         self._waiting = WorkQueue()
-        self._coverage = Coverage(self._pairs, wall, memory.catalogue.of_sorts)
+        self._coverage = Coverage(self.pairs, wall)
         self.declarations = PairedDeclarations(
-            memory, self._pairs, self._is_missing, self._coverage.covers
+            memory, self.pairs, self._is_missing, self._coverage.covers
         )
-        self._alone = UnobservedKinds(memory.catalogue, self._pairs, self._coverage)
-        self._intended = Intended(memory, self._pairs, self._records, self._coverage, wall)
+        self._history = DriftHistory(memory, self.pairs, self._records, self._coverage, wall)
         # when tracking began, or a source last listed kinds for the first time
         self._news_at = clock()
         # the number of changes of the drift state, and the ranking as of it
         self._ranked: tuple[int, Ranked] = 0, ()
-
-    @property
-    def counted(self) -> Mapping[ObjectId, Drifted]:
-        """The drifted objects."""
-        return self._transitions.counted
-
-    @property
-    def count(self) -> int:
-        """The number of objects that `report` returns without conditions."""
-        return self._transitions.known
 
     def awaits(
         self, observers: Callable[[Collection[str], Collection[str]], Sequence[str]]
@@ -89,85 +105,74 @@ class Tracker:
         `observers(plugins, unlisted)` returns the observers of `plugins` that have not listed
         anything yet, and those of `unlisted` that have not listed all.
         """
-        plugins = {sort[0] for sort in self._pairs.active}
+        plugins = {sort[0] for sort in self.pairs.active}
         unlisted = self._coverage.unlisted(self._claimed)
         waits = [f"observer {name}" for name in observers(plugins, unlisted)]
         if self._clock() < BOOT_SECONDS:
             waits.append(f"the first {BOOT_SECONDS:.0f} seconds after the boot")
         is_new = self._clock() < self._news_at + MOST_QUIET_SECONDS
         soon = self._clock() + MOST_QUIET_SECONDS
-        if is_new and (self._waiting.is_more or self._transitions.due <= soon):
+        if is_new and (self._waiting.is_more or self.transitions.due <= soon):
             waits.append("comparison")
         return waits
 
-    async def worst_first(self) -> Ranked:
-        """Return all drifted objects, the worst first."""
-        changes = self._transitions.changes
-        if self._ranked[0] != changes:
-            self._ranked = changes, await ranking.ranked(self._transitions.counted)
-        return self._ranked[1]
-
     async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
-        """Return the drifted objects that match: see `ranking.chosen`."""
-        return ranking.chosen(await self.worst_first(), wanted, severity, what)
+        """Return the drifted objects that match, the worst first: see `select_drifted`."""
+        changes = self.transitions.changes
+        if self._ranked[0] != changes:
+            self._ranked = changes, await rank_drifted(self.transitions.counted)
+        return select_drifted(self._ranked[1], wanted, severity, what)
 
     async def unobserved(self, why_not: Callable[[Sort], str]) -> list[Unobserved]:
         """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""
-        return await unobserved(self._memory, self._pairs, self._coverage, why_not)
+        return await unobserved(self._memory, self.pairs, self._coverage, why_not)
 
     def entries(self, object_id: ObjectId) -> tuple[Entry | None, Entry | None]:
         """Return the entry that declares an object, and the first that observes it."""
-        sides = self._pairs.sides(object_id)
-        met = self._pairs.observed(object_id) if sides.declared else [object_id]
-        seen = [entry for one in met for entry in self._pairs.sides(one).observed]
+        sides = self.pairs.sides(object_id)
+        met = self.pairs.observed(object_id) if sides.declared else [object_id]
+        seen = [entry for one in met for entry in self.pairs.sides(one).observed]
         return sides.declared, next(iter(seen), None)
 
-    def sides(self, object_id: ObjectId) -> Sides:
-        """Return the entries of an object, including those under its other name."""
-        return self._pairs.joined(object_id)
-
-    def is_observed(self, object_id: ObjectId) -> bool:
-        """Return whether an object was observed under this name."""
-        return bool(self._pairs.sides(object_id).observed)
-
     def _is_missing(self, object_id: ObjectId) -> bool:
-        counted = self._transitions.counted.get(object_id)
+        counted = self.transitions.counted.get(object_id)
         return counted is not None and any(field.is_absence for field in counted.fields)
 
     def same(self, object_id: ObjectId) -> set[ObjectId]:
         """Return the declared and observed objects that are this one under other names."""
-        met = self._pairs.observed(object_id) if self._pairs.sides(object_id).declared else ()
-        return {*self._pairs.declared(object_id), *met} - {object_id}
+        met = self.pairs.observed(object_id) if self.pairs.sides(object_id).declared else ()
+        return {*self.pairs.declared(object_id), *met} - {object_id}
 
     def hear(self, event: Event) -> None:
         """Queue the objects that an event of the state store may have changed."""
         if isinstance(event, Changed):
             self._waiting.add(event.changes)
         elif isinstance(event, Listed):
-            news = self._coverage.list(event.source, event.sorts)
+            news = self._coverage.set_listed(event.source, event.sorts)
             self._news_at = self._clock() if news else self._news_at
             for sort in news:
                 self._waiting.add(self._coverage.missing(sort))
         elif isinstance(event, Claimed):
-            self._claim(event.sorts)
-
-    def _claim(self, claims: frozenset[Sort]) -> None:
-        """Set the kinds that the file declares completely."""
-        others = claims ^ self._claims
-        self._records.claims = claims
-        self._activate({rule_table.of_declared(sort).observed for sort in others})
+            others = event.sorts ^ self._claims
+            self._records.claims = event.sorts
+            self._activate({rule_table.of_declared(sort).observed for sort in others})
 
     def _activate(self, sorts: set[Sort]) -> None:
         """Activate observed kinds and queue their objects, which had no declared counterpart."""
         if sorts:
-            self._pairs.active |= sorts
+            self.pairs.active |= sorts
             self._waiting.add(self._memory.catalogue.of_sorts(sorts))
 
     async def run(self) -> None:
         """Compare objects as they change, until cancelled."""
         await self.begin()
         while True:
-            await self._until_news()
+            if self._waiting.is_more:
+                await asyncio.sleep(0)
+            else:
+                async with at_most(self.transitions.due - self._clock()):
+                    await self._waiting.news.wait()
+                self._waiting.news.clear()
             await self._memory.archive.calm.wait()
             await self.work()
 
@@ -177,7 +182,7 @@ class Tracker:
         if self._memory.catalogue.sources[FILE]:
             latest = await self._memory.archive.read(lambda store: store.latest(FILE))
             await self._records.declare(latest)
-        self._transitions.recall(stored)
+        self.transitions.recall(stored)
         self._activate(self._claimed)
         # other observed objects have no state that could be outdated
         catalogue = self._memory.catalogue
@@ -185,54 +190,42 @@ class Tracker:
         self._waiting.add(stored)
 
     async def work(self) -> bool:
-        """Compare a batch of objects and process due ones; return whether more are queued."""
+        """Compare a batch of objects, and store and report the transitions that are due.
+
+        Return whether more objects are queued.
+        """
         if object_ids := self._waiting.take():
             await self._take(object_ids)
-        await self._count()
-        return self._waiting.is_more
-
-    async def _until_news(self) -> None:
-        """Wait until objects are queued or a difference is due."""
-        if self._waiting.is_more:
+        while due := self.transitions.take(self._clock(), self._wall(), AT_A_TIME):
+            found = await self._history.explain(due, self._claims)
+            await self._records.write(found)
+            for transition in found:
+                self._on_change(transition)
             await asyncio.sleep(0)
-            return
-        async with at_most(self._transitions.due - self._clock()):
-            await self._waiting.news.wait()
-        self._waiting.news.clear()
+        return self._waiting.is_more
 
     async def _take(self, object_ids: Sequence[ObjectId]) -> None:
         """Find the declared objects that changes of a batch affect, and compare them."""
-        taken = self._alone.take(object_ids, self._transitions)
-        if taken.declared_at:
-            await self._records.declare(taken.declared_at)
-            self._activate(taken.sorts)
-        object_ids = taken.left
         concerned: dict[ObjectId, None] = {}
-        observed = [object_id for object_id in object_ids if object_id[:2] in self._pairs.active]
+        observed = [object_id for object_id in object_ids if object_id[:2] in self.pairs.active]
         for object_id in object_ids:
-            if declared := self._pairs.sides(object_id).declared:
+            if declared := self.pairs.sides(object_id).declared:
+                fields: Sequence[str] = ()
+                if rule_table.of_declared(object_id[:2]).each:
+                    # its fields name its observed objects
+                    content = (await self._memory.content([declared])).get(declared.id)
+                    fields = tuple(json.loads(content.properties)) if content else ()
                 await self._records.declare(declared.updated_at)
-                self._activate(self._pairs.declare(object_id, await self._fields(declared)))
+                self._activate(self.pairs.declare(object_id, fields))
                 concerned[object_id] = None
-            else:
-                concerned |= self._undeclare(object_id)
+                continue
+            concerned |= dict.fromkeys(self.pairs.observed(object_id) if self._claims else ())
+            self.pairs.undeclare(object_id)
+            self._coverage.forget(object_id)
+            if self.transitions.knows(object_id) or self._is_claimed(object_id):
+                concerned[object_id] = None
         concerned |= await self._observe(observed)
         await self._compare(list(concerned))
-
-    async def _fields(self, declared: Entry) -> Sequence[str]:
-        """Return the fields of a declared object if they name its observed objects."""
-        if not rule_table.of_declared(declared.identity[1:3]).each:
-            return ()
-        content = (await self._memory.content([declared])).get(declared.id)
-        return tuple(json.loads(content.properties)) if content else ()
-
-    def _undeclare(self, object_id: ObjectId) -> dict[ObjectId, None]:
-        """Drop the declaration of an object; return the objects to be compared."""
-        met = self._pairs.observed(object_id) if self._claims else ()
-        self._pairs.undeclare(object_id)
-        self._coverage.forget(object_id)
-        is_known = self._transitions.knows(object_id) or self._is_claimed(object_id)
-        return dict.fromkeys([*met, *([object_id] if is_known else ())])
 
     @property
     def _claims(self) -> frozenset[Sort]:
@@ -248,25 +241,25 @@ class Tracker:
 
     async def _observe(self, object_ids: Sequence[ObjectId]) -> dict[ObjectId, None]:
         """Register observed objects; return the objects to be compared."""
-        there = {object_id: self._pairs.sides(object_id).observed for object_id in object_ids}
+        there = {object_id: self.pairs.sides(object_id).observed for object_id in object_ids}
         readable = [t for t in object_ids if there[t] and rule_table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
         concerned: dict[ObjectId, None] = {}
         renamed: set[Sort] = set()
         for object_id in object_ids:
-            was_published = self._pairs.is_published(object_id[:2])
-            before = self._pairs.declared(object_id)
+            was_published = self.pairs.is_published(object_id[:2])
+            before = self.pairs.declared(object_id)
             entries = [entry for entry in there[object_id] if entry.id in contents]
-            properties = batch_comparison.merged(entries, contents)
-            if self._pairs.observe(object_id, properties if there[object_id] else None):
+            properties = batch_comparison.merge_entries(entries, contents)
+            if self.pairs.observe(object_id, properties if there[object_id] else None):
                 renamed.add(object_id[:2])
-            met = {*before, *self._pairs.declared(object_id)}
+            met = {*before, *self.pairs.declared(object_id)}
             for other in met:
-                self._pairs.note(other)
+                self.pairs.note(other)
             concerned |= dict.fromkeys(met)
-            if self._is_claimed(object_id) and not self._pairs.sides(object_id).declared:
+            if self._is_claimed(object_id) and not self.pairs.sides(object_id).declared:
                 concerned[object_id] = None
-            if was_published is not self._pairs.is_published(object_id[:2]):
+            if was_published is not self.pairs.is_published(object_id[:2]):
                 self._waiting.add(self._coverage.missing(object_id[:2]))
         if renamed:
             self._waiting.add(self._memory.catalogue.of_sorts(renamed))
@@ -274,15 +267,15 @@ class Tracker:
 
     async def _compare(self, object_ids: Sequence[ObjectId]) -> None:
         for part in slices(object_ids, AT_A_TIME):
-            plans = [batch_comparison.plan(self._pairs, object_id) for object_id in part]
+            plans = [batch_comparison.plan(self.pairs, object_id) for object_id in part]
             wanted = [one for one in plans if self._is_wanted(one)]
-            found = await batch_comparison.look(self._memory, wanted) if wanted else []
+            found = await batch_comparison.compare_batch(self._memory, wanted) if wanted else []
             compared = [
                 (plan, fields)
                 for plan, fields in zip(wanted, found, strict=True)
                 if fields is not None
             ]
-            since = await self._intended.declared_at(compared)
+            since = await self._history.declared_at(compared)
             for plan, fields in compared:
                 self._note(plan, fields, since.get(plan.object_id, 0))
             await asyncio.sleep(0)
@@ -291,32 +284,23 @@ class Tracker:
         """Return whether an object can be compared; otherwise, its drift state stays."""
         if plan.declared is None:
             is_extra = self._is_claimed(plan.object_id) and plan.observed[0].entries
-            if is_extra and not self._pairs.declared(plan.object_id):
+            if is_extra and not self.pairs.declared(plan.object_id):
                 return True
             self._note(plan, [])
             return False
         self._coverage.note(plan.object_id, is_missing=not plan.observed)
         if plan.observed or self._coverage.covers(plan.object_id):
             return True
-        if plan.object_id not in self._transitions.counted:
+        if plan.object_id not in self.transitions.counted:
             self._note(plan, [])
         return False
 
     def _note(self, plan: Plan, fields: Sequence[Field], declared_at: int = 0) -> None:
         now = self._clock()
-        intended = self._intended.seconds(plan, fields, declared_at)
-        self._transitions.compare(plan.object_id, fields, now, now + intended)
+        intended = self._history.seconds(plan, fields, declared_at)
+        self.transitions.compare(plan.object_id, fields, now, now + intended)
         for one in plan.observed if plan.declared else ():
             extra = ObjectId(*one.entries[0].identity[1:])
             # it has a declaration now, and its drift as an undeclared object ends
-            if extra != plan.object_id and self._transitions.knows(extra):
-                self._transitions.compare(extra, [], now)
-
-    async def _count(self) -> None:
-        """Process differences that lasted long enough: store transitions, then report them."""
-        while crossed := self._transitions.take(self._clock(), self._wall(), AT_A_TIME):
-            found = await self._reasons.given(crossed, self._claims)
-            await self._records.write(found)
-            for transition in found:
-                self._on_change(transition)
-            await asyncio.sleep(0)
+            if extra != plan.object_id and self.transitions.knows(extra):
+                self.transitions.compare(extra, [], now)

@@ -58,7 +58,12 @@ class DriftTransition:
     @property
     def began(self) -> list[Field]:
         """The fields that begin to count, or count with another class or severity."""
-        return _others(self.after, self.before)
+        if self.after is None:
+            return []
+        known = {f.path: f.severity for f in self.before.fields} if self.before else {}
+        if self.before and self.before.what != self.after.what:
+            return list(self.after.fields)
+        return [f for f in self.after.fields if known.get(f.path) != f.severity]
 
     @property
     def ended(self) -> list[Field]:
@@ -70,13 +75,6 @@ class DriftTransition:
     def healed(self) -> list[Field]:
         """The ended fields that are as declared again."""
         return [one for one in self.ended if one not in self.dropped and not self.is_gone]
-
-
-def _others(one: Drifted | None, other: Drifted | None) -> list[Field]:
-    known = {f.path: f.severity for f in other.fields} if other else {}
-    is_other = one is not None and other is not None and one.what != other.what
-    fields = one.fields if one else ()
-    return [f for f in fields if is_other or known.get(f.path) != f.severity]
 
 
 @dataclass(slots=True)
@@ -132,7 +130,11 @@ class TransitionFilter:
         what: Class = "intended" if now < intended_until else "drift"
         if counted and what == counted.what and _form(new.values()) == _form(counted.fields):
             self._set(object_id, replace(counted, fields=tuple(new.values())))
-            self._wait_while_intended(object_id, new, now, intended_until)
+            # checked again at the end of its intended drift, if it is intended now
+            self._pending.pop(object_id, None)
+            if now < intended_until:
+                self._pending[object_id] = _Pending(now, now, intended_until, new)
+                self._wait(object_id, intended_until)
             return
         if pending is None:
             before = {one.path: one for one in counted.fields} if counted else {}
@@ -199,15 +201,6 @@ class TransitionFilter:
             self.counted[object_id] = drifted
         self.known += _is_known(drifted) - _is_known(before)
         self.changes += 1
-
-    def _wait_while_intended(
-        self, object_id: ObjectId, fields: Mapping[Path, Field], now: float, until: float
-    ) -> None:
-        """Check an object again at the end of its intended drift, if it is intended now."""
-        self._pending.pop(object_id, None)
-        if now < until:
-            self._pending[object_id] = _Pending(now, now, until, fields)
-            self._wait(object_id, until)
 
     def _wait(self, object_id: ObjectId, due: float) -> None:
         self._pending[object_id].due = due

@@ -2,20 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple
 
-from opdbus.drift import batch_comparison, named_objects, rule_table
-from opdbus.drift.compare import is_only_observed, is_wanted
+from opdbus.drift import batch_comparison, rule_table
+from opdbus.drift.batch_comparison import AT_A_TIME
 from opdbus.drift.coverage import Coverage
+from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.rule_table import Sort
-from opdbus.drift.work_queue import AT_A_TIME
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import batches, slices
-from opdbus.state.object import FILE, Json, ObjectId
+from opdbus.state.object import FILE, ObjectId
 
 # Limits of the result: names of a kind, characters of a name, and rows.
 _MOST_NAMES: Final = 3
@@ -50,7 +50,7 @@ async def unobserved(
     """
     whys: dict[Sort, str] = {}
     found: dict[tuple[Sort, str], list[str]] = {}
-    for object_id in await _meant(memory, pairs, coverage):
+    for object_id in await _missing_objects(memory, pairs, coverage):
         sort = rule_table.of_declared(object_id[:2]).observed
         if sort not in whys:
             is_listed = coverage.lists(sort)
@@ -68,7 +68,7 @@ async def unobserved(
     return sorted(row for row in rows if row.why)[:_MOST_ROWS]
 
 
-async def _meant(memory: StateStore, pairs: Pairs, coverage: Coverage) -> list[ObjectId]:
+async def _missing_objects(memory: StateStore, pairs: Pairs, coverage: Coverage) -> list[ObjectId]:
     """Return the declared objects that are not observed and whose absence is not drift."""
     object_ids: list[ObjectId] = []
     for part in batches(coverage.all_missing(), _MOST):
@@ -76,14 +76,22 @@ async def _meant(memory: StateStore, pairs: Pairs, coverage: Coverage) -> list[O
         await asyncio.sleep(0)
     entries = {object_id: pairs.sides(object_id).declared for object_id in object_ids[:_MOST]}
     contents = await memory.content([entry for entry in entries.values() if entry])
-    passed = {
-        object_id
-        for object_id, entry in entries.items()
-        if entry
-        and entry.id in contents
-        and not _is_meant(json.loads(contents[entry.id].properties), object_id, coverage)
-    }
+    passed = set[ObjectId]()
+    for object_id, entry in entries.items():
+        if entry and entry.id in contents:
+            declared = json.loads(contents[entry.id].properties)
+            is_listed = coverage.lists(rule_table.of_declared(object_id[:2]).observed)
+            # an object that is declared absent need not be observed
+            if is_only_observed(declared) or (is_listed and not is_wanted(declared)):
+                passed.add(object_id)
     return [object_id for object_id in object_ids if object_id not in passed]
+
+
+def _is_silent(object_id: ObjectId, coverage: Coverage) -> bool:
+    row = rule_table.of_declared(object_id[:2])
+    if not coverage.lists(row.observed):
+        return not coverage.covers(object_id)
+    return row.missing is None and row.observed not in rule_table.LOOKED_AT
 
 
 async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str, str]]:
@@ -104,34 +112,46 @@ async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str,
     return found
 
 
-def _is_silent(object_id: ObjectId, coverage: Coverage) -> bool:
-    row = rule_table.of_declared(object_id[:2])
-    if not coverage.lists(row.observed):
-        return not coverage.covers(object_id)
-    return row.missing is None and row.observed not in rule_table.LOOKED_AT
+async def _hidden(memory: StateStore, pairs: Pairs, sort: Sort) -> list[tuple[str, str]]:
+    """Return the names of objects that were looked up but could not be read, and why."""
+    seen = [
+        (name, entry)
+        for name in await find_named(memory, sort)
+        for entry in pairs.sides(ObjectId(*sort, name)).observed
+    ]
+    contents = await memory.content([entry for _, entry in seen])
+    found = []
+    for name, entry in seen:
+        properties = json.loads(contents[entry.id].properties) if entry.id in contents else {}
+        if properties and "value" not in properties and not properties.get("missing"):
+            why = properties.get("not_measured") or properties.get("description")
+            found.append((name, str(why)))
+    return found
 
 
-def _is_meant(declared: Mapping[str, Json], object_id: ObjectId, coverage: Coverage) -> bool:
-    """Return whether an object would have to be observed; one that is declared absent would not."""
-    is_listed = coverage.lists(rule_table.of_declared(object_id[:2]).observed)
-    return not is_only_observed(declared) and (is_wanted(declared) or not is_listed)
+async def find_named(memory: StateStore, observed: Sort) -> frozenset[str]:
+    """Return the names under which declared objects of an observed kind would be observed.
 
-
-async def _hidden(memory: StateStore, pairs: Pairs, sort: Sort) -> Iterator[tuple[str, str]]:
-    """Yield the names of objects that were looked up but could not be read, and why."""
-    names = await named_objects.names(memory, sort)
-    seen = {name: pairs.sides(ObjectId(*sort, name)).observed for name in names}
-    contents = await memory.content([entry for entries in seen.values() for entry in entries])
-    return _unseen(
-        (name, contents[entry.id].properties)
-        for name, entries in seen.items()
-        for entry in entries
-        if entry.id in contents
+    Objects of some kinds are only observed if the state file names them.
+    """
+    sorts = rule_table.declared_of(observed)
+    found = (memory.catalogue.about(object_id)[0] for object_id in memory.catalogue.of_sorts(sorts))
+    declared = [
+        (entry, ObjectId(*entry.identity[1:])) for entry in found if entry.identity.source == FILE
+    ]
+    contents = await memory.content(
+        [entry for entry, object_id in declared if rule_table.of_declared(object_id[:2]).each]
     )
+    names = set[str]()
+    for entry, object_id in declared:
+        row = rule_table.of_declared(object_id[:2])
+        own = [] if row.each else [object_id.name]
+        fields = json.loads(contents[entry.id].properties) if entry.id in contents else ()
+        names |= {row.declared_key(object_id.kind, name) for name in (*own, *fields)}
+    return frozenset(names)
 
 
-def _unseen(object_ids: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    for name, text in object_ids:
-        properties = json.loads(text)
-        if "value" not in properties and not properties.get("missing"):
-            yield name, str(properties.get("not_measured") or properties.get("description"))
+def plugins(object_ids: Iterable[ObjectId]) -> set[str]:
+    """Return the plugins that would observe objects if the file declares them."""
+    sorts = {object_id[:2] for object_id in object_ids}
+    return {rule_table.of_declared(sort).observed[0] for sort in sorts}

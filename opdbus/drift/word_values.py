@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
-from opdbus.drift import values, versions
+from opdbus.drift import equality, versions
 from opdbus.drift.field import PATIENT_SECONDS, QUIET_SECONDS, Severity
 from opdbus.state.object import Json
 
@@ -66,16 +66,16 @@ def _word(value: Json) -> str:
 
 def equal(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare two values; lists in any order."""
-    return None if values.same(declared, observed) else Difference(observed)
+    return None if equality.same(declared, observed) else Difference(observed)
 
 
 def setting(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     """Compare kernel settings, with numbers as the kernel reads them."""
     wanted, found = _in_words(declared), _in_words(observed)
-    is_word = values.is_true(declared) is not None and not wanted.isdecimal()
-    if is_word or values.is_hidden(wanted) or values.is_hidden(found):
+    is_word = equality.is_true(declared) is not None and not wanted.isdecimal()
+    if is_word or equality.is_hidden(wanted) or equality.is_hidden(found):
         return equal(declared, observed, seen)
-    return None if values.same_setting(wanted, found) else Difference(observed)
+    return None if equality.same_setting(wanted, found) else Difference(observed)
 
 
 def _in_words(value: Json) -> str:
@@ -110,24 +110,24 @@ def _bits(value: Json) -> int | None:
 
 def in_order(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare two values; lists in order."""
-    return None if values.same(declared, observed, ordered=True) else Difference(observed)
+    return None if equality.same(declared, observed, ordered=True) else Difference(observed)
 
 
-def names(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+def name_set(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare lists of names as sets."""
-    wanted, found = _names(declared), _names(observed)
+    wanted, found = _name_set(declared), _name_set(observed)
     return None if wanted == found else Difference(observed)
 
 
 def groups(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     """Compare the groups of an account as sets, without its primary group."""
     first = {str(seen.get("group", ""))}
-    is_same = _names(declared) - first == _names(observed) - first
+    is_same = _name_set(declared) - first == _name_set(observed) - first
     return None if is_same else Difference(observed)
 
 
-def _names(value: Json) -> set[str]:
-    return {str(one).strip() for one in values.items(value)}
+def _name_set(value: Json) -> set[str]:
+    return {str(one).strip() for one in equality.items(value)}
 
 
 def is_state(value: Json) -> bool:
@@ -162,7 +162,7 @@ def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
 
 def enabled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare whether a unit starts at boot, by the state of its unit file."""
-    wanted, found = values.is_true(declared), _word(observed)
+    wanted, found = equality.is_true(declared), _word(observed)
     if wanted is None:
         # `mask` means `masked`
         return None if found.startswith(_word(declared)) else Difference(observed)
@@ -170,7 +170,7 @@ def enabled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
         return Difference(observed, Severity.ERROR) if wanted else None
     if found in _NEITHER:
         return None
-    is_enabled = found in _ENABLED or values.is_true(found) is True
+    is_enabled = found in _ENABLED or equality.is_true(found) is True
     return None if is_enabled is wanted else Difference(observed)
 
 
@@ -178,7 +178,7 @@ def masked(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare whether a unit is masked."""
     found = _word(observed)
     is_masked = found.startswith("masked") or found == "true"
-    if values.is_true(declared) in {None, is_masked}:
+    if equality.is_true(declared) in {None, is_masked}:
         return None
     return Difference("masked", Severity.ERROR) if is_masked else Difference("not masked")
 
@@ -187,7 +187,9 @@ def full_name(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     """Compare the full name of an account; the observed description is accepted as well."""
     own = seen.get("description")
     return (
-        None if own is not None and values.same(declared, own) else equal(declared, observed, seen)
+        None
+        if own is not None and equality.same(declared, own)
+        else equal(declared, observed, seen)
     )
 
 
@@ -196,7 +198,7 @@ def distribution(declared: Json, observed: Json, seen: Seen) -> Difference | Non
     # the host's object has it as well
     part = seen.get("os")
     name = part.get("pretty_name") if isinstance(part, dict) else seen.get("pretty_name")
-    is_same = name is not None and values.same(declared, name)
+    is_same = name is not None and equality.same(declared, name)
     return None if is_same else equal(declared, observed, seen)
 
 
@@ -230,7 +232,7 @@ def version(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 
 def _version(wanted: str, found: Json, *, exactly: bool) -> Difference | None:
-    if found is None or values.is_hidden(wanted) or values.is_hidden(found):
+    if found is None or equality.is_hidden(wanted) or equality.is_hidden(found):
         return None
     if versions.satisfies(wanted, str(found), exactly=exactly):
         return None
@@ -245,7 +247,7 @@ def source(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     wanted, found = (_VOLUME.sub(_mapped, str(side).rstrip("/")) for side in (declared, observed))
     if "=" in wanted or wanted.startswith("/dev/disk/"):
         return None
-    return None if values.same(wanted, found) else Difference(observed)
+    return None if equality.same(wanted, found) else Difference(observed)
 
 
 def _mapped(found: re.Match[str]) -> str:
@@ -265,7 +267,7 @@ def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
     The kernel shows more options than are declared.
     """
-    wanted, found = values.items(declared), values.items(observed)
+    wanted, found = equality.items(declared), equality.items(observed)
     opposite = {"ro": "rw", "rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
     opposite |= {no: yes for yes, no in opposite.items()}
     shown = {"ro", "noexec", "nosuid", "nodev", "noatime", "relatime"}
@@ -287,7 +289,7 @@ def calendar(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 def schedule(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     """Compare the schedule of a cron job, in its notation or in words."""
-    is_same = values.same(declared, observed) or values.same(declared, seen.get("schedule"))
+    is_same = equality.same(declared, observed) or equality.same(declared, seen.get("schedule"))
     return None if is_same else Difference(observed)
 
 
@@ -316,7 +318,13 @@ def puzzle(means: Meaning, declared: Json) -> str:
     """Return a message if a declared word is unknown, with a suggestion; empty if it is known."""
     word, known = _word(declared), _KNOWN.get(means, frozenset())
     is_version = word[:1].isdigit() or word.startswith(("<", "=", ">"))
-    if not known or not word or word in known or is_version or values.is_true(declared) is not None:
+    if (
+        not known
+        or not word
+        or word in known
+        or is_version
+        or equality.is_true(declared) is not None
+    ):
         return ""
     near = next(iter(get_close_matches(word[:_MAX_SHOWN], sorted(known), 1)), "")
     hint = f"; did you mean {near}?" if near else ""

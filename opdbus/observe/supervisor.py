@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from opdbus.bus.transport.connection import RemoteError
-from opdbus.drift import named_objects, observed_kinds
+from opdbus.drift import observed_kinds, unobserved
 from opdbus.drift.rule_table import Sort
 from opdbus.errors import OpDbusError
 from opdbus.history import change
@@ -72,12 +72,11 @@ class _Watched:
 
     def _renew(self) -> None:
         """Replace report and writer by empty ones, for another attempt."""
-        plugin = self.observer.plugin
         self.report = Report(
             self.observer.volatile,
             self._causes,
             self._stored,
-            named=lambda kind: named_objects.names(self._store, (plugin, kind)),
+            named=lambda kind: unobserved.find_named(self._store, (self.observer.plugin, kind)),
             is_first=self.is_first,
             recorded_until=self._store.recorded_until,
         )
@@ -221,7 +220,7 @@ class Supervisor:
     def on_event(self, event: Event) -> None:
         """Wake observers whose objects the state file names; call for each state store event."""
         if isinstance(event, Changed):
-            plugins = named_objects.plugins(event.changes)
+            plugins = unobserved.plugins(event.changes)
             for watched in self._watched:
                 if watched.observer.plugin in plugins:
                     watched.report.renamed.set()

@@ -142,7 +142,8 @@ class Level:
                 self._serve(opened.embedder, reason)
                 better = await self._better(opened.embedder, lost)
                 if better:
-                    self._replaced(opened)
+                    # closed once the calls that hold it have ended
+                    start(_close(opened, None), self._closing)
                     opened, better = better, None
                     reason, lost = "it is proven, and better", None
                 else:
@@ -156,10 +157,6 @@ class Level:
         finally:
             if opened:
                 await _close(opened, None if self._drain else 0.0)
-
-    def _replaced(self, opened: Opened) -> None:
-        """Close a replaced engine in the background, once the calls that hold it have ended."""
-        start(_close(opened, None), self._closing)
 
     async def _opened(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
         """Open an engine, and retry after each failure; with `once`, return None instead."""

@@ -1,20 +1,25 @@
 """Owner of all engines: the configured level, other levels on demand, and their changes."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, Self
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from opdbus.config import Config
 from opdbus.engine.batching import Rank
 from opdbus.engine.embedder import Embedder, Embedding
 from opdbus.engine.opening import open_level
+from opdbus.engine.tokenizer import Rows
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
 from opdbus.platform.tasks import cancel
-from opdbus.serving.lease import Lease
 from opdbus.serving.level import RETRY_SECONDS, Level, Open
 from opdbus.serving.states import Phase, State
 
@@ -154,21 +159,19 @@ class Serving:
     async def _switch(self, config: Config) -> None:
         async with self._one_switch:
             name = config.vector_level
-            levels = {} if name == "none" else {name: await self._opened(name, config)}
+            levels: dict[str, Level] = {}
+            if name != "none":
+                # beside those that serve
+                level = levels[name] = self._new(name, config, graded=True)
+                try:
+                    await level.embedder()
+                except BaseException:
+                    await level.close(drain=False)
+                    raise
             replaced, self._levels, self.config = self._levels, levels, config
             for level in replaced.values():
                 self._retire(level)
             self._publish(f"switched to {config.execution_provider}")
-
-    async def _opened(self, name: str, config: Config) -> Level:
-        """Open a level beside those that serve; raises the error that kept it from opening."""
-        level = self._new(name, config, graded=True)
-        try:
-            await level.embedder()
-        except BaseException:
-            await level.close(drain=False)
-            raise
-        return level
 
     def _level(self, name: str) -> Level:
         """Return a level; make a new one if there is none or it is over."""
@@ -249,3 +252,60 @@ class Serving:
 
 def _no_model() -> NoModel:
     return NoModel("the level is none, which has no vectors: set OP_DBUS_VECTOR_LEVEL")
+
+
+class Lease:
+    """Lease of an engine, which stays open; if it is lost, its successor takes its place.
+
+    `serving` returns the engine that a level uses now.
+    """
+
+    def __init__(self, embedder: Embedder, serving: Callable[[str], Awaitable[Embedder]]) -> None:
+        self._embedder = embedder
+        self._serving = serving
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Hold the engine."""
+        self._held.enter_context(self._embedder.held())
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Release the engine or its successor."""
+        self._held.close()
+
+    @property
+    def max_tokens(self) -> int:
+        """Number of tokens past which texts are cut."""
+        return self._embedder.max_tokens
+
+    async def tokenize(self, texts: Sequence[str]) -> Rows:
+        """Tokenize off the event loop; raises ShuttingDown."""
+        return await self._embedder.tokenize(texts)
+
+    async def embed(self, rows: Rows) -> NDArray[np.float32]:
+        """Return the vectors (rows, dimension) of tokenized texts, at the lowest priority.
+
+        Raises ShuttingDown, and ProviderLost if the engine was lost and its successor's vectors
+        would not be comparable with the earlier ones.
+        """
+        while True:
+            embedder = self._embedder
+            try:
+                return await embedder.run(rows)
+            except ProviderLost:
+                await self._succeed(embedder)
+
+    async def _succeed(self, lost: Embedder) -> None:
+        if self._embedder is lost:
+            # released now, so that it is closed sooner
+            self._held.close()
+        found = await self._serving(lost.level)
+        if found.numerics != lost.numerics:
+            raise ProviderLost(
+                f"{lost.provider} stopped working, and {found.provider} computes in another"
+                " precision: ask for all of it again"
+            )
+        if self._embedder is lost:
+            self._held.enter_context(found.held())
+            self._embedder = found

@@ -25,8 +25,8 @@ from attacks.planted import (
     serve_secrets,
 )
 from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.message_socket import Written
 from opdbus.bus.transport.messages import new_signal
-from opdbus.bus.transport.send_queue import Written
 
 SECRET = f"{MARK}-PLANTED"
 UNITS, SESSIONS = "/org/freedesktop/systemd1/unit", "/org/freedesktop/login1/session"

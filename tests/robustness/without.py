@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from collections import deque
 from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FunctionType
 
-    from opdbus.bus.transport.send_queue import SendQueue, Written
 
 _UNLIMITED = 1 << 60
 
@@ -59,17 +57,6 @@ def _no_lease(create: FunctionType) -> object:
     return create
 
 
-def _fifo(_: object) -> object:
-    def enqueue(self: SendQueue, written: Written) -> None:
-        self.size += len(written.data)
-        if "" not in self._queues:
-            self._queues[""] = deque()
-            self._shares.add("")
-        self._queues[""].append(written)
-
-    return enqueue
-
-
 FLOOD, QUIET_FLOOD, FLOODS = "flood of 10,000", "flood of 10,000, no replies", "8 floods"
 SLOW = ("32 slow readers of large", "32 slow readers of vectors")
 FAST, UNREAD = "4 fast readers", "4 floods, answers unread"
@@ -83,7 +70,6 @@ PARTS = {
     "limit of files": Part(_LIMITS + "MAX_FILES", _unlimited, ("files",)),
     "queued texts": Part(_LIMITS + "MAX_TEXTS_OF_A_USER", _unlimited, ("4 floods of new texts",)),
     "large replies wait": Part(_REPLIES + "_is_clear", _always(answer=True), (FAST, SLOW[1])),
-    "send buffer": Part(_SOCKET + "_SEND_BUFFER", _constant(104 << 10), (FAST, SLOW[1])),
     "unread replies": Part(_LIMITS + "MAX_UNREAD", _unlimited, SLOW),
     "held replies": Part(_LIMITS + "MAX_WAITING", _unlimited, SLOW),
     "slow readers wait": Part(_REPLIES + "is_behind", _always(answer=False), SLOW),
@@ -102,7 +88,6 @@ PARTS = {
     "priority": Part(
         _SCHEDULER + "Turn.is_one_of_many", lambda _: property(lambda _: False), (FLOODS,)
     ),
-    "fair sending": Part("transport.send_queue:SendQueue.enqueue", _fifo, (FLOODS, SLOW[1], FAST)),
     "4 ms of reading": Part(_SOCKET + "READ_SECONDS", _constant(1e6), (QUIET_FLOOD, UNREAD)),
     "8 KiB of reading": Part(_SOCKET + "_SMALL", _constant(64 << 10), (QUIET_FLOOD,)),
     "unwanted signals": Part(

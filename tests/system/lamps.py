@@ -8,8 +8,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.messages import Call
 
 NAME, TOP = "org.example.Lamps", "/org/example/Lamps"
 _LAMP = f"{NAME}.Lamp"

@@ -1,8 +1,10 @@
 """Counts of running and waiting work by connection, user and in total, with limits."""
 
-from collections.abc import Hashable, Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.bus.admission.limits import (
     CALLS_ALWAYS_LET_IN,
@@ -13,13 +15,18 @@ from opdbus.bus.admission.limits import (
     MAX_TEXTS_OF_A_USER,
     SMALL_BYTES,
 )
-from opdbus.bus.transport.call import Call
-from opdbus.bus.transport.fd_closer import ELSEWHERE, closer_of
+from opdbus.bus.transport.descriptors import ELSEWHERE, closer_of
+from opdbus.bus.transport.messages import Call
 from opdbus.errors import LimitsExceeded
 
 # The scopes of a count by kind of limit: connection, user, total.
 Scopes: TypeAlias = "Mapping[str, Hashable]"
 _WHOSE = {"connection": "this connection", "user": "this user", "total": "all users"}
+
+_WINDOW_SECONDS: Final = 60.0
+MOST_A_USER: Final = 5
+# One user may have 65,536 subordinate uids.
+MOST_USERS: Final = 64
 
 
 class User(NamedTuple):
@@ -80,19 +87,12 @@ class Quota:
             self.add(scopes, -count)
 
 
-class _Known(NamedTuple):
-    """A connection's user, and the scopes of its calls."""
-
-    uid: int
-    scopes: Scopes
-
-
 class Accounts:
     """Connections with their users, and the quotas that count for both."""
 
     def __init__(self) -> None:
-        # connections with a known user
-        self._known: dict[str, _Known] = {}
+        # scopes of connections with a known user
+        self._scopes: dict[str, Scopes] = {}
         self._quotas: list[Quota] = []
 
     def quota(self, what: str, limits: Mapping[str, int]) -> Quota:
@@ -102,29 +102,28 @@ class Accounts:
 
     def scopes(self, sender: str) -> Scopes:
         """Return the scopes of a connection."""
-        known = self._known.get(sender)
-        return known.scopes if known else {"connection": sender, "total": None}
+        return self._scopes.get(sender) or {"connection": sender, "total": None}
 
     def identify(self, sender: str, uid: int) -> None:
         """Set a connection's user, and add the connection's present counts to the user's."""
-        if sender not in self._known:
+        if sender not in self._scopes:
             user = User(uid)
-            self._known[sender] = _Known(uid, {"connection": sender, "user": user, "total": None})
+            self._scopes[sender] = {"connection": sender, "user": user, "total": None}
             for quota in self._quotas:
                 quota.add({"user": user}, quota[sender])
 
     def user_of(self, sender: str) -> int:
         """Return a connection's uid; -1 before it is known."""
-        known = self._known.get(sender)
-        return known.uid if known else -1
+        user = self.scopes(sender).get("user")
+        return user.uid if isinstance(user, User) else -1
 
     def connections_of(self, uid: int) -> list[str]:
         """Return a user's connections."""
-        return [sender for sender, known in self._known.items() if known.uid == uid]
+        return [sender for sender, scopes in self._scopes.items() if scopes["user"] == User(uid)]
 
     def forget(self, sender: str) -> None:
         """Drop a closed connection whose counts are all zero."""
-        self._known.pop(sender, None)
+        self._scopes.pop(sender, None)
 
 
 class RunningCalls:
@@ -152,7 +151,13 @@ class RunningCalls:
         scopes = self.accounts.scopes(call.sender)
         if call.descriptors:
             self._files.require_room(scopes, len(call.descriptors))
-            _require_closable(call)
+            if ELSEWHERE.waiting > MAX_FILES["total"] and any(
+                closer_of(file.fileno()) is ELSEWHERE for file in call.descriptors
+            ):
+                raise LimitsExceeded(
+                    "files that came with earlier calls cannot be closed, since their file system"
+                    " does not answer: send a memfd; no other file is taken until it does"
+                )
         if self._calls[call.sender] >= CALLS_ALWAYS_LET_IN:
             self._calls.require_room(scopes, 1)
         if call.size > SMALL_BYTES:
@@ -170,12 +175,24 @@ class RunningCalls:
         self._files.add(scopes, sign * len(call.descriptors))
 
 
-def _require_closable(call: Call) -> None:
-    """Raise LimitsExceeded for files that would queue behind files that cannot be closed."""
-    if ELSEWHERE.waiting > MAX_FILES["total"] and any(
-        closer_of(file.fileno()) is ELSEWHERE for file in call.descriptors
-    ):
-        raise LimitsExceeded(
-            "files that came with earlier calls cannot be closed, since their file system does"
-            " not answer: send a memfd; no other file is taken until it does"
-        )
+class LogLimit:
+    """Admits the first refusals of each uid in a minute to the log, and counts the others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._logged: Counter[int] = Counter()
+        self._suppressed = 0
+
+    def admit(self, uid: int) -> int | None:
+        """Return the number of lines suppressed since the last one; None to suppress this one."""
+        if self._clock() - self._since >= _WINDOW_SECONDS:
+            self._since = self._clock()
+            self._logged.clear()
+        is_known = uid in self._logged or len(self._logged) < MOST_USERS
+        if not is_known or self._logged[uid] >= MOST_A_USER:
+            self._suppressed += 1
+            return None
+        self._logged[uid] += 1
+        suppressed, self._suppressed = self._suppressed, 0
+        return suppressed

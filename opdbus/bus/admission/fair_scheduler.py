@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
-from typing import Final, NamedTuple, Self
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, NamedTuple, Self, TypeVar
 
-from opdbus.bus.transport.fair_queue import FairQueue
+_Key = TypeVar("_Key", bound=Hashable)
 
 # A longer call waits for something other than the loop: others run meanwhile.
 LEASE_SECONDS: Final = 0.025
@@ -48,7 +48,7 @@ class Turn:
     @property
     def is_one_of_many(self) -> bool:
         """True if the user has many calls running."""
-        return self._scheduler.calls(self.uid) > _FEW_CALLS
+        return self._scheduler.users.count[self.uid] > _FEW_CALLS
 
     async def acquire(self) -> None:
         """Wait for the turn, also again after `release`."""
@@ -69,6 +69,41 @@ class _Waiter(NamedTuple):
     ready: asyncio.Future[None]
 
 
+class FairQueue:
+    """Start-time fair queueing: the service that each key has had, while it has entries.
+
+    The key with the least service is served next. A new key starts level with the others.
+    """
+
+    def __init__(self) -> None:
+        # the number of entries of each key
+        self.count: Counter[Hashable] = Counter()
+        self._served: dict[Hashable, float] = {}
+        self._now = 0.0
+
+    def add(self, key: Hashable) -> None:
+        """Add an entry; a new key has as much service as the one served last had at that time."""
+        self.count[key] += 1
+        self._served.setdefault(key, self._now)
+
+    def remove(self, key: Hashable) -> None:
+        """Remove an entry, and its key with the last one."""
+        self.count[key] -= 1
+        if not self.count[key]:
+            del self.count[key], self._served[key]
+
+    def charge(self, key: Hashable, amount: float) -> None:
+        """Add to the service of a key; has no effect on a removed one."""
+        if key in self._served:
+            self._served[key] += amount
+
+    def least_served(self, keys: Iterable[_Key]) -> _Key:
+        """Return the key that is served now."""
+        chosen = min(keys, key=self._served.__getitem__)
+        self._now = max(self._now, self._served[chosen])
+        return chosen
+
+
 class FairScheduler:
     """The running call, and the waiting ones."""
 
@@ -78,41 +113,29 @@ class FairScheduler:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.lease_seconds = lease_seconds
+        self.users = FairQueue()
+        self._senders: dict[int, FairQueue] = {}
         self._clock = clock
         self._holder: Turn | None = None
         self._since = 0.0
-        self._leased = 0.0
         self._expiry: asyncio.TimerHandle | None = None
         self._waiting: dict[int, dict[str, deque[_Waiter]]] = {}
-        self._calls: Counter[Hashable] = Counter()
-        self._users = FairQueue()
-        self._senders: dict[int, FairQueue] = {}
 
     def turn(self, uid: int, sender: str) -> Turn:
         """Return a turn, which is a context to be entered."""
         return Turn(self, uid, sender)
 
-    def calls(self, whose: Hashable) -> int:
-        """Return the number of running calls of a uid or a connection."""
-        return self._calls[whose]
-
     def add(self, turn: Turn) -> None:
         """Count a call that begins."""
-        self._calls[turn.uid] += 1
-        self._calls[turn.sender] += 1
-        self._users.add(turn.uid)
+        self.users.add(turn.uid)
         self._senders.setdefault(turn.uid, FairQueue()).add(turn.sender)
 
     def remove(self, turn: Turn) -> None:
         """Stop counting a call that has ended."""
-        self._calls[turn.uid] -= 1
-        self._calls[turn.sender] -= 1
-        if not self._calls[turn.sender]:
-            del self._calls[turn.sender]
-            self._senders[turn.uid].remove(turn.sender)
-        if not self._calls[turn.uid]:
-            del self._calls[turn.uid], self._senders[turn.uid]
-            self._users.remove(turn.uid)
+        self.users.remove(turn.uid)
+        self._senders[turn.uid].remove(turn.sender)
+        if not self.users.count[turn.uid]:
+            del self._senders[turn.uid]
 
     async def acquire(self, turn: Turn) -> None:
         """Wait until the turn comes."""
@@ -138,44 +161,32 @@ class FairScheduler:
         if self._holder is turn:
             asyncio.get_running_loop().call_soon(self._end, turn)
 
-    def _begin(self, turn: Turn | None) -> None:
+    def _begin(self, turn: Turn) -> None:
         self._holder, self._since = turn, self._clock()
-        if turn:
-            loop = asyncio.get_running_loop()
-            self._leased = loop.time()
-            # one timer for all turns, most of which end long before
-            self._expiry = self._expiry or loop.call_later(self.lease_seconds, self._expire)
-
-    def _expire(self) -> None:
-        """Release a turn that exceeded its lease; otherwise check again when it would."""
-        self._expiry = None
-        if self._holder:
-            loop = asyncio.get_running_loop()
-            if (left := self._leased + self.lease_seconds - loop.time()) > 0:
-                self._expiry = loop.call_later(left, self._expire)
-            else:
-                self._holder.release()
+        # a turn that exceeds its lease is released
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(self.lease_seconds, turn.release)
 
     def _end(self, turn: Turn) -> None:
-        if self._holder is turn:
-            seconds = self._clock() - self._since
-            self._users.charge(turn.uid, seconds)
-            if senders := self._senders.get(turn.uid):
-                senders.charge(turn.sender, seconds)
-            self._begin(self._next())
-
-    def _next(self) -> Turn | None:
-        """Dequeue the next turn: of the least served user, then connection."""
-        while self._waiting:
-            uid = self._users.least_served(self._waiting)
-            senders = self._waiting[uid]
-            waiter = senders[self._senders[uid].least_served(senders)][0]
+        """Charge a turn to its user and connection, and begin the next one."""
+        if self._holder is not turn:
+            return
+        if self._expiry:
+            self._expiry.cancel()
+        seconds = self._clock() - self._since
+        self.users.charge(turn.uid, seconds)
+        if senders := self._senders.get(turn.uid):
+            senders.charge(turn.sender, seconds)
+        self._holder = None
+        while self._waiting and self._holder is None:
+            uid = self.users.least_served(self._waiting)
+            queues = self._waiting[uid]
+            waiter = queues[self._senders[uid].least_served(queues)][0]
             self._drop(waiter)
             # skip a call that was cancelled just now
             if not waiter.ready.done():
                 waiter.ready.set_result(None)
-                return waiter.turn
-        return None
+                self._begin(waiter.turn)
 
     def _drop(self, waiter: _Waiter) -> None:
         """Remove a waiter from the queues, if it is queued."""

@@ -18,7 +18,7 @@ from opdbus.bus.admission.limits import (
 )
 from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.transport.connection import Connection, RemoteError
-from opdbus.bus.transport.send_queue import Written
+from opdbus.bus.transport.message_socket import Written
 from opdbus.errors import BusError, LimitsExceeded
 from opdbus.platform.tasks import start
 
@@ -165,17 +165,14 @@ class Replies:
     async def _check(self, sender: str) -> None:
         """Query the unread bytes of a client and, near their limits, of its user and in total."""
         name, uid = self._connection.name, self._accounts.user_of(sender)
-        asking = [self._checks.get(sender, "", partial(self._ask, sender))]
+        asked = {sender}
         if self._unread[User(uid)] + MAX_REPLY_BYTES > MAX_UNREAD["user"]:
-            asking.append(self._checks.get(f"user {uid}", "", partial(self._ask_of_user, uid)))
+            theirs = self._accounts.connections_of(uid)
+            asked |= {each for each in theirs if self._unread[each] > SMALL_BYTES}
         if self._unread[None] + MAX_REPLY_BYTES > MAX_UNREAD["total"]:
-            asking.append(self._checks.get(name, "", partial(self._ask, name)))
-        await asyncio.gather(*asking)
-
-    async def _ask_of_user(self, uid: int) -> None:
-        theirs = self._accounts.connections_of(uid)
-        much = [sender for sender in theirs if self._unread[sender] > SMALL_BYTES]
-        await asyncio.gather(*(self._checks.get(s, "", partial(self._ask, s)) for s in much))
+            asked.add(name)
+        # checks of one connection share an answer
+        await asyncio.gather(*(self._checks.get(s, "", partial(self._ask, s)) for s in asked))
 
     async def _ask(self, name: str) -> None:
         """Query the bus for a count; 0 without support: dbus-broker limits slow readers itself."""

@@ -11,9 +11,8 @@ from typing import Final
 
 import structlog
 
-from opdbus.bus.admission.accounting import Quota
+from opdbus.bus.admission.accounting import LogLimit, Quota
 from opdbus.bus.async_cache import AsyncCache
-from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.names import ACTIONS, BUS_NAME
 from opdbus.bus.transport.connection import Connection, RemoteError
@@ -75,7 +74,11 @@ class Authorizer:
         if _is_own(credentials.uid) and action in ACTIONS:
             return credentials
         try:
-            await self._require(credentials, sender, action, interactive=interactive)
+            verdict = await self._polkit.check(sender, action)
+            if verdict is Verdict.CHALLENGE and interactive:
+                with self._passwords.reserved({"user": credentials.uid}, 1):
+                    verdict = await self._polkit.ask_user(sender, action)
+            _require_verdict(verdict, credentials, action)
         except AccessDenied:
             uid = credentials.uid
             if (left_out := self._log_limit.admit(uid)) is not None:
@@ -99,18 +102,6 @@ class Authorizer:
     def on_signal(self, message: Message) -> None:
         """Drop cached answers if a signal reports a change of polkit."""
         self._polkit.on_signal(message)
-
-    async def _require(
-        self, credentials: Credentials, sender: str, action: str, *, interactive: bool
-    ) -> None:
-        may_not = f"{credentials} may not {action} here"
-        if action not in ACTIONS:
-            raise AccessDenied(f"{may_not}: there is no such action, so nobody may do it")
-        verdict = await self._polkit.check(sender, action)
-        if verdict is Verdict.CHALLENGE and interactive:
-            with self._passwords.reserved({"user": credentials.uid}, 1):
-                verdict = await self._polkit.ask_user(sender, action)
-        _require_verdict(verdict, credentials, action, may_not)
 
     async def _ask_bus(self, sender: str) -> Credentials:
         try:
@@ -136,8 +127,11 @@ class Authorizer:
         return Credentials(uid, name, is_member)
 
 
-def _require_verdict(verdict: Verdict, credentials: Credentials, action: str, may_not: str) -> None:
+def _require_verdict(verdict: Verdict, credentials: Credentials, action: str) -> None:
     """Raise the error of a negative verdict, with advice."""
+    may_not = f"{credentials} may not {action} here"
+    if action not in ACTIONS:
+        raise AccessDenied(f"{may_not}: there is no such action, so nobody may do it")
     cure = "call as root, for example with sudo"
     if action in _OF_THE_GROUP:
         cure = f"run `usermod -aG {GROUP} {credentials.name or 'NAME'}` as root, then log in again"

@@ -82,7 +82,7 @@ class Polkit:
     async def check(self, sender: str, action: str) -> Verdict:
         """Return the verdict for a connection and `action`; raise AccessDenied if polkit fails."""
         answer = await self._answers.get(
-            sender, action, lambda: self._asked(sender, action, seconds=self._patience)
+            sender, action, lambda: self._ask(sender, action, seconds=self._patience)
         )
         return answer.verdict
 
@@ -93,9 +93,10 @@ class Polkit:
         """
         ticket = f"{BUS_NAME}-{next(self._tickets)}"
         try:
-            answer = await self._asked(sender, action, _INTERACTIVE, ticket)
+            answer = await self._ask(sender, action, _INTERACTIVE, ticket)
         except asyncio.CancelledError:
-            self._cancel(ticket)
+            if self._owner:
+                start(self._cancel(ticket), self._cancelling)
             raise
         if answer.verdict is Verdict.YES:
             # polkit may keep the authorization for all of this user's processes
@@ -121,7 +122,7 @@ class Polkit:
         self._found.clear()
         self._answers.clear()
 
-    async def _asked(
+    async def _ask(
         self,
         sender: str,
         action: str,
@@ -129,10 +130,19 @@ class Polkit:
         ticket: str = "",
         seconds: float | None = None,
     ) -> _Answer:
-        """Query polkit; raise AccessDenied if it fails, or does not answer in time."""
+        """Query polkit, once more if it went away meanwhile: it may have been restarted.
+
+        Raises AccessDenied if it fails, or does not answer in time.
+        """
         try:
             async with asyncio.timeout(seconds):
-                return await self._ask(sender, action, flags, ticket)
+                try:
+                    return await self._ask_once(sender, action, flags, ticket)
+                except RemoteError as error:
+                    if error.name not in _WENT_AWAY:
+                        raise
+                self._forget_all()
+                return await self._ask_once(sender, action, flags, ticket)
         except TimeoutError:
             fault = f"it did not answer within {self._patience:g} s"
         except (RemoteError, BusError, ValueError) as error:
@@ -141,16 +151,6 @@ class Polkit:
             f"polkit cannot say who may {action} here: {fault}; look into its log"
             " (`journalctl -u polkit`), and try again"
         )
-
-    async def _ask(self, sender: str, action: str, flags: int, ticket: str) -> _Answer:
-        """Query polkit, once more if it went away meanwhile: it may have been restarted."""
-        try:
-            return await self._ask_once(sender, action, flags, ticket)
-        except RemoteError as error:
-            if error.name not in _WENT_AWAY:
-                raise
-        self._forget_all()
-        return await self._ask_once(sender, action, flags, ticket)
 
     async def _ask_once(self, sender: str, action: str, flags: int, ticket: str) -> _Answer:
         authority = await self._found.get("", "", self._find)
@@ -173,21 +173,18 @@ class Polkit:
     async def _find(self) -> _Authority:
         """Find polkit and its actions; start it if it is installed but not running."""
         async with asyncio.timeout(self._patience):
-            return await self._find_patiently()
-
-    async def _find_patiently(self) -> _Authority:
-        if not self._is_subscribed:
-            for rule in _RULES:
-                await self._connection.subscribe(rule)
-            self._is_subscribed = True
-        owner = await self._started()
-        if not owner or not await self._is_believed(owner):
-            return _Authority("", frozenset())
-        # set before the call: polkit may signal a change at once
-        self._owner = owner
-        member = f"{_AUTHORITY}.EnumerateActions"
-        (actions,) = await self._connection.call(owner, _PATH, member, "s", "")
-        return _Authority(owner, frozenset(action[0] for action in actions))
+            if not self._is_subscribed:
+                for rule in _RULES:
+                    await self._connection.subscribe(rule)
+                self._is_subscribed = True
+            owner = await self._started()
+            if not owner or not await self._is_believed(owner):
+                return _Authority("", frozenset())
+            # set before the call: polkit may signal a change at once
+            self._owner = owner
+            member = f"{_AUTHORITY}.EnumerateActions"
+            (actions,) = await self._connection.call(owner, _PATH, member, "s", "")
+            return _Authority(owner, frozenset(action[0] for action in actions))
 
     async def _started(self) -> str:
         """Return the connection of polkit, started if need be; empty if it is not installed."""
@@ -212,26 +209,17 @@ class Polkit:
         """Return whether polkit runs as root, as its own user or as ours."""
         (answer,) = await self._connection.ask_bus("GetConnectionCredentials", "s", owner)
         uid = answer.get("UnixUserID")
-        if uid in {0, os.geteuid()} or uid == await asyncio.to_thread(_polkits_uid):
+        if uid in {0, os.geteuid()}:
             return True
+        with suppress(KeyError):
+            # on a thread: the user database may be on the network
+            if uid == (await asyncio.to_thread(pwd.getpwnam, _USER)).pw_uid:
+                return True
         log.warning("polkit not believed", uid=uid, reason=f"{_NAME} must be root's or {_USER}'s")
         return False
 
-    def _cancel(self, ticket: str) -> None:
-        if not self._owner:
-            return
-        start(self._take_back(ticket), self._cancelling)
-
-    async def _take_back(self, ticket: str) -> None:
+    async def _cancel(self, ticket: str) -> None:
         member = f"{_AUTHORITY}.CancelCheckAuthorization"
         # polkit is gone, or the user answered just now: no prompt is left
         with suppress(RemoteError, BusError):
             await self._connection.call(self._owner, _PATH, member, "s", ticket)
-
-
-def _polkits_uid() -> int | None:
-    """Return the uid of polkit's user, None if there is none; blocks."""
-    try:
-        return pwd.getpwnam(_USER).pw_uid
-    except KeyError:
-        return None

@@ -1,27 +1,38 @@
-"""Bulk calls: from a file of texts to a file of vectors, in bounded memory."""
+"""Calls with files: vectors of a file of texts, and the vectors of many objects."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
+
+from opdbus.bus import paths
 from opdbus.bus.admission.accounting import Quota
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
-from opdbus.bus.service.formats import Format
-from opdbus.bus.service.jobs import Job, Jobs
-from opdbus.bus.service.node import Caller
-from opdbus.bus.service.text_file import TextFile
-from opdbus.bus.service.vector_files import VectorFile, VectorFiles
+from opdbus.bus.service import call_options
+from opdbus.bus.service.bulk_files import Format, TextFile, VectorFile, VectorFiles, choose_format
+from opdbus.bus.service.call_options import Given, Options, require_range
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.job1 import Job, Jobs
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.engine.tokenizer import Rows
 from opdbus.errors import InvalidArgs, Truncated
+from opdbus.index.catalogue.catalogue import representative
+from opdbus.index.catalogue.declarations import marked
+from opdbus.index.database.store import Content, Entry
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.vector_index import VectorIndex
+from opdbus.platform.slices import slices
 from opdbus.platform.tasks import cancel
-from opdbus.serving.lease import Lease
+from opdbus.serving.serving import Lease
+from opdbus.state.object import FILE, ObjectId
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +41,21 @@ T = TypeVar("T")
 JOB_TEXTS: Final = 10_000
 # Concurrent windows of one call: the model has work while the next one is read and tokenized.
 _WINDOWS: Final = 3
+
+# The most rows of a call, so that its descriptions take some tens of megabytes.
+MAX_ROWS: Final = 100_000
+# Rows of one step: about a millisecond of work.
+_AT_A_TIME: Final = 250
+# The pause between steps, for small calls that need many turns of the event loop.
+_REST_SECONDS: Final = 0.001
+# State fields; a unit has the first two.
+_STATES: Final = ("active_state", "sub_state", "state", "status", "ensure")
+_MOST_STATES: Final = 2
+_MOST_CHARACTERS: Final = 48
+# Names of the types in safetensors: https://huggingface.co/docs/safetensors
+_TYPES: Final = {"float32": "F32", "float16": "F16", "int8": "I8", "ubinary": "U8"}
+_ALIGNED: Final = 64
+_PART: Final = {"offset": int, "limit": int, "sample": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +163,11 @@ class _Pipeline:
         row = 0
         try:
             while texts := await self._threads.run(source.window):
-                self._require_counted(row + len(texts))
+                if row + len(texts) > self._job.total:
+                    raise InvalidArgs(
+                        f"the file held {self._job.total} lines and now holds more: leave it alone"
+                        " until its vectors are there"
+                    )
                 if len(running) == _WINDOWS:
                     await running.popleft()
                 running.append(asyncio.create_task(self._embed(texts, row, file)))
@@ -149,24 +179,134 @@ class _Pipeline:
 
     async def _embed(self, texts: Sequence[str], row: int, file: VectorFile) -> None:
         rows = await self._engine.tokenize(texts)
-        self._count_truncated(rows, row)
-        vectors = await self._engine.embed(rows)
-        await self._threads.run(file.write, row, vectors)
-        self._job.advance(len(rows))
-
-    def _count_truncated(self, rows: Rows, first: int) -> None:
         cut = rows.truncated.nonzero()[0]
         if len(cut) and not self._options.truncate:
             raise Truncated(
-                f"the text of line {first + cut[0] + 1} is longer than the"
+                f"the text of line {row + cut[0] + 1} is longer than the"
                 f" {self._engine.max_tokens} tokens that the model reads: shorten it,"
                 " or allow `truncate`"
             )
         self.truncated += len(cut)
+        vectors = await self._engine.embed(rows)
+        await self._threads.run(file.write, row, vectors)
+        self._job.advance(len(rows))
 
-    def _require_counted(self, rows: int) -> None:
-        if rows > self._job.total:
-            raise InvalidArgs(
-                f"the file held {self._job.total} lines and now holds more: leave it alone until"
-                " its vectors are there"
-            )
+
+@dataclass(slots=True)
+class _Rows:
+    """The objects that have a vector, row by row, and the number of those that have none yet."""
+
+    about: list[tuple[ObjectId, Sequence[Entry]]] = field(default_factory=list)
+    # encoded rows, many in one item
+    vectors: list[bytes] = field(default_factory=list)
+    waiting: int = 0
+
+
+async def write_vectors(
+    caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given
+) -> Descriptor:
+    """Return a file with the vectors of the objects that match a filter.
+
+    Raises InvalidArgs, LimitsExceeded, NoModel, ProviderError.
+    """
+    checked = Options(given, {**call_options.LIST_FILTER, **_PART, "dtype": str, "dimensions": int})
+    with bulk.admitted(caller) as threads:
+        index = await vectors.served()
+        wanted = choose_format(checked, index.dimension)
+        object_ids = await call_options.find_objects(vectors.memory, checked)
+        rows = await _look_up(_part(object_ids, checked), vectors.memory, index, wanted)
+        found = []
+        for part in slices(rows.about, _AT_A_TIME):
+            contents = await vectors.memory.content([e for _, entries in part for e in entries])
+            found.append(await threads.run(_describe_objects, part, contents, vectors.memory))
+        lines = b"".join(found)
+        about = {
+            "total": len(object_ids),
+            "waiting": rows.waiting,
+            "renamed": json.dumps(await _renamed(vectors.memory)),
+        }
+        count = len(rows.about)
+        head = _header(wanted, count, len(lines), about)
+        with bulk.files.create(caller, wanted, count, besides=len(head) + len(lines)) as file:
+            for content in (head, *rows.vectors, lines):
+                await threads.run(file.append, content)
+            return await threads.run(file.sealed)
+
+
+async def _renamed(memory: StateStore) -> dict[str, str]:
+    """Return the paths of observed objects by those of their differently named declarations."""
+    one, found = memory.declarations.one, dict[str, str]()
+    for part in slices([*memory.declarations.renamed()], _AT_A_TIME):
+        found |= {paths.of(*each): paths.of(*one(each)) for each in part}
+        await asyncio.sleep(_REST_SECONDS)
+    return found
+
+
+def _part(object_ids: Sequence[ObjectId], checked: Options) -> Sequence[ObjectId]:
+    """Return the objects that a call wants: a page of an even sample."""
+    limit, offset = checked.get("limit", MAX_ROWS), checked.get("offset", 0)
+    sample = checked.get("sample", len(object_ids))
+    require_range("limit", limit, 1, MAX_ROWS)
+    if sample < len(object_ids):
+        object_ids = [object_ids[n * len(object_ids) // sample] for n in range(sample)]
+    return object_ids[offset : offset + limit]
+
+
+async def _look_up(
+    object_ids: Sequence[ObjectId], memory: StateStore, index: VectorIndex, wanted: Format
+) -> _Rows:
+    """Look up vectors on the event loop, where the index is written, in small steps."""
+    rows = _Rows()
+    for part in slices(object_ids, _AT_A_TIME):
+        found = []
+        for object_id in filter(memory.catalogue.has, part):
+            entries = memory.catalogue.about(object_id)
+            vector = index.get(representative(entries).text_digest)
+            if vector is None:
+                rows.waiting += 1
+            else:
+                rows.about.append((object_id, entries))
+                found.append(vector)
+        if found:
+            rows.vectors.append(wanted.encode(np.stack(found)))
+        await asyncio.sleep(_REST_SECONDS)
+    return rows
+
+
+def _describe_objects(
+    rows: Sequence[tuple[ObjectId, Sequence[Entry]]],
+    contents: Mapping[int, Content],
+    memory: StateStore,
+) -> bytes:
+    """Return a line of JSON for each object: its id, the first line of its text, and its state.
+
+    Text and state are empty if the object was removed.
+    """
+    lines = []
+    for object_id, entries in rows:
+        entry = representative(entries)
+        content, fields = contents.get(entry.id), memory.merge_properties(entries, contents)
+        line = content.text.partition("\n")[0] if content else ""
+        text = marked(memory.declarations, entry, content, line) if content else ""
+        states = [fields[key] for key in _STATES if key in fields][:_MOST_STATES]
+        texts = [value[:_MOST_CHARACTERS] for value in states if isinstance(value, str)]
+        state = ", ".join(dict.fromkeys(filter(None, texts)))
+        if state and entry.identity.source == FILE:
+            state = f"declared {state}"
+        lines.append(json.dumps([*object_id, text, state]).encode() + b"\n")
+    return b"".join(lines)
+
+
+def _header(wanted: Format, rows: int, said: int, about: Mapping[str, object]) -> bytes:
+    """Return the header of a safetensors file; `said` is the size of the descriptions."""
+    size = rows * wanted.row_bytes
+    width = wanted.row_bytes if wanted.dtype == "ubinary" else wanted.dimensions
+    types = {"dtype": _TYPES[wanted.dtype], "shape": [rows, width]}
+    tensors = {
+        "__metadata__": {key: str(value) for key, value in about.items()},
+        "vectors": {**types, "data_offsets": [0, size]},
+        "objects": {"dtype": "U8", "shape": [said], "data_offsets": [size, size + said]},
+    }
+    text = json.dumps(tensors).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNED)
+    return len(text).to_bytes(8, "little") + text

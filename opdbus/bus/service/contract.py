@@ -1,18 +1,22 @@
-"""The interfaces' XML files as values, used by dispatch and returned by Introspect."""
+"""The interfaces' XML files as values, and nodes, objects on the bus that implement them."""
 
 import builtins
 import keyword
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 from xml.etree import ElementTree as ET
 
 from opdbus.bus.names import ACTIONS, BUS_NAME
+from opdbus.bus.transport.messages import Call
+from opdbus.bus.transport.values import Plain
+from opdbus.engine.batching import Rank
+from opdbus.errors import UnknownInterface, UnknownMethod
 
 _EMITS: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 _ACTION: Final = f"{BUS_NAME}.Action"
@@ -87,23 +91,40 @@ class InterfaceInfo:
 def interface(name: str) -> InterfaceInfo:
     """Return the interface `name` from the package's files."""
     file = resources.files("opdbus.bus") / "interfaces" / f"{name}.xml"
-    return read(file.read_text(encoding="utf-8"))
+    return parse_interface(file.read_text(encoding="utf-8"))
 
 
-def read(xml: str) -> InterfaceInfo:
+def parse_interface(xml: str) -> InterfaceInfo:
     """Parse an interface; raise ValueError if an element, such as an action, is missing."""
     root = ET.fromstring(xml)  # noqa: S314 -- our own file
     element = root.find("interface")
     if element is None:
         raise ValueError("there is no interface in this XML")
-    for annotation in element.iter("annotation"):
+    for child in element.iter("annotation"):
         # XML keeps the line breaks of texts as spaces
-        annotation.set("value", " ".join(annotation.attrib["value"].split()))
+        child.set("value", " ".join(child.attrib["value"].split()))
     return InterfaceInfo(
         name=element.attrib["name"],
-        methods={m.name: m for m in map(_method, element.findall("method"))},
+        methods={
+            m.attrib["name"]: MethodInfo(
+                name=m.attrib["name"],
+                inputs=signature(m, "in"),
+                outputs=signature(m, "out"),
+                action=annotation(m, _ACTION),
+                errors=tuple(annotation(m, _ERRORS).split()),
+                is_large=annotation(m, _LARGE) == "true",
+            )
+            for m in element.findall("method")
+        },
         properties={
-            p.name: p for p in (_property(p, element) for p in element.findall("property"))
+            p.attrib["name"]: PropertyInfo(
+                name=p.attrib["name"],
+                signature=p.attrib["type"],
+                emits=annotation(p, _EMITS) or annotation(element, _EMITS) or "true",
+                access=p.attrib["access"],
+                action=annotation(p, _ACTION),
+            )
+            for p in element.findall("property")
         },
         signals={s.attrib["name"]: signature(s) for s in element.findall("signal")},
         xml=ET.tostring(element, encoding="unicode"),
@@ -158,28 +179,6 @@ def _require_action(name: str, action: str) -> None:
         )
 
 
-def _method(element: ET.Element) -> MethodInfo:
-    return MethodInfo(
-        name=element.attrib["name"],
-        inputs=signature(element, "in"),
-        outputs=signature(element, "out"),
-        action=annotation(element, _ACTION),
-        errors=tuple(annotation(element, _ERRORS).split()),
-        is_large=annotation(element, _LARGE) == "true",
-    )
-
-
-def _property(element: ET.Element, parent: ET.Element) -> PropertyInfo:
-    emits = annotation(element, _EMITS) or annotation(parent, _EMITS) or "true"
-    return PropertyInfo(
-        name=element.attrib["name"],
-        signature=element.attrib["type"],
-        emits=emits,
-        access=element.attrib["access"],
-        action=annotation(element, _ACTION),
-    )
-
-
 def signature(element: ET.Element, direction: str = "") -> str:
     """Return the signature of a method's or signal's arguments of a direction."""
     arguments = element.findall("arg")
@@ -191,3 +190,60 @@ def annotation(element: ET.Element, name: str) -> str:
     return next(
         (a.attrib["value"] for a in element.findall("annotation") if a.get("name") == name), ""
     )
+
+
+class Caller(NamedTuple):
+    """The client that called a method, and the priority of its texts for the engine."""
+
+    sender: str
+    uid: int
+    priority: Rank = Rank.FEW
+
+    @property
+    def cause(self) -> str:
+        """The cause of the changes that the caller makes."""
+        return f"bus:{self.sender} uid {self.uid}"
+
+
+class BusInterface(Protocol):
+    """One interface of an object; methods are coroutines named in snake_case.
+
+    Each takes the Caller and then the call's arguments. For each writable property there is a
+    coroutine set_NAME, which takes the Caller and the value.
+    """
+
+    @property
+    def info(self) -> InterfaceInfo:
+        """Return the interface's contract."""
+
+    async def properties(self) -> Mapping[str, Plain]:
+        """Return every property's value; lists and dicts among them must never change."""
+
+
+class Node(NamedTuple):
+    """The object at a path: its interfaces, and the names of its child nodes."""
+
+    interfaces: Sequence[BusInterface]
+    children: Callable[[], Sequence[str]]
+
+    def interface(self, name: str) -> BusInterface:
+        """Return the interface of a name; raise UnknownInterface."""
+        for interface in self.interfaces:
+            if interface.info.name == name:
+                return interface
+        names = ", ".join(interface.info.name for interface in self.interfaces) or "none of ours"
+        raise UnknownInterface(f"this object has no interface {name}; it has {names}")
+
+    def method(self, call: Call) -> tuple[BusInterface, MethodInfo]:
+        """Return the called method; raise UnknownInterface or UnknownMethod."""
+        interfaces = [self.interface(call.interface)] if call.interface else self.interfaces
+        for interface in interfaces:
+            if call.member in interface.info.methods:
+                return interface, interface.info.methods[call.member]
+        owner = call.interface or call.path
+        raise UnknownMethod(f"{owner} has no method {call.member}; Introspect lists those it has")
+
+    def is_own(self, call: Call) -> bool:
+        """Return whether a call without an interface fits a method here: State1.Get(oa{sv})."""
+        methods = (interface.info.methods.get(call.member) for interface in self.interfaces)
+        return not call.interface and any(m and m.inputs == call.signature for m in methods)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from opdbus.bus.admission import limits
-from opdbus.bus.admission.accounting import RunningCalls
+from opdbus.bus.admission.accounting import LogLimit, RunningCalls
 from opdbus.bus.admission.fair_scheduler import FairScheduler, Turn
 from opdbus.bus.admission.limits import (
     SMALL_BYTES,
@@ -19,13 +19,11 @@ from opdbus.bus.admission.limits import (
 )
 from opdbus.bus.admission.replies import Replies
 from opdbus.bus.authorization.authorizer import Authorizer
-from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.names import VECTORIZE
 from opdbus.bus.service import standard
-from opdbus.bus.service.contract import snake
-from opdbus.bus.service.node import Caller, Node
-from opdbus.bus.transport.call import Call
+from opdbus.bus.service.contract import Caller, Node, snake
 from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.messages import Call
 from opdbus.bus.transport.values import Plain, received, split
 from opdbus.engine.batching import Rank
 from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
@@ -157,15 +155,11 @@ class Dispatcher:
             await self._replies.send(call.sender, written)
 
     def _refuse(self, call: Call, error: OpDbusError) -> None:
-        if isinstance(error, LimitsExceeded):
-            self._note_limited(call, error)
-        if call.wants_reply and self._replies.may_send_error(call.sender):
-            size = self._connection.reply_error(call, error.dbus_name, str(error))
-            self._replies.count(call.sender, size)
-
-    def _note_limited(self, call: Call, error: LimitsExceeded) -> None:
         uid = self._load.accounts.user_of(call.sender)
-        if (left_out := self._log_limit.admit(uid)) is not None:
+        if (
+            isinstance(error, LimitsExceeded)
+            and (left_out := self._log_limit.admit(uid)) is not None
+        ):
             log.warning(
                 "caller limited",
                 uid=uid,
@@ -174,6 +168,9 @@ class Dispatcher:
                 reason=str(error),
                 untold=left_out,
             )
+        if call.wants_reply and self._replies.may_send_error(call.sender):
+            size = self._connection.reply_error(call, error.dbus_name, str(error))
+            self._replies.count(call.sender, size)
 
     async def _perform(self, call: Call, caller: Caller, turn: Turn) -> _Result:
         """Authorize a call, run it, and return its result."""
@@ -201,7 +198,13 @@ class Dispatcher:
             # the engine schedules texts itself and works better with several calls; large arguments
             # are decoded and mostly processed on threads
             turn.release()
-        arguments = await _arguments(call, method.inputs)
+
+        def decode() -> list[Plain]:
+            return received(method.inputs, call.body, call.descriptors)
+
+        # on a thread if it is large: 10,000 objects take 0.1 s
+        is_small = call.size <= SMALL_BYTES
+        arguments = decode() if is_small else await asyncio.to_thread(decode)
         result = await getattr(interface, snake(method.name))(caller, *arguments)
         outputs = len(split(method.outputs))
         values = list(result) if outputs > 1 else [result] * outputs
@@ -210,11 +213,3 @@ class Dispatcher:
     async def _authorize(self, call: Call, action: str) -> None:
         method = f"{call.interface}.{call.member}"
         await self._authorizer.require(call.sender, action, method, interactive=call.is_interactive)
-
-
-async def _arguments(call: Call, signature: str) -> list[Plain]:
-    """Return the arguments of a call; raise InvalidArgs."""
-    if call.size <= SMALL_BYTES:
-        return received(signature, call.body, call.descriptors)
-    # on a thread: 10,000 objects take 0.1 s
-    return await asyncio.to_thread(lambda: received(signature, call.body, call.descriptors))

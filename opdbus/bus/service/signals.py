@@ -8,7 +8,7 @@ from typing import Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
-from opdbus.bus.service.node import BusInterface
+from opdbus.bus.service.contract import BusInterface
 from opdbus.bus.service.standard import PROPERTIES
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, Typed

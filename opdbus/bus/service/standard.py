@@ -1,18 +1,19 @@
-"""Interfaces that every D-Bus object has: Peer, Introspectable, Properties."""
+"""Interfaces that others define: Peer, Introspectable, Properties and LogControl1."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import resources
 from pathlib import Path
+from struct import Struct
 from typing import Final
+from weakref import WeakKeyDictionary
 from xml.etree import ElementTree as ET
 
-from opdbus.bus import paths
+from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import SMALL_BYTES
-from opdbus.bus.service import all_properties, contract
-from opdbus.bus.service.contract import PropertyInfo
-from opdbus.bus.service.node import BusInterface, Caller, Node
-from opdbus.bus.transport.call import Call
+from opdbus.bus.service import contract
+from opdbus.bus.service.contract import BusInterface, Caller, InterfaceInfo, Node, PropertyInfo
+from opdbus.bus.transport.messages import Call, encode_entry
 from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.errors import (
     InvalidArgs,
@@ -22,6 +23,8 @@ from opdbus.errors import (
     UnknownMethod,
     UnknownProperty,
 )
+from opdbus.log import Log
+from opdbus.platform.journal import IDENTIFIER
 
 PEER: Final = "org.freedesktop.DBus.Peer"
 INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"
@@ -43,6 +46,9 @@ _METHODS: Final = {
     }
     for interface in _NODE
 }
+
+# Numbers are at the end of their entries, in the byte order of the D-Bus library.
+_NUMBERS: Final = {"u": Struct("<I"), "t": Struct("<Q"), "d": Struct("<d")}
 
 
 def require_signature(call: Call, expected: str) -> None:
@@ -120,7 +126,8 @@ async def perform(
     if call.member == "Introspect":
         return "s", [introspection(node)]
     if call.member == "GetAll":
-        return "a{sv}", [await _all(node, call.body[0])]
+        named = [node.interface(call.body[0])] if call.body[0] else node.interfaces
+        return "a{sv}", [await encode_properties(named)]
     name, member = call.body[:2]
     interface = node.interface(name)
     if member not in interface.info.properties:
@@ -155,11 +162,6 @@ async def _set(call: Call, caller: Caller, interface: BusInterface, wanted: Prop
     await getattr(interface, f"set_{contract.snake(wanted.name)}")(caller, call.body[2])
 
 
-async def _all(node: Node, name: str) -> Entries:
-    wanted = [node.interface(name)] if name else node.interfaces
-    return await all_properties.of_all(wanted)
-
-
 def _require_method(call: Call) -> None:
     """Raise UnknownMethod or InvalidArgs unless the call is valid for these interfaces."""
     methods = {
@@ -181,3 +183,84 @@ def machine_id() -> str:
         except OSError:
             continue
     raise OpDbusError("this host has no machine id: `systemd-machine-id-setup` makes one")
+
+
+class AllProperties:
+    """Cached encoding of one interface's properties as dict entries."""
+
+    def __init__(self, info: InterfaceInfo) -> None:
+        self._info = info
+        self._values: Mapping[str, Plain] = {}
+        self._entries: dict[str, bytes] = {}
+        self._data = b""
+
+    def encoded(self, values: Mapping[str, Plain]) -> bytes:
+        """Return the encoded entries; raise the library's errors for a value that does not fit.
+
+        Lists and dicts among the values must never change.
+        """
+        if values == self._values:
+            return self._data
+        entries = dict[str, bytes]()
+        for name, value in values.items():
+            if name in self._values and value == self._values[name]:
+                continue
+            signature = self._info.properties[name].signature
+            if name in self._entries and (number := _NUMBERS.get(signature)):
+                entries[name] = self._entries[name][: -number.size] + number.pack(value)
+            else:
+                entries[name] = encode_entry(name, Typed(signature, value))
+        # only now: a value that does not fit must leave nothing behind
+        self._entries |= entries
+        # a copy: an interface may change its mapping
+        self._values = dict(values)
+        self._data = join_entries(self._entries[name] for name in values)
+        return self._data
+
+
+# By interface, for its lifetime: all callers get the same bytes.
+_OF_INTERFACES: Final[WeakKeyDictionary[BusInterface, AllProperties]] = WeakKeyDictionary()
+
+
+async def encode_properties(interfaces: Iterable[BusInterface]) -> Entries:
+    """Return all properties of some interfaces."""
+    parts = []
+    for interface in interfaces:
+        values = await interface.properties()
+        if interface not in _OF_INTERFACES:
+            _OF_INTERFACES[interface] = AllProperties(interface.info)
+        parts.append(_OF_INTERFACES[interface].encoded(values))
+    return Entries(join_entries(parts))
+
+
+def join_entries(entries: Iterable[bytes]) -> bytes:
+    """Join dict entries, each of which is aligned to 8 bytes."""
+    data = bytearray()
+    for each in entries:
+        data += bytes(-len(data) % 8) + each
+    return bytes(data)
+
+
+class LogControlInterface:
+    """org.freedesktop.LogControl1, see org.freedesktop.LogControl1(5)."""
+
+    info = contract.interface(names.LOG_CONTROL)
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    async def set_log_level(self, _caller: Caller, level: str) -> None:
+        """Set the least level of log lines."""
+        self._log.set_level(level)
+
+    async def set_log_target(self, _caller: Caller, target: str) -> None:
+        """Set the target of log lines."""
+        self._log.set_target(target)
+
+    async def properties(self) -> Mapping[str, Plain]:
+        """Return every property's value."""
+        return {
+            "LogLevel": self._log.level,
+            "LogTarget": self._log.target,
+            "SyslogIdentifier": IDENTIFIER,
+        }

@@ -1,9 +1,9 @@
 """Lookup of nodes by path: no object is registered; each is looked up when it is called."""
 
 from opdbus.bus import paths
-from opdbus.bus.service.jobs import Jobs
-from opdbus.bus.service.node import BusInterface, Node
-from opdbus.bus.service.object import ObjectInterface, object_id_at
+from opdbus.bus.service.contract import BusInterface, Node
+from opdbus.bus.service.job1 import Jobs
+from opdbus.bus.service.object1 import ObjectInterface, object_id_at
 from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject

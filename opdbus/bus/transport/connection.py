@@ -5,19 +5,24 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, Self
 
 from opdbus.bus.transport import frames
-from opdbus.bus.transport.bus_socket import connect, transports
-from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.library import Message, MessageType, decode, encode
-from opdbus.bus.transport.message_socket import READ_SECONDS, Frame, MessageSocket
+from opdbus.bus.transport.message_socket import (
+    READ_SECONDS,
+    Frame,
+    MessageSocket,
+    Written,
+    connect,
+    transports,
+)
 from opdbus.bus.transport.messages import (
+    Call,
     Outgoing,
-    decoded,
+    decode_frame,
     new_call,
     new_error,
     new_reply,
     new_signal,
 )
-from opdbus.bus.transport.send_queue import Written
 from opdbus.bus.transport.values import UNFIT, Entries, Plain, from_wire, received
 from opdbus.errors import BusError, InvalidArgs
 from opdbus.platform.tasks import at_most
@@ -88,7 +93,11 @@ class Connection:
                 socket = await connect(self._transports)
                 self._transport = MessageSocket(socket, self._receive, self._wants, self._turn)
                 self._transport.on_lost = self._lost
-                await self._say_hello()
+                try:
+                    (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
+                except BaseException:
+                    self._transport.close()
+                    raise
         except (OSError, RemoteError, ValueError) as error:
             absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
             why = "there is none" if absent else getattr(error, "strerror", None) or error
@@ -98,13 +107,6 @@ class Connection:
                 " this user connect to it?"
             ) from None
         return self
-
-    async def _say_hello(self) -> None:
-        try:
-            (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
-        except BaseException:
-            self._transport.close()
-            raise
 
     async def __aexit__(self, *_error: object) -> None:
         """Send pending messages for at most a second, and disconnect."""
@@ -162,7 +164,7 @@ class Connection:
             outgoing.message.flags |= frames.MAY_INTERACT
         if not may_start:
             outgoing.message.flags |= frames.NO_AUTO_START
-        return await _read(await self._whole_reply_to(outgoing), destination)
+        return await _decode_reply(await self._reply_to(outgoing), destination)
 
     async def reply_in_parts(
         self, outgoing: Outgoing, signature: str, size: int
@@ -174,25 +176,19 @@ class Connection:
         """
         destination, member = outgoing.message.destination, outgoing.message.member
         outgoing.message.flags |= frames.NO_AUTO_START
-        frame = await self._whole_reply_to(outgoing)
+        frame = await self._reply_to(outgoing)
         if frame.header.signature != signature:
-            await _read(frame, str(destination))
+            await _decode_reply(frame, str(destination))
             given = frame.header.signature or "nothing"
             raise BusError(f"{destination} answered {member} with {given}, not {signature}")
         try:
-            for part in frames.parts(frame.data, size):
+            for part in frames.split_dict(frame.data, size):
                 yield decode(part).body[0]
         except Exception as error:  # noqa: BLE001 -- the library's errors vary
             raise BusError(f"the reply of {destination} is damaged: {error}") from None
 
-    async def _whole_reply_to(self, outgoing: Outgoing) -> Frame:
-        frame = await self._reply_to(outgoing)
-        if not frame.is_whole:
-            asked = f"{outgoing.message.destination} answered {outgoing.message.member}"
-            raise BusError(f"{asked} with {frame.total} bytes: too many")
-        return frame
-
     async def _reply_to(self, outgoing: Outgoing) -> Frame:
+        """Send a call, and wait for its reply; raise InvalidArgs or BusError."""
         if self._closed.done():
             raise BusError("the connection to the message bus is lost")
         try:
@@ -206,11 +202,15 @@ class Connection:
         try:
             self.send(written)
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if reply.done():
-                return reply.result()
         finally:
             del self._replies[serial]
-        raise BusError("the connection to the message bus was lost while waiting for a reply")
+        if not reply.done():
+            raise BusError("the connection to the message bus was lost while waiting for a reply")
+        frame = reply.result()
+        if not frame.is_whole:
+            asked = f"{outgoing.message.destination} answered {outgoing.message.member}"
+            raise BusError(f"{asked} with {frame.total} bytes: too many")
+        return frame
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
         """Call a method of the bus daemon, and repeat the call after each second without a reply.
@@ -239,7 +239,9 @@ class Connection:
     def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode the reply to a call; raise ValueError or TypeError if the values do not fit."""
         if body and isinstance(body[0], Entries):
-            data = frames.reply(self._next_serial(), call.serial, call.sender, body[0].data)
+            data = frames.encode_entries_reply(
+                self._next_serial(), call.serial, call.sender, body[0].data
+            )
             return Written(data, destination=call.sender)
         return self.encoded(new_reply(call, signature, body))
 
@@ -283,21 +285,18 @@ class Connection:
         if header.kind == frames.METHOD_CALL and self.on_call:
             self.on_call(Call.of(frame))
         elif header.kind == frames.SIGNAL:
-            self._receive_signal(frame)
+            if frame.is_whole and self.on_signal:
+                # any client may send an invalid one
+                try:
+                    message = decode_frame(frame)
+                except Exception:  # noqa: BLE001 -- the library's errors vary
+                    return
+                self.on_signal(message)
         elif header.reply_serial in self._replies:
             reply = self._replies[header.reply_serial]
             if not reply.done():
                 reply.set_result(frame)
         # unused files are closed now, with the frame
-
-    def _receive_signal(self, frame: Frame) -> None:
-        """Pass on a signal that is whole and valid; any client may send other ones."""
-        if frame.is_whole and self.on_signal:
-            try:
-                message = decoded(frame)
-            except Exception:  # noqa: BLE001 -- the library's errors vary
-                return
-            self.on_signal(message)
 
     def _lost(self) -> None:
         if not self._closed.done():
@@ -309,7 +308,7 @@ def _written(outgoing: Outgoing) -> Written:
     return Written(encode(message), files, message.destination or "")
 
 
-async def _read(frame: Frame, sender: str) -> list[Plain]:
+async def _decode_reply(frame: Frame, sender: str) -> list[Plain]:
     """Decode a reply, a large one on a thread; raise RemoteError or BusError."""
     try:
         is_large = frame.total > _LARGE
@@ -323,7 +322,7 @@ async def _read(frame: Frame, sender: str) -> list[Plain]:
 
 def _answer(frame: Frame) -> tuple[str, list[Plain]]:
     """Decode a reply to an error name, empty for none, and values; raise the library's errors."""
-    message = decoded(frame)
+    message = decode_frame(frame)
     values = received(message.signature, list(map(from_wire, message.body)), frame.descriptors)
     is_error = message.message_type is MessageType.ERROR
     return message.error_name or "?" if is_error else "", values

@@ -74,7 +74,7 @@ def measure(data: bytes | bytearray, start: int = 0) -> Size:
     return Size(header, header + body)
 
 
-def header(data: bytes | bytearray) -> Header:
+def parse_header(data: bytes | bytearray) -> Header:
     """Parse a complete header; raise ValueError."""
     order, kind, flags, _, _, serial, size = _fixed(data, 0)
     try:
@@ -95,7 +95,7 @@ def header(data: bytes | bytearray) -> Header:
     )
 
 
-def reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
+def encode_entries_reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
     """Encode a reply of one `a{sv}` whose entries are encoded already."""
     name = receiver.encode() + b"\0"
     fixed = (b"l", METHOD_RETURN, 0, 1, len(entries) + 8, serial, _REPLY.size - FIXED + len(name))
@@ -104,13 +104,13 @@ def reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> byte
     return start + bytes(-len(start) % 8) + struct.pack("<II", len(entries), 0) + entries
 
 
-def parts(data: bytes | bytearray, size: int) -> Iterator[bytes]:
+def split_dict(data: bytes | bytearray, size: int) -> Iterator[bytes]:
     """Split a message whose body is one dict into messages with at least `size` bytes of it.
 
     Raises ValueError if the message is damaged.
     """
     begin = at = measure(data).header + 8
-    order, signature = _fixed(data, 0)[0], header(data).signature[1:]
+    order, signature = _fixed(data, 0)[0], parse_header(data).signature[1:]
     try:
         end = min(begin + _length(data, order, begin - 8), len(data))
         while at < end:
@@ -130,22 +130,22 @@ def _part(data: bytes | bytearray, order: str, begin: int, end: int) -> bytes:
     return bytes(start) + struct.pack(f"{order}II", end - begin, 0) + data[begin:end]
 
 
-def body(data: bytes | bytearray) -> list[Any]:
+def decode_body(data: bytes | bytearray) -> list[Any]:
     """Decode the values of a message, without variants; raise ValueError.
 
     The D-Bus library holds the GIL for up to 0.2 s a MiB; during this function other threads run.
     """
     order, at, values = _fixed(data, 0)[0], measure(data).header, []
     try:
-        for kind in split(header(data).signature):
-            value, at = _value(data, order, kind, at)
+        for kind in split(parse_header(data).signature):
+            value, at = _decode_value(data, order, kind, at)
             values.append(value)
     except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"a value is damaged: {error}") from None
     return values
 
 
-def _value(
+def _decode_value(
     data: bytes | bytearray, order: str, kind: str, at: int, depth: int = 0
 ) -> tuple[Any, int]:
     """Decode one value of a complete type; return it and the offset after it."""
@@ -158,21 +158,23 @@ def _value(
     if code == "v":
         kind, at = _signature(data, at)
         (kind,) = split(kind)
-        return _value(data, order, kind, at, depth + 1)
+        return _decode_value(data, order, kind, at, depth + 1)
     at = _aligned(at, kind)
     if code in _FIXED_SIZES:
         (value,) = struct.unpack_from(order + _CODES.get(code, code), data, at)
         return bool(value) if code == "b" else value, at + _FIXED_SIZES[code]
     if code == "a":
-        return _array(data, order, kind[1:], at, depth + 1)
+        return _decode_array(data, order, kind[1:], at, depth + 1)
     values = []
     for item in split(kind[1:-1]):
-        value, at = _value(data, order, item, at, depth + 1)
+        value, at = _decode_value(data, order, item, at, depth + 1)
         values.append(value)
     return values, at
 
 
-def _array(data: bytes | bytearray, order: str, kind: str, at: int, depth: int) -> tuple[Any, int]:
+def _decode_array(
+    data: bytes | bytearray, order: str, kind: str, at: int, depth: int
+) -> tuple[Any, int]:
     """Decode an array, which starts with its size; return the items and the offset after it."""
     end = _length(data, order, at)
     at = _aligned(at + 4, kind)
@@ -184,7 +186,7 @@ def _array(data: bytes | bytearray, order: str, kind: str, at: int, depth: int) 
     item = f"({kind[1:-1]})" if kind[0] == "{" else kind
     items = []
     while at < end:
-        value, at = _value(data, order, item, at, depth)
+        value, at = _decode_value(data, order, item, at, depth)
         items.append(value)
         if len(items) > len(data):
             raise IndexError("items without a size")

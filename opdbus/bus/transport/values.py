@@ -78,33 +78,24 @@ def from_wire(value: Plain) -> Plain:
 
 
 def to_wire(signature: str, value: Plain) -> Plain:
-    """Return a value with variants where the signature has them, and structs as lists."""
-    if "v" not in signature:
-        return _lists(signature, value) if "(" in signature else value
+    """Return a value with variants where the signature has them, and structs as lists.
+
+    dbus-next accepts structs only as lists.
+    """
+    if "v" not in signature and "(" not in signature:
+        return value
     if signature == "v":
         return variant(value)
     if signature.startswith("a{"):
         _, item = split(signature[2:-1])
         return {key: to_wire(item, held) for key, held in value.items()}
     if signature.startswith("a"):
+        # the common case, possibly thousands of items
+        if "v" not in signature and "(" not in signature[2:]:
+            return list(map(list, value))
         return [to_wire(signature[1:], item) for item in value]
     types = split(signature[1:-1])
     return [to_wire(s, item) for s, item in zip(types, value, strict=True)]
-
-
-def _lists(signature: str, value: Plain) -> Plain:
-    """Return a value without variants, with structs as lists, the only form dbus-next accepts."""
-    if "(" not in signature:
-        return value
-    if signature.startswith("a{"):
-        _, item = split(signature[2:-1])
-        return {key: _lists(item, held) for key, held in value.items()}
-    if signature.startswith("a"):
-        if "(" not in signature[2:]:  # the common case, possibly thousands of items
-            return list(map(list, value))
-        return [_lists(signature[1:], item) for item in value]
-    types = split(signature[1:-1])
-    return [_lists(s, item) for s, item in zip(types, value, strict=True)]
 
 
 def variant(value: Plain) -> Variant:

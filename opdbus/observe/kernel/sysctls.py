@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from opdbus.drift.values import same_setting
+from opdbus.drift.equality import same_setting
 from opdbus.observe.core.file_reading import files_in, read_at_most, text_of
 from opdbus.observe.core.skipped import Skipped
 from opdbus.platform.lines import join_words, split_lines

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
-from opdbus.bus.service.node import Caller, Node
+from opdbus.bus.service.contract import Caller, Node
 from opdbus.bus.transport.values import Plain
 from opdbus.errors import AccessDenied, Cancelled
 
@@ -24,7 +24,12 @@ RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
 
 class Job:
-    """An operation on `total` items; `on_change` is called after each change of a property."""
+    """org.opdbus.Job1: an operation on `total` items.
+
+    `on_change` is called after each change of a property.
+    """
+
+    info = contract.interface(names.JOB)
 
     def __init__(self, kind: str, total: int, owner: Caller, on_change: Callable[[], None]) -> None:
         self.kind = kind
@@ -61,13 +66,22 @@ class Job:
         self.done += count
         self._on_change()
 
-    def cancel(self) -> None:
-        """Cancel the work at once, if it has not ended."""
+    async def cancel(self, caller: Caller) -> None:
+        """Cancel the work, if it has not ended; raise AccessDenied for other users than its own."""
+        if caller.uid not in {_ROOT_UID, self.owner.uid}:
+            raise AccessDenied(
+                f"uid {caller.uid} may not cancel this job: its owner, uid {self.owner.uid},"
+                " and root may"
+            )
         if self._work and not self._work.done():
             self._is_cancelled = True
             self._work.cancel()
 
-    def properties(self) -> dict[str, Plain]:
+    async def properties(self) -> Mapping[str, Plain]:
+        """Return every property's value."""
+        return self.values()
+
+    def values(self) -> dict[str, Plain]:
         """Return every property's value."""
         return {
             "Kind": self.kind,
@@ -78,28 +92,6 @@ class Job:
             "Caller": self.owner.sender,
             "User": self.owner.uid,
         }
-
-
-class JobInterface:
-    """org.opdbus.Job1: one job, made for each call."""
-
-    info = contract.interface(names.JOB)
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    async def cancel(self, caller: Caller) -> None:
-        """Cancel the job; raise AccessDenied unless the caller owns it or is root."""
-        if caller.uid not in {_ROOT_UID, self._job.owner.uid}:
-            raise AccessDenied(
-                f"uid {caller.uid} may not cancel this job: its owner, uid {self._job.owner.uid},"
-                " and root may"
-            )
-        self._job.cancel()
-
-    async def properties(self) -> Mapping[str, Plain]:
-        """Return every property's value."""
-        return self._job.properties()
 
 
 class Jobs:
@@ -125,7 +117,13 @@ class Jobs:
     @contextmanager
     def begin(self, kind: str, total: int, owner: Caller, *, is_seen: bool) -> Iterator[Job]:
         """Return a context with a job, visible if `is_seen`; the job ends with the context."""
-        job = self._seen_job(kind, total, owner) if is_seen else Job(kind, total, owner, _nothing)
+        job = Job(kind, total, owner, lambda: None)
+        if is_seen:
+            self._count += 1
+            number = self._count
+            job = self._seen[number] = Job(kind, total, owner, lambda: self._changed(number))
+            self._notify_of(number)
+            self.on_change()
         try:
             yield job
         except BaseException as error:
@@ -133,14 +131,6 @@ class Jobs:
             job.end(CANCELLED if was_cancelled else FAILED)
             raise
         job.end(DONE)
-
-    def _seen_job(self, kind: str, total: int, owner: Caller) -> Job:
-        self._count += 1
-        number = self._count
-        job = self._seen[number] = Job(kind, total, owner, lambda: self._changed(number))
-        self._notify_of(number)
-        self.on_change()
-        return job
 
     def paths(self) -> list[str]:
         """Return the paths of all visible jobs, the oldest first."""
@@ -156,29 +146,30 @@ class Jobs:
             return Node((), self.names)
         for number, job in self._seen.items():
             if path == _path(number):
-                return Node((JobInterface(job),), list)
+                return Node((job,), list)
         return None
 
     def _changed(self, number: int) -> None:
-        if self._seen[number].state != RUNNING:
-            self._ended(number)
-        elif number not in self._waiting:
-            loop = asyncio.get_running_loop()
-            self._waiting[number] = loop.call_later(_NOTIFY_SECONDS, self._notify_of, number)
+        """Signal progress after a while, but an end at once.
 
-    def _ended(self, number: int) -> None:
-        """Signal the end of a job; remove it after a while, and the oldest ended ones past KEPT."""
+        An ended job is removed after a while, and so are the oldest ended ones past KEPT.
+        """
+        loop = asyncio.get_running_loop()
+        if self._seen[number].state == RUNNING:
+            if number not in self._waiting:
+                self._waiting[number] = loop.call_later(_NOTIFY_SECONDS, self._notify_of, number)
+            return
         if number in self._waiting:
             self._waiting[number].cancel()
         self._notify_of(number)
         ended = [n for n, job in self._seen.items() if job.state != RUNNING]
         for oldest in ended[:-KEPT]:
             self._forget(oldest)
-        asyncio.get_running_loop().call_later(self._keep_seconds, self._forget, number)
+        loop.call_later(self._keep_seconds, self._forget, number)
 
     def _notify_of(self, number: int) -> None:
         self._waiting.pop(number, None)
-        self._notify(_path(number), names.JOB, self._seen[number].properties())
+        self._notify(_path(number), names.JOB, self._seen[number].values())
 
     def _forget(self, number: int) -> None:
         if self._seen.pop(number, None):
@@ -188,7 +179,3 @@ class Jobs:
 
 def _path(number: int) -> str:
     return f"{paths.JOBS}/{number}"
-
-
-def _nothing() -> None:
-    return

@@ -6,34 +6,26 @@ import asyncio
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.bus import names, paths
-from opdbus.bus.service import contract, sorts
-from opdbus.bus.service.object import object_id_at, whole
-from opdbus.bus.service.options import Options, one_of, require_range
-from opdbus.bus.transport.values import Typed
+from opdbus.bus.service import call_options, contract
+from opdbus.bus.service.call_options import Given, Options, one_of, require_range
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.object1 import object_id_at, object_json
+from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift import pairs
+from opdbus.drift.tracker import Tracker
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
 from opdbus.history.change import SORTS_OF_CAUSES
 from opdbus.history.forget import Target
-from opdbus.history.row_filter import NEVER, Filter
+from opdbus.history.row_filter import NEVER, Filter, Row
 from opdbus.index.changes import connections, history_reader
-from opdbus.index.changes.change_finder import WITHIN
+from opdbus.index.changes.change_finder import WITHIN, ChangeFinder, RankedChange
+from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import each
 from opdbus.state import conditions
-from opdbus.state.object import FILE, LIVE, Json, canonical
-
-if TYPE_CHECKING:
-    from opdbus.bus.service.node import Caller
-    from opdbus.bus.service.options import Given
-    from opdbus.bus.transport.values import Plain
-    from opdbus.drift.tracker import Tracker
-    from opdbus.history.change import FieldChange
-    from opdbus.history.row_filter import Row
-    from opdbus.index.changes.change_finder import ChangeFinder, RankedChange
-    from opdbus.index.state_store.state_store import StateStore
-    from opdbus.state.object import ObjectId
+from opdbus.state.object import FILE, LIVE, Json, ObjectId, canonical
 
 _NUMBERS: Final = ("since", "before", "after", "below")
 _TEXTS: Final = ("cause", "what", "plugin", "kind")
@@ -110,7 +102,7 @@ class HistoryInterface:
 
     async def _filter(self, given: Given) -> Filter:
         found = _filter(given)
-        await sorts.require(self._memory, found.plugin, found.kind)
+        await call_options.require_kind(self._memory, found.plugin, found.kind)
         if "object" in given:
             found = replace(found, object_ids=await self._names_of(object_id_at(given["object"])))
         if "around" not in given:
@@ -171,8 +163,9 @@ class HistoryInterface:
         which = Filter(object_ids=await self._names_of(object_id))
         rows = await history_reader.first_rows(self._memory, which, _NEWEST)
         name = "/".join(object_id)
-        told = [row for row in rows if row.sentence]
-        for row in [*filter(_is_of_host, told), *told]:
+        with_sentence = [row for row in rows if row.sentence]
+        # changes of the host first, then those of only a declaration
+        for row in sorted(with_sentence, key=lambda row: not _is_of_host(row)):
             return row
         if any(not field.path for row in rows for field in row.fields):
             raise NotKept(f"what changed of {name} was erased from history: give words instead")
@@ -189,11 +182,20 @@ class HistoryInterface:
         observed = ChainMap(*(states[source] for source in ranked)) if states else None
         source = ranked[0] if declared is None else FILE
         known = None if observed is None else dict(observed)
-        return whole(object_id, source, declared, known, is_large=is_large)
+        return object_json(object_id, source, declared, known, is_large=is_large)
 
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""
-        target = _target(what)
+        checked = Options(what, {"object": str, "row": int, "containing": str})
+        row, text = checked.get("row", 1), checked.get("containing", " ")
+        if len(what) != 1 or not 1 <= row <= NEVER or not text:
+            raise InvalidArgs(
+                "what is to be forgotten is one of: object, row (1 or more), containing"
+            )
+        if "object" in what:
+            target = Target(object_id_at(what["object"]))
+        else:
+            target = Target(row=row) if "row" in what else Target(text=text)
         hidden = await self._memory.archive.read(lambda store: store.history.hidden())
         if target.row and target.row not in hidden:
             await self._row(target.row)
@@ -219,31 +221,17 @@ def _filter(given: Given) -> Filter:
     for key in _NUMBERS:
         require_range(key, checked.get(key, 0), 0, NEVER)
     order = one_of("order", checked.get("order", _ORDERS[0]), _ORDERS)
-    _require_cause(checked.get("cause", ""))
-    return Filter(
-        **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},
-        where=conditions.parse(checked.get("where", "")),
-        is_oldest_first=order != _ORDERS[0],
-    )
-
-
-def _require_cause(begin: str) -> None:
+    begin = checked.get("cause", "")
     word = begin.partition(":")[0].partition(" ")[0]
     if not any(sort.startswith(word) for sort in SORTS_OF_CAUSES):
         raise InvalidArgs(
             f"no cause begins with {begin!r}; causes begin with {', '.join(SORTS_OF_CAUSES)}"
         )
-
-
-def _target(given: Given) -> Target:
-    """Parse the target of Forget; raise InvalidArgs."""
-    checked = Options(given, {"object": str, "row": int, "containing": str})
-    row, text = checked.get("row", 1), checked.get("containing", " ")
-    if len(given) != 1 or not 1 <= row <= NEVER or not text:
-        raise InvalidArgs("what is to be forgotten is one of: object, row (1 or more), containing")
-    if "object" in given:
-        return Target(object_id_at(given["object"]))
-    return Target(row=row) if "row" in given else Target(text=text)
+    return Filter(
+        **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},
+        where=conditions.parse(checked.get("where", "")),
+        is_oldest_first=order != _ORDERS[0],
+    )
 
 
 def _wire(row: Row) -> dict[str, Plain]:
@@ -257,7 +245,10 @@ def _wire(row: Row) -> dict[str, Plain]:
         **row.identity._asdict(),
         "what": row.what,
         "cause": row.cause,
-        "fields": Typed("a(sss)", [_field(field) for field in row.fields]),
+        "fields": Typed(
+            "a(sss)",
+            [(".".join(f.path), _json(f.before), _json(f.after)) for f in row.fields],
+        ),
         "folded": Typed("u", row.folded),
         "sentence": row.sentence,
     }
@@ -270,10 +261,6 @@ def _found(found: RankedChange) -> dict[str, Plain]:
     more = {name: Typed("u", number) for name, number in numbers.items() if number}
     event = {"event": Typed("t", found.event)} if found.event else {}
     return {**_wire(found.row), "score": found.score, **more, **event}
-
-
-def _field(field: FieldChange) -> tuple[str, str, str]:
-    return ".".join(field.path), _json(field.before), _json(field.after)
 
 
 def _json(values: Sequence[Json] | None) -> str:

@@ -5,33 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakKeyDictionary
+
+from numpy.typing import NDArray
 
 from opdbus import __version__
 from opdbus.bus import names
+from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
-from opdbus.bus.service import all_properties, contract
+from opdbus.bus.service import contract, standard
 from opdbus.bus.service.bulk import Bulk, BulkOptions
-from opdbus.bus.service.formats import Format, chosen
-from opdbus.bus.service.options import Options
+from opdbus.bus.service.bulk_files import Format, choose_format
+from opdbus.bus.service.call_options import Given, Options
+from opdbus.bus.service.contract import BusInterface, Caller
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Entries, Plain, Typed
+from opdbus.engine.embedder import Embedder
+from opdbus.engine.gate import Report
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
+from opdbus.index.health import Health
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
 from opdbus.platform import gc_tuning
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from opdbus.bus.admission.accounting import RunningCalls
-    from opdbus.bus.service.node import BusInterface, Caller
-    from opdbus.bus.service.options import Given
-    from opdbus.bus.transport.descriptors import Descriptor
-    from opdbus.engine.embedder import Embedder
-    from opdbus.engine.gate import Report
-    from opdbus.index.health import Health
-    from opdbus.serving.serving import Serving
+from opdbus.serving.serving import Serving
 
 # Options of every method that returns vectors.
 _OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
@@ -84,7 +81,7 @@ class VectorizerInterface:
         """Embed the texts of a file; return the vectors in a file."""
         checked = Options(options, {**_OPTIONS, "dtype": str, "job": bool})
         embedder = await self._serving.embedder(checked.get("level", ""))
-        wanted = chosen(checked, embedder.dimension)
+        wanted = choose_format(checked, embedder.dimension)
         bulk = BulkOptions(
             wanted,
             truncate=checked.get("truncate", default=True),
@@ -116,7 +113,7 @@ class VectorizerInterface:
     async def status(self, _caller: Caller, options: Given) -> Entries:
         """Return all properties of this interface and of State1."""
         Options(options, {})
-        return await all_properties.of_all((self, self._state))
+        return await standard.encode_properties((self, self._state))
 
     async def reload(self, _caller: Caller, options: Given) -> None:
         """Read settings and state file again."""
@@ -202,7 +199,7 @@ class VectorizerInterface:
         self, caller: Caller, texts: Sequence[str], options: Options
     ) -> tuple[Format, NDArray[Plain]]:
         level, truncate = options.get("level", ""), options.get("truncate", default=True)
-        wanted = chosen(options, (await self._serving.embedder(level)).dimension)
+        wanted = choose_format(options, (await self._serving.embedder(level)).dimension)
         if len(texts) * wanted.row_bytes > MAX_REPLY_BYTES:
             most = MAX_REPLY_BYTES // wanted.row_bytes
             raise LimitsExceeded(
@@ -215,7 +212,7 @@ class VectorizerInterface:
             )
         self._truncated += found.truncated
         # the level's model may have changed meanwhile
-        return chosen(options, found.vectors.shape[1]), found.vectors
+        return choose_format(options, found.vectors.shape[1]), found.vectors
 
 
 def _accuracy(reports: Mapping[str, Report | None]) -> list[Mapping[str, Plain]]:

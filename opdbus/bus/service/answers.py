@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.bus import names
 from opdbus.bus.admission.limits import require_text
 from opdbus.bus.service import contract
-from opdbus.bus.service.options import require_range
-from opdbus.bus.transport.values import Typed
+from opdbus.bus.service.call_options import Given, require_range
+from opdbus.bus.service.contract import BusInterface, Caller
+from opdbus.bus.service.history1 import HistoryInterface
+from opdbus.bus.transport.values import Plain, Typed
 from opdbus.errors import InvalidArgs
 from opdbus.language import routes
 from opdbus.platform import timestamps
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from opdbus.bus.service.history import HistoryInterface
-    from opdbus.bus.service.node import BusInterface, Caller
-    from opdbus.bus.service.options import Given
-    from opdbus.bus.transport.values import Plain
 
 _NUMBERS: Final = ("since", "before")
 
@@ -62,20 +57,17 @@ class Answers:
         if route.name == "changes":
             rows: Plain = await self._history.changes(caller, given, limit)
         elif route.name == "status":
-            rows = await self._status()
+            rows = {
+                name: Typed(interface.info.properties[name].signature, value)
+                for interface in self._reporting()
+                for name, value in (await interface.properties()).items()
+            }
         else:
             rows = await of_state[route.name](given)
         wire = {
             key: Typed("t", value) if key in _NUMBERS else value for key, value in given.items()
         }
         return route.name, wire, Typed(_SIGNATURES[route.name], rows)
-
-    async def _status(self) -> Mapping[str, Plain]:
-        return {
-            name: Typed(interface.info.properties[name].signature, value)
-            for interface in self._reporting()
-            for name, value in (await interface.properties()).items()
-        }
 
 
 def _given(options: Mapping[str, str], now: float) -> dict[str, Plain]:

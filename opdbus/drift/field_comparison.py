@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from opdbus.drift import values, word_values
+from opdbus.drift import equality, word_values
 from opdbus.drift.field import (
     ABSENT,
     ENSURE,
@@ -63,7 +63,11 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
     wanted = is_wanted(declared)
     if observed is None or _is_gone(row, observed):
         bad = row.missing if observed is None else row.missing or Severity.ERROR
-        return [_missing(declared, bad)] if wanted and bad is not None else []
+        if not wanted or bad is None:
+            return []
+        if "ensure" in declared:
+            return [Field(ENSURE, declared["ensure"], ABSENT, bad)]
+        return [Field(PRESENCE, "present", MISSING, bad)]
     if not wanted:
         path, value = next(_presence(declared))
         if not is_wanted(observed):
@@ -85,10 +89,10 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
     compared = _Comparison(row, observed)
     list(compared.fields(declared))
     named = (key for key in observed if len(key) <= _MAX_COMPARED_NAME)
-    known = [*row.rules, *map(values.words, islice(named, _MAX_FIELDS))]
+    known = [*row.rules, *map(equality.normalize_key, islice(named, _MAX_FIELDS))]
     found = dict(compared.puzzles)
     for path, value in compared.unseen.items():
-        if str(value) != name and _severity(values.words(path[-1])) > Severity.INFO:
+        if str(value) != name and _severity(equality.normalize_key(path[-1])) > Severity.INFO:
             is_short = len(path[-1]) <= _MAX_COMPARED_NAME
             close = next(iter(get_close_matches(path[-1], known, 1)), "") if is_short else ""
             # an equal name is no misspelling: the field can be observed, but is not
@@ -117,7 +121,7 @@ def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
         # an object that is declared absent is absent, whichever field declares that
         return [ABSENT] if field.observed == "present" else []
     keys = field.path[1:] if field.path[0] in _CONTAINERS and len(field.path) > 1 else field.path
-    rule = row.rules.get(".".join(map(values.words, keys)))
+    rule = row.rules.get(".".join(map(equality.normalize_key, keys)))
     if rule and rule.observed:
         found = [one for name in rule.observed.split() for one in _found(seen, name)]
         return found[:1] or ([] if rule.default is None else [rule.default])
@@ -125,7 +129,7 @@ def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
         # compare with an impossible value: the difference has the whole observed value
         different = rule.means([_NOBODY], None, seen)
         return [different.observed] if different else [field.declared]
-    inner = [seen, *(one for name in _CONTAINERS if isinstance(one := seen.get(name), dict))]
+    inner: list[Properties] = [seen, *_containers(seen)]
     for key in keys[:-1]:
         inner = [one for part in inner for one in _found(part, key) if isinstance(one, dict)]
     return [one for part in inner for one in _found(part, keys[-1])][:1]
@@ -140,17 +144,17 @@ def undeclared(row: Row, observed: Properties) -> list[Field]:
 
 def is_only_observed(declared: Properties) -> bool:
     """Return whether an object is declared with `mode: observe_only`."""
-    return values.words(str(declared.get("mode", ""))) == _OBSERVE_ONLY
+    return equality.normalize_key(str(declared.get("mode", ""))) == _OBSERVE_ONLY
 
 
 def _presence(declared: Properties) -> Iterator[tuple[Path, Json]]:
     """Yield the declared fields that require that the object does not exist."""
     for key, value in declared.items():
-        name = values.words(key)
+        name = equality.normalize_key(key)
         if name in {"ensure", "state", "status", "presence"}:
             if isinstance(value, str) and value.strip().lower() in word_values.ABSENT:
                 yield (key,), value
-        elif name in {"present", "exists", "installed"} and values.is_true(value) is False:
+        elif name in {"present", "exists", "installed"} and equality.is_true(value) is False:
             yield (key,), value
 
 
@@ -164,10 +168,9 @@ def _is_gone(row: Row, observed: Properties) -> bool:
     return bool(name) and str(observed.get(name)) in gone
 
 
-def _missing(declared: Properties, severity: Severity) -> Field:
-    if "ensure" in declared:
-        return Field(ENSURE, declared["ensure"], ABSENT, severity)
-    return Field(PRESENCE, "present", MISSING, severity)
+def _containers(seen: Properties) -> list[Properties]:
+    """Return the containers of an observed object whose fields may as well stand beside them."""
+    return [one for name in _CONTAINERS if isinstance(one := seen.get(name), dict)]
 
 
 class _Comparison:
@@ -185,20 +188,16 @@ class _Comparison:
 
     def fields(self, declared: Properties) -> Iterator[Field]:
         """Yield the differences from the declared properties."""
-        yield from self._below(declared, (), (), [self._seen, *self._contained()])
-
-    def _contained(self) -> list[Properties]:
-        inner = (self._seen.get(name) for name in _CONTAINERS & self._seen.keys())
-        return [one for one in inner if isinstance(one, dict)]
+        yield from self._below(declared, (), (), [self._seen, *_containers(self._seen)])
 
     def _below(
         self, declared: Properties, path: Path, names: Path, seen: list[Properties]
     ) -> Iterator[Field]:
         """Yield the differences in a nested mapping, compared with the parts in `seen`."""
         for key, value in declared.items():
-            name = values.words(key)
+            name = equality.normalize_key(key)
             here, named = (*path, key), (*names, name)
-            if name in self._row.never or (values.is_volatile(key) and not self._row.each):
+            if name in self._row.never or (equality.is_volatile(key) and not self._row.each):
                 self.passed_over[here] = value
                 continue
             if not path and key in _CONTAINERS and isinstance(value, dict):
@@ -215,7 +214,7 @@ class _Comparison:
                 yield from self._generic(here, name, value, seen)
 
     def _by_rule(self, rule: Rule, path: Path, value: Json) -> Iterator[Field]:
-        if values.is_hidden(value):
+        if equality.is_hidden(value):
             return
         if puzzle := word_values.puzzle(rule.means, value):
             self.puzzles[path] = puzzle
@@ -242,7 +241,7 @@ class _Comparison:
             others = (one for part in seen for key in _STATES for one in _found(part, key))
             found = list(filter(word_values.is_state, others))
         if not found:
-            if not values.is_hidden(value):
+            if not equality.is_hidden(value):
                 self.unseen[path] = value
             return
         is_same_span = same_span(name, value, found[0])
@@ -270,7 +269,7 @@ def _severity(name: str) -> Severity:
 def _found(properties: Properties, key: str) -> list[Json]:
     if key in properties:
         return [properties[key]]
-    return values.find(properties, values.by_words(properties), key)
+    return equality.find_value(properties, equality.by_words(properties), key)
 
 
 def _field(path: Path, declared: Json, found: Difference, usual: Severity) -> Field:
@@ -285,15 +284,15 @@ def _cut(field: Field) -> Field:
     if isinstance(declared, str) and isinstance(observed, str):
         declared, observed = cut_to_difference(declared, observed, _MAX_TEXT)
     else:
-        declared, observed = _short(declared), _short(observed)
+        declared, observed = _shorten(declared), _shorten(observed)
     return replace(field, path=path, declared=declared, observed=observed)
 
 
-def _short(value: Json) -> Json:
+def _shorten(value: Json) -> Json:
     if isinstance(value, str):
         return shortened(value, _MAX_TEXT)
     if isinstance(value, list) and len(value) > _MAX_ITEMS:
-        return [*map(_short, value[:_MAX_ITEMS]), f"and {len(value) - _MAX_ITEMS} more"]
+        return [*map(_shorten, value[:_MAX_ITEMS]), f"and {len(value) - _MAX_ITEMS} more"]
     if isinstance(value, list):
-        return list(map(_short, value))
+        return list(map(_shorten, value))
     return value

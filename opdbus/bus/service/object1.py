@@ -5,36 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_small
-from opdbus.bus.service import contract, sorts
-from opdbus.bus.service.formats import chosen
-from opdbus.bus.service.options import Options, page
-from opdbus.bus.transport.values import Typed
+from opdbus.bus.service import call_options, contract
+from opdbus.bus.service.bulk_files import choose_format
+from opdbus.bus.service.call_options import Given, Options, page
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.transport.values import Plain, Typed
+from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
 from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, marked
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, Why
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight import similarities
 from opdbus.platform.slices import each
 from opdbus.state.object import Json, ObjectId, canonical
 
-if TYPE_CHECKING:
-    from opdbus.bus.service.node import Caller
-    from opdbus.bus.service.options import Given
-    from opdbus.bus.transport.values import Plain
-    from opdbus.drift.tracker import Tracker
-    from opdbus.index.database.store import Entry
-    from opdbus.index.search.finder import Finder
-    from opdbus.index.search.hits import Hit, Why
-    from opdbus.index.state_store.state_store import StateStore
-    from opdbus.index.vectors.object_vectors import ObjectVectors
-    from opdbus.insight.similarities import Alike
-
-    # A hit, and a vector, in the format of the bus.
-    WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
-    WireVector: TypeAlias = tuple[int, str, bytes]
+# A hit, and a vector, in the format of the bus.
+WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
+WireVector: TypeAlias = tuple[int, str, bytes]
 
 # The options of every method that finds objects.
 FILTERS: Final = {"plugin": str, "kind": str, "where": str, "offset": int}
@@ -58,15 +52,17 @@ class ObjectInterface:
 
     async def get_vector(self, _caller: Caller, options: Given) -> WireVector:
         """Return the object's vector."""
-        return await vector(self._vectors, self._object_id, options)
+        return await object_vector(self._vectors, self._object_id, options)
 
     async def similar(self, _caller: Caller, limit: int, options: Given) -> list[WireHit]:
         """Return the objects most similar to this one."""
-        return await similar(self._vectors.memory, self._finder, self._object_id, limit, options)
+        return await find_similar(
+            self._vectors.memory, self._finder, self._object_id, limit, options
+        )
 
     async def properties(self) -> Mapping[str, Plain]:
         """Return every property's value."""
-        return await describe(self._vectors, self._object_id, self._drifts)
+        return await object_properties(self._vectors, self._object_id, self._drifts)
 
 
 def object_id_at(path: str) -> ObjectId:
@@ -74,43 +70,40 @@ def object_id_at(path: str) -> ObjectId:
     return ObjectId(*paths.parse(path))
 
 
-async def similar(
+async def find_similar(
     memory: StateStore, finder: Finder, object_id: ObjectId, limit: int, options: Given
 ) -> list[WireHit]:
     """Return the objects most similar to one."""
     checked = Options(options, {**FILTERS, "explain": bool})
-    await sorts.require(memory, **checked.wanted("plugin", "kind"))
+    await call_options.require_kind(memory, **checked.wanted("plugin", "kind"))
     asked = page(limit, checked)
     found = await finder.similar(object_id, replace(asked, is_explained=False))
-    hits = await each(wire, found)
+    hits = await each(hit_row, found)
     if asked.is_explained:
         whys = await similarities.explain(memory, object_id, [hit.object_id for hit in found])
         for (_, _, details), why in zip(hits, whys, strict=True):
-            details["alike"] = Typed("a{sv}", _alike(why))
+            alike = {
+                "words": Typed("as", list(why.words)),
+                "fields": Typed("a(ss)", list(why.fields)),
+                "differs": Typed("a(sss)", list(why.differs)),
+            }
+            details["alike"] = Typed("a{sv}", alike)
     return hits
 
 
-def _alike(why: Alike) -> dict[str, Plain]:
-    return {
-        "words": Typed("as", list(why.words)),
-        "fields": Typed("a(ss)", list(why.fields)),
-        "differs": Typed("a(sss)", list(why.differs)),
-    }
-
-
-async def vector(vectors: ObjectVectors, object_id: ObjectId, options: Given) -> WireVector:
+async def object_vector(vectors: ObjectVectors, object_id: ObjectId, options: Given) -> WireVector:
     """Return an object's vector in the format of the bus."""
     checked = Options(options, {"dtype": str, "dimensions": int})
     _, found = await vectors.vector(object_id)
-    wanted = chosen(checked, len(found))
+    wanted = choose_format(checked, len(found))
     return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
 
 
-async def describe(
+async def object_properties(
     vectors: ObjectVectors, object_id: ObjectId, drifts: Tracker
 ) -> dict[str, Plain]:
     """Return the properties of Object1 for an object; raise UnknownObject."""
-    declared, observed = drifts.sides(object_id)
+    declared, observed = drifts.pairs.joined(object_id)
     entry = next(iter(observed), None) or vectors.memory.catalogue.first(object_id)
     entries = [*([declared] if declared else ()), *observed]
     contents = await vectors.memory.content(entries)
@@ -121,6 +114,11 @@ async def describe(
     has_vector = index is not None and entry.text_digest in index
     text = marked(vectors.memory.declarations, entry, content, content.text)
     merged = vectors.memory.merge_properties(observed, contents)
+    drift = ""
+    if declared and (counted := drifts.transitions.counted.get(object_id_of(declared))):
+        drift = counted.severity.word
+    elif declared and (observed or text.startswith(ABSENT_AS_DECLARED)):
+        drift = "none"
     return {
         "Plugin": object_id.plugin,
         "Kind": object_id.kind,
@@ -132,20 +130,12 @@ async def describe(
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
         "Distance": vectors.distance(declared, next(iter(observed), None)),
-        "Drift": _drift(drifts, declared, text, is_observed=bool(observed)),
+        "Drift": drift,
         "UpdatedAt": entry.updated_at,
     }
 
 
-def _drift(drifts: Tracker, declared: Entry | None, text: str, *, is_observed: bool) -> str:
-    if declared is None:
-        return ""
-    if counted := drifts.counted.get(object_id_of(declared)):
-        return counted.severity.word
-    return "none" if is_observed or text.startswith(ABSENT_AS_DECLARED) else ""
-
-
-def whole(
+def object_json(
     object_id: ObjectId, source: str, declared: Json, observed: Json, *, is_large: bool
 ) -> str:
     """Return both sides of an object as JSON; raise LimitsExceeded."""
@@ -156,7 +146,7 @@ def whole(
     return found
 
 
-def wire(hit: Hit, *, is_so_far: bool = False) -> WireHit:
+def hit_row(hit: Hit, *, is_so_far: bool = False) -> WireHit:
     """Return a hit in the format of the bus; `is_so_far` during the first listing."""
     details: dict[str, Plain] = {
         **hit.object_id._asdict(),

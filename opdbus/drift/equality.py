@@ -62,16 +62,17 @@ class _Comparison:
             self._left -= len(declared) + len(observed)
             there = by_words(observed)
             lasting = ((key, value) for key, value in declared.items() if not is_volatile(key))
-            pairs = ((key, value, find(observed, there, key)) for key, value in lasting)
+            pairs = ((key, value, find_value(observed, there, key)) for key, value in lasting)
             return all(
                 self._same_field(key, value, other[0]) for key, value, other in pairs if other
             )
-        one, other = _listed(declared, observed), _listed(observed, declared)
+        one, other = _as_list(declared, observed), _as_list(observed, declared)
         if isinstance(one, list) and isinstance(other, list):
             return self._same_list(one, other)
         if isinstance(declared, dict | list) or isinstance(observed, dict | list):
             return all(side in (None, "", [], {}) for side in (declared, observed))
-        self._left -= 1 + _characters(declared, observed) // _CHARACTERS_A_STEP
+        texts = [side for side in (declared, observed) if isinstance(side, str)]
+        self._left -= 1 + sum(map(len, texts)) // _CHARACTERS_A_STEP
         return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
 
     def _same_field(self, key: str, declared: Json, observed: Json) -> bool:
@@ -92,24 +93,13 @@ class _Comparison:
         rest = list(observed)
         # the longest first: a short element may match more of the others
         for at in sorted(range(len(forms)), key=lambda at: -len(forms[at])):
-            match = self._match(declared[at], rest)
-            if match is None:
+            for place, other in enumerate(rest):
+                if self._left >= 0 and self.same(declared[at], other):
+                    del rest[place]
+                    break
+            else:
                 return False
-            del rest[match]
         return True
-
-    def _match(self, declared: Json, observed: Sequence[Json]) -> int | None:
-        """Return the index of the first value that means the same; None if there is none."""
-        for at, other in enumerate(observed):
-            if self._left < 0:
-                return None
-            if self.same(declared, other):
-                return at
-        return None
-
-
-def _characters(*values: Json) -> int:
-    return sum(len(value) for value in values if isinstance(value, str))
 
 
 def same_setting(wanted: str, value: str) -> bool:
@@ -147,19 +137,19 @@ def is_volatile(key: str) -> bool:
 
 def by_words(properties: Mapping[str, Json]) -> dict[str, str]:
     """Return the keys of an object by their normalized form: ActiveState by active_state."""
-    return {words(key): key for key in properties}
+    return {normalize_key(key): key for key in properties}
 
 
-def words(key: str) -> str:
+def normalize_key(key: str) -> str:
     """Return a key in lower case, its words joined by underscores."""
     return "_".join(split(key))
 
 
-def find(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> list[Json]:
+def find_value(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> list[Json]:
     """Return the value of a key or of its normalized form in a list, empty for none."""
     if key in properties:
         return [properties[key]]
-    found = there.get(words(key))
+    found = there.get(normalize_key(key))
     return [] if found is None else [properties[found]]
 
 
@@ -180,7 +170,7 @@ def is_true(value: Json) -> bool | None:
     return True if text in _TRUE | {"1"} else False if text in _FALSE | {"0"} else None
 
 
-def _listed(value: Json, other: Json) -> Json:
+def _as_list(value: Json, other: Json) -> Json:
     """Split a text that is compared with a list of several items, such as `4096 6291456`."""
     is_text = isinstance(value, str) and isinstance(other, list) and len(other) > 1
     return items(value) if is_text else value
@@ -202,7 +192,7 @@ def _same_scalar(declared: Json, observed: Json) -> bool:
         said = is_true(declared)
         return said is not None and said is is_true(observed)
     if isinstance(declared, int | float) or isinstance(observed, int | float):
-        one, other = _number(declared), _number(observed)
+        one, other = _read_number(declared), _read_number(observed)
         if one is not None and other is not None:
             return one == other
         return is_true(declared) is not None and is_true(declared) is is_true(observed)
@@ -233,7 +223,7 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
 
-def _number(value: Json) -> Number | None:
+def _read_number(value: Json) -> Number | None:
     if isinstance(value, int | float):
         return value
     if isinstance(value, str) and len(value) > _MAX_READ:

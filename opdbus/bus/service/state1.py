@@ -5,57 +5,58 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
-from opdbus.bus.service import all_vectors, contract, listed, sorts
-from opdbus.bus.service.clusters import clusters
-from opdbus.bus.service.object import FILTERS, describe, object_id_at, similar, vector, whole, wire
-from opdbus.bus.service.options import MAX_LIMIT, Options, one_of, page, require_range
-from opdbus.bus.service.outliers import outliers
+from opdbus.bus.service import bulk, call_options, contract
+from opdbus.bus.service.answers import Answers
+from opdbus.bus.service.bulk import Bulk
+from opdbus.bus.service.call_options import MAX_LIMIT, Given, Options, one_of, page, require_range
+from opdbus.bus.service.contract import Caller
+from opdbus.bus.service.insight_rows import WireCluster, WireOutlier, clusters, outliers
+from opdbus.bus.service.object1 import (
+    FILTERS,
+    WireHit,
+    WireVector,
+    find_similar,
+    hit_row,
+    object_id_at,
+    object_json,
+    object_properties,
+    object_vector,
+)
+from opdbus.bus.transport.descriptors import Descriptor
+from opdbus.bus.transport.values import Plain
 from opdbus.config import SEVERITIES
-from opdbus.drift import pairs, ranking
-from opdbus.drift.transition_filter import CLASSES
+from opdbus.drift import drift_report, pairs
+from opdbus.drift.rule_table import Sort
+from opdbus.drift.tracker import Tracker
+from opdbus.drift.transition_filter import CLASSES, Drifted
 from opdbus.errors import InvalidArgs
 from opdbus.index.catalogue import short_names
 from opdbus.index.changes import connections, history_reader
+from opdbus.index.health import Health
 from opdbus.index.query import condition_matching
 from opdbus.index.ranking.scores import MODES
+from opdbus.index.search.finder import Finder
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.insight.insight import Insight
 from opdbus.language import routes
 from opdbus.platform.slices import each
 from opdbus.state import publish
 from opdbus.state.fields import Members, split
 from opdbus.state.object import Json, ObjectId, StateObject
 
-if TYPE_CHECKING:
-    from opdbus.bus.service.asking import Answers
-    from opdbus.bus.service.bulk import Bulk
-    from opdbus.bus.service.clusters import WireCluster
-    from opdbus.bus.service.node import Caller
-    from opdbus.bus.service.object import WireHit, WireVector
-    from opdbus.bus.service.options import Given
-    from opdbus.bus.service.outliers import WireOutlier
-    from opdbus.bus.transport.descriptors import Descriptor
-    from opdbus.bus.transport.values import Plain
-    from opdbus.drift.rule_table import Sort
-    from opdbus.drift.tracker import Tracker
-    from opdbus.drift.transition_filter import Drifted
-    from opdbus.index.health import Health
-    from opdbus.index.search.finder import Finder
-    from opdbus.index.state_store.state_file_loader import StateFileLoader
-    from opdbus.index.vectors.object_vectors import ObjectVectors
-    from opdbus.insight.insight import Insight
-
-    # (path, plugin, kind, name) each
-    WireRows: TypeAlias = list[tuple[str, str, str, str]]
-    # (path, class, severity, since, distance, (path, declared, observed, severity) of each field)
-    WireDrift: TypeAlias = tuple[str, str, str, int, float, list[tuple[str, str, str, str]]]
-    # (plugin, kind, number, first names, reason)
-    WireUnobserved: TypeAlias = tuple[str, str, int, list[str], str]
-    # an object: plugin, kind, name, properties
-    WireObject: TypeAlias = tuple[str, str, str, Given]
-
+# (path, plugin, kind, name) each
+WireRows: TypeAlias = list[tuple[str, str, str, str]]
+# (path, class, severity, since, distance, (path, declared, observed, severity) of each field)
+WireDrift: TypeAlias = tuple[str, str, str, int, float, list[tuple[str, str, str, str]]]
+# (plugin, kind, number, first names, reason)
+WireUnobserved: TypeAlias = tuple[str, str, int, list[str], str]
+# an object: plugin, kind, name, properties
+WireObject: TypeAlias = tuple[str, str, str, Given]
 
 _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
@@ -126,14 +127,14 @@ class StateInterface:
         level = checked.get("rerank", "")
         if level and mode == "lexical":
             raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
-        await sorts.require(self._memory, **checked.wanted(*_SORT))
+        await call_options.require_kind(self._memory, **checked.wanted(*_SORT))
         has_weak = checked.get("all", default=False)
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
         )
         is_so_far = bool(self._observers.starting)
         shown = [hit for hit in found if has_weak or not hit.rating.is_weak]
-        return await each(lambda hit: wire(hit, is_so_far=is_so_far), shown)
+        return await each(lambda hit: hit_row(hit, is_so_far=is_so_far), shown)
 
     async def ask(
         self, caller: Caller, question: str, limit: int, options: Given
@@ -150,7 +151,7 @@ class StateInterface:
         self, _caller: Caller, path: str, limit: int, options: Given
     ) -> list[WireHit]:
         """Return the objects most similar to one."""
-        return await similar(self._memory, self._finder, object_id_at(path), limit, options)
+        return await find_similar(self._memory, self._finder, object_id_at(path), limit, options)
 
     async def clusters(self, _caller: Caller, limit: int, options: Given) -> list[WireCluster]:
         """Return the topics of the objects."""
@@ -164,10 +165,10 @@ class StateInterface:
         self, _caller: Caller, wanted: Given, offset: int, limit: int
     ) -> tuple[int, WireRows]:
         """Return the number of matching objects, and one page of them."""
-        checked = Options(wanted, listed.FILTER)
+        checked = Options(wanted, call_options.LIST_FILTER)
         require_range("limit", limit, 0)
-        object_ids = await listed.object_ids(self._memory, checked)
-        return len(object_ids), await each(_row, object_ids[offset : offset + limit])
+        object_ids = await call_options.find_objects(self._memory, checked)
+        return len(object_ids), await each(_object_row, object_ids[offset : offset + limit])
 
     async def resolve(
         self, _caller: Caller, name: str, options: Given
@@ -185,24 +186,20 @@ class StateInterface:
         if is_past and not found:
             known = await history_reader.object_ids(self._memory)
             found, close = await asyncio.to_thread(short_names.find, known, name)
-        return [_row(object_id) for object_id in self._distinct(found)], [
-            _row(object_id) for object_id in close
-        ]
-
-    def _distinct(self, found: Sequence[ObjectId]) -> list[ObjectId]:
-        """Leave out objects that only declare another one of the objects."""
-        return [
+        # without objects that only declare another one of the objects
+        distinct = [
             object_id
             for object_id in found
-            if self._drifts.is_observed(object_id)
+            if self._drifts.pairs.sides(object_id).observed
             or not any(pairs.means(object_id, other) for other in found)
         ]
+        return list(map(_object_row, distinct)), list(map(_object_row, close))
 
     async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
         """Return the fields that objects have, with the number of their entries."""
         checked = Options(wanted, {"plugin": str, "kind": str})
         sort = checked.wanted(*_SORT)
-        await sorts.require(self._memory, **sort)
+        await call_options.require_kind(self._memory, **sort)
         found = await condition_matching.field_names(self._memory, sort)
         return found.most_common(_MAX_FIELDS)
 
@@ -216,42 +213,40 @@ class StateInterface:
             raise InvalidArgs(f"fields must be names of fields, at most {_MAX_COLUMNS}")
         object_ids = await each(object_id_at, objects)
         rows = await condition_matching.values(self._memory, object_ids, fields)
-        is_observed = await each(
-            self._memory.catalogue.is_observed, object_ids if is_marked else ()
-        )
-        wishes = [
-            object_id
-            for object_id, is_one in zip(object_ids, is_observed, strict=False)
-            if not is_one
-        ]
-        is_missing = self._memory.declarations.is_missing
-        missing = await each(is_missing, wishes)
-        marks = {
-            object_id: "declared missing" if is_one else "declared"
-            for object_id, is_one in zip(wishes, missing, strict=True)
-        }
-        marks |= dict.fromkeys(await listed.absent(self._memory, wishes), "declared absent")
+        marks = await self._marks(object_ids) if is_marked else {}
 
         def cells(row: tuple[Mapping[str, Sequence[Json]], ObjectId]) -> list[str]:
             return [_cell(row[0].get(name, ()), marks.get(row[1], "")) for name in fields]
 
         return await each(cells, [*zip(rows, object_ids, strict=True)])
 
+    async def _marks(self, object_ids: Sequence[ObjectId]) -> Mapping[ObjectId, str]:
+        """Return the marks of those objects that are declared and not observed."""
+        is_observed = await each(self._memory.catalogue.is_observed, object_ids)
+        declared = [t for t, is_one in zip(object_ids, is_observed, strict=True) if not is_one]
+        missing = await each(self._memory.declarations.is_missing, declared)
+        marks = {
+            object_id: "declared missing" if is_one else "declared"
+            for object_id, is_one in zip(declared, missing, strict=True)
+        }
+        absent = await call_options.find_declared_absent(self._memory, declared)
+        return marks | dict.fromkeys(absent, "declared absent")
+
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Return an object as JSON."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         object_id = object_id_at(path)
-        values = await describe(self._vectors, object_id, self._drifts)
+        values = await object_properties(self._vectors, object_id, self._drifts)
         declared, observed = (json.loads(values[side] or "null") for side in _SIDES)
-        return whole(object_id, values["Source"], declared, observed, is_large=is_large)
+        return object_json(object_id, values["Source"], declared, observed, is_large=is_large)
 
     async def vector(self, _caller: Caller, path: str, options: Given) -> WireVector:
         """Return an object's vector."""
-        return await vector(self._vectors, object_id_at(path), options)
+        return await object_vector(self._vectors, object_id_at(path), options)
 
     async def vectors(self, caller: Caller, wanted: Given) -> Descriptor:
         """Return the vectors of many objects in a file."""
-        return await all_vectors.write(caller, self._bulk, self._vectors, wanted)
+        return await bulk.write_vectors(caller, self._bulk, self._vectors, wanted)
 
     async def publish(
         self, caller: Caller, source: str, objects: Sequence[WireObject], options: Given
@@ -261,7 +256,13 @@ class StateInterface:
         one_of("lifetime", lifetime, ("kept", "connection"))
         publisher = publish.source(source)
         require_objects(len(objects))
-        items, reply = await asyncio.to_thread(_state_objects, publisher, objects)
+
+        def convert() -> tuple[list[StateObject], list[str]]:
+            items = [publish.observed(publisher, *given) for given in objects]
+            return items, [paths.of(*item.identity[1:]) for item in items]
+
+        # 0.1 ms an object
+        items, reply = await asyncio.to_thread(convert)
         # checked before the commit: a committed call must not be answered with an error
         require_reply([reply])
         holder = caller.sender if lifetime == "connection" else ""
@@ -283,14 +284,14 @@ class StateInterface:
         require_range("limit", limit, 1)
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
-        await sorts.require(self._memory, **checked.wanted(*_SORT))
+        await call_options.require_kind(self._memory, **checked.wanted(*_SORT))
         rows = await self._drifts.report(
             checked.wanted(*keys),
             one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
             one_of("class", checked.get("class", ""), ("", *CLASSES)),
         )
         if question := checked.get("about", ""):
-            rows = await asyncio.to_thread(ranking.by_question, rows, question)
+            rows = await asyncio.to_thread(drift_report.order_by_question, rows, question)
         found = await each(lambda row: self._drift(*row), rows[offset : offset + limit])
         if "limit" not in wanted:
             require_small(found, "ask for a part of them with offset and limit")
@@ -311,14 +312,11 @@ class StateInterface:
         since, severity = int(drifted.since), drifted.severity.word
         return paths.of(*object_id), drifted.what, severity, since, distance, fields
 
-    def _drift_awaits(self) -> list[str]:
-        file = [] if self._declared.attempted else ["the state file"]
-        return file + self._drifts.awaits(self._observers.awaited)
-
     async def properties(self) -> Mapping[str, Plain]:
         """Return every property's value."""
         waiting = self._vectors.waiting()
         count = len(self._memory.catalogue)
+        file = [] if self._declared.attempted else ["the state file"]
         return {
             "Generation": self._memory.generation,
             "Count": count,
@@ -328,8 +326,8 @@ class StateInterface:
             "StateFile": str(self._declared.path),
             "StateFileError": self._declared.last_error,
             "LastError": self._health.last_error or self._memory.archive.notice,
-            "Drifted": self._drifts.count,
-            "DriftAwaits": self._drift_awaits(),
+            "Drifted": self._drifts.transitions.known,
+            "DriftAwaits": file + self._drifts.awaits(self._observers.awaited),
             "Observers": list(self._observers.statuses),
             "Sources": self._memory.catalogue.largest_sources(),
         }
@@ -349,13 +347,5 @@ def _cell(values: Sequence[Json], mark: str) -> str:
     return _json({mark: value} if mark else value)
 
 
-def _row(object_id: ObjectId) -> tuple[str, str, str, str]:
+def _object_row(object_id: ObjectId) -> tuple[str, str, str, str]:
     return (paths.of(*object_id), *object_id)
-
-
-def _state_objects(
-    publisher: str, objects: Sequence[WireObject]
-) -> tuple[list[StateObject], list[str]]:
-    """Return published objects as state objects, and their paths; blocks for 0.1 ms an object."""
-    items = [publish.observed(publisher, *given) for given in objects]
-    return items, [paths.of(*item.identity[1:]) for item in items]
