@@ -62,7 +62,7 @@ models: $(READY)
 
 docs: $(VENV)/tested
 	$(BIN)/python systemd/manual
-	PYTHONPATH=. $(BIN)/python tests/make_docs.py
+	PYTHONPATH=.:tests $(BIN)/python tests/scripts/make_docs.py
 
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/report.py

@@ -26,7 +26,7 @@ from fuzz.health import memory_mib
 from fuzz.serving import serving
 
 if TYPE_CHECKING:
-    from running import Running
+    from harness.running import Running
 
 
 _DIFFERENT = 50_000

@@ -23,10 +23,10 @@ import numpy as np
 import structlog
 
 sys.path.extend(str(Path(__file__).parent / part) for part in (".", "static", "../tests"))
+from harness.running import Bus, Running
 from measure import check_sets, interval
 from quality import filled
 from robustness.harness import QUESTIONS, state
-from running import Bus, Running
 
 from opdbus import config
 from opdbus.bench import machine

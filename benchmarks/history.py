@@ -31,7 +31,7 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, StateObject
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from running import Bus, environment
+from harness.running import Bus, environment
 
 ROWS: Final = 1_000_000
 OBJECTS: Final = 10_000

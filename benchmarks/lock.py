@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 sys.path.extend(str(Path(__file__).parent / part) for part in (".", "../tests"))
 import million
 import sizes
-from running import (
+from harness.running import (
     HISTORY,
     HISTORY_PATH,
     ROOT_PATH,

@@ -26,8 +26,8 @@ import numpy as np
 from safetensors.numpy import load
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from harness.running import Bus, Running
 from robustness.harness import until_ready
-from running import Bus, Running
 
 from opdbus.bench import machine
 from opdbus.bus.paths import STATE

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 sys.path.extend(str(Path(__file__).parent / part) for part in (".", "../tests"))
 import sizes
-from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Bus, Caller, Running
+from harness.running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Bus, Caller, Running
 
 from opdbus.bench.machine import describe
 from opdbus.bus.transport.connection import Connection, RemoteError

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 sys.path.extend(str(Path(__file__).parent / part) for part in (".", "../tests"))
 import sizes
+from harness.running import Bus, Running
 from limited import Limited
 from mixed import mix
 from robustness.harness import QUESTIONS, state
-from running import Bus, Running
 
 from opdbus.bench.figures import percentiles
 from opdbus.bench.machine import describe

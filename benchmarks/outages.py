@@ -1,9 +1,9 @@
 """Asks for the causes of played outages, and counts those among the first three answers.
 
 `python benchmarks/outages.py [--level LEVEL] [--json FILE] [--misses]` plays each outage of
-tests/data/outages.json on a store of its own (see tests/outages.py) and asks `changes --before
-"UNIT failed"` and `changes --around UNIT`. Even outages are held: they are only counted, and
-`--misses` shows the others.
+tests/data/outages.json on a store of its own (see tests/harness/outages.py) and asks
+`changes --before "UNIT failed"` and `changes --around UNIT`. Even outages are held: they are only
+counted, and `--misses` shows the others.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from opdbus import config
 from opdbus.bench.machine import describe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import outages
+from harness import outages
 
 FIRST = 3
 _SETS = {"held": 0, "looked at": 1}

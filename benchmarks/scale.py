@@ -21,8 +21,8 @@ from opdbus.client import Client
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from fuzz.health import memory_mib
+from harness.running import Bus, Running
 from robustness.harness import PLACES, QUESTIONS, state, until_ready
-from running import Bus, Running
 from sizes import changes
 
 if TYPE_CHECKING:

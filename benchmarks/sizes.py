@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from fuzz.health import memory_mib
+from harness.running import Running, replace
 from robustness.harness import PLACES, ROLES
-from running import Running, replace
 
 from opdbus.bench.figures import percentiles
 from opdbus.bus.transport.connection import Connection

@@ -29,7 +29,7 @@ from opdbus.bench.machine import describe
 from opdbus.client import Client
 
 if TYPE_CHECKING:
-    from running import Running
+    from harness.running import Running
 
 _A_SECOND: Final = 100
 _CALLS: Final = 2000

@@ -74,9 +74,9 @@ class Traced:
 
 async def walks(folder: Path) -> dict[str, list[tuple[str, str]]]:
     """Return the walks of a question and of a changed unit."""
-    from running import STATE, STATE_PATH, Bus, calling, environment
-    from tiny import write_tiny_model
-    from units import fake_pid1
+    from harness.running import STATE, STATE_PATH, Bus, calling, environment
+    from harness.tiny import write_tiny_model
+    from harness.units import fake_pid1
 
     bus, report, units = Bus(), folder / "walk.json", folder / "units"
     units.mkdir()

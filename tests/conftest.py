@@ -26,9 +26,9 @@ from opdbus.models.catalogue import LEVELS
 from opdbus.settings.parsing import ProviderRequest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from house import House, house
-from running import Bus, Running
-from tiny import write_tiny_model
+from harness.house import House, house
+from harness.running import Bus, Running
+from harness.tiny import write_tiny_model
 
 # the same examples in every run: what CI tests today it tests tomorrow;
 # HYPOTHESIS_PROFILE=explore looks for new ones

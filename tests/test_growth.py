@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from growth import MOST, Text, Used, growth, longest_seconds, patterns, slow_texts
-from remembering import unit
+from harness.growth import MOST, Text, Used, growth, longest_seconds, patterns, slow_texts
+from harness.remembering import unit
 
 from opdbus.bus import paths
 from opdbus.cli import change_words, output

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 sys.path.extend(str(Path(__file__).parents[n] / name) for n, name in ((1, "."), (2, "tests")))
+from harness.value_host import objects as of_the_value_host
 from quality import vectorize
-from value_host import objects as of_the_value_host
 
 from opdbus import config
 from opdbus.drift.batch_comparison import PairedDeclarations

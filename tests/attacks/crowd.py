@@ -6,7 +6,7 @@ import random
 import sys
 from typing import Any
 
-from observing import FakeService
+from harness.observing import FakeService
 
 from opdbus.bus.transport.connection import Connection
 

@@ -5,7 +5,16 @@ import json
 import re
 from typing import Any
 
-from running import OBJECT, ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
+from harness.running import (
+    OBJECT,
+    ROOT_PATH,
+    STATE,
+    STATE_PATH,
+    VECTORIZER,
+    Caller,
+    Running,
+    calling,
+)
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import UnknownObject

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from hardware import database, device
-from observing import FakeService
+from harness.hardware import database, device
+from harness.observing import FakeService
 
 from attacks import kernel
 from attacks.kernel import FakeKernel, attribute, listing

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fuzz.health import Health, memory_mib, open_files, settled_files
-from running import Running
+from harness.running import Running
 
 from opdbus.bench.figures import percentiles
 

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from observing import FakeService
+from harness.observing import FakeService
 
 from attacks.planted import (
     LAMPS,

@@ -2,8 +2,8 @@
 
 from contextlib import suppress
 
-from running import ROOT_PATH as ROOT
-from running import VECTORIZER, Running
+from harness.running import ROOT_PATH as ROOT
+from harness.running import VECTORIZER, Running
 
 from fuzz import files, marshal
 from fuzz.drawn import each

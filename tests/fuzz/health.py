@@ -4,7 +4,7 @@ import re
 import time
 from pathlib import Path
 
-from running import Running
+from harness.running import Running
 
 from fuzz.wire import Gone, Silence, Wire
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER
+from harness.running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER
 
 from fuzz.documents import Document, documents
 from fuzz.drawn import each

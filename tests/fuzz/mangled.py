@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from harness.running import Running
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from running import Running
 
 from fuzz import files, marshal
 from fuzz.calls import objects

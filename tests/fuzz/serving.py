@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from running import STATE, STATE_PATH, Bus, Running
-from tiny import write_tiny_model
+from harness.running import STATE, STATE_PATH, Bus, Running
+from harness.tiny import write_tiny_model
 
 from fuzz.wire import Wire
 

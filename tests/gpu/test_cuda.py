@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import write_tiny_model
+from harness.tiny import write_tiny_model
 
 from opdbus.api import Embedder
 from opdbus.bench import texts

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.tiny import shape_of, weights, write_tiny_model
 from safetensors.numpy import save_file
-from tiny import shape_of, weights, write_tiny_model
 
 from opdbus.engine.providers import PROVIDERS
 from opdbus.models import build

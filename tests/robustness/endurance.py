@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from attacks.scene import sampled
 from fuzz.health import Health
 from fuzz.serving import serving
-from running import replace
+from harness.running import replace
 
 from opdbus.bench.figures import percentiles
 from opdbus.bus.names import STATE
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
 
-    from running import Running
+    from harness.running import Running
 
 MOST_GROWTH = 0.03
 KILLS_A_MINUTE = 2

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from running import Bus, Running
+from harness.running import Bus, Running
 
 from opdbus.bus import paths
 from opdbus.client import Client

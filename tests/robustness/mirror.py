@@ -24,14 +24,14 @@ from attacks.crowd import NAME, PLUGIN
 from attacks.scene import TESTS, Times, befriend, times_of
 from fuzz.serving import serving, wait_until_vectorized
 from fuzz.wire import Wire
-from running import STATE, STATE_PATH, Bus
+from harness.running import STATE, STATE_PATH, Bus
 
 from robustness.harness import finish, parser, state
 
 if TYPE_CHECKING:
     import argparse
 
-    from running import Running
+    from harness.running import Running
 
 _SEARCH_MS = 100.0
 _BACKLOG_SECONDS = 60.0

@@ -33,7 +33,7 @@ from robustness.hostile import CROWD, GROUP, USERS, attackers, with_a_group
 if TYPE_CHECKING:
     import argparse
 
-    from running import Running
+    from harness.running import Running
 
 MOST_GROWTH = 0.03
 WARM_UP_ROUNDS = 2

@@ -42,7 +42,7 @@ from attacks.sources import (
 )
 from fuzz.serving import serving, wait_until_vectorized
 from fuzz.wire import Wire
-from running import STATE, STATE_PATH, Bus, calling
+from harness.running import STATE, STATE_PATH, Bus, calling
 
 from robustness.harness import parser, state, write
 from robustness.hostile import HEAD, failures, line
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from running import Running
+    from harness.running import Running
 
 # Faster than anybody notices: on two processors the attack itself takes one.
 FAST_MS = 50.0

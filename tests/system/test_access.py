@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from users import HEARS, hearing
+from harness.users import HEARS, hearing
 
 from system.calls import MANAGE, Call, every_call, refused
 from system.host import PROGRAM, Host

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from debian import build, needs_dpkg
+from harness.debian import build, needs_dpkg
 
 from system.booting import booted, why_not
 from system.host import Host

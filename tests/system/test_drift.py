@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from debian import build, needs_dpkg
+from harness.debian import build, needs_dpkg
 
 from system.host import Host, Monitor
 from system.observing import shown

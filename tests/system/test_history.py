@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_verify import rewrite
+from harness.rewriting import rewrite
 
 from opdbus.platform.journal import MESSAGE_IDS
 from system.host import PROGRAM, Host

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from debian import build, needs_dpkg
+from harness.debian import build, needs_dpkg
 
 from opdbus.bus import paths
 from system.host import Host

@@ -3,8 +3,8 @@
 import json
 import os
 
-import make_unit_files
 import pytest
+from scripts import make_unit_files
 
 from system.booting import why_not
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from observing import observed
+from harness.observing import observed
 
 from opdbus.observe.selection import OURS
 from system.host import PATIENCE_SECONDS, Host

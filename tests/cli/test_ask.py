@@ -1,0 +1,217 @@
+"""`op-dbus ask` and State1.Ask: a question answered by the command that its form asks for."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import EXAMPLE
+from harness.commands import as_json, fails, run
+from harness.running import STATE, STATE_PATH, Caller, Running, calling
+
+from opdbus.bus.transport.connection import Connection
+from opdbus.language import routes
+
+# A question for each route, and the command that answers it.
+QUESTIONS = {
+    "objects": ("who checks passwords", ["search", "who checks passwords"]),
+    "changes": ("what changed in the last hour", None),
+    "drift": ("is everything as declared?", ["drift", "--about", "is everything as declared?"]),
+    "status": ("are you ready", ["status"]),
+}
+
+
+@pytest.fixture(scope="module")
+def served(shared_daemons: Callable[..., Running]) -> Running:
+    """Run a daemon of the example, one of whose units is other than declared."""
+    daemon = shared_daemons(STATE_FILE=EXAMPLE).start().vectorized()
+    asyncio.run(_publish(daemon, "sshd.service", active_state="failed"))
+    well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
+    asyncio.run(_publish(daemon, "redis-server.service", **well))
+    asyncio.run(_publish(daemon, "stranger.service", **well))
+    return daemon
+
+
+async def _publish(daemon: Running, name: str, **fields: object) -> None:
+    async with calling(daemon.bus) as caller:
+        objects = [("systemd", "unit", name, fields)]
+        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+
+
+@pytest.mark.parametrize("route", list(QUESTIONS))
+def test_the_first_line_says_which_command_answers(served: Running, route: str) -> None:
+    """Print the route and its command, and then what that command prints."""
+    question, command = QUESTIONS[route]
+    done = run(served, "ask", *question.split())
+    first, _, rest = done.stdout.partition("\n")
+    assert first.startswith(f"{route}: op-dbus {routes.COMMANDS[route]}")
+    if command and route != "status":
+        alone = run(served, *command)
+        assert (done.returncode, rest) == (alone.returncode, alone.stdout)
+    assert rest
+
+
+@pytest.mark.parametrize("route", list(QUESTIONS))
+def test_json_has_the_route_and_the_rows(served: Running, route: str) -> None:
+    """Print one value: the route, its command, and what that command prints as JSON."""
+    question, command = QUESTIONS[route]
+    found = json.loads(run(served, "ask", "--json", question).stdout)
+    assert (found["route"], found.keys()) == (route, {"route", "command", "answer"})
+    assert found["answer"]
+    if command and route != "status":
+        assert found["answer"] == json.loads(run(served, *command, "--json").stdout)
+
+
+def test_an_exit_code_is_that_of_the_command(served: Running) -> None:
+    """End as the command does: 12 where no object answers."""
+    done = run(served, "ask", "state:unheard-of kind:unit")
+    assert done.returncode == 12
+    assert done.stdout.startswith("objects: op-dbus search")
+    assert "the question is empty" in fails(served, 2, "ask", " ")
+
+
+def test_search_hints_at_the_command_that_answers(served: Running) -> None:
+    """Say on stderr, in one line, which command a question of another form is for."""
+    done = run(served, "search", "is everything as declared?", "--all")
+    hint = "that is a question for `op-dbus drift --about 'is everything as declared?'`"
+    assert done.stderr.splitlines().count(hint) == 1
+    for quiet in (["--json"], ["-q"]):
+        assert hint not in run(served, "search", "is everything as declared?", *quiet).stderr
+    assert "a question for" not in run(served, "search", "name resolution").stderr
+    assert "a question for" not in run(served, "ask", "name resolution").stderr
+
+
+def test_the_next_page_is_that_of_the_search(served: Running) -> None:
+    """Give the command for more hits, which `ask` has no option for."""
+    assert " op-dbus search -- unit --offset 10" in run(served, "ask", "unit").stderr.replace(
+        "op-dbus search --offset 10 -- unit", "op-dbus search -- unit --offset 10"
+    )
+
+
+def test_drift_begins_with_what_a_question_names(served: Running) -> None:
+    """List first what is of the kinds and has the words of a question, and leave out nothing."""
+    rows = as_json(served, "drift")["drifts"]
+    last = rows[-1]
+    about = as_json(served, "drift", "--about", f"{last['kind']} {last['name']}")["drifts"]
+    assert about[0] == last
+    assert sorted(row["path"] for row in about) == sorted(row["path"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "drifting"),
+    [
+        (
+            "is redis-server as declared?",
+            "yes: systemd/unit/redis-server.service is as declared",
+            0,
+        ),
+        ("does redis-server.service match the state file", "yes: ", 0),
+        ("has the service redis-server drifted?", "yes: ", 0),
+        ("is sshd as declared?", "no: systemd/unit/sshd.service is other than declared", 1),
+        ("is the unit sshd.service as it should be", "no: ", 1),
+        ("is stranger as declared?", "nothing is declared of stranger: systemd/unit/stranger", 0),
+        (
+            "is postgresql@15-main as declared?",
+            "systemd/unit/postgresql@15-main.service is decl",
+            0,
+        ),
+    ],
+)
+def test_whether_one_object_is_as_declared(
+    served: Running, question: str, answer: str, drifting: int
+) -> None:
+    """Answer yes or no for the object that a question names, and list no drift of others."""
+    rest = run(served, "ask", question).stdout.splitlines()[1:]
+    assert rest[0].startswith(answer)
+    assert bool(rest[1:]) == bool(drifting)
+    assert all("sshd.service" in line for line in rest[1:])
+    found = as_json(served, "ask", question)["answer"]
+    assert found["answers"][0] == rest[0]
+    assert len(found["drifts"]) == drifting
+    shown = (
+        as_json(served, "show", "redis-server")["Drift"],
+        as_json(served, "show", "sshd")["Drift"],
+    )
+    assert shown == ("none", "error")
+
+
+def test_everything_is_no_object(served: Running) -> None:
+    """List what drifts where a question asks for all, or for what there is no object of."""
+    for question in ("is everything as declared?", "are all services as declared"):
+        assert "answers" not in as_json(served, "ask", question)["answer"]
+    done = run(served, "ask", "is frobnicator as declared?")
+    assert "no object is called frobnicator" in done.stderr
+
+
+def ask(daemon: Running, question: str, limit: int = 10) -> list[Any]:
+    """Call State1.Ask."""
+
+    async def work() -> list[Any]:
+        async with calling(daemon.bus) as caller:
+            return await _ask(caller, question, limit)
+
+    return asyncio.run(work())
+
+
+async def _ask(caller: Caller, question: str, limit: int) -> list[Any]:
+    return await caller.call(STATE_PATH, f"{STATE}.Ask", "sua{sv}", question, limit, {})
+
+
+def test_the_bus_answers_with_rows_of_the_method(served: Running) -> None:
+    """Return the route, the options that the question gives, and rows as that method returns."""
+    for name, (question, _) in QUESTIONS.items():
+        route, given, rows = ask(served, question)
+        assert route == name
+        assert rows
+        assert set(given) == (
+            {"since"} if name == "changes" else {"about"} if name == "drift" else set()
+        )
+    hits = ask(served, "who checks passwords", 2)[2]
+    assert [len(hit) for hit in hits] == [3, 3]
+    assert ask(served, "are you ready")[2]["State"] in {"ready", "degraded"}
+    assert ask(served, "why did the unit fail")[1] == {"before_event": "the unit fail"}
+    assert ask(served, "why did the unit fail yesterday")[1].keys() == {
+        "before_event",
+        "since",
+        "before",
+    }
+
+
+def test_the_command_takes_the_time_of_an_event(served: Running) -> None:
+    """Take with an event the time before which it was, and with a time nothing but it."""
+    times = "--since", "2020-01-01", "--until", "2020-01-02"
+    assert run(served, "changes", "--before", "the unit failed", *times).stdout == ""
+    refused = run(served, "changes", "--before", "yesterday", "--until", "today")
+    assert "--until goes with --before EVENT" in refused.stderr
+
+
+def test_the_answer_so_far(daemons: Callable[..., Running], system_bus: str) -> None:
+    """Until every observer has read the host, answers and the status say so, and none is sure."""
+    daemon = daemons(OBSERVE="org.example.Slow", VECTOR_LEVEL="none", STATE_FILE=EXAMPLE)
+    note = "the host is still being read (org.example.Slow): that is the answer so far"
+
+    async def work() -> None:
+        async with Connection(system_bus) as silent, calling(daemon.bus) as caller:
+            await silent.own("org.example.Slow")
+            daemon.start()
+            await caller.ready()
+            # the observer waits for ten seconds
+            (hits,) = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "sshd", 10, {})
+            assert [details["so_far"] for _, _, details in hits] == [True] * len(hits)
+            assert max(score for _, score, _ in hits) <= 0.5
+            shown = await asyncio.to_thread(run_cli, "status")
+            assert "so far" in shown.stdout.splitlines()[0]
+            question = "which operating system is this?"
+            assert note in (await asyncio.to_thread(run_cli, "ask", question)).stderr
+
+    def run_cli(*words: str) -> Any:
+        return daemon.cli(*words)
+
+    asyncio.run(work())
+    daemon.wait_for_log("name=org.example.Slow .*state=(failed|absent)")
+    assert note not in daemon.cli("search", "sshd").stderr
+    hits = json.loads(daemon.cli("search", "sshd", "--json").stdout)
+    assert hits[0]["score"] > 0.5
+    assert "so_far" not in hits[0]
+    assert "so far" not in daemon.cli("status").stdout.splitlines()[0]

@@ -1,0 +1,534 @@
+"""Changes found by meaning: by words where there is no model, and by vectors where there is one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.house import with_first
+
+from opdbus.config import Config
+from opdbus.errors import CallerError, NotKept
+from opdbus.history.change import FIRST, STATE_FILE, Why
+from opdbus.history.row_filter import Filter
+from opdbus.history.sentence_table import SentenceHit
+from opdbus.index.changes import connections
+from opdbus.index.changes.change_finder import ChangeFinder, RankedChange
+from opdbus.index.changes.change_ranking import Candidate, Near, about
+from opdbus.index.query.config_mentions import Mentions
+from opdbus.index.ranking.scores import CosineBaseline
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.sentence_vectors import SentenceVectors
+from opdbus.serving.serving import Serving
+from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
+
+MINUTE = 60
+SOURCE = "observe:probe"
+_PLUGINS = {
+    "unit": "systemd",
+    "package": "packages",
+    "file": "files",
+    "account": "users",
+    "group": "users",
+    "mount": "mounts",
+    "sysctl": "kernel",
+    "listener": "net",
+}
+
+
+class Day:
+    """A host whose clock moves a minute with each change."""
+
+    def __init__(self, memory: StateStore, vectors: ObjectVectors, clock: list[float]) -> None:
+        self.memory = memory
+        self.vectors = vectors
+        self.finder = ChangeFinder(vectors, connections.nothing_more)
+        self._clock = clock
+        self._pause = MINUTE
+
+    def hurry(self) -> None:
+        """Let a second pass with each change from now on."""
+        self._pause = 1
+
+    async def see(self, kind: str, name: str, cause: str = "", **properties: object) -> None:
+        """Observe an object; without properties it is gone."""
+        self._clock[0] += self._pause
+        plugin = _PLUGINS.get(kind, "host")
+        source = FILE if cause == STATE_FILE else SOURCE
+        identity = Identity(source, plugin, kind, name)
+        objects = [StateObject(identity, properties)] if properties else []
+        gone = set() if properties else {identity}
+        await self.memory.observe(objects, gone, {}, lambda _: Why(cause))
+
+    async def repeat(self, name: str, cause: str, times: int) -> None:
+        """Let the same happen to an object again and again, and leave it as it is."""
+        identity = Identity(SOURCE, "systemd", "unit", name)
+        for _ in range(times):
+            self._clock[0] += 1
+            events = {identity: Why(cause, is_event=True)}
+            await self.memory.observe([], set(), {}, events=events)
+
+
+def run(settings: Config, work: Callable[[Day], Awaitable[None]], *, level: str = "none") -> None:
+    """Work with a day, on which nothing has happened yet."""
+
+    async def both() -> None:
+        clock = [1_800_000_000.0]
+        path = settings.state_dir / "memory.db"
+        ours = replace(settings, vector_level=level)
+        async with StateStore(path, clock=lambda: clock[0]) as memory, Serving(ours) as serving:
+            await work(Day(memory, ObjectVectors(memory, serving), clock))
+
+    asyncio.run(both())
+
+
+def on_a_day(*, level: str = "none") -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run a test with a day as its first parameter."""
+    return with_first("settings", lambda settings, work: run(settings, work, level=level))
+
+
+async def morning(day: Day) -> None:
+    """Let a service be reconfigured, restarted and fail, and other things happen besides."""
+    web = {"description": "Web server of the shop", "package": "shopd"}
+    await day.see("package", "shopd", version="1.0", summary="web shop")
+    await day.see("unit", "shop.service", active_state="active", **web)
+    await day.see("unit", "mail.service", active_state="active", description="Mail transport")
+    await day.see("unit", "mail.service", active_state="inactive", description="Mail transport")
+    await day.see("package", "shopd", cause="dpkg:now", version="2.0", summary="web shop")
+    await day.see("file", "/etc/hosts", description="names of hosts")
+    await day.see("unit", "shop.service", active_state="failed", **web)
+
+
+def names(found: Sequence[RankedChange]) -> list[str]:
+    """Give the names of what was found."""
+    return [each.row.identity.name for each in found]
+
+
+@on_a_day()
+async def test_words_find_changes_without_a_model(day: Day) -> None:
+    """Answer by words and by what happened where there is no engine."""
+    await morning(day)
+    found = await day.finder.about("which services crashed?", Filter(), 3)
+    assert names(found)[0] == "shop.service"
+    assert found[0].row.what == "changed"
+    assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
+    upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
+    assert [each.row.seq for each in upgraded] == [5]
+
+
+@on_a_day()
+async def test_a_filter_is_met_by_all_that_is_found(day: Day) -> None:
+    """Count and rank only the rows that a filter means."""
+    await morning(day)
+    of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
+    assert {each.row.identity.kind for each in of_units} == {"unit"}
+    assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
+    early = await day.finder.about("mail stopped", Filter(below=4), 9)
+    assert max(each.row.seq for each in early) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [
+        ("kernel tuning", {"vm.swappiness", "vm.panic"}),
+        ("sysctl settings changed", {"vm.swappiness", "vm.panic"}),
+        ("were any sysctls adjusted?", {"vm.swappiness"}),
+        ("new users", {"carol"}),
+        ("which accounts were declared?", {"alice"}),
+        ("alice", {"alice"}),
+    ],
+)
+@on_a_day()
+async def test_a_sort_that_is_named_is_found(day: Day, asked: str, first: set[str]) -> None:
+    """Find settings of the kernel by their names, and declarations only where they are meant."""
+    await morning(day)
+    await day.see("sysctl", "vm.panic", value="1")
+    await day.see("sysctl", "vm.swappiness", value="60")
+    await day.see("sysctl", "vm.swappiness", value="10")
+    await day.see("account", "carol", uid=1001)
+    await day.see("account", "alice", STATE_FILE, uid=1000)
+    await day.see("file", "/etc/hosts", size=5)
+    found = names(await day.finder.about(asked, Filter(), 9))
+    assert set(found[: len(first)]) == first
+    assert ("alice" in found) == ("alice" in first)
+
+
+def test_what_is_not_about_a_question_is_left_out() -> None:
+    """Of some changes that are about a question, those that are not are no answers."""
+    near = Near({}, CosineBaseline(mean=0.1, spread=0.1))
+    texts = {"router; closed": (0.4, 0.0), "lamp; failed": (0.2, 0.0), "hosts; edited": (0.2, 0.1)}
+    found = [
+        Candidate(SentenceHit(text, seq, 1), cosine, share)
+        for seq, (text, (cosine, share)) in enumerate(texts.items(), 1)
+    ]
+    assert about("name resolution", near, found) == {1, 3}
+    assert about("names of what crashed", near, found) == {1, 2, 3}
+    assert about("what changed?", near, found) == {1, 2, 3}
+    assert about("name resolution", near._replace(background=None), found) == {1, 2, 3}
+
+
+@on_a_day()
+async def test_what_happens_again_and_again_is_one_answer(day: Day) -> None:
+    """Return the newest row of each sentence, with how many there are."""
+    await morning(day)
+    await day.repeat("mail.service", "job:7 restart", 100)
+    found = await day.finder.about("what was restarted?", Filter(), 3)
+    assert (found[0].row.identity.name, found[0].count) == ("mail.service", 100)
+    assert found[0].row.seq == 107
+    assert len({each.row.sentence for each in found}) == len(found)
+
+
+@pytest.mark.parametrize("asked", ["the shop failed", "what happened before the web shop failed?"])
+@on_a_day()
+async def test_what_came_before_an_event(day: Day, asked: str) -> None:
+    """Begin with what has to do with it: an upgrade of its package, not the file edited later."""
+    await morning(day)
+    find = day.finder.about if "before" in asked else day.finder.before
+    found = await find(asked, Filter(), 9)
+    assert [(each.row.identity.name, each.row.what) for each in found][:2] == [
+        ("shopd", "changed"),
+        ("shopd", "appeared"),
+    ]
+    assert all(each.row.seq < 7 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("mail failed", "mail has not failed in the history"),
+        ("mail.service crashed", "mail.service has not failed in the history"),
+        ("mail was restarted", "mail has not restarted"),
+        ("mailer went down", "mailer has not gone down"),
+        ("shop reload", "shop has not been reloaded in the history"),
+        ("shopd get removed", "shopd has not been removed"),
+        ("lamp changed", "lamp has not changed in the history"),
+        ("frobd failed", "there is no object named frobd, and history has none"),
+        ("mail.timer failed", "there is no object named mail.timer"),
+        ("purple elephant crashed", "there is no object named purple elephant"),
+    ],
+)
+@on_a_day()
+async def test_what_never_happened_is_said_to_be_so(day: Day, event: str, said: str) -> None:
+    """Name the object that an event is of, and lead to no other one to which it happened."""
+    await day.see("lamp", "lamp", FIRST, colour="red")
+    await morning(day)
+    await day.see("unit", "mailer.service", active_state="active")
+    await day.see("unit", "mail.service", active_state="active", description="Mail transport")
+    await day.see("account", "mail", uid=8)
+    await day.see("unit", "db.service", active_state="failed")
+    await day.repeat("db.service", "job:7 restart", 1)
+    await day.see("file", "/etc/mail")
+    with pytest.raises(CallerError, match=said):
+        await day.finder.before(event, Filter(), 9)
+
+
+@on_a_day()
+async def test_an_event_in_other_words_is_of_what_has_them(day: Day) -> None:
+    """Find the event by what an object is described as, and none of an object without the words."""
+    await morning(day)
+    await day.see("account", "web", uid=33)
+    await day.see("unit", "db.service", active_state="failed", description="Ledger")
+    found = await day.finder.before("the web server failed", Filter(), 9)
+    assert {each.event for each in found} == {7}
+    assert await day.finder.before("the mail transport failed", Filter(), 9) == []
+
+
+@on_a_day()
+async def test_the_host_comes_before_what_is_declared(day: Day) -> None:
+    """Rank what the state file says below the host's own, which it neither led to nor followed."""
+    await day.see("account", "alice", home="/home/a", description="alice")
+    await day.see("account", "alice", home="/srv/a", description="alice")
+    await day.see("account", "alice", STATE_FILE, home="/home/a")
+    found = await day.finder.about("home of alice", Filter(), 9)
+    assert [each.row.seq for each in found] == [2, 1, 3]
+    await day.see("mount", "/srv", used_percent=2)
+    await day.see("account", "alice", description="locked alice", can_log_in=False)
+    led = await day.finder.before("alice locked", Filter(), 9)
+    assert led[-1].row.seq == 3
+    (first, *_) = await day.finder.nearest("alice added", Filter(), 1)
+    assert [row.seq for row in first.rows] == [2, 5]
+    declared = await day.finder.about("what was declared of alice?", Filter(), 1)
+    assert [each.row.seq for each in declared] == [3]
+
+
+@on_a_day()
+async def test_a_sort_comes_first_where_only_what_happened_is_asked(day: Day) -> None:
+    """Give the file that was deleted before other things that are gone, whose words are closer."""
+    for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
+        await day.see(kind, name, description="Which files were deleted")
+    for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
+        await day.see(kind, name)
+    found = names(await day.finder.about("which files were deleted?", Filter(), 3))
+    assert found[0] == "/etc/issue"
+
+
+@on_a_day()
+async def test_it_has_happened_before(day: Day) -> None:
+    """Find the earlier changes like one, not itself, with what followed of it within minutes."""
+    await morning(day)
+    web = {"description": "Web server of the shop", "package": "shopd"}
+    await day.see("unit", "shop.service", active_state="active", **web)
+    await day.see("unit", "shop.service", active_state="failed", **web)
+    rows = await day.memory.archive.read(lambda store: store.history.numbered([9]))
+    found = await day.finder.nearest(rows[0], Filter(), 1)
+    assert [each.found.row.seq for each in found] == [7]
+    assert [row.seq for row in found[0].rows] == [8, 9]
+    said = await day.finder.nearest("mail", Filter(), 2)
+    assert {each.found.row.identity.name for each in said} == {"mail.service"}
+
+
+@on_a_day()
+async def test_what_people_call_themselves_connects_nothing(day: Day) -> None:
+    """An account has to do with its groups, and not with what has a word of its full name."""
+    await day.see("account", "bob", full_name="N16 Baker", description="N16 Baker", uid=1001)
+    await day.see("mount", "/mnt/n16", fstype="tmpfs")
+    await day.see("group", "audio", members=["alice", "bob"])
+    (found,) = await day.finder.nearest("account added", Filter(), 1)
+    assert [row.identity.name for row in found.rows] == ["audio"]
+    account = ObjectId("users", "account", "bob")
+    around = await connections.around(day.memory, account)
+    assert around.object_ids == {account, ObjectId("users", "group", "audio")}
+
+
+@on_a_day(level="medium")
+async def test_sentences_get_vectors_after_the_objects(day: Day, tiny_graphs: Path) -> None:
+    """Embed each sentence once, the newest first, and no more than the hour allows."""
+    del tiny_graphs
+    await morning(day)
+    memory, serving = day.memory, day.vectors.serving
+    engine = (await day.vectors.index(*await numerics(serving))).engine
+    ours = SentenceVectors(day.vectors, an_hour=3, clock=lambda: 0.0)
+    async with asyncio.timeout(60):
+        indexing = asyncio.create_task(Indexer(day.vectors).run())
+        while await waiting(memory, engine):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+            await asyncio.sleep(0.01)
+        indexing.cancel()
+    vectors = await memory.archive.read(lambda store: store.sentences.block(engine, 32, 0, 99))
+    assert len(vectors.ids) == 7
+    await memory.archive.write(forget)
+    memory.unembedded.set()
+    working = asyncio.create_task(ours.run())
+    async with asyncio.timeout(60):
+        while len(await waiting(memory, engine)) > 4:  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    working.cancel()
+    left = await waiting(memory, engine)
+    assert [number for number, _ in left] == [4, 3, 2, 1]
+
+
+async def numerics(serving: Serving) -> tuple[str, int]:
+    """Give what an index needs to know of the engine that serves."""
+    embedder = await serving.embedder()
+    return embedder.numerics, embedder.dimension
+
+
+async def waiting(memory: StateStore, engine: bytes) -> list[tuple[int, str]]:
+    """Give the sentences without a vector."""
+    return await memory.archive.read(lambda store: store.sentences.waiting(engine, 99))
+
+
+def forget(store: Any) -> None:
+    """Take the vectors away, as another engine would."""
+    with store.transaction():
+        store._database.execute("UPDATE sentences SET engine = x'', vector = NULL")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (words, name)
+        for name, several in {
+            "telnetd": "uninstalled deinstalled de-installed removed deleted purged erased scrapped"
+            " discarded ditched dropped",
+            "nmap": "installed added",
+            "cron.service": "stopped halted terminated",
+            "/etc/issue": "edited modified tweaked overwritten amended altered",
+            "/srv": "unmounted detached ejected",
+        }.items()
+        for words in several.split()
+    ],
+)
+@on_a_day()
+async def test_what_happened_is_found_by_any_of_its_words(day: Day, words: str, name: str) -> None:
+    """Find a change first by each synonym of what happened, and by nothing else in the question."""
+    telnet = {"description": "remote login server", "version": "0.17"}
+    await day.see("package", "telnetd", status="installed", **telnet)
+    await day.see("unit", "cron.service", active_state="active", description="jobs")
+    await day.see("mount", "/srv", fstype="ext4")
+    await day.see("file", "/etc/issue", sha256="a", size=1)
+    await day.see("file", "/etc/issue", sha256="b", size=2)
+    await day.see("mount", "/srv")
+    await day.see("unit", "cron.service", active_state="inactive", description="jobs")
+    await day.see("package", "telnetd", status="config-files", removed=True, **telnet)
+    await day.see("package", "nmap", status="installed", description="network mapper")
+    found = await day.finder.about(f"what was {words}?", Filter(), 3)
+    assert name in names(found)
+    of_package = await day.finder.about(f"which packages were {words}?", Filter(), 1)
+    assert name.startswith(("/", "cron")) or names(of_package) == [name]
+
+
+async def needed(unit: str, fields: Mapping[str, Json], files: Collection[str]) -> Mentions:
+    """Say that the shop needs its database, and where the database has its configuration."""
+    del fields, files
+    named = {"shop.service": Mentions(units=frozenset({"db.service"}))}
+    return named.get(unit, Mentions(folders=frozenset({"/etc/db"})))
+
+
+async def named(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
+    """Say what the name server has its configuration in, listens at and writes to."""
+    paths, folders = frozenset({"/srv/zones"}), frozenset({"/etc/bind"})
+    return Mentions(paths=paths, ports=frozenset({53}), folders=folders)
+
+
+@on_a_day()
+async def test_many_changes_of_one_cause_are_one(day: Day) -> None:
+    """An upgrade of 200 packages is one answer, but for the package that the event concerns."""
+    web = {"description": "Web server of the shop", "package": "shopd"}
+    await day.see("unit", "shop.service", active_state="active", **web)
+    for number in range(60):
+        name = "shopd" if number == 30 else f"gir{number}"
+        await day.see("package", name, version="1.0", description=f"{name} data")
+    day.hurry()
+    for number in range(60):
+        name = "shopd" if number == 30 else f"gir{number}"
+        await day.see("package", name, "apt:x", version="2.0", description=f"{name} data")
+    await day.see("file", "/etc/motd", description="message of the day")
+    await day.see("unit", "shop.service", active_state="failed", **web)
+    found = await day.finder.before("shop failed", Filter(), 9, within=61_500_000)
+    assert names(found)[0] == "shopd"
+    others = {each.row.identity.name: each.others for each in found}
+    assert others.pop("shopd") == others.pop("/etc/motd") == 0
+    assert list(others.values()) == [58]
+    assert found[0].total == 3
+
+
+@on_a_day()
+async def test_what_led_to_the_failure_of_what_is_needed(day: Day) -> None:
+    """Of a unit that failed because another one did, both that and its cause are answers."""
+    day.finder = ChangeFinder(day.vectors, needed)
+    for name in ("db.service", "shop.service", "mail.service"):
+        await day.see("unit", name, active_state="active", description=name)
+    for path in ("/etc/mail/main.cf", "/etc/db/db.conf", "/etc/motd"):
+        await day.see("file", path, description="configuration", sha256="1")
+    await day.see("file", "/etc/db/db.conf", description="configuration", sha256="2")
+    await day.see("file", "/etc/mail/main.cf", description="configuration", sha256="2")
+    await day.see("unit", "mail.service", active_state="failed", description="mail.service")
+    await day.see("unit", "db.service", active_state="failed", description="db.service")
+    await day.see("unit", "shop.service", active_state="failed", description="shop.service")
+    found = await day.finder.before("shop.service failed", Filter(), 2)
+    assert names(found) == ["db.service", "/etc/db/db.conf"]
+
+
+@pytest.mark.parametrize("unit", [{"unit": "named.service"}, {}])
+@on_a_day()
+async def test_a_port_that_closes_led_to_nothing(day: Day, unit: dict[str, str]) -> None:
+    """What is configured comes before the ports of a service that closed as it failed."""
+    day.finder = ChangeFinder(day.vectors, named)
+    ports = [f"{kind} {at}:53" for kind in ("tcp", "udp") for at in ("127.0.0.1", "10.0.0.5")]
+    await day.see("unit", "named.service", active_state="active", description="DNS")
+    await day.see("file", "/etc/bind/zones", description="configuration", sha256="1")
+    for port in ports:
+        await day.see("listener", port, port=53, **unit)
+    await day.see("file", "/etc/bind/zones", description="configuration", sha256="2")
+    for port in ports:
+        await day.see("listener", port)
+    await day.see("unit", "named.service", active_state="failed", description="DNS")
+    found = await day.finder.before("named failed", Filter(), 3)
+    assert names(found)[0] == "/etc/bind/zones"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "fields", "seconds", "is_first"),
+    [
+        ("mount", "/srv", {"used_percent": 100}, 40, True),
+        ("listener", "tcp 0.0.0.0:53", {"unit": "session-3.scope"}, 3, True),
+        ("listener", "tcp 0.0.0.0:53", {"unit": "session-3.scope"}, 30, False),
+        ("file", "/etc/bind/other", {"sha256": "1"}, 3, False),
+    ],
+)
+@on_a_day()
+async def test_what_is_looked_at_now_and_then_may_be_seen_late(
+    day: Day, kind: str, name: str, fields: dict[str, Any], seconds: int, *, is_first: bool
+) -> None:
+    """A file system that was seen to be full, or a port to be taken, after a failure led to it."""
+    day.finder, day._pause = ChangeFinder(day.vectors, named), 1
+    await day.see("mount", "/srv", used_percent=50)
+    await day.see("unit", "named.service", active_state="active", description="DNS")
+    await day.see("account", "carol", uid=1001)
+    await day.see("unit", "named.service", active_state="failed", description="DNS")
+    day._pause = seconds
+    await day.see(kind, name, **fields)
+    found = await day.finder.before("named failed", Filter(), 3)
+    assert (name == names(found)[0] and found[0].row.seq == 5) == is_first
+
+
+@on_a_day()
+async def test_an_outage_begins_with_its_first_failure(day: Day) -> None:
+    """What led to an outage came before its first failure, however often it was tried again."""
+    shop = {"description": "Web server of the shop"}
+    await day.see("unit", "shop.service", active_state="failed", **shop)
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("file", "/etc/shop/shop.conf", description="configuration", sha256="1")
+    await day.see("unit", "shop.service", active_state="failed", **shop)
+    for number in range(5):
+        await day.see("file", f"/etc/shop/try{number}", description="x", sha256="1")
+        await day.repeat("shop.service", "job:9 start, failed", 1)
+    found = await day.finder.before("shop failed", Filter(), 9)
+    assert {each.event for each in found} == {4}
+    assert {each.row.seq for each in found} == {1, 2, 3}
+
+
+@on_a_day()
+async def test_what_a_unit_has_run_with_led_less_to_its_failure(day: Day) -> None:
+    """A change after which a unit started well comes below one that came after that start."""
+    shop = {"description": "Web server of the shop"}
+    port = "tcp 0.0.0.0:80"
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("listener", port, unit="shop.service", port=80)
+    await day.see("file", "/etc/default/shop", description="settings of shop", sha256="1")
+    await day.see("unit", "shop.service", active_state="inactive", **shop)
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("unit", "shop.service", active_state="inactive", **shop)
+    # somebody else has the port before it was seen to be closed
+    await day.see("listener", port, unit="session-3.scope", port=80)
+    await day.see("unit", "shop.service", active_state="failed", **shop)
+    found = await day.finder.before("shop failed", Filter(), 9)
+    assert names(found)[0] == port
+    assert found[0].row.seq == 7
+    assert names(found).index("/etc/default/shop") <= 2
+
+
+@on_a_day()
+async def test_the_newest_of_alike_failures_is_the_event(day: Day) -> None:
+    """Of several failures of a unit, which differ in their details, the last one is meant."""
+    shop = {"description": "Web server of the shop"}
+    for before, result in (("inactive", ""), ("active", "exit-code"), ("activating", "oom")):
+        await day.see("unit", "shop.service", active_state=before, result="", **shop)
+        await day.see("file", f"/etc/shop/{before}", description="configuration", sha256="1")
+        await day.see("unit", "shop.service", active_state="failed", result=result, **shop)
+        await day.see("unit", "shop.service", "job:1 start", active_state="active", **shop)
+    found = await day.finder.before("shop failed", Filter(), 9)
+    assert {each.event for each in found} == {11}
+
+
+@on_a_day()
+async def test_the_event_is_of_the_time_that_is_asked_for(day: Day) -> None:
+    """Of the failures of a unit that is the event which was from `since` to `before`."""
+    shop = {"description": "Web server of the shop"}
+    for number in range(3):
+        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("file", f"/etc/shop/{number}", description="configuration", sha256="1")
+        await day.see("unit", "shop.service", active_state="failed", **shop)
+    start = 1_800_000_000 * 1_000_000
+    for number in range(3):
+        since, before = (start + (3 * n) * MINUTE * 1_000_000 + 1 for n in (number, number + 1))
+        found = await day.finder.before("shop failed", Filter(since=since, before=before), 9)
+        assert {each.event for each in found} == {3 * number + 3}
+    later = Filter(since=start + 60 * MINUTE * 1_000_000)
+    with pytest.raises(NotKept, match=r"shop has not failed in the history .since 2027-01-15"):
+        await day.finder.before("shop failed", later, 9)

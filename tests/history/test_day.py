@@ -1,0 +1,138 @@
+"""Days of hosts: what changed is found by meaning, with the model that is shipped.
+
+`day` was recorded: benchmarks/host/day.py says how, and how an installed op-dbus answers. `school`
+is made up, with declarations and drift, too. Nothing was changed after its questions of the set
+`held` had been asked.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus import config
+from opdbus.history.change import FIRST, Change, FieldChange, Why
+from opdbus.history.change_sentence import of_change
+from opdbus.history.row_filter import Filter
+from opdbus.index.changes.change_finder import ChangeFinder
+from opdbus.index.changes.connections import nothing_more
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.models import folder
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, StateObject
+
+DATA = Path(__file__).parents[1] / "data"
+# So many questions must be answered right in the first three rows. Those about the school were made
+# for one look at them: 74 of 81 are right.
+SHARES = {"day": 0.9, "school": 0.85}
+# What has nothing to do with the days; a school prints.
+PRINTING = "printer jam"
+FOREIGN = (
+    PRINTING,
+    "pizza with mushrooms",
+    "how do I bake bread",
+    "weather in Berlin",
+    "football world cup",
+    "GPU overheating",
+    "poems about autumn",
+    "touchpad gestures",
+)
+
+
+@asynccontextmanager
+async def lived(path: Path, name: str) -> AsyncIterator[tuple[ChangeFinder, dict[int, str]]]:
+    """Let a day pass in a memory, and give what finds changes in it, and the act of each row."""
+    day = json.loads((DATA / f"{name}.json").read_text())
+    clock = [1_800_000_000.0]
+    given = {"OP_DBUS_STATE_DIR": str(path), "OP_DBUS_PRECISION": "fp32"}
+    settings = config.load({"HOME": "/nonexistent", **given})
+    async with (
+        StateStore(path / "memory.db", clock=lambda: clock[0]) as memory,
+        Serving(settings) as serving,
+    ):
+        vectors = ObjectVectors(memory, serving)
+        first = [StateObject(Identity(*row[:4]), row[4]) for row in day["first"]]
+        await memory.observe(first, set(), {}, lambda _: Why(FIRST))
+        acts = {}
+        for act, what, cause, *names, properties in day["changes"]:
+            clock[0] += 1.0
+            await see(memory, what, Why(cause), Identity(*names), properties)
+            acts[int(clock[0])] = act
+        embedder = await serving.embedder()
+        engine = (await vectors.index(embedder.numerics, embedder.dimension)).engine
+        indexing = asyncio.create_task(Indexer(vectors).run())
+        async with asyncio.timeout(120):
+            while await memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+                await asyncio.sleep(0.05)
+        indexing.cancel()
+        yield ChangeFinder(vectors, nothing_more), acts
+
+
+async def see(
+    memory: StateStore, what: str, why: Why, identity: Identity, properties: dict[str, Any] | None
+) -> None:
+    """Observe a change as it was recorded."""
+    if what == "drift":
+        fields = [
+            FieldChange([key], *([side] for side in sides)) for key, sides in properties.items()
+        ]
+        change = of_change(Change(identity, what, why, fields), "")
+        await memory.record([change], lambda _: None)
+    elif what == "event":
+        await memory.observe([], set(), {}, events={identity: why._replace(is_event=True)})
+    elif what == "gone":
+        await memory.observe([], {identity}, {}, lambda _: why)
+    else:
+        await memory.observe([StateObject(identity, properties or {})], set(), {}, lambda _: why)
+
+
+async def ranks(finder: ChangeFinder, question: dict[str, Any], acts: dict[int, str]) -> list[int]:
+    """Give the place of the first right row for each wording, 0 where there is none."""
+    find = finder.about if question["ask"] == "about" else finder.before
+    found = []
+    for wording in question["wordings"]:
+        rows = [each.row for each in await find(wording, Filter(), 3)]
+        right = [
+            place
+            for place, row in enumerate(rows, 1)
+            for wanted in question["rows"]
+            if wanted["act"] == acts[row.at // 1_000_000]
+            and any(
+                fnmatchcase("/".join(row.identity[1:]), object_id.replace("[", "[[]"))
+                for object_id in wanted["things"]
+            )
+        ]
+        found.append(right[0] if right else 0)
+    return found
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("medium_model")
+@pytest.mark.parametrize("name", SHARES)
+def test_questions_about_a_day_are_answered_in_three_rows(name: str, tmp_path: Path) -> None:
+    """Answer most questions, in each wording, and none about other things."""
+
+    async def work() -> list[list[int]]:
+        async with lived(tmp_path, name) as (finder, acts):
+            questions = json.loads((DATA / f"{name}_questions.json").read_text())
+            foreign = {*FOREIGN} - ({PRINTING} if name == "school" else set())
+            assert not any([await finder.about(asked, Filter(), 3) for asked in foreign])
+            assert await finder.about("what changed?", Filter(), 3)
+            return [await ranks(finder, question, acts) for question in questions]
+
+    found = asyncio.run(work())
+    assert len(found) >= 30
+    for wording in zip(*found, strict=True):
+        assert sum(map(bool, wording)) >= SHARES[name] * len(wording)
+
+
+def test_the_model_is_the_shipped_one(medium_model: folder.Model) -> None:
+    """Ask with the level that op-dbus has by default."""
+    assert config.load({"HOME": "/nonexistent"}).vector_level == medium_model.level

@@ -1,0 +1,315 @@
+"""Checkpoints of history reach the journal when there is something new, and not while idle."""
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import structlog
+from harness.journald import Journald
+from harness.remembering import OWNER, unit, verified
+from structlog.testing import capture_logs
+
+from opdbus import config, log
+from opdbus.history import checkpoint, ledger
+from opdbus.history.checkpoint import Checkpoint
+from opdbus.history.hash_chain import Head
+from opdbus.history.ledger import Limits
+from opdbus.index.database.store import Store
+from opdbus.index.state_store.events import Event, Recorded
+from opdbus.index.state_store.history_retention import HistoryRetention
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.platform.journal import MESSAGE_IDS
+
+PATIENCE_SECONDS = 20
+ALL = Limits()
+
+
+@pytest.fixture
+def journald(tmp_path: Path) -> Iterator[Journald]:
+    """Read what is sent to a socket."""
+    with closing(Journald(tmp_path / "journal")) as found:
+        yield found
+
+
+@pytest.fixture
+def to_journal(journald: Journald) -> Iterator[structlog.typing.FilteringBoundLogger]:
+    """Log errors only, and to the console; checkpoints reach the journal all the same."""
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    settings = config.load({"OP_DBUS_LOG_LEVEL": "error", "OP_DBUS_LOG_FORMAT": "console"})
+    with closing(log.configure(settings, {}, socket=journald.path)) as lines:
+        found = lines.to_journal()
+        assert found
+        yield found
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def run(
+    path: Path,
+    retention: Callable[[StateStore], HistoryRetention],
+    work: Callable[..., Awaitable[None]],
+) -> None:
+    """Do something while history is kept."""
+
+    async def both() -> None:
+        holder: list[HistoryRetention] = []
+
+        def take(event: Event) -> None:
+            if isinstance(event, Recorded):
+                holder[0].recorded()
+
+        async with StateStore(path, take, boot="b1") as memory, asyncio.timeout(PATIENCE_SECONDS):
+            holder.append(retention(memory))
+            await work(memory, holder[0])
+
+    asyncio.run(both())
+
+
+def made(
+    memory: StateStore,
+    to_journal: structlog.typing.FilteringBoundLogger | None,
+    seconds: float = 600,
+    limits: Limits = ALL,
+    clock: Callable[[], float] = time.time,
+) -> HistoryRetention:
+    """Make a keeper of a memory's history."""
+    return HistoryRetention(memory, to_journal, "op-dbus/1", limits, seconds, clock)
+
+
+def read(entry: dict[str, str]) -> Checkpoint:
+    """Read an entry as journalctl prints it."""
+    line = json.dumps({**entry, "__REALTIME_TIMESTAMP": "17"})
+    (found,) = checkpoint.read_entries([line.encode()])
+    return found
+
+
+def test_a_checkpoint_is_an_entry(
+    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+) -> None:
+    """Write what verifies the rows, with the event's id, once for the same rows."""
+    path = tmp_path / "memory.db"
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        for number in range(5):
+            await memory.publish([unit("a", number=number)], OWNER)
+        await retention.keep()
+        await retention.keep()
+        await memory.publish([unit("a", number=5)], OWNER)
+        await retention.keep()
+
+    run(path, lambda memory: made(memory, to_journal), work)
+    entry = journald.receive()
+    assert entry["MESSAGE_ID"] == MESSAGE_IDS["history checkpoint"]
+    assert entry[checkpoint.FIELD].splitlines()[:2] == ["op-dbus/1", "5"]
+    points = [read(entry), read(journald.receive())]
+    assert [(point.size, point.first, point.at) for point in points] == [(5, 1, 17), (6, 1, 17)]
+    report = verified(path, *points)
+    assert (report.problems, report.vouched) == ([], 6)
+
+
+def test_checkpoints_follow_changes(
+    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+) -> None:
+    """Write one some time after a change, and none while nothing changes."""
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        await memory.publish([unit("a")], OWNER)
+        task = asyncio.create_task(retention.run())
+        assert read(await asyncio.to_thread(journald.receive)).size == 1
+        await asyncio.sleep(0.1)
+        await memory.publish([unit("b"), unit("c")], OWNER)
+        assert read(await asyncio.to_thread(journald.receive)).size == 3
+        task.cancel()
+
+    run(
+        tmp_path / "memory.db",
+        lambda memory: made(memory, to_journal, 0.01),
+        work,
+    )
+
+
+def test_no_journal_is_told(tmp_path: Path) -> None:
+    """Say once that nothing vouches for history."""
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        await memory.publish([unit("a")], OWNER)
+        task = asyncio.create_task(retention.run())
+        await asyncio.sleep(0.1)
+        await retention.keep()
+        task.cancel()
+
+    with capture_logs() as lines:
+        run(
+            tmp_path / "memory.db",
+            lambda memory: made(memory, None, 0.01),
+            work,
+        )
+    assert [line["event"] for line in lines] == ["history not vouched for"]
+
+
+def test_only_the_service_is_believed(tmp_path: Path) -> None:
+    """Ask journalctl for fields that only journald sets, in another journal if one is named."""
+    asked = checkpoint.journal_command(990, "op-dbus.service", tmp_path)
+    assert {"_UID=990", "_SYSTEMD_UNIT=op-dbus.service", f"--directory={tmp_path}"} < set(asked)
+    assert f"--file={tmp_path}/x" in checkpoint.journal_command(990, "u", tmp_path / "x")
+    with pytest.raises(checkpoint.NoWitness, match="no journal to ask"):
+        checkpoint.read_journal(["/nonexistent/journalctl"])
+    with pytest.raises(checkpoint.NoWitness, match="try root"):
+        checkpoint.read_journal(["sh", "-c", "echo broken >&2; exit 1"])
+
+
+def test_a_field_that_is_there_twice_is_not_believed() -> None:
+    """Read no entry that op-dbus cannot have written."""
+    text = checkpoint.text_of(Head(), "op-dbus/1")
+    entry = {"__REALTIME_TIMESTAMP": "1", checkpoint.FIELD: [text, text]}
+    lines = [json.dumps(entry).encode(), b'{"__REALTIME_TIMESTAMP": "1"}']
+    assert list(checkpoint.read_entries(lines)) == []
+
+
+# pruning
+
+
+def published(count: int) -> Callable[[StateStore, HistoryRetention], Awaitable[None]]:
+    """Make work that records so many rows, and keeps history after them."""
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        for number in range(count):
+            await memory.publish([unit(f"u{number % 50}", number="x" * number)], OWNER)
+        await retention.keep()
+
+    return work
+
+
+def counted(path: Path) -> tuple[int, int, int, int]:
+    """Count rows, sentences, words of these, and the bytes that are noted."""
+    with closing(sqlite3.connect(path)) as reader:
+        (end,) = reader.execute("SELECT value FROM facts WHERE name = 'history'").fetchone()
+        rows, sentences, words = (
+            reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 -- our own
+            for table in ("history", "sentences", "sentence_words")
+        )
+        return rows, sentences, words, json.loads(end)[3]
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (Limits(rows=70), range(331, 401)),
+        (Limits(bytes=50_000), range(340, 401)),
+        (Limits(days=30), range(401, 401)),
+        (Limits(days=91), range(1, 401)),
+    ],
+)
+def test_the_oldest_rows_are_pruned(
+    tmp_path: Path,
+    journald: Journald,
+    to_journal: structlog.typing.FilteringBoundLogger,
+    limits: Limits,
+    kept: range,
+) -> None:
+    """Keep no more than the limits allow, after a checkpoint, and verify what is left."""
+    path, later = tmp_path / "memory.db", time.time() + 90 * 86_400
+    run(path, lambda memory: made(memory, to_journal, 600, limits, lambda: later), published(400))
+    point = read(journald.receive())
+    report = verified(path, point)
+    assert (report.problems, report.vouched) == ([], 400)
+    assert (point.size, point.first) == (400, report.first)
+    rows, sentences, words, size = counted(path)
+    assert rows == report.rows == report.last + 1 - report.first
+    assert sentences == words <= rows
+    assert size <= limits.bytes
+    if limits.bytes == Limits().bytes:
+        assert range(report.first, report.last + 1) == kept
+    else:
+        assert size > limits.bytes * 0.9
+    run(path, lambda memory: made(memory, None), published(3))
+    assert verified(path, point).problems == []
+
+
+def test_what_becomes_too_old_is_pruned_while_nothing_changes(
+    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+) -> None:
+    """Look for rows beyond the limit of days now and then, although no change comes."""
+    days = [0]
+
+    def retention(memory: StateStore) -> HistoryRetention:
+        return HistoryRetention(
+            memory,
+            to_journal,
+            "op-dbus/1",
+            ALL,
+            seconds=0.01,
+            clock=lambda: time.time() + days[0] * 86_400,
+            idle_seconds=0.01,
+        )
+
+    async def work(memory: StateStore, retention: HistoryRetention) -> None:
+        await memory.publish([unit("a")], OWNER)
+        task = asyncio.create_task(retention.run())
+        assert read(await asyncio.to_thread(journald.receive)).first == 1
+        days[0] = ALL.days + 1
+        assert read(await asyncio.to_thread(journald.receive)).first == 2
+        task.cancel()
+
+    run(tmp_path / "memory.db", retention, work)
+
+
+def test_what_was_not_pruned_is_missed(
+    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+) -> None:
+    """Find that rows were removed from the beginning as if op-dbus had pruned them."""
+    path = tmp_path / "memory.db"
+    run(path, lambda memory: made(memory, to_journal, 600, Limits(rows=70)), published(100))
+    point = read(journald.receive())
+    assert verified(path, point).first == 31
+    with closing(Store(path)) as store:
+        assert store.prune_history(40) == 10
+    problem = verified(path, point).problems[0]
+    assert (problem.seq, problem.text) == (
+        31,
+        "the rows up to 40 are missing, and op-dbus did not prune so far",
+    )
+
+
+def test_a_step_of_pruning_is_short(tmp_path: Path) -> None:
+    """Delete no more at a time than others can wait for, by number and by size."""
+    path = tmp_path / "memory.db"
+    run(path, lambda memory: made(memory, None), published(ledger.MAX_PRUNED + 5))
+    with closing(Store(path)) as store:
+        assert store.prune_history(ledger.MAX_PRUNED + 2) == ledger.MAX_PRUNED
+        assert store.prune_history(ledger.MAX_PRUNED + 2) == 2
+        assert store.prune_history(ledger.MAX_PRUNED + 2) == 0
+    large = ["y" * 120_000 + str(number) for number in range(10)]
+
+    async def work(memory: StateStore, _: HistoryRetention) -> None:
+        for text in large:
+            await memory.publish([unit("large", text=text)], OWNER)
+
+    run(path, lambda memory: made(memory, None), work)
+    with closing(Store(path)) as store:
+        steps = [store.prune_history(10_000) for _ in range(4)]
+    assert sum(steps) == 3 + len(large)
+    assert max(steps) < sum(steps)
+    assert verified(path).problems == []
+
+
+def test_a_damaged_end_stops_nobody(tmp_path: Path) -> None:
+    """Record what changes although the noted end of the chain is damaged or behind."""
+    path = tmp_path / "memory.db"
+    run(path, lambda memory: made(memory, None), published(20))
+    with closing(sqlite3.connect(path)) as other:
+        (before,) = other.execute("SELECT value FROM facts WHERE name = 'history'").fetchone()
+    damaged = ["", "[1]", "{}", json.dumps([3, "00", [], 1]), before.replace("[20", "[19")]
+    for number, value in enumerate(damaged):
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute("UPDATE facts SET value = ? WHERE name = 'history'", (value,))
+        run(path, lambda memory: made(memory, None), published(21 + number))
+        assert verified(path).problems == []

@@ -1,0 +1,424 @@
+"""Searches in two stages: by static vectors at once, then in the order of the level's own."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.house import House, beside, unit, units
+from harness.running import (
+    ROOT_PATH,
+    STATE,
+    STATE_PATH,
+    VECTORIZER,
+    Caller,
+    Make,
+    ask,
+    many,
+    search,
+)
+from harness.sessions import Wrapped
+
+from opdbus.config import Config
+from opdbus.engine.provider import Session
+from opdbus.engine.sessions import open_session
+from opdbus.index.ranking.scores import OVERLAP_WEIGHT
+from opdbus.index.search.finder import Finder
+from opdbus.index.search.hits import Hit, Page
+from opdbus.index.state_store.events import Vectorized
+from opdbus.index.vectors.embed_priority import EmbedPriorityQueue
+from opdbus.index.vectors.indexer import Indexer
+from opdbus.index.vectors.object_vectors import ObjectVectors
+from opdbus.index.vectors.second_stage import COMPARED, COMPUTED
+from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.models.folder import Model
+from opdbus.state.object import ObjectId, StateObject
+
+# Longer than any test takes, and so short that nothing is waited for.
+LONG, SHORT = 60.0, 0.05
+PRINTER = unit("cups", "CUPS scheduler for printing documents")
+
+
+class Gate:
+    """A model that was proven, and then runs so many batches as it is let; it fails the others."""
+
+    def __init__(self) -> None:
+        self._left = threading.Semaphore(1 << 20)
+        self._is_shut = threading.Event()
+        self._opened = threading.Event()
+        self._limit: threading.Semaphore | None = None
+
+    def shut(self) -> None:
+        """Let nothing run until it is opened."""
+        self._opened.clear()
+        self._is_shut.set()
+
+    def open(self) -> None:
+        """Let everything run."""
+        self._is_shut.clear()
+        self._limit = None
+        self._opened.set()
+
+    def let(self, batches: int) -> None:
+        """Let so many batches run, and have the others fail."""
+        self._limit = threading.Semaphore(batches)
+
+    def opener(self, *given: Any) -> Session:
+        """Open a real session behind the gate."""
+        return Gated(open_session(*given), self)
+
+    def passed(self) -> None:
+        """Wait for, or fail, a batch."""
+        if self._is_shut.is_set():
+            self._opened.wait()
+        if self._limit and not self._limit.acquire(blocking=False):
+            raise RuntimeError("it is not let")
+
+
+class Gated(Wrapped):
+    """A session behind a gate, which is still alive where a batch fails."""
+
+    def __init__(self, session: Session, gate: Gate) -> None:
+        super().__init__(session)
+        self._gate = gate
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Run when it is let."""
+        if ids.shape[1] > 2:
+            self._gate.passed()
+        return super().run(ids)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """Give a gate that is open in the end, so that all threads end."""
+    made = Gate()
+    yield made
+    made.open()
+
+
+async def stored(made: House, *objects: StateObject) -> None:
+    """Declare objects, and wait for their static vectors."""
+    await made.declare(*objects)
+    await made.cascade.first.ready(LONG)
+
+
+def stages(hits: list[Hit]) -> list[str]:
+    """Give the stage of each hit."""
+    return [hit.score.stage for hit in hits]
+
+
+def names(hits: list[Hit]) -> list[str]:
+    """Give the name of each hit."""
+    return [hit.object_id.name for hit in hits]
+
+
+def test_answers_come_before_the_model(live: Callable[..., Any], gate: Gate) -> None:
+    """Search by meaning before a model is loaded, say so, and find what is like an object."""
+
+    async def work(made: House) -> None:
+        gate.shut()
+        await stored(made, PRINTER, unit("cups2", "printing of documents"), *units(40))
+        for mode in ("hybrid", "vector"):
+            hits = await made.finder.search("put it on paper", Page(50), mode)
+            assert len(hits) == 42
+            assert set(stages(hits)) == {"static"}
+            assert set(names(hits)[:2]) == {"cups", "cups2"}
+        assert set(stages(await made.finder.search("mail", Page(5), "lexical"))) == {""}
+        like = await made.finder.similar(ObjectId("systemd", "unit", "cups"), Page(3))
+        assert (names(like)[0], set(stages(like))) == ("cups2", {"static"})
+        assert made.finder.staged() == 42
+        # it is to be the next to get its vector
+        assert made.vectors.asked
+        gate.open()
+
+    live(work, engine=False, cascade=LONG, opener=gate.opener)
+
+
+def test_a_new_object_is_found_while_the_model_is_busy(
+    live: Callable[..., Any], gate: Gate
+) -> None:
+    """Answer by static vectors within the time that is allowed, also about what came just now."""
+
+    async def work(made: House) -> None:
+        await stored(made, *units(30))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
+        gate.shut()
+        await stored(made, PRINTER, *units(30))
+        hits = await made.finder.search("put it on paper", Page(50))
+        assert (names(hits)[0], set(stages(hits))) == ("cups", {"static"})
+        gate.open()
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
+
+    live(work, cascade=SHORT, opener=gate.opener)
+
+
+def test_static_vectors_come_first_while_many_objects_are_stored(
+    live: Callable[..., Any],
+) -> None:
+    """Run the model for questions only until all objects are stored, and then for these."""
+
+    async def work(made: House) -> None:
+        await stored(made, *units(3))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        async with made.memory.archive.busy():
+            await stored(made, *units(30))
+            # more than enough for a batch between
+            for _ in range(30):
+                await made.vectors.ask("who is asking?")
+            assert (made.finder.staged(), made.vectors.waiting()) == (30, 27)
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+
+    live(work, cascade=LONG)
+
+
+def test_one_stage_is_left_when_all_vectors_are_there(live: Callable[..., Any]) -> None:
+    """Search exactly as without a cascade once every object has its vector, and only then."""
+
+    async def work(made: House) -> None:
+        await stored(made, *units(40))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        for question in ("mail 7", "disk"):
+            exact = await Finder(made.vectors).search(question, Page(50))
+            assert await made.finder.search(question, Page(50)) == exact
+
+    live(work, cascade=LONG)
+
+
+def test_very_many_have_static_vectors_only_while_they_lack_their_own(
+    live: Callable[..., Any], gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Give up the memory of static vectors when all have their own, also when one more comes."""
+    monkeypatch.setattr("opdbus.index.vectors.two_stage_search.MANY", 10)
+
+    async def work(made: House) -> None:
+        gate.shut()
+        await stored(made, *units(200))
+        assert made.cascade.first.count() == 200
+        assert made.cascade.is_used()
+        gate.open()
+        while made.cascade.first.index is not None:
+            await made.event(Vectorized)
+            await made.cascade.first.ready(LONG)
+        await stored(made, *units(200), PRINTER)
+        assert (made.cascade.first.index, made.cascade.is_used()) == (None, False)
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        hits = await made.finder.search("printing", Page(50))
+        assert "cups" in names(hits)
+
+    live(work, cascade=LONG, opener=gate.opener)
+
+
+def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
+    live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wait for the model where very many vectors were left, and make static ones if it has none."""
+    monkeypatch.setattr("opdbus.index.vectors.two_stage_search.MANY", 10)
+
+    async def work(made: House) -> None:
+        await made.declare(*units(100))
+        folder = made.memory.archive.folder
+        assert folder
+        folder.mkdir()
+        (folder / "of_before.rows").touch()
+        vectors = ObjectVectors(made.memory, made.serving)
+        first = Cascade(vectors, LONG).first
+        async with beside(first.run()):
+            await first.ready(LONG)
+            assert (first.index, first.is_broken) == (None, False)
+            await made.serving.start()
+            gate.shut()
+            async with beside(Indexer(vectors).run()):
+                while first.count() < 100:
+                    made.memory.unstaged.set()
+                    await first.ready(LONG)
+                gate.open()
+
+    gate = Gate()
+    live(work, engine=False, opener=gate.opener)
+
+
+def unsaid(hit: Hit) -> float:
+    """Return what ranked a hit before its own words did: of equal ones any may be among these."""
+    return hit.score.total - OVERLAP_WEIGHT * hit.score.overlap
+
+
+def test_two_stages_score_as_one_does(live: Callable[..., Any]) -> None:
+    """Give the best the scores of the exact search, in their order, and the others behind them."""
+
+    async def work(made: House) -> None:
+        await stored(made, *units(120))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        for question in ("mail 7", "which services use the network?"):
+            exact = await Finder(made.vectors).search(question, Page(200))
+            total = {hit.object_id: unsaid(hit) for hit in exact}
+            hits = await made.finder.search(question, Page(200))
+            assert stages(hits) == ["medium"] * COMPARED + ["static"] * (120 - COMPARED)
+            best = [hit.score.total for hit in hits[:COMPARED]]
+            parts = [unsaid(hit) for hit in hits[:COMPARED]]
+            assert parts == pytest.approx(
+                [total[hit.object_id] for hit in hits[:COMPARED]], abs=1e-5
+            )
+            assert best == sorted(best, reverse=True)
+            rest = [hit.score.total for hit in hits[COMPARED:]]
+            assert rest == sorted(rest, reverse=True)
+            pages = [await made.finder.search(question, Page(19, n)) for n in range(0, 120, 19)]
+            assert [hit.object_id for page in pages for hit in page] == [
+                hit.object_id for hit in hits
+            ]
+
+    live(work, cascade=LONG, always=True)
+
+
+def test_what_is_missing_is_computed_and_kept(
+    live: Callable[..., Any], gate: Gate, settings: Config
+) -> None:
+    """Compute vectors of the best first, rank the others after them, and store what was computed.
+
+    The scores of the two parts are those of one model each.
+    """
+
+    async def work(made: House) -> None:
+        gate.shut()
+        await stored(made, *units(60))
+        before = await made.finder.search("mail 7", Page(60))
+        assert set(stages(before)) == {"static"}
+        gate.open()
+        await made.serving.start()
+        # one for the question
+        gate.let(6)
+        hits = await made.finder.search("mail 7", Page(60))
+        best = [hit for hit in hits if hit.score.stage == "medium"]
+        assert 1 <= len(best) < COMPUTED
+        assert hits[: len(best)] == best
+        assert before[0].object_id in [hit.object_id for hit in best]
+        left = [hit for hit in before if hit.object_id not in {one.object_id for one in best}]
+        rest = [(hit.object_id, hit.score) for hit in hits[len(best) :]]
+        assert rest == [(hit.object_id, hit.score) for hit in left]
+        assert on_disk(made, settings) == {hit.object_id.name for hit in best}
+        gate.let(1)
+        again = await made.finder.search("mail 7", Page(60))
+        assert names(again) == names(hits)
+        gate.open()
+        whole = await made.finder.search("mail 7", Page(60))
+        assert stages(whole)[:COMPUTED] == ["medium"] * COMPUTED
+        totals = {hit.object_id: hit.score.total for hit in whole}
+        for hit in best:
+            assert hit.score.total == pytest.approx(totals[hit.object_id], abs=1e-5)
+
+    live(work, engine=False, cascade=LONG, opener=gate.opener)
+
+
+def on_disk(made: House, settings: Config) -> set[str]:
+    """Give the names of units whose vectors are stored."""
+    return set(in_order(made, settings))
+
+
+def in_order(made: House, settings: Config) -> list[str]:
+    """Give the names of units whose vectors are stored, the first stored first."""
+    texts = {entry.text_digest: entry.identity.name for entry in made.memory.catalogue}
+    with closing(sqlite3.connect(settings.state_dir / "memory.db")) as reader:
+        rows = reader.execute("SELECT text_digest FROM vectors ORDER BY rowid").fetchall()
+    return [texts[key] for (key,) in rows]
+
+
+def test_the_most_asked_for_come_first(live: Callable[..., Any], settings: Config) -> None:
+    """Fill in the vectors that searches wanted before all others, by how often they did."""
+
+    async def work(made: House) -> None:
+        await stored(made, *units(100))
+        wanted: dict[str, int] = {}
+        for question in ("mail 7", "mail 7", "disk 3"):
+            for name in names(await made.finder.search(question, Page(COMPUTED))):
+                wanted[name] = wanted.get(name, 0) + 1
+        async with made.indexing():
+            await made.event(Vectorized)
+        order = in_order(made, settings)
+        assert len(order) == 100
+        times = [wanted.get(name, 0) for name in order]
+        assert times == sorted(times, reverse=True)
+
+    live(work, engine=False, cascade=0.0)
+
+
+def test_an_object_without_a_vector_has_others_like_it(live: Callable[..., Any]) -> None:
+    """Compute the vector of the object that is compared, and those of the ones most like it."""
+
+    async def work(made: House) -> None:
+        await made.serving.start()
+        await stored(made, unit("a", "mail network"), unit("b", "mail network disk"), *units(9))
+        hits = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+        assert stages(hits) == ["medium"] * 10
+        again = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+        assert names(again) == names(hits)
+        assert "a" not in names(hits)
+
+    live(work, engine=False, cascade=LONG)
+
+
+def test_a_level_without_a_model_has_one_stage(live: Callable[..., Any]) -> None:
+    """Keep no static vectors beside those of the level static, nor where there are none."""
+
+    async def work(made: House) -> None:
+        await stored(made, *units(5))
+        assert made.finder.staged() == 0
+        assert not made.cascade.is_used()
+
+    for level in ("none", "static"):
+        live(work, settings={"vector_level": level, "model": None}, engine=False, cascade=LONG)
+
+
+def test_what_was_asked_for_is_bounded() -> None:
+    """Remember the texts that were asked for most, and forget the others."""
+    asked = EmbedPriorityQueue()
+    texts = [b"%d" % number for number in range(20_000)]
+    asked.add(texts[:3])
+    asked.add(texts)
+    assert len(asked) < 10_000
+    assert asked.take(2, lambda text: text != texts[1]) == [texts[0], texts[2]]
+    assert texts[1] not in asked.take(20_000, lambda _: True)
+    assert asked.take(1, lambda _: True) == []
+
+
+def test_a_daemon_answers_while_its_model_works(
+    daemons: Make, tmp_path: Path, medium_model: Model
+) -> None:
+    """Answer over the bus before the real model is proven, and then in its order, while most wait.
+
+    The status says how far the second stage is.
+    """
+    file = many(tmp_path / "state.json", 800)
+
+    async def work(caller: Caller) -> None:
+        await caller._until_owned()
+        await caller.signal("Changed")
+        assert {more["stage"] for _, _, more in await search(caller, "lexical")} == {""}
+        for mode in ("hybrid", "vector"):
+            hits = await search(caller, mode, "which service sends mail?")
+            assert {more["stage"] for _, _, more in hits} == {"static"}
+        assert await caller.get(ROOT_PATH, VECTORIZER, "State") == "loading"
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == ""
+        await caller.ready()
+        hits = await search(caller, "hybrid", "which service sends mail?")
+        assert {more["stage"] for _, _, more in hits} == {"medium"}
+        scores = [score for _, score, _ in hits]
+        assert scores == sorted(scores, reverse=True)
+        assert await caller.get(STATE_PATH, STATE, "Pending") > 0
+        assert await caller.get(STATE_PATH, STATE, "FirstStage") == 800
+
+    with daemons(STATE_FILE=file, MODEL=medium_model.folder, CASCADE_MS=10_000) as daemon:
+        ask(daemon, work)
+        assert "searches find 800 objects by static vectors" in daemon.cli("status").stdout

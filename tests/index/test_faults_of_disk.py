@@ -1,0 +1,354 @@
+"""A full disk, a read-only database: what is there is served, what is refused is said."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from harness.mounts import mounted
+from harness.remembering import run
+from harness.running import PATIENCE_SECONDS, STATE, STATE_PATH, Running, calling, state_file
+from structlog.testing import capture_logs
+
+from opdbus import config
+from opdbus.doctor import examine
+from opdbus.errors import StoreError
+from opdbus.index.state_store.state_file_loader import StateFileLoader
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.state.object import Identity, StateObject
+
+OWNER = 1000
+MIB = 1 << 20
+PUBLISH = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}")
+
+
+def unit(name: str, text: str = "network") -> StateObject:
+    """Make an object as a program publishes it."""
+    return StateObject(Identity("publish:probe", "systemd", "unit", name), {"description": text})
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder on a file system of 8 MiB."""
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=8m", "tmpfs") as folder:
+        yield folder
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on a file system."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (MIB, 4096):
+            try:
+                while file.write(b"\0" * size) == size:
+                    pass
+            except OSError:
+                continue
+    assert os.statvfs(folder).f_bavail == 0
+    return ballast
+
+
+def overwrite(database: Path, *, everything: bool = False) -> None:
+    """Damage the pages in the middle of a database, or all of it."""
+    size = database.stat().st_size
+    with database.open("r+b") as file:
+        file.seek(0 if everything else size // 8192 * 4096)
+        file.write(b"\xff" * (size if everything else 65536))
+
+
+def names(memory: StateStore) -> set[str]:
+    """Give the names of all objects."""
+    return {entry.identity.name for entry in memory.catalogue}
+
+
+async def stored(memory: StateStore) -> set[str]:
+    """Give the names of all objects in the database."""
+    entries = await memory.archive.read(lambda store: list(store.entries()))
+    return {entry.identity.name for entry in entries}
+
+
+def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
+    """Take nothing of what has no room, say why, serve on, and take it again when there is room."""
+
+    async def work(memory: StateStore) -> None:
+        changed = asyncio.Event()
+        memory.archive.on_change = changed.set
+        await memory.publish([unit("before")], OWNER)
+        generation = memory.generation
+        ballast = fill(small)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"memory\.db.*; make room on its file system"):
+                await memory.publish([unit(f"n{n}", "text " * 400) for n in range(1000)], OWNER)
+        assert names(memory) == {"before"} == await stored(memory)
+        assert memory.generation == generation
+        assert "make room" in memory.archive.fault
+        assert await memory.archive.read(lambda store: store.words.match(["network"], 5))
+        changed.clear()
+        ballast.unlink()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await changed.wait()
+        assert memory.archive.fault == ""
+        await memory.publish([unit("after")], OWNER)
+        assert names(memory) == {"before", "after"} == await stored(memory)
+
+    run(small, work)
+
+
+def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> None:
+    """Remove what was to live as long as a connection as soon as that can be written."""
+
+    async def work(memory: StateStore) -> None:
+        changed = asyncio.Event()
+        await memory.publish([unit("kept")], OWNER)
+        items = [unit(f"n{n}", "text " * 100) for n in range(1000)]
+        await memory.publish(items, OWNER, holder=":1.5")
+        await memory.archive.write(lambda store: store.empty_log())
+        ballast = fill(small)
+        with pytest.raises(StoreError):
+            await memory.release(":1.5")
+        assert len(names(memory)) == 1001
+        memory.notify = lambda _event: changed.set()
+        ballast.unlink()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await changed.wait()
+        assert names(memory) == {"kept"} == await stored(memory)
+
+    run(small, work)
+
+
+def test_failed_loads_are_made_up_for_once(small: Path, tmp_path: Path) -> None:
+    """Read the state file once when there is room again, however many loads had failed."""
+    units = {f"d{n}": f"mail {n}" * 300 for n in range(300)}
+    file = state_file(tmp_path / "state.json", units)
+
+    async def work(memory: StateStore) -> None:
+        changed = asyncio.Event()
+        memory.notify = lambda _event: changed.set()
+        declared = StateFileLoader(file, memory)
+        ballast = fill(small)
+        for _ in range(5):
+            with pytest.raises(StoreError):
+                await declared.load()
+        with capture_logs() as logs:
+            ballast.unlink()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await changed.wait()
+            await declared.load()  # after all that wait already
+        assert names(memory) == units.keys()
+        assert [line["event"] for line in logs].count("state file read") == 2
+
+    run(small, work)
+
+
+def test_a_daemon_outlives_a_full_disk(
+    daemons: Callable[..., Running], small: Path, tmp_path: Path
+) -> None:
+    """Serve reads and search, be degraded, give vectors from memory, and store all of it later."""
+    file = state_file(tmp_path / "state.json", {"a": "mail"})
+    daemon = daemons(STATE_FILE=file)
+    (daemon.state_dir / "graphs").rename(tmp_path / "graphs")
+    subprocess.run(["cp", "-r", tmp_path / "graphs", small / "graphs"], check=True)
+    daemon.state_dir = small
+    with daemon:
+        asyncio.run(_through_a_full_disk(daemon, small, file))
+        assert "Traceback" not in daemon.log
+        assert daemon.stop() == 0
+    with sqlite3.connect(small / "memory.db") as reader:
+        assert reader.execute("SELECT count(*) FROM vectors").fetchone()[0] >= 40
+    reader.close()
+
+
+async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> None:
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        await caller.vectorized()
+        ballast = fill(folder)
+        objects = [("p", "k", f"n{n}", {"text": "s" * 2000}) for n in range(1000)]
+        with pytest.raises(Exception, match="make room"):
+            await caller.call(*PUBLISH, "probe", objects, {})
+        assert await caller.ready("degraded")
+        assert "make room" in await caller.get(STATE_PATH, STATE, "LastError")
+        told = await examine(lambda _: replace(config.load({}), bus=daemon.bus))
+        (verdict,) = [each for each in told if each.subject == "daemon"]
+        assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
+        assert "memory.db: " in verdict.finding
+        found = await caller.call(
+            STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, {"all": True}
+        )
+        assert len(found[0]) == 1
+        state_file(file, {f"d{n}": f"mail {n}" * 300 for n in range(40)})
+        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 1)
+        ballast.unlink()
+        await caller.ready("ready")
+        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 40)
+        await caller.vectorized()
+        # the last fault is over when what is not needed any more was removed, too
+        await caller.until(lambda: caller.get(STATE_PATH, STATE, "LastError"), "")
+
+
+def test_a_start_on_a_full_disk_is_one_sentence(
+    daemons: Callable[..., Running], small: Path, tmp_path: Path
+) -> None:
+    """End with code 1 and say what to do where not even a start has the room that it needs."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    (daemon.state_dir / "graphs").rename(tmp_path / "graphs")
+    subprocess.run(["cp", "-r", tmp_path / "graphs", small / "graphs"], check=True)
+    daemon.state_dir = small
+    with daemon:
+        asyncio.run(_ready(daemon))
+        assert daemon.stop() == 0
+        fill(small)
+        daemon.start()
+        assert daemon.exit_code() == 1
+        assert "make room on its file system" in daemon.log
+        assert "Traceback" not in daemon.log
+
+
+def test_a_rebuild_that_finds_no_room_is_one_sentence(
+    daemons: Callable[..., Running], small: Path, tmp_path: Path
+) -> None:
+    """Name the full disk where a damaged database cannot be replaced, and rebuild it later."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    daemon.state_dir = small
+    run(small, _publish_many)
+    overwrite(small / "memory.db")
+    ballast = fill(small)
+    # room to open the database and to find the damage, but not for a second one
+    os.truncate(ballast, ballast.stat().st_size - 256 * 1024)
+    with daemon:
+        assert daemon.exit_code() == 1
+        assert "make room on its file system" in daemon.log
+        assert "Traceback" not in daemon.log
+        ballast.unlink()
+        daemon.start()
+        asyncio.run(_ready(daemon))
+        assert daemon.stop() == 0
+    assert run(small, _stored_names) > {"n0", "a"}
+
+
+async def _publish_many(memory: StateStore) -> None:
+    await memory.publish([unit(f"n{n}", "text " * 40) for n in range(1000)], OWNER)
+
+
+async def _stored_names(memory: StateStore) -> set[str]:
+    return names(memory)
+
+
+@pytest.mark.parametrize("damage", ["header", "objects"])
+def test_a_damaged_database_that_is_read_only_is_one_sentence(
+    daemons: Callable[..., Running], tmp_path: Path, damage: str
+) -> None:
+    """Ask for the right to write, which a rebuild needs, where a damaged one can only be read."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    folder = daemon.state_dir
+    run(folder, _publish_many)
+    overwrite(folder / "memory.db", everything=damage == "header")
+    with mounted(folder, "--bind", str(folder)):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+        with daemon:
+            assert daemon.exit_code() == 1
+            assert "let the user that op-dbus runs as write it" in daemon.log
+            assert "sets it aside at its next start" not in daemon.log
+            assert "Traceback" not in daemon.log
+
+
+async def _ready(daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        await caller.vectorized()
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_read_only_database_is_served(
+    daemons: Callable[..., Running], tmp_path: Path, end: str
+) -> None:
+    """Serve what a read-only database holds, with search by vectors, and say what is refused."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail", "b": "disk"}))
+    with daemon:
+        asyncio.run(_ready(daemon))
+        if end == "killed":  # so that the database has a log
+            daemon.kill()
+        else:
+            assert daemon.stop() == 0
+        before = (daemon.state_dir / "memory.db").read_bytes()
+        folder = daemon.state_dir
+        with mounted(folder, "--bind", str(folder)):
+            subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+            daemon.start()
+            asyncio.run(_use_read_only(daemon))
+            assert daemon.stop() == 0
+            assert "Traceback" not in daemon.log
+        assert (daemon.state_dir / "memory.db").read_bytes() == before
+
+
+async def _use_read_only(daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
+        await caller.ready("degraded")
+        await caller.vectorized()
+        assert "is read-only: what it holds is served" in await caller.get(
+            STATE_PATH, STATE, "LastError"
+        )
+        options = {"mode": "vector", "all": True}
+        found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, options)
+        assert len(found[0]) == 2
+        with pytest.raises(Exception, match="read-only"):
+            await caller.call(*PUBLISH, "probe", [("p", "k", "n", {})], {})
+
+
+def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[str]:
+    """Do work with a memory as the user nobody, which prints the sentence of a StoreError."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    program = (
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from opdbus.errors import StoreError\n"
+        "from opdbus.index.state_store.state_store import StateStore as Memory\n"
+        "from opdbus.state.object import Identity, StateObject\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "async def main():\n"
+        "    async with Memory(Path(sys.argv[1])) as memory:\n"
+        f"        {work}\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except StoreError as error:\n"
+        "    print(error)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, str(database)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_read_only_folder_is_served_to_another_user() -> None:
+    """Serve a database that this user may only read."""
+
+    async def make(memory: StateStore) -> None:
+        await memory.publish([unit("here")], OWNER)
+
+    # not pytest's folder, which other users cannot enter
+    with tempfile.TemporaryDirectory() as folder:
+        run(Path(folder), make)
+        database = Path(folder) / "memory.db"
+        database.parent.chmod(0o755)
+        database.chmod(0o644)
+        done = as_another_user(
+            database,
+            "print([e.identity.name for e in memory.catalogue]);"
+            " await memory.publish([StateObject(Identity('publish:p', 'a', 'b', 'c'), {})], 1)",
+        )
+    assert "['here']" in done.stdout, done.stderr
+    assert "is read-only" in done.stdout.splitlines()[-1]
+
+
+def test_a_folder_that_may_not_be_entered_is_one_sentence() -> None:
+    """Say that the database cannot be opened where not even its existence may be seen."""
+    with tempfile.TemporaryDirectory() as folder:  # of mode 0700
+        done = as_another_user(Path(folder) / "state" / "memory.db", "pass")
+    assert done.stdout.endswith("state/memory.db: Permission denied\n"), done.stderr

@@ -1,0 +1,256 @@
+"""Every object gets its vector, once; what is known is not computed again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness.house import House, observed, unit, units
+from harness.running import PATIENCE_SECONDS
+from harness.sessions import Wrapped
+from harness.tiny import write_tiny_model
+from structlog.testing import capture_logs
+
+from opdbus.engine.provider import Session
+from opdbus.engine.sessions import open_session
+from opdbus.index.catalogue.catalogue import object_id_of
+from opdbus.index.database.identity_set import IdentityHashSet
+from opdbus.index.state_store.events import Changed, Vectorized
+from opdbus.index.state_store.state_store import StateStore
+from opdbus.language import object_text
+from opdbus.state.object import FILE, ObjectId
+
+
+async def agree(made: House) -> None:
+    """Check that catalogue, database, vectors in memory and vectors on disk agree exactly."""
+    index = made.vectors.current
+    assert index is not None
+    entries = list(made.memory.catalogue)
+    on_disk = {
+        key: data for key, _, data in await made.memory.archive.read(lambda s: list(s.vectors()))
+    }
+    stored = await made.memory.archive.read(lambda s: list(s.entries()))
+    assert sorted(stored, key=lambda e: e.id) == sorted(entries, key=lambda e: e.id)
+    assert {index.key(e.text_digest) for e in entries} == on_disk.keys()
+    assert len(index) == len(on_disk)
+    contents = await made.memory.content(entries)
+    fresh = (await made.serving.embed([contents[e.id].text for e in entries])).vectors
+    for entry, vector in zip(entries, fresh, strict=True):
+        data = on_disk[index.key(entry.text_digest)]
+        np.testing.assert_allclose(np.frombuffer(data, "<f4"), vector, atol=1e-5)
+        held = index.get(entry.text_digest)
+        assert held is not None
+        np.testing.assert_allclose(held, vector, atol=1e-5)
+
+
+def test_every_object_gets_its_vector(live: Callable[..., Any]) -> None:
+    """Tell of each change and of the vectors that follow, and keep memory and disk the same."""
+
+    async def work(made: House) -> None:
+        await made.event(Vectorized)
+        await made.declare(*units(50))
+        changed = await made.event(Changed)
+        assert (changed.generation, set(changed.changes.values())) == (1, {"added"})
+        done = await made.event(Vectorized)
+        assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
+        assert made.vectors.waiting() == 0
+        await agree(made)
+
+    live(work)
+
+
+def test_only_computed_vectors_are_news(live: Callable[..., Any]) -> None:
+    """Log what was vectorized where something was computed; the rest is for debugging."""
+
+    async def work(made: House) -> None:
+        with capture_logs() as logs:
+            await made.event(Vectorized)
+            await made.declare(*units(3))
+            await made.event(Vectorized)
+            await made.declare(*units(2))
+            await made.event(Vectorized)
+        told = [row for row in logs if row["event"] == "vectorized"]
+        levels = {(row["computed"] > 0, row["log_level"]) for row in told}
+        assert levels == {(True, "info"), (False, "debug")}
+
+    live(work)
+
+
+def test_only_what_changed_is_computed(live: Callable[..., Any]) -> None:
+    """Compute the text that changed, and reuse all others."""
+
+    async def work(made: House) -> None:
+        before = units(20)
+        await made.event(Vectorized)
+        await made.declare(*before)
+        await made.event(Vectorized)
+        changed = [unit("u3", "printing"), *before[5:]]
+        assert await made.declare(*changed) == 5
+        names = {t.name: what for t, what in (await made.event(Changed)).changes.items()}
+        assert names == {"u3": "changed"} | dict.fromkeys(["u0", "u1", "u2", "u4"], "removed")
+        done = await made.event(Vectorized)
+        assert (done.computed, done.reused) == (1, 15)
+
+    live(work)
+
+
+def test_a_restart_computes_nothing(live: Callable[..., Any]) -> None:
+    """Load every vector from the database when nothing has changed."""
+
+    async def first(made: House) -> None:
+        await made.declare(*units(30))
+        while (await made.event(Vectorized)).computed < 30:
+            pass
+
+    async def second(made: House) -> None:
+        assert made.known == 30
+        assert await made.declare(*units(30)) == 0
+        done = await made.event(Vectorized)
+        assert (done.generation, done.computed, done.reused) == (1, 0, 30)
+        await agree(made)
+
+    live(first)
+    live(second)
+
+
+def test_a_text_that_comes_back_is_kept_on_disk(live: Callable[..., Any]) -> None:
+    """Store the vector of an object again that was removed, pruned, and then came back."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(10))
+        while (await made.event(Vectorized)).computed < 10:
+            pass
+        await made.declare(*units(9))
+        await made.event(Vectorized)
+        await made.declare(*units(10))
+        await made.event(Vectorized)
+        await agree(made)
+
+    live(work)
+
+
+def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
+    """Compute all vectors anew for another model, and have the old ones when going back."""
+    other = write_tiny_model(tmp_path / "other", seed=1)
+
+    async def fill(made: House) -> int:
+        await made.declare(*units(10))
+        computed = 0
+        while made.vectors.waiting():
+            computed += (await made.event(Vectorized)).computed
+        vectors = [made.vectors.current.get(e.text_digest) for e in made.memory.catalogue]  # type: ignore[union-attr]
+        contents = await made.memory.content(made.memory.catalogue)
+        texts = [contents[e.id].text for e in made.memory.catalogue]
+        fresh = (await made.serving.embed(texts)).vectors
+        np.testing.assert_allclose(np.stack(vectors), fresh, atol=1e-5)  # type: ignore[arg-type]
+        return made.known
+
+    assert live(fill) == 0
+    assert live(fill, settings={"model": other}) == 0
+    assert live(fill) == 10
+
+
+def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
+    """Count a thing that waits for vectors once, and until it has those of all its sources."""
+
+    async def work(made: House) -> None:
+        await made.serving.start()
+        await made.declare(unit("a", "network"), unit("b", "network"))
+        await made.publish(observed("a", "mail"), observed("c", "mail"))
+        assert made.vectors.waiting() == 3
+        embedder = await made.serving.embedder()
+        index = await made.vectors.index(embedder.numerics, embedder.dimension)
+        about = made.memory.catalogue.about
+        for name, left in (("b", 2), ("a", 1)):
+            for entry in about(ObjectId("systemd", "unit", name)):
+                assert made.vectors.waiting() == left + 1
+                await index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
+            assert made.vectors.waiting() == left
+
+    live(work, engine=False)
+
+
+def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
+    """Embed exactly what text.render gives."""
+
+    async def work(made: House) -> None:
+        items = units(3)
+        await made.declare(*items)
+        entries = made.memory.catalogue
+        contents = await made.memory.content(entries)
+        for entry, item in zip(entries, items, strict=True):
+            assert object_id_of(entry).name == item.name
+            assert contents[entry.id].text == object_text.render(item).text
+
+    live(work, engine=False)
+
+
+def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> None:
+    """Vectorize all objects also where the queue is shorter than a batch."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(30))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+
+    live(work, settings={"queue_limit": 1})
+
+
+class Forgetful(StateStore):
+    """A memory in which all objects but one are gone as soon as their texts were read."""
+
+    async def texts(self, digests: Sequence[bytes]) -> Any:
+        """Return texts, and let objects go."""
+        found = await super().texts(digests)
+        stays = {entry.identity for entry in self.catalogue if entry.identity.name == "stays"}
+        await self.replace(FILE, IdentityHashSet(stays), [])
+        return found
+
+
+def test_what_is_gone_is_not_computed(live: Callable[..., Any]) -> None:
+    """Compute no vectors of objects that came and went while others were computed."""
+
+    async def work(made: House) -> None:
+        # at an empty memory's event, nothing is computed
+        await made.event(Vectorized)
+        await made.declare(unit("stays", "network mail"), *units(30))
+        assert (await made.event(Vectorized)).computed == 1
+
+    live(work, kind=Forgetful)
+
+
+class Sick(Wrapped):
+    """A session that runs two tokens at most while it is ill."""
+
+    def __init__(self, session: Session, illness: asyncio.Event) -> None:
+        super().__init__(session)
+        self._illness = illness
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Run, or fail."""
+        if self._illness.is_set() and ids.shape[1] > 2:
+            raise MemoryError("no room")
+        return super().run(ids)
+
+
+def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
+    """Tell of a failed batch, serve on, and finish once the model works again."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+    illness = asyncio.Event()
+
+    def opener(*given: Any) -> Session:
+        return Sick(open_session(*given), illness)
+
+    async def work(made: House) -> None:
+        illness.set()
+        await made.declare(unit("a", "network"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while "no room" not in await told.get():
+                pass
+            illness.clear()
+            while await told.get():
+                pass
+        assert not made.vectors.waiting()
+
+    live(work, opener=opener, on_fault=told.put_nowait, retry_seconds=(0.01,))

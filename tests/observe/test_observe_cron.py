@@ -1,0 +1,384 @@
+"""The observer of cron's jobs, on a folder like /etc."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from harness.observing import PATIENCE, Host, in_loop, observed
+
+from opdbus.observe.core.report import Observer
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.host import crontab
+from opdbus.observe.host.cron import Cron
+from opdbus.platform.accounts import user_name
+
+CRONTAB = """\
+SHELL=/bin/sh
+MAILTO=root
+# m h dom mon dow user command
+17 *\t* * *\troot\tcd / && run-parts --report /etc/cron.hourly
+25 6 * * 7 backup /opt/shop/save-orders --password hunter2
+25 7 * * 7 backup /opt/shop/save-orders again
+these are no five fields but words
+* * * *
+"""
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Path:
+    """Make a host with a crontab, and a script that runs each day."""
+    folder = tmp_path / "etc"
+    (folder / "cron.daily").mkdir(parents=True)
+    (folder / "cron.d").mkdir()
+    (folder / "crontab").write_text(CRONTAB)
+    (folder / "cron.daily" / "rotate").write_text("#!/bin/sh\n")
+    (folder / "cron.daily" / "rotate").chmod(0o755)
+    (folder / "cron.daily" / "not-executable").write_text("#!/bin/sh\n")
+    (folder / "cron.daily" / ".placeholder").write_text("")
+    return folder
+
+
+# What the programs of Debian's cron and of cronie have in them, which SUSE calls cron, too.
+DEBIAN = "\x7fELF\0Syntax error, this crontab file will be ignored\0"
+CRONIE = "\x7fELF\0cronie 1.7.2\0"
+
+
+@asynccontextmanager
+async def watched(etc: Path, content: str = "", called: str = "cron") -> AsyncIterator[Host]:
+    """Observe the jobs of a folder, where there is a cron."""
+    program = etc.parent / called
+    program.write_text(content)
+    program.chmod(0o755)
+    source = Cron(etc, str(etc.parent), os.getuid())
+    async with observed(etc.parent, Observer("cron", "cron", source.observe)) as host:
+        yield host
+
+
+@in_loop
+async def test_jobs_are_objects(etc: Path) -> None:
+    """Each job says in words when it runs, as whom, and what; two of a program have numbers."""
+    async with watched(etc) as host:
+        name = f"cron/job/{etc}/crontab save-orders"
+        shown = await host.until_shown(
+            name, user="backup", schedule="every Sunday at 06:25", line="25 6 * * 7",
+            program="save-orders", file=f"{etc}/crontab",
+        )  # fmt: skip
+        assert "hunter2" not in str(shown)
+        await host.until_shown(f"{name} 2", schedule="every Sunday at 07:25")
+        await host.until_shown(f"cron/job/{etc}/crontab run-parts", user="root")
+        await host.until_shown(f"cron/job/{etc}/cron.daily/rotate", schedule="every day")
+        assert len(host.names) == 4
+        assert host.status.detail == (
+            "crontabs of users in /var/spool/cron are not read;"
+            f" 2 lines not understood: {etc}/crontab:7, {etc}/crontab:8"
+        )
+
+
+@in_loop
+async def test_jobs_come_change_and_go(etc: Path) -> None:
+    """A file that is added, edited and removed is seen, also in a folder that was missing."""
+    async with watched(etc) as host:
+        await host.until_shown(f"cron/job/{etc}/cron.daily/rotate")
+        file = etc / "cron.d" / "shop"
+        name = f"cron/job/{file} tidy"
+        file.write_text("0 3 * * * www /opt/tidy\n")
+        await host.until_shown(name, schedule="every day at 03:00")
+        file.write_text("0 4 * * * www /opt/tidy\n")
+        await host.until_shown(name, schedule="every day at 04:00")
+        file.unlink()
+        await host.until(lambda: name not in host.names)
+        (etc / "cron.weekly").mkdir()
+        (etc / "cron.weekly" / "trim").write_text("")
+        (etc / "cron.weekly" / "trim").chmod(0o755)
+        await host.until_shown(f"cron/job/{etc}/cron.weekly/trim", schedule="every week")
+
+
+@in_loop
+async def test_jobs_of_anacron(etc: Path) -> None:
+    """Jobs of anacron run every so many days, and are called as there."""
+    (etc / "anacrontab").write_text(
+        "LOGNAME=root\n1 5 cron.daily nice run-parts x\n@monthly 9 m y\n"
+    )
+    async with watched(etc) as host:
+        await host.until_shown(f"cron/job/{etc}/anacrontab cron.daily", schedule="every day")
+        await host.until_shown(f"cron/job/{etc}/anacrontab m", schedule="every month")
+
+
+@in_loop
+async def test_a_host_without_cron(tmp_path: Path) -> None:
+    """Where there is none of the files the observer is absent; without a program it says so."""
+    source = Cron(tmp_path / "etc", str(tmp_path))
+    async with observed(tmp_path, Observer("cron", "cron", source.observe)) as host:
+        await host.until(lambda: host.status.state == "absent")
+        (tmp_path / "etc" / "cron.d").mkdir(parents=True)
+        await host.until(lambda: host.status.state == "up")
+        assert "no cron here that would run them" in host.status.detail
+
+
+@in_loop
+async def test_files_that_are_no_crontabs(etc: Path) -> None:
+    """Binary rubbish, one endless line, a pipe and a link in circles harm no other job."""
+    (etc / "cron.d" / "rubbish").write_bytes(bytes(range(256)) * 100)
+    (etc / "cron.d" / "long").write_text("* * * * * root " + "x" * 2_000_000)
+    (etc / "cron.d" / "many").write_text("* * * * * root x\n" * 20_000)
+    (etc / "cron.d" / "circle").symlink_to("circle")
+    (etc / "cron.d" / "old.dpkg-old").write_text("1 1 1 1 1 root old\n")
+    async with watched(etc) as host:
+        await host.until_shown(f"cron/job/{etc}/cron.daily/rotate")
+        assert len(host.names) < 6_000
+        assert not [name for name in host.names if "old" in name]
+
+
+@in_loop
+async def test_files_that_each_cron_takes(etc: Path) -> None:
+    """Of Debian's cron only files whose names have no dot run; of cronie all but a few."""
+    names = (
+        "plain_Name-1",
+        "example.com",
+        "job.disabled",
+        "x~",
+        "a.rpmsave",
+        ".hidden",
+        "#y#",
+        "n\xa0o",
+    )
+    for name in names:
+        (etc / "cron.d" / name).write_text(f"@daily root /opt/run-{names.index(name)}\n")
+    (etc / "cron.daily" / "man-db.cron").write_text("")
+    (etc / "cron.daily" / "man-db.cron").chmod(0o755)
+    (etc / "cron.d" / "folder").mkdir()
+
+    def tables(host: Host) -> set[str]:
+        return {
+            name.split("/cron.d/")[1].rpartition(" ")[0] for name in host.names if "cron.d/" in name
+        }
+
+    for content, called, is_cronie in (
+        (DEBIAN, "cron", False), ("", "cron", False), (CRONIE, "cron", True), ("", "crond", True),
+    ):  # fmt: skip
+        async with watched(etc, content, called) as host:
+            await host.until_shown(f"cron/job/{etc}/cron.d/plain_Name-1 run-0", user="root")
+            more = {"example.com", "job.disabled", "n\xa0o"} if is_cronie else set()
+            await host.until(lambda: tables(host) == {"plain_Name-1"} | more)  # noqa: B023 -- at once
+            assert (f"cron/job/{etc}/cron.daily/man-db.cron" in host.names) is is_cronie
+            assert "cron.d" not in host.status.detail
+        (etc.parent / called).unlink()
+
+
+@in_loop
+async def test_a_line_that_is_not_to_be_logged(etc: Path) -> None:
+    """A dash before the schedule, as in SUSE's own crontab, is not a part of it."""
+    table = "-*/15 * * * *   root  test -x /usr/lib/cron/run-crons && /usr/lib/cron/run-crons\n"
+    (etc / "crontab").write_text(f"SHELL=/bin/sh\n#\n{table}-@hourly root /opt/x\n")
+    async with watched(etc, CRONIE) as host:
+        await host.until_shown(
+            f"cron/job/{etc}/crontab run-crons", line="*/15 * * * *", schedule="every 15 minutes"
+        )
+        await host.until_shown(f"cron/job/{etc}/crontab x", schedule="every hour")
+        assert "not understood" not in host.status.detail
+
+
+@in_loop
+async def test_what_debians_cron_ignores(etc: Path) -> None:
+    """One line that it does not understand, or no newline at the end, costs the whole file."""
+    (etc / "cron.d" / "typo").write_text(
+        "0 3 * * * root /opt/a\nMAILTO=\n-61 3 * * * root /opt/b\n"
+    )
+    (etc / "cron.d" / "open").write_text("0 3 * * * root /opt/a\n# end")
+    (etc / "cron.d" / "sane").write_text("MAILTO=''\n0 3 * * * root /opt/a\n")
+    (etc / "crontab").unlink()
+    for file in (etc / "cron.d").iterdir():
+        file.chmod(0o644)
+    async with watched(etc, DEBIAN) as host:
+        why = "line 2 is not understood"
+        typo = await host.until_shown(f"cron/job/{etc}/cron.d/typo a", ignored=why)
+        runs = "scheduled job, runs a every day at 03:00 as root"
+        assert typo["description"] == f"{runs}, but cron ignores it: {why}"
+        await host.until_shown(f"cron/job/{etc}/cron.d/open a", ignored="no newline ends line 2")
+        assert "ignored" not in await host.properties(f"cron/job/{etc}/cron.d/sane a")
+        places = f"{etc}/cron.d/typo:2, {etc}/cron.d/typo:3"
+        assert host.status.detail.endswith(f"2 lines not understood: {places}")
+    async with watched(etc, CRONIE) as host:
+        await host.until_shown(f"cron/job/{etc}/cron.d/typo a", description=runs)
+        assert f"1 line not understood: {etc}/cron.d/typo:3" in host.status.detail
+
+
+@in_loop
+async def test_files_and_users_that_cron_refuses(etc: Path) -> None:
+    """A job has the reason why cron refuses its file or its user, until that is mended."""
+    job = "0 3 * * * {} /opt/a\n"
+    for name, mode, text in (
+        ("sane", 0o644, job.format("root")),
+        ("open", 0o664, job.format("root")),
+        ("program", 0o755, job.format("root")),
+        ("nobodys", 0o600, f"{job.format('root')}0 4 * * * no-such-user /opt/b\n"),
+        ("long", 0o644, "#\n" * 10_003 + job.format("root")),
+        ("linked", 0o644, job.format("root")),
+    ):
+        (etc / "cron.d" / name).write_text(text)
+        (etc / "cron.d" / name).chmod(mode)
+    (etc / "other-link").hardlink_to(etc / "cron.d" / "linked")
+    missing = "there is no user no-such-user"
+
+    def of(name: str) -> str:
+        return f"cron/job/{etc}/cron.d/{name}"
+
+    async with watched(etc, DEBIAN) as host:
+        await host.until_shown(of("open a"), ignored="its mode is 0664")
+        await host.until_shown(of("long a"), ignored="it has more than 10,000 lines")
+        await host.until_shown(of("linked a"), ignored="it has other hard links")
+        for program in "ab":
+            await host.until_shown(of(f"nobodys {program}"), ignored=f"line 2: {missing}")
+        for name in ("sane", "program"):
+            assert "ignored" not in await host.properties(of(f"{name} a"))
+        (etc / "cron.d" / "open").chmod(0o644)
+        async with asyncio.timeout(PATIENCE):
+            while "ignored" in await host.properties(of("open a")):  # noqa: ASYNC110 -- as until_shown
+                await asyncio.sleep(0.01)
+    async with watched(etc, CRONIE) as host:
+        await host.until_shown(of("nobodys b"), ignored=missing)
+        await host.until_shown(of("program a"), ignored="its mode is 0755")
+        for name in ("sane", "open", "long", "linked", "nobodys"):
+            assert "ignored" not in await host.properties(of(f"{name} a"))
+    (etc.parent / "cron").write_text(DEBIAN)
+    source = Cron(etc, str(etc.parent), os.getuid() + 1)
+    async with observed(etc.parent, Observer("cron", "cron", source.observe)) as host:
+        await host.until_shown(of("sane a"), ignored=f"it belongs to {user_name(os.getuid())}")
+
+
+LINES = [
+    (
+        "0 0 * jan-MAR,12 mon-Fri root x",
+        "every Monday to Friday in January to March, December at 00:00",
+    ),
+    ("1-5/2,7,20-30 0 * * 0,7 root x", None),
+    ("0~30 ~ 3~ * * root x", None),
+    ("  \t0\t0  * *\t* \troot \tx y  ", "every day at 00:00"),
+    ("0 0 * * 5-7 www-data x%in%put; rm y", "every Friday to Sunday at 00:00"),
+    ("@midnight root\tx\x0by\u2028z", "every day at 00:00"),
+    ("*/90 * * * * root x", "every 90 minutes"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), LINES)
+def test_lines_that_cron_understands(line: str, words: str | None) -> None:
+    """What both crons take is a job, told in words where these are not unusual."""
+    skipped = Skipped()
+    (job,) = crontab.parse_crontab(f"{line}\n", Path("t"), skipped)
+    assert (job.program[0], skipped.sentence, job.ignored) == ("x", "", "")
+    assert words in {None, job.schedule}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "60 0 * * * root x", "0 24 * * * root x", "0 0 0 * * root x", "0 0 * 13 * root x",
+        "0 0 * * 8 root x", "0 0 * * * * root x", "5/10 * * * * root x", "*/0 * * * * root x",
+        "1,,2 * * * * root x", "5x * * * * root x", "0 0 * monday * root x", "0 0 mon * * root x",
+        "0\x0b0 * * * * root x", "0\xa00 * * * * root x", "\u0661 0 * * * root x", "0 0 * * * root",
+        "@every root x", "@Daily root x", "@daily", "0 3 * * * /opt/backup.sh >> log", "FOO = 'x",
+        "A B=c", "nothing",
+    ],
+)  # fmt: skip
+def test_lines_that_cron_does_not_understand(line: str) -> None:
+    """What `crontab -n` and cronie refuse is no job, and is noted with its line."""
+    skipped = Skipped()
+    assert crontab.parse_crontab(f"# c\n\n{line}\n", Path("/t"), skipped) == []
+    assert skipped.sentence == "1 line not understood: /t:3"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["A=b", " A = b", '"A B" = "c d" ', "'A'=x=y", "=x", "A=", "# 0 0 * * * root x", "\t", " #"],
+)
+def test_lines_that_are_no_jobs(line: str) -> None:
+    """Assignments, comments and empty lines are neither jobs nor a fault."""
+    skipped = Skipped()
+    assert crontab.parse_crontab(f"{line}\n", Path("/t"), skipped) == []
+    assert skipped.sentence == ""
+
+
+def test_random_numbers_of_debian() -> None:
+    """Both crons know random numbers; those without a least one Debian's does not understand."""
+    for line, is_of_both in (
+        ("0~30 0 * * *", True),
+        ("~30 0 * * *", False),
+        ("0 1,~ * * *", False),
+    ):
+        for is_debian in (False, True):
+            text = f"{line} root x\n"
+            found = crontab.parse_crontab(text, Path("/t"), Skipped(), is_debian=is_debian)
+            assert bool(found) == (is_of_both or not is_debian)
+
+
+def test_the_time_zone_of_jobs() -> None:
+    """A job runs by the time zone that cronie's crontab names before it; Debian's has none."""
+    table = "0 1 * * * root a\nCRON_TZ = 'Asia/Tokyo'\n0 1 * * * root b\n"
+    found = crontab.parse_crontab(table, Path("/t"), Skipped())
+    assert [job.zone for job in found] == ["", "Asia/Tokyo"]
+    assert {
+        job.zone for job in crontab.parse_crontab(table, Path("/t"), Skipped(), is_debian=True)
+    } == {""}
+
+
+def test_lines_of_anacron() -> None:
+    """A line goes on after a backslash, and what is no job is noted."""
+    table = (
+        "A = b\n# c\n7\\\n 25 weekly \\\n  nice x\n@monthly 9\tm y\n1 5 a/b x\n@often 1 o x\n1 x\n"
+    )
+    skipped = Skipped()
+    found = {
+        name: job.schedule for name, job in crontab.parse_anacrontab(table, Path("/t"), skipped)
+    }
+    assert found == {"weekly": "every week", "m": "every month"}
+    assert skipped.sentence == "3 lines not understood: /t:7, /t:8, /t:9"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("10 3 * * *", "every day at 03:10"),
+        ("*/5 * * * *", "every 5 minutes"),
+        ("17 * * * *", "every hour at minute 17"),
+        ("0 * * * *", "every hour"),
+        ("52 6 1 * *", "on the 1. of every month at 06:52"),
+        ("0 0 1 1 *", "on the 1. in January at 00:00"),
+        ("0 4 * * mon,wed", "every Monday, Wednesday at 04:00"),
+        ("*/10 8-18 * * 1-5", "every 10 minutes in the hours 8-18, every Monday to Friday"),
+        ("30 3 1-7 * 0", "on the 1-7 and on every Sunday at 03:30"),
+        ("0 3,15 * * *", "every day at 03:00, 15:00"),
+        ("0 */6 * * *", "every 6 hours"),
+        ("* * * * *", "every minute"),
+        ("@reboot", "at every boot"),
+        ("@weekly", "every week"),
+        ("@often", "@often"),
+        ("99 99 99 99 99", "on the 99. and on every 99 in 99 at 99:99"),
+    ],
+)
+def test_schedules_in_words(fields: str, words: str) -> None:
+    """A schedule is told as people do; what is unusual stays as it is written."""
+    assert crontab.describe_schedule(fields) == words
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (
+            "test -x /usr/sbin/anacron || { cd / && run-parts --report /etc/cron.daily; }",
+            "run-parts",
+        ),
+        ("test -e /run/systemd/system || MODE=1 /sbin/e2scrub_all -A -r", "e2scrub_all"),
+        ("[ -x /a/b ] && if [ ! -d /run ]; then /usr/lib/php/sessionclean; fi", "sessionclean"),
+        ("command -v debian-sa1 > /dev/null && debian-sa1 1 1", "debian-sa1"),
+        ("nice -n 19 /opt/x 2>&1 | logger", "x"),
+        ("if [ $(date +%d) -le 7 ]; then /usr/share/mdadm/checkarray; fi", "checkarray"),
+        ("true", ""),
+        ("&& || ;", ""),
+    ],
+)
+def test_programs_of_lines_of_shell(command: str, program: str) -> None:
+    """What a line is for is found behind the tests that come before it."""
+    assert crontab.program(command) == program

@@ -1,0 +1,378 @@
+"""The observer of configuration files, on files in a folder."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from harness.debian import Root, build, needs_dpkg
+from harness.observing import Host, in_loop, observed
+
+from opdbus.observe.core.report import Observer
+from opdbus.observe.host.config_files import (
+    MAX_FILES,
+    OBSERVER,
+    ConfigFileLists,
+    Examiner,
+    Files,
+    Origin,
+    Sources,
+)
+from opdbus.state.watch import Watch
+
+SECRET = "hunter2correct"
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    """Have a folder that everybody may look into, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        (folder / "etc").mkdir()
+        (folder / "units").mkdir()
+        yield folder
+
+
+@asynccontextmanager
+async def watched(here: Path) -> AsyncIterator[Host]:
+    """Observe the configuration files of a host."""
+    files = Files(sources(here))
+    async with observed(here, Observer("files", "files", files.observe, OBSERVER.volatile)) as host:
+        yield host
+
+
+def sources(here: Path) -> Sources:
+    """Return where a host in a folder names its configuration files."""
+    return Sources(Root(here).places, here / "ucf", (here / "units",), here / "etc")
+
+
+def install(here: Path, conffiles: dict[Path, str], status: str = "install ok installed") -> None:
+    """Have a package with configuration files, as dpkg writes it."""
+    dpkg = Root(here).places.dpkg
+    dpkg.mkdir(parents=True, exist_ok=True)
+    lines = "".join(f" {path} {note}\n" for path, note in conffiles.items())
+    (dpkg / "status-new").write_text(
+        f"Package: ssh\nStatus: {status}\nArchitecture: all\nVersion: 1\n"
+        f"Conffiles:\n{lines}Description: secure shell server\n\n"
+    )
+    (dpkg / "status-new").rename(dpkg / "status")
+
+
+def configuration(
+    here: Path, name: str = "ssh.conf", content: str = "Port 22\n"
+) -> tuple[Path, str]:
+    """Write a configuration file, and return it with its sum."""
+    path = here / "etc" / name
+    path.write_text(content)
+    path.chmod(0o644)
+    return path, hashlib.md5(content.encode(), usedforsecurity=False).hexdigest()
+
+
+@in_loop
+async def test_a_file_is_compared_with_its_package(here: Path) -> None:
+    """A file is shown with its package, mode, size and digest; an edit is a modification."""
+    path, md5 = configuration(here)
+    install(here, {path: md5})
+    async with watched(here) as host:
+        shown = await host.until_shown(f"files/file/{path}", modified=False)
+        assert shown.pop("modified_at").endswith("Z")
+        assert shown == {
+            "description": "configuration of ssh: secure shell server",
+            "package": "ssh",
+            "mode": "0644",
+            "size": 8,
+            "sha256": hashlib.sha256(b"Port 22\n").hexdigest(),
+            "modified": False,
+        }
+        path.write_text("Port 2222\n")
+        await host.until_shown(f"files/file/{path}", modified=True, size=10)
+        path.unlink()
+        await host.until_shown(f"files/file/{path}", missing=True)
+        configuration(here)
+        await host.until_shown(f"files/file/{path}", modified=False)
+
+
+@in_loop
+async def test_what_is_touched_has_not_changed(here: Path) -> None:
+    """Another time of a file is shown, but is no change of the object."""
+    path, md5 = configuration(here)
+    install(here, {path: md5})
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", modified=False)
+        generation = host.memory.generation
+        os.utime(path, (86400, 86400))
+        await host.until_shown(f"files/file/{path}", modified_at="1970-01-02T00:00:00Z")
+        assert host.memory.generation == generation
+
+
+def test_a_package_that_is_being_installed(here: Path) -> None:
+    """While a package is being installed, nobody knows whether its files are modified."""
+    path, md5 = configuration(here)
+    install(here, {path: md5}, "install ok half-configured")
+    (origin,) = ConfigFileLists(sources(here)).list().origins.values()
+    assert origin.md5 == ""
+    install(here, {path: f"{md5} obsolete"})
+    (origin,) = ConfigFileLists(sources(here)).list().origins.values()
+    assert (origin.md5, origin.is_obsolete) == (md5, True)
+
+
+@in_loop
+async def test_only_what_everybody_may_read_is_read(here: Path) -> None:
+    """A file that is not for everybody, or in a folder that is not, has no digest."""
+    secret, md5 = configuration(here, "secret.conf")
+    secret.chmod(0o640)
+    (here / "etc" / "closed").mkdir()
+    inside, _ = configuration(here, "closed/inside.conf")
+    inside.parent.chmod(0o700)
+    install(here, {secret: md5, inside: md5})
+    async with watched(here) as host:
+        for path in (secret, inside):
+            shown = await host.until_shown(f"files/file/{path}", readable=False)
+            assert shown.keys().isdisjoint({"sha256", "modified"})
+        secret.chmod(0o644)
+        await host.until_shown(f"files/file/{secret}", modified=False)
+
+
+@in_loop
+async def test_units_of_this_host(here: Path) -> None:
+    """Unit files and drop-ins of this host are files; links, such as masks, are not."""
+    unit, dropin = here / "units" / "my.service", here / "units" / "ssh.service.d" / "x.conf"
+    async with watched(here) as host:
+        await host.until(lambda: host.status.state == "absent")
+        unit.write_text("[Service]\nExecStart=/bin/true\n")
+        (here / "units" / "masked.service").symlink_to("/dev/null")
+        await host.until_shown(f"files/file/{unit}", unit="my.service")
+        dropin.parent.mkdir()
+        dropin.write_text("[Service]\n")
+        shown = await host.until_shown(f"files/file/{dropin}", unit="ssh.service")
+        assert shown["description"] == "drop-in of ssh.service, written on this host"
+        unit.unlink()
+        await host.until(lambda: host.names == {f"files/file/{dropin}"})
+
+
+@in_loop
+async def test_folders_and_links_on_the_way(here: Path) -> None:
+    """A file is followed where its folder or a link to it leads elsewhere, or comes later."""
+    (here / "etc" / "one").mkdir()
+    (here / "etc" / "two").mkdir()
+    configuration(here, "one/a.conf", "one\n")
+    configuration(here, "two/a.conf", "second\n")
+    link, later = here / "etc" / "link", here / "etc" / "later" / "deep" / "b.conf"
+    link.symlink_to("one")
+    install(here, {link / "a.conf": "newconffile", later: "newconffile"})
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{link}/a.conf", size=4)
+        configuration(here, "one/a.conf", "changed\n")
+        await host.until_shown(f"files/file/{link}/a.conf", size=8)
+        (here / "etc" / "new").symlink_to("two")
+        (here / "etc" / "new").rename(link)
+        await host.until_shown(f"files/file/{link}/a.conf", size=7)
+        await host.until_shown(f"files/file/{later}", missing=True)
+        later.parent.mkdir(parents=True)
+        later.write_text("x")
+        await host.until_shown(f"files/file/{later}", size=1)
+
+
+@in_loop
+async def test_what_ucf_installed(here: Path) -> None:
+    """A file that a package installed with ucf is compared with ucf's sum."""
+    path, md5 = configuration(here)
+    install(here, {})
+    (here / "ucf").mkdir()
+    (here / "ucf" / "registry").write_text(f"ssh \t {path}\nnone /etc/none\nbroken\n")
+    (here / "ucf" / "hashfile").write_text(f"{md5}  {path}\n")
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", package="ssh", modified=False)
+        assert len(host.names) == 1
+
+
+@in_loop
+async def test_what_the_manual_describes(here: Path) -> None:
+    """A file in /etc is what a page of section 5 says, and makes others beside it files, too."""
+    pages = here / "usr" / "share" / "man" / "man5"
+    pages.mkdir(parents=True)
+    (pages / "fstab.5").write_text(".SH NAME\nfstab \\- static information about filesystems\n")
+    configuration(here, "ssh.conf")
+    async with watched(here) as host:
+        await host.until(lambda: host.status.state == "absent")
+        path, _ = configuration(here, "fstab", "# nothing\n")
+        shown = await host.until_shown(f"files/file/{path}", size=10)
+        assert shown["description"] == "static information about filesystems"
+        beside = await host.until_shown(f"files/file/{here}/etc/ssh.conf")
+        assert beside["description"] == "configuration of no package"
+        path.unlink()
+        await host.until(lambda: host.names == set())
+
+
+@in_loop
+async def test_what_is_beside_configuration(here: Path) -> None:
+    """What an administrator adds is a file: beside those of packages, and in folders of parts."""
+    path, md5 = configuration(here)
+    parts = here / "etc" / "conf.d"
+    parts.mkdir()
+    (here / "etc" / "elsewhere").mkdir()
+    install(here, {path: md5})
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", modified=False)
+        for left in ("ssh.conf~", ".ssh.conf.swp", "ssh.conf.dpkg-old", "elsewhere/x.conf"):
+            configuration(here, left)
+        (parts / "link.conf").symlink_to(path)
+        added, _ = configuration(here, "conf.d/site.conf")
+        shown = await host.until_shown(f"files/file/{added}", size=8)
+        assert shown["description"] == "configuration of no package"
+        assert "package" not in shown
+        added.write_text("Port 2222\n")
+        await host.until_shown(f"files/file/{added}", size=10)
+        assert host.names == {f"files/file/{path}", f"files/file/{added}"}
+        added.unlink()
+        await host.until(lambda: host.names == {f"files/file/{path}"})
+
+
+@needs_dpkg
+@in_loop
+async def test_what_a_configuration_names(here: Path) -> None:
+    """A file that a configuration names is one, too, with those beside it; nothing else is."""
+    site, md5 = configuration(here, "web.conf")
+    (here / "etc/tls").mkdir()
+    (here / "etc/own").mkdir()
+    key, own = here / "etc/tls/cert.pem", here / "etc/own/app.toml"
+    site.write_text(f"# {here}/etc/tls/old.pem\ncert {key};\nlog {here}/var/log/x\n")
+    for path in (key, here / "etc/tls/old.pem", here / "ca.pem"):
+        path.write_text("x")
+    own.write_text(f"ca = '{here}/etc/ca.pem'\n")
+    (here / "etc/ca.pem").write_text("x")
+    (here / "units/app.service").write_text(f"[Service]\nExecStart=/bin/app -c {own}\n")
+    install(here, {site: md5})
+    async with watched(here) as host:
+        shown = await host.until_shown(f"files/file/{key}")
+        assert shown["description"] == f"named in {site}"
+        assert (await host.until_shown(f"files/file/{here}/etc/ca.pem"))["size"] == 1
+        for path in (f"{here}/etc/tls/old.pem", f"{here}/ca.pem", f"{here}/var/log/x"):
+            # beside the certificate there is what somebody may have left there
+            assert (f"files/file/{path}" in host.names) == path.endswith("old.pem")
+        key.write_text("other")
+        await host.until_shown(f"files/file/{key}", size=5)
+        (here / "etc/own/more.toml").write_text("")
+        await host.until_shown(f"files/file/{here}/etc/own/more.toml")
+        key.unlink()
+        await host.until(lambda: f"files/file/{key}" not in host.names)
+
+
+@in_loop
+async def test_links_to_the_parts_that_count(here: Path) -> None:
+    """A link in a folder of what is enabled is a part of the configuration; others are not."""
+    path, md5 = configuration(here, "web.conf")
+    for name in ("sites-available", "sites-enabled"):
+        (here / "etc" / name).mkdir()
+    site = here / "etc/sites-available/shop"
+    site.write_text("server {}")
+    install(here, {path: md5})
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}")
+        (here / "etc/sites-enabled/shop").symlink_to(site)
+        shown = await host.until_shown(f"files/file/{here}/etc/sites-enabled/shop")
+        assert shown["description"] == f"configuration of no package, a link to {site}"
+        (here / "etc/sites-enabled/shop").unlink()
+        await host.until(lambda: f"files/file/{here}/etc/sites-enabled/shop" not in host.names)
+
+
+@in_loop
+async def test_what_dpkg_does(here: Path) -> None:
+    """A configuration file comes with its package, is edited, and goes when it is purged."""
+    root = Root(here / "root")
+    root.prepare()
+    where = Sources(root.places, here / "ucf", (), here / "no-etc")
+    # dpkg names files without the folder that it installs into
+    path = f"/etc/op-dbus-test-{here.name}.conf"
+    async with observed(here, Observer("files", "files", Files(where).observe)) as host:
+        await host.until(lambda: host.status.state == "absent")
+        root.dpkg("--install", str(build(here, "demo", files={path: "a=1\n"})))
+        shown = await host.until_shown(f"files/file/{path}", package="demo", missing=True)
+        assert shown["description"] == "configuration of demo: demo of a test"
+        root.dpkg("--remove", "demo")
+        await host.until_shown(
+            f"files/file/{path}",
+            description="configuration of demo: demo of a test, which was removed",
+        )
+        root.dpkg("--purge", "demo")
+        await host.until(lambda: host.names == set())
+
+
+def test_files_that_are_no_files(here: Path) -> None:
+    """A folder, a pipe, a huge file, a loop of links and insane names stop nobody."""
+    etc = here / "etc"
+    (etc / "folder").mkdir()
+    os.mkfifo(etc / "pipe", 0o644)
+    (etc / "huge").touch(0o644)
+    os.truncate(etc / "huge", 100_000_000)
+    (etc / "loop").symlink_to("loop")
+    insane = os.fsdecode(bytes(etc) + b"/\xff\x1b[2J")
+    Path(insane).write_text("x")
+    names = [*(str(etc / name) for name in ("folder", "pipe", "huge", "loop")), insane, "/\0"]
+    origin = Origin("", md5="0" * 32)
+    found = Examiner().examine(dict.fromkeys(names, origin))
+    assert [found[name].get("regular") for name in names[:2]] == [False, False]
+    assert found[names[2]]["too_large"] is True
+    assert found[names[3]]["readable"] is found[names[5]]["readable"] is False
+    assert found[insane]["modified"] is True
+
+
+@in_loop
+async def test_a_flood_of_events_means_to_look_anew(here: Path) -> None:
+    """More events than are worth telling apart are answered by another watch."""
+    path, _ = configuration(here)
+    with Watch([str(path)]) as watch:
+        for number in range(1100):
+            (path.parent / f"{number}").touch()
+        assert await watch.change(0.3) is None
+
+
+@in_loop
+async def test_other_files_of_the_same_folder_are_nothing(here: Path) -> None:
+    """An event of a file that nobody wanted does not wake the observer."""
+    path, _ = configuration(here)
+    with Watch([str(path)]) as watch:
+        (path.parent / "other").touch()
+        path.write_text("changed")
+        change = await watch.change(0.3)
+        assert change
+        assert change.paths == {str(path)}
+
+
+@in_loop
+async def test_secrets_are_hidden(here: Path) -> None:
+    """Names and descriptions are redacted; of contents nothing is kept but digests."""
+    path, _ = configuration(here, "a.conf", f"password={SECRET}\n")
+    odd = here / "etc" / f"password={SECRET}"
+    odd.write_text("x")
+    install(here, {path: "newconffile", odd: "newconffile"})
+    async with watched(here) as host:
+        await host.until(lambda: len(host.names) == 2)
+        for name in host.names:
+            assert SECRET not in name + str(await host.properties(name))
+
+
+def test_no_more_files_than_there_may_be(here: Path) -> None:
+    """Of more files than there are on a sane host the first are listed, and it is said."""
+    most = MAX_FILES
+    install(here, {Path(f"/etc/{number}"): "newconffile" for number in range(most + 1)})
+    listing = ConfigFileLists(sources(here)).list()
+    assert len(listing.origins) == most
+    assert "more than 10,000 files" in listing.limited
+
+
+@in_loop
+async def test_what_of_ucfs_registry_is_not_understood(here: Path) -> None:
+    """A file keeps whatever its name has in it; a line without one is noted."""
+    path, md5 = configuration(here, "ssh\x0b\u2028x\xa0.conf")
+    install(here, {})
+    (here / "ucf").mkdir()
+    (here / "ucf" / "registry").write_text(f"ssh {path}\nnothing\n")
+    (here / "ucf" / "hashfile").write_text(f"{md5}  {path}\n")
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", package="ssh", modified=False)
+        assert host.status.detail == f"1 line not understood: {here}/ucf/registry:2"

@@ -1,0 +1,380 @@
+"""The observer of the host itself, on files of its own and a fake systemd."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from harness.observing import FakeService, Host, fake_service, in_loop, observed
+
+from opdbus.observe.core.report import Observer
+from opdbus.observe.core.skipped import Skipped
+from opdbus.observe.host import host_facts
+from opdbus.observe.host.host_facts import HostFacts
+
+MANAGER = "org.freedesktop.systemd1.Manager"
+PATH = "/org/freedesktop/systemd1"
+FILES = {
+    "etc/hostname": "# ours\nalder\n",
+    "etc/machine-info": 'PRETTY_HOSTNAME="Alder, the first"\nDEPLOYMENT=production\nJUNK\n',
+    "etc/locale.conf": "LANG=de_AT.UTF-8\nLC_TIME='C.UTF-8'\nPATH=/tmp\n",
+    "etc/vconsole.conf": "KEYMAP=de\n",
+    "etc/default/keyboard": 'XKBLAYOUT="at"\nXKBVARIANT=""\n',
+    "etc/os-release": 'ID=debian\nPRETTY_NAME="Debian 12"\nVERSION_ID="12"\n'
+    "VERSION_CODENAME=bookworm\n",
+    "etc/adjtime": "0.0 0 0.0\n0\nUTC\n",
+    "usr/share/distro-info/debian.csv": "version,codename,series,created,release,eol\n"
+    "12,Bookworm,bookworm,2021-08-14,2023-06-10,2026-06-10\n",
+    "proc/sys/kernel/osrelease": "6.1.0-18\n",
+    "proc/sys/kernel/version": "#1 SMP\n",
+    "proc/sys/kernel/tainted": "4097\n",
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD  EPYC\n\nprocessor\t: 1\nmodel name\t: x\n",
+    "proc/meminfo": "MemTotal:       16384000 kB\nMemFree: 3 kB\n",
+    "sys/class/dmi/id/sys_vendor": "Larkmoor\n",
+    "sys/class/dmi/id/product_name": "Rack 2\n",
+    "sys/firmware/efi/fw_platform_size": "64\n",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path, system_bus: str) -> Path:
+    """Give the files of a small host, which has a system bus."""
+    assert system_bus
+    root = tmp_path / "root"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    set_zone(root, "Europe/Vienna")
+    return root
+
+
+def set_zone(root: Path, zone: str) -> None:
+    """Set the time zone as timedatectl does: by another link."""
+    part = root / "etc/.localtime"
+    part.symlink_to(f"../usr/share/zoneinfo/{zone}")
+    part.rename(root / "etc/localtime")
+
+
+@asynccontextmanager
+async def systemd(bus: str) -> AsyncIterator[FakeService]:
+    """Serve a manager that runs in KVM, and whose clock chrony sets."""
+    async with fake_service(bus, "org.freedesktop.systemd1") as service:
+        rows = [["chrony.service", "", "loaded", "active", "", "", f"{PATH}/unit/x", 0, "", "/"]]
+        service.answers = {
+            f"{MANAGER}.Subscribe": lambda _: ("", []),
+            f"{MANAGER}.ListUnitsByPatterns": lambda _path, _states, names: (
+                "a(ssssssouso)",
+                [[row for row in rows if row[0] in names]],
+            ),
+        }
+        service.properties = {PATH: {"Virtualization": "kvm"}}
+        yield service
+
+
+def watched(root: Path) -> AbstractAsyncContextManager[Host]:
+    """Observe the host that has these files."""
+    return observed(root.parent, Observer("host", "system", HostFacts(root).observe))
+
+
+@in_loop
+async def test_what_the_files_tell(root: Path) -> None:
+    """Each fact has its values, and says in words what it is."""
+    async with watched(root) as host:
+        name = await host.until_shown("system/fact/hostname", hostname="alder")
+        assert name["pretty_name"] == "Alder, the first"
+        assert name["description"].endswith("deployment production")
+        time = await host.until_shown("system/fact/time", timezone="Europe/Vienna")
+        assert time["rtc_in_local_time"] is False
+        locale = await host.until_shown("system/fact/locale", lang="de_AT.UTF-8", keymap="de")
+        assert (locale["keyboard_layout"], locale["lc_time"]) == ("at", "C.UTF-8")
+        assert "path" not in locale
+        await host.until_shown("system/fact/os", id="debian", end_of_support="2026-06-10")
+        kernel = await host.until_shown("system/fact/kernel", release="6.1.0-18", tainted=True)
+        assert kernel["taints"] == [
+            "a proprietary module was loaded",
+            "a module from outside the kernel was loaded",
+        ]
+        hardware = await host.until_shown("system/fact/hardware", cpus=2, memory_gb=15.6)
+        assert (hardware["cpu"], hardware["firmware"]) == ("AMD EPYC", "UEFI")
+        assert hardware["description"].startswith("Larkmoor Rack 2, 2 processors AMD EPYC")
+
+
+@in_loop
+async def test_a_change_reaches_its_fact_alone(root: Path) -> None:
+    """Another time zone changes one object; a file written again as it was changes none."""
+    async with watched(root) as host:
+        await host.until_shown("system/fact/time", timezone="Europe/Vienna")
+        generation = host.memory.generation
+        (root / "etc/hostname").write_text(FILES["etc/hostname"])
+        set_zone(root, "Asia/Tokyo")
+        await host.until_shown("system/fact/time", timezone="Asia/Tokyo")
+        assert host.memory.generation == generation + 1
+        (root / "etc/hostname").write_text("birch\n")
+        await host.until_shown("system/fact/hostname", hostname="birch")
+
+
+@in_loop
+async def test_what_only_systemd_knows(root: Path, system_bus: str) -> None:
+    """The hypervisor and the service of the clock come from systemd, and follow its jobs."""
+    async with systemd(system_bus) as manager, watched(root) as host:
+        time = await host.until_shown("system/fact/time", ntp_service="chrony.service")
+        assert "ntp_synchronized" not in time
+        await host.until_shown("system/fact/hardware", virtualization="kvm")
+        manager.answers[f"{MANAGER}.ListUnitsByPatterns"] = lambda *_: ("a(ssssssouso)", [[]])
+        job = 7, "/org/freedesktop/systemd1/job/7", "chrony.service", "done"
+        manager.signal(PATH, f"{MANAGER}.JobRemoved", "uoss", *job)
+        await host.until_shown("system/fact/time", ntp_service="none", ntp_synchronized=False)
+
+
+@in_loop
+async def test_without_systemd_the_files_are_observed(root: Path) -> None:
+    """What systemd would tell is missing, and the status says why."""
+    async with watched(root) as host:
+        hardware = await host.until_shown("system/fact/hardware")
+        assert "virtualization" not in hardware
+        await host.until(lambda: host.status.state == "up")
+        assert "org.freedesktop.systemd1 is not on the system bus" in host.status.detail
+
+
+@in_loop
+async def test_files_that_are_not_sane(root: Path) -> None:
+    """Empty, broken and missing files cost what they would tell, and nothing else."""
+    for name in FILES:
+        (root / name).write_bytes(b"\xff\0=\"'\n=\nA\n'=\n" * 3)
+    (root / "etc/os-release").unlink()
+    (root / "etc/localtime").unlink()
+    (root / "proc/sys/kernel/tainted").write_text("9" * 5000)
+    async with watched(root) as host:
+        await host.until_shown("system/fact/time", timezone="unknown")
+        described = "operating system, Linux distribution and release: unknown"
+        await host.until_shown("system/fact/os", description=described)
+        kernel = await host.until_shown("system/fact/kernel")
+        hardware = await host.until_shown("system/fact/hardware")
+        assert {"tainted", "taints", "cpus", "memory_gb"}.isdisjoint({*kernel, *hardware})
+        assert "processors" not in hardware["description"]
+        assert host.status.objects == 6
+        assert "lines not understood" in host.status.detail
+        assert f"{root}/proc/meminfo" in host.status.detail
+
+
+@in_loop
+async def test_what_a_file_says_and_is_not_understood(root: Path) -> None:
+    """A line that sets nothing is noted with its file and number; the others count."""
+    odd = "\n; c\n PRETTY_HOSTNAME='A\x0bB\u2028C'\r\nno assignment\nA-B=1\n"
+    (root / "etc/machine-info").write_text(odd, newline="")
+    async with watched(root) as host:
+        await host.until_shown("system/fact/hostname", pretty_name="A\x0bB\u2028C")
+        places = f"{root}/etc/machine-info:4, {root}/etc/machine-info:5"
+        assert host.status.detail.endswith(f"2 lines not understood: {places}")
+        (root / "etc/machine-info").write_text("DEPLOYMENT=test\n")
+        await host.until_shown("system/fact/hostname", deployment="test")
+        await host.until(lambda: "not understood" not in host.status.detail)
+
+
+@pytest.mark.parametrize(
+    ("text", "taints"),
+    [
+        ("131072\n", ["bit 17"]),
+        ("9223372036854775809", ["a proprietary module was loaded", "bit 63"]),
+        ("0\n", []),
+    ],
+)
+def test_warnings_of_the_kernel_that_have_no_name_yet(
+    tmp_path: Path, text: str, taints: list[str]
+) -> None:
+    """A bit that a later kernel sets taints it, too, and is called by its number."""
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/tainted").write_text(text)
+    facts = host_facts.read_kernel(tmp_path, Skipped())
+    assert (facts["tainted"], facts["taints"]) == (bool(taints), taints)
+
+
+# As the kernels of these machines write /proc/cpuinfo, cut to what counts.
+PROCESSORS = {
+    "s390x": (
+        "vendor_id       : IBM/S390\n# processors    : 4\nbogomips per cpu: 3033.00\n"
+        "max thread id   : 0\nfeatures\t: esan3 zarch stfle\ncache0          : level=1 type=Data\n"
+        + "".join(
+            f"processor {n}: version = FF,  identification = 2733E8,  machine = 2964\n"
+            for n in range(4)
+        )
+        + "\ncpu number      : 0\nversion         : FF\nmachine         : 2964\n",
+        4,
+        "IBM/S390",
+    ),
+    "aarch64": (
+        "".join(
+            f"processor\t: {n}\nBogoMIPS\t: 108.00\nCPU implementer\t: 0x41\n\n" for n in range(8)
+        ),
+        8,
+        None,
+    ),
+    "armv7l": (
+        (
+            "processor\t: 0\nmodel name\t: ARMv7 Processor rev 3 (v7l)\nBogoMIPS\t: 108.00\n\n"
+            "Hardware\t: BCM2711\nRevision\t: c03112\nModel\t\t: Raspberry Pi 4 Model B Rev 1.2\n"
+        ),
+        1,
+        "ARMv7 Processor rev 3 (v7l)",
+    ),
+    "riscv64": (
+        (
+            "processor\t: 0\nhart\t\t: 2\nisa\t\t: rv64imafdc\nuarch\t\t: sifive,u74-mc\n\n"
+            "processor\t: 1\nhart\t\t: 1\nisa\t\t: rv64imafdc\nuarch\t\t: sifive,u74-mc\n"
+        ),
+        2,
+        "sifive,u74-mc",
+    ),
+    "ppc64le": (
+        (
+            "processor\t: 0\ncpu\t\t: POWER9 (architected), altivec supported\n\n"
+            "processor\t: 1\ncpu\t\t: POWER9 (architected), altivec supported\n\n"
+            "timebase\t: 512000000\nplatform\t: pSeries\nmachine\t\t: CHRP IBM pSeries\n"
+        ),
+        2,
+        "POWER9 (architected), altivec supported",
+    ),
+    "loongarch64": (
+        (
+            "system type\t\t: generic-loongson-machine\n\nprocessor\t\t: 0\npackage\t\t\t: 0\n"
+            "CPU Family\t\t: Loongson-64bit\nModel Name\t\t: Loongson-3A5000-HV\n"
+        ),
+        1,
+        "Loongson-3A5000-HV",
+    ),
+    "mips": (
+        (
+            "system type\t\t: MediaTek MT7621\nmachine\t\t\t: Lab Router\nprocessor\t\t: 0\n"
+            "cpu model\t\t: MIPS 1004Kc V2.15\n\nprocessor\t\t: 1\n"
+        ),
+        2,
+        "MIPS 1004Kc V2.15",
+    ),
+    "arc": ("processor [0]\t: ARC HS38 R2.1\nprocessor [1]\t: ARC HS38 R2.1\n", 2, None),
+}
+
+
+@pytest.mark.parametrize("machine", PROCESSORS)
+def test_processors_of_machines(tmp_path: Path, machine: str) -> None:
+    """The processors of each kind of machine are counted, and called what the kernel calls them."""
+    text, cpus, model = PROCESSORS[machine]
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(text)
+    facts = host_facts.read_hardware(tmp_path, None, Skipped())
+    assert (facts["cpus"], facts.get("cpu")) == (cpus, model)
+    assert f"{cpus} processors" in str(facts["description"])
+
+
+def test_processors_where_they_are_not_numbered(tmp_path: Path) -> None:
+    """Without numbers in /proc/cpuinfo, or without it, the list of processors in use is counted."""
+    online = tmp_path / "sys/devices/system/cpu/online"
+    online.parent.mkdir(parents=True)
+    online.write_text("0-3,8\n")
+    assert host_facts.read_hardware(tmp_path, None, Skipped())["cpus"] == 5
+    online.write_text("none\n")
+    skipped = Skipped()
+    facts = host_facts.read_hardware(tmp_path, None, skipped)
+    assert "cpus" not in facts
+    assert facts["description"] == "this machine"
+    assert skipped.sentence == f"1 line not understood: {online}:1"
+
+
+BERLIN = b"TZif2\0berlin\nCET-1CEST,M3.5.0,M10.5.0/3\n"
+OLDER = b"TZif2\0older table\nCET-1CEST,M3.5.0,M10.5.0/3\n"
+TOKYO = b"TZif2\0tokyo\nJST-9\n"
+
+
+@pytest.mark.parametrize(
+    ("clock", "setting", "zone"),
+    [
+        (BERLIN, "", "Europe/Berlin"),
+        (BERLIN, "Arctic/Longyearbyen\n", "Arctic/Longyearbyen"),
+        # the clock's own file counts
+        (BERLIN, "Asia/Tokyo\n", "Europe/Berlin"),
+        (TOKYO, "", "Asia/Tokyo"),
+        # an older copy of a zone's file ends with the same rule
+        (OLDER, "Europe/Berlin", "Europe/Berlin"),
+        (OLDER, "Asia/Tokyo", "unknown"),
+        (OLDER, "", "unknown"),
+        (b"no zone", "", "unknown"),
+        (b"no zone", "Asia/Tokyo", "Asia/Tokyo"),
+        (None, "Asia/Tokyo\n", "Asia/Tokyo"),
+        (None, "../../etc/passwd\n", "unknown"),
+        (None, "", "unknown"),
+    ],
+)
+def test_the_time_zone_without_a_link(
+    tmp_path: Path, clock: bytes | None, setting: str, zone: str
+) -> None:
+    """The zone is the one whose file is the clock's, or that a file names; else it is unknown."""
+    zones = tmp_path / "usr/share/zoneinfo"
+    for name, content in {
+        "Europe/Berlin": BERLIN, "Arctic/Longyearbyen": BERLIN, "Asia/Tokyo": TOKYO,
+        "posix/Asia/Tokyo": TOKYO, "zone1970.tab": b"# c\nDE\t+52+013\tEurope/Berlin\n",
+    }.items():  # fmt: skip
+        (zones / name).parent.mkdir(parents=True, exist_ok=True)
+        (zones / name).write_bytes(content)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/timezone").write_text(setting)
+    if clock is not None:
+        (tmp_path / "etc/localtime").write_bytes(clock)
+    assert host_facts.read_time(tmp_path, None, Skipped())["timezone"] == zone
+
+
+@pytest.mark.parametrize(
+    ("links", "zone"),
+    [
+        ({"localtime": "/usr/share/zoneinfo/America/Argentina/Salta"}, "America/Argentina/Salta"),
+        ({"localtime": "z/tz", "z/tz": "/etc/zoneinfo/Asia/Tokyo"}, "Asia/Tokyo"),
+        ({"localtime": "localtime"}, "unknown"),
+    ],
+)
+def test_links_to_the_time_zone(tmp_path: Path, links: dict[str, str], zone: str) -> None:
+    """A link names the zone, also one that it leads to; links in a circle name none."""
+    for name, target in links.items():
+        (tmp_path / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "etc" / name).symlink_to(target)
+    assert host_facts.read_time(tmp_path, None, Skipped())["timezone"] == zone
+
+
+def test_the_real_time_zone() -> None:
+    """The zone of this machine has the offset that its clock has."""
+    zone = str(host_facts.read_time(Path("/"), None, Skipped())["timezone"])
+    if zone != "unknown":
+        now = datetime.now().astimezone()
+        assert now.astimezone(ZoneInfo(zone)).utcoffset() == now.utcoffset()
+
+
+@pytest.mark.parametrize(
+    ("file", "kernel", "name"),
+    [
+        ("\n  # ours\n\talder \r\n", "x\n", "alder"),
+        ("# nothing\n", "birch\n", "birch"),
+        (None, "birch\n", "birch"),
+        (None, "(none)\n", None),
+        (None, None, None),
+    ],
+)
+def test_the_name_of_the_host(
+    tmp_path: Path, file: str | None, kernel: str | None, name: str | None
+) -> None:
+    """The name is that of the file, else the kernel's; a host without one has none."""
+    for path, text in {"etc/hostname": file, "proc/sys/kernel/hostname": kernel}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            (tmp_path / path).write_text(text, newline="")
+    facts = host_facts.read_hostname(tmp_path, Skipped())
+    assert facts.get("hostname") == name
+    assert ("not known" in str(facts["description"])) is (name is None)
+
+
+def test_a_language_that_no_file_names(tmp_path: Path) -> None:
+    """Without files of language and keyboard, that they are not set is not claimed."""
+    assert host_facts.read_locale(tmp_path, Skipped()) == {
+        "description": "language and keyboard are not known"
+    }
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/locale.conf").write_text("# nothing\n")
+    assert "is set" in str(host_facts.read_locale(tmp_path, Skipped())["description"])

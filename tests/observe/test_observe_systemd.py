@@ -1,0 +1,430 @@
+"""The observer of PID 1, on a fake one: each rule of what may be asked, and when."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.observing import Host, history, in_loop, observed, rows
+from harness.units import NAME, PATH, FakePid1, fake_pid1, install_tidy, path_of
+
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.systemd import unit_observer
+from opdbus.observe.systemd.unit_observer import Options
+
+NEVER = 1e6
+
+
+@asynccontextmanager
+async def pid1(bus: str, tmp_path: Path) -> AsyncIterator[FakePid1]:
+    """Have two units loaded."""
+    async with fake_pid1(bus, tmp_path) as pid1:
+        pid1.load("one.service", Type="simple", ExecMainPID=0, User="")
+        pid1.load("two.timer", Unit="one.service")
+        yield pid1
+
+
+@asynccontextmanager
+async def watched(
+    tmp_path: Path, files_after: float = NEVER, most_units: int = 20_000
+) -> AsyncIterator[Host]:
+    """Observe it; unit files are listed after some seconds, and once."""
+    places = Places(tmp_path, tmp_path / "dpkg", tmp_path / "man", "rpm", ())
+    options = Options(files_after, NEVER, 0.0, most_units, places)
+    observer = replace(
+        unit_observer.OBSERVER, observe=partial(unit_observer.observe, options=options)
+    )
+    async with observed(tmp_path, observer) as host:
+        await host.until(lambda: host.status.state == "up")
+        yield host
+
+
+@in_loop
+async def test_units_are_listed(tmp_path: Path, system_bus: str) -> None:
+    """Every unit that is loaded is an object; a service that names no user runs as root."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.load("gone.service", LoadState="not-found")
+        await host.until_shown("systemd/unit/one.service", user="root", type="simple")
+        await host.until_shown("systemd/unit/two.timer", unit="one.service")
+        assert len(host.names) == 2
+        assert len(fake.read) == 2
+
+
+@in_loop
+async def test_subscribed_before_listed(tmp_path: Path, system_bus: str) -> None:
+    """PID 1 sends nothing without a subscriber: it is asked for signals first, once."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path):
+        members = [member.rpartition(".")[2] for _, member, _ in fake.service.calls]
+        assert members.index("Subscribe") == 0
+        assert members.count("Subscribe") == members.count("ListUnits") == 1
+
+
+@in_loop
+async def test_a_change_is_read_whole(tmp_path: Path, system_bus: str) -> None:
+    """What PID 1 tells of a change is incomplete: all properties of that unit are read."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.change("one.service", ActiveState="failed", SubState="failed", Result="exit-code")
+        await host.until_shown(
+            "systemd/unit/one.service", active_state="failed", result="exit-code"
+        )
+        assert fake.read[2:] == [path_of("one.service")]
+
+
+@in_loop
+async def test_a_new_unit(tmp_path: Path, system_bus: str) -> None:
+    """A unit that was loaded is asked for by its exact name before it is read."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.load("new@a\\x2db.service", ActiveState="active")
+        fake.tell_of("UnitNew", "new@a\\x2db.service")
+        await host.until_shown("systemd/unit/new@a\\x2db.service", active_state="active")
+        assert fake.asked("ListUnitsByPatterns") == [(PATH, [[], ["new@a\\x2db.service"]])]
+        assert fake.read[2:] == [path_of("new@a\\x2db.service")]
+
+
+@in_loop
+async def test_what_is_not_loaded_is_not_read(tmp_path: Path, system_bus: str) -> None:
+    """Units that a question loaded for a moment are not read, which would load them again."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        for name in ("asked.service", "not-there.service"):
+            fake.tell_of("UnitNew", name)
+            fake.tell_of("UnitRemoved", name)
+        fake.load("not-there.service", LoadState="not-found")
+        fake.service.changed(path_of("not-there.service"), "org.freedesktop.systemd1.Unit")
+        fake.tell_of("UnitNew", "not a name")
+        fake.tell_of("UnitNew", "last.service")
+        fake.load("last.service")
+        await host.until_shown("systemd/unit/last.service")
+        assert fake.read[2:] == [path_of("last.service")]
+        assert len(host.names) == 3
+
+
+@in_loop
+async def test_a_unit_without_a_file_is_gone(tmp_path: Path, system_bus: str) -> None:
+    """A unit that is not loaded any more and has no file is no object any more."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.unload("one.service")
+        fake.tell_of("UnitRemoved", "one.service")
+        await host.until(lambda: host.names == {"systemd/unit/two.timer"})
+
+
+@in_loop
+async def test_a_unit_with_a_file_stays(tmp_path: Path, system_bus: str) -> None:
+    """A unit that is not loaded any more but has its file stays an object, which is inactive."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.file("one.service", "disabled")
+        fake.change("one.service", ActiveState="failed", Result="timeout")
+        await host.until_shown("systemd/unit/one.service", result="timeout")
+        fake.unload("one.service")
+        fake.tell_of("UnitRemoved", "one.service")
+        shown = await host.until_shown("systemd/unit/one.service", active_state="inactive")
+        assert shown["user"] == "root"
+        assert shown["enabled"] is False
+        assert "result" not in shown
+
+
+@in_loop
+async def test_a_reload_that_changes_nothing(tmp_path: Path, system_bus: str) -> None:
+    """A reload that tells of every unit as removed and new leads to one listing, and no change."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        generation, asked = host.memory.generation, len(fake.service.calls)
+        fake.tell_reloading(begins=True)
+        for member in ("UnitRemoved", "UnitNew"):
+            for name in fake.units:
+                fake.tell_of(member, name)
+        fake.tell_reloading(begins=False)
+        await host.until(lambda: len(fake.asked("GetAll", asked)) == 2)
+        fake.load("last.service")
+        fake.tell_of("UnitNew", "last.service")
+        await host.until_shown("systemd/unit/last.service")
+        assert len(fake.asked("ListUnits", asked)) == 1
+        assert fake.asked("ListUnitsByPatterns", asked) == [(PATH, [[], ["last.service"]])]
+        assert host.memory.generation == generation + 1
+
+
+@in_loop
+async def test_a_reload_that_changes_units(tmp_path: Path, system_bus: str) -> None:
+    """What a reload changed without a signal reaches the objects: drop-ins, units new and gone."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.tell_reloading(begins=True)
+        fake.load("one.service", DropInPaths=["/etc/systemd/system/one.service.d/a.conf"])
+        fake.load("three.path")
+        fake.unload("two.timer")
+        fake.tell_reloading(begins=False)
+        await host.until_shown(
+            "systemd/unit/one.service", drop_ins=["/etc/systemd/system/one.service.d/a.conf"]
+        )
+        await host.until_shown("systemd/unit/three.path")
+        await host.until(lambda: "systemd/unit/two.timer" not in host.names)
+
+
+@in_loop
+async def test_unit_files_are_listed_later(tmp_path: Path, system_bus: str) -> None:
+    """Files of units that are not loaded are listed once, later, and described by themselves."""
+    async with pid1(system_bus, tmp_path) as fake:
+        fake.file(
+            "lazy.service", "disabled", "[Unit]\nDescription=Sleeps late\n[Service]\nType=x\n"
+        )
+        fake.file("one.service", "static", "[Unit]\nDescription=Not what PID 1 has read\n")
+        fake.files["/etc/systemd/system/other-name.service"] = "alias"
+        async with watched(tmp_path, files_after=0.2) as host:
+            await host.until_shown(
+                "systemd/unit/lazy.service",
+                description="Sleeps late",
+                enabled=False,
+                active_state="inactive",
+            )
+            shown = await host.properties("systemd/unit/one.service")
+            assert shown["description"] == "The one.service"
+            assert len(host.names) == 3
+            assert len(fake.asked("ListUnitFiles")) == 1
+            assert len(fake.read) == 2
+
+
+@in_loop
+async def test_objects_of_earlier_stay_until_files_are_listed(
+    tmp_path: Path, system_bus: str
+) -> None:
+    """No object is taken away at a start before it is known which unit files there are."""
+    async with pid1(system_bus, tmp_path) as fake:
+        lazy = fake.file("lazy.service", "disabled")
+        fake.file("busy.service", "enabled")
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until_shown("systemd/unit/lazy.service")
+        del fake.files[str(lazy)]
+        async with watched(tmp_path) as host:
+            await host.until(lambda: host.status.state == "up")
+            assert "systemd/unit/lazy.service" in host.names
+            awaited = host.supervisor.awaited
+            assert (awaited(["systemd"]), awaited([], ["systemd"])) == ([], ["systemd"])
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until(lambda: "systemd/unit/lazy.service" not in host.names)
+            assert "systemd/unit/busy.service" in host.names
+            await host.until(lambda: not host.supervisor.awaited([], ["systemd"]))
+
+
+@in_loop
+async def test_enabling_asks_for_exact_names(tmp_path: Path, system_bus: str) -> None:
+    """PID 1 is asked for the state of files that differ, by name, of units loaded and not."""
+    async with pid1(system_bus, tmp_path) as fake:
+        one = fake.file("one.service", "disabled")
+        lazy = fake.file("lazy.service", "enabled")
+        fake.units["one.service"]["UnitFileState"] = "disabled"
+        async with watched(tmp_path) as host:
+            await host.until_shown("systemd/unit/one.service", enabled=False)
+            wants = fake.folder / "multi-user.target.wants"
+            wants.mkdir()
+            (wants / "one.service").symlink_to(one)
+            fake.files[str(one)] = "enabled"
+            fake.tell("UnitFilesChanged")
+            await host.until_shown("systemd/unit/one.service", enabled=True)
+            lazy.unlink()
+            lazy.symlink_to("/dev/null")
+            fake.files[str(lazy)] = "masked"
+            fake.tell("UnitFilesChanged")
+            await host.until_shown("systemd/unit/lazy.service", masked=True, enabled=False)
+            asked = [set(body[1]) for _, body in fake.asked("ListUnitFilesByPatterns")]
+            assert asked[0] == {"one.service"}
+            assert all(names == {"lazy.service"} for names in asked[1:])
+            assert not fake.asked("ListUnitFiles")
+
+
+@in_loop
+async def test_what_the_documents_say(tmp_path: Path, system_bus: str) -> None:
+    """A unit tells which package its file is of, and what its manual page says of itself."""
+    install_tidy(tmp_path, "/lib/systemd/system/three.service")
+    (tmp_path / "man" / "man8").mkdir(parents=True)
+    page = ".TH TIDY 8\n.SH NAME\ntidyd \\- tidies each night\n.SH DESCRIPTION\n"
+    (tmp_path / "man" / "man8" / "tidyd.8").write_text(page)
+    file = {"FragmentPath": "/lib/systemd/system/three.service", "Documentation": ["man:tidyd(8)"]}
+    told = {"package": "tidy", "package_summary": "tidies up", "manual": "tidies each night"}
+    async with pid1(system_bus, tmp_path) as fake:
+        fake.load("three.service", **file)
+        async with watched(tmp_path) as host:
+            assert (await host.properties("systemd/unit/three.service")).items() >= told.items()
+            fake.load("four.service", **file)
+            fake.tell_of("UnitNew", "four.service")
+            await host.until_shown("systemd/unit/four.service", **told)
+            assert [what for what, _, _ in rows(tmp_path, "four.service")] == ["appeared"]
+
+
+@in_loop
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_what_is_found_later_is_no_change(
+    tmp_path: Path, system_bus: str, *, is_loaded: bool
+) -> None:
+    """A manual page or a package that is found later, also after a restart, has no row."""
+    name = "systemd/unit/tidy.service"
+    async with pid1(system_bus, tmp_path) as fake:
+        path = fake.file("tidy.service", "enabled")
+        path.write_text("[Unit]\nDocumentation=man:tidyd(8)\n")
+        if is_loaded:
+            fake.load("tidy.service", FragmentPath=str(path), Documentation=["man:tidyd(8)"])
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until_shown(name, documentation=["man:tidyd(8)"])
+        install_tidy(tmp_path, str(path))
+        (tmp_path / "man" / "man8").mkdir(parents=True)
+        page = ".TH TIDY 8\n.SH NAME\ntidyd \\- tidies each night\n"
+        (tmp_path / "man" / "man8" / "tidyd.8").write_text(page)
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until_shown(name, manual="tidies each night", package="tidy")
+            # what is another at the same time is told, and it alone
+            if is_loaded:
+                fake.change("tidy.service", ActiveState="failed", Documentation=[])
+                await host.until_shown(name, active_state="failed")
+    first, *later = [row for row in history(tmp_path) if row["name"] == "tidy.service"]
+    assert first["what"] == "appeared"
+    assert [row["what"] for row in later] == ["changed"] * is_loaded
+    assert all("active_state" in str(row["fields"]) for row in later)
+    assert not any(word in str(row["fields"]) for row in later for word in ("manual", "package"))
+
+
+@in_loop
+async def test_a_unit_that_changes_all_the_time(tmp_path: Path, system_bus: str) -> None:
+    """A unit that changes all the time is read at once and then seldom, its neighbour at once."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        count = 0
+        while clock() - began < 3.0:
+            count += 1
+            fake.change("one.service", NRestarts=count)
+            await asyncio.sleep(0.02)
+        fake.change("two.timer", ActiveState="active")
+        await host.until_shown("systemd/unit/two.timer", active_state="active")
+        read = fake.read[2:]
+        # after 0.1, 0.2, 0.4, 0.8 and then each second
+        assert 1 <= read.count(path_of("one.service")) <= 7
+        assert read.count(path_of("two.timer")) == 1
+        await host.until_shown("systemd/unit/one.service", n_restarts=count)
+
+
+@in_loop
+async def test_restarts_again_and_again_are_one_state(tmp_path: Path, system_bus: str) -> None:
+    """A service in a loop waits for a restart all the time, in two rows, until a job starts it."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        runs = {"ActiveState": "active", "SubState": "running"}
+        for count in (4, 8):
+            fake.change("one.service", NRestarts=count, **runs)
+            await host.until_shown("systemd/unit/one.service", n_restarts=count)
+        loop = {"active_state": "activating", "sub_state": "auto-restart", "restart_loop": True}
+        shown = await host.properties("systemd/unit/one.service")
+        assert shown.items() >= loop.items()
+        fake.change("one.service", NRestarts=9, ActiveState="activating", SubState="auto-restart")
+        await host.until_shown("systemd/unit/one.service", n_restarts=9)
+        fake.change("one.service", NRestarts=0, **runs)
+        await host.until_shown("systemd/unit/one.service", active_state="active")
+        assert "restart_loop" not in await host.properties("systemd/unit/one.service")
+        told = [what for what, _, _ in rows(tmp_path, "one.service")]
+        assert told == ["appeared", "changed", "changed"]
+
+
+@in_loop
+async def test_a_pid1_that_begins_anew(tmp_path: Path, system_bus: str) -> None:
+    """When PID 1 was executed anew, it is subscribed to again and listed again."""
+    async with observed(tmp_path, unit_observer.OBSERVER) as host:
+        async with pid1(system_bus, tmp_path):
+            await host.until_shown("systemd/unit/one.service")
+        await host.until(lambda: host.status.state == "absent")
+        async with pid1(system_bus, tmp_path) as fake:
+            fake.load("three.path")
+            await host.until_shown("systemd/unit/three.path")
+            assert len(fake.asked("Subscribe")) == 1
+
+
+@in_loop
+async def test_a_unit_that_was_started_before_a_package_run(
+    tmp_path: Path, system_bus: str
+) -> None:
+    """A unit that appears when it is started did not come with a later run that wrote its file."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path, files_after=0.0) as host:
+        await host.until(lambda: len(fake.asked("ListUnitFiles")) == 1)
+        now = time.time()
+        host.supervisor._watched[0].report.causes.run_begins("dpkg:later", now - 5)
+        for name, before in (("early.service", 60), ("late.service", 1)):
+            up = {"ActiveState": "active", "StateChangeTimestamp": int((now - before) * 1e6)}
+            fake.load(name, FragmentPath=str(fake.file(name, "enabled")), **up)
+            fake.tell_of("UnitNew", name)
+            await host.until_shown(f"systemd/unit/{name}", active_state="active")
+    assert "dpkg:later" in {cause for _, cause, _ in rows(tmp_path, "late.service")}
+    assert "dpkg:later" not in {cause for _, cause, _ in rows(tmp_path, "early.service")}
+
+
+@in_loop
+async def test_a_unit_runs_on_without_its_file(tmp_path: Path, system_bus: str) -> None:
+    """A unit whose file was deleted stays as long as it runs or has failed."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.tell_reloading(begins=True)
+        fake.load("one.service", LoadState="not-found", ActiveState="active", SubState="running")
+        fake.tell_reloading(begins=False)
+        shown = {"load_state": "not-found", "active_state": "active"}
+        await host.until_shown("systemd/unit/one.service", **shown)
+        fake.change("one.service", ActiveState="failed")
+        await host.until_shown("systemd/unit/one.service", active_state="failed")
+        fake.change("one.service", ActiveState="inactive")
+        await host.until(lambda: "systemd/unit/one.service" not in host.names)
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("is_told", "cause"),
+    [
+        pytest.param(True, "dpkg:earlier", id="PID 1 says when it read the files"),
+        pytest.param(False, "reload", id="an old one, which does not"),
+    ],
+)
+async def test_a_reload_that_is_heard_of_late(
+    tmp_path: Path, system_bus: str, *, is_told: bool, cause: str
+) -> None:
+    """A reload is of the package run in which it was made, if it is heard of after that."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path, files_after=0.0) as host:
+        await host.until(lambda: len(fake.asked("ListUnitFiles")) == 1)
+        now, causes = time.time(), host.supervisor._watched[0].report.causes
+        causes.run_begins("dpkg:earlier", now - 5)
+        causes.run_ended(now - 3)
+        fake.loaded_at = now - 4 if is_told else 0.0
+        fake.unload("one.service")
+        fake.tell_reloading(begins=True)
+        fake.tell_reloading(begins=False)
+        await host.until(lambda: "systemd/unit/one.service" not in host.names)
+    assert [row[:2] for row in rows(tmp_path, "one.service")][-1] == ("gone", cause)
+
+
+@in_loop
+async def test_a_unit_that_is_disabled_before_files_are_listed(
+    tmp_path: Path, system_bus: str
+) -> None:
+    """What the file of a loaded unit was is known from the first: a job does not disable it."""
+    up = {"ActiveState": "active", "SubState": "running"}
+    async with pid1(system_bus, tmp_path) as fake:
+        fake.load("one.service", UnitFileState="enabled", is_up=True, **up)
+        async with watched(tmp_path) as host:
+            fake.units["one.service"]["UnitFileState"] = "disabled"
+            fake.work("one.service", 7, ("inactive", "dead"), ("active", "running"))
+            fake.end("one.service", 7)
+            await host.until(lambda: len(rows(tmp_path, "one.service")) == 3)
+    both = [("changed", "reload", 0), ("event", "job:7 restart", 0)]
+    assert rows(tmp_path, "one.service")[1:] == both
+
+
+@in_loop
+async def test_what_is_said_before_an_answer_counts(tmp_path: Path, system_bus: str) -> None:
+    """A reload that PID 1 told of before it answered is why what it answered is as it is."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        list_units = fake.service.answers[f"{NAME}.Manager.ListUnitsByPatterns"]
+
+        def reload(*arguments: Any) -> tuple[str, list[Any]]:
+            fake.tell_reloading(begins=True)
+            fake.units["one.service"]["Description"] = "Is another one"
+            fake.tell_reloading(begins=False)
+            return list_units(*arguments)
+
+        fake.service.answers[f"{NAME}.Manager.ListUnitsByPatterns"] = reload
+        fake.work("one.service", 7, ("active", "running"), ("inactive", "dead"))
+        fake.end("one.service", 7)
+        await host.until(lambda: len(rows(tmp_path, "one.service")) == 3)
+    assert ("changed", "reload", 0) in rows(tmp_path, "one.service")

@@ -1,0 +1,60 @@
+"""What the documents say of a unit stays as it is while they are looked at again."""
+
+import asyncio
+from pathlib import Path
+
+from harness.observing import in_loop
+
+from opdbus.observe.packages.documents import Places
+from opdbus.observe.systemd.unit_documents import UnitDocuments
+
+NAME = "tidy.service"
+TOLD = {"documentation": ["man:tidyd(8)"]}
+FACTS = {"manual": "tidies each night"}
+
+
+def write_page(tmp_path: Path, text: str) -> Places:
+    """Write a manual page in a folder, and give where the documents are."""
+    page = tmp_path / "man8" / "tidyd.8"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(f".TH TIDY 8\n.SH NAME\ntidyd \\- {text}\n.SH DESCRIPTION\n")
+    return Places(tmp_path, tmp_path / "dpkg", tmp_path, "no-rpm", ())
+
+
+@in_loop
+async def test_what_is_known_counts_until_the_next_look(tmp_path: Path) -> None:
+    """A unit whose files have changed keeps its facts; those that have changed are told."""
+    documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
+    assert documents.facts_of(NAME, TOLD) == {}
+    assert await documents.look_up() == [NAME]
+    documents.outdate([NAME])
+    assert documents.facts_of(NAME, TOLD) == FACTS
+    assert documents.has_new.is_set()
+    assert await documents.look_up() == []
+    write_page(tmp_path, "tidies each day")
+    documents.outdate([NAME])
+    assert documents.facts_of(NAME, TOLD) == FACTS
+    assert await documents.look_up() == [NAME]
+    assert documents.facts_of(NAME, TOLD) == {"manual": "tidies each day"}
+
+
+@in_loop
+async def test_a_unit_that_is_told_when_it_is_looked_up(tmp_path: Path) -> None:
+    """What is waited for is known then, and is no news; what hangs is not waited for."""
+    documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
+    await documents.expect({NAME: TOLD})
+    assert documents.facts_of(NAME, TOLD) == {}
+    _, told = await asyncio.gather(documents.expect({NAME: TOLD}), documents.look_up())
+    assert told == []
+    assert documents.facts_of(NAME, TOLD) == FACTS
+
+
+@in_loop
+async def test_a_unit_that_is_gone_is_not_known(tmp_path: Path) -> None:
+    """A unit of the same name is another one: nothing is known of it before a look."""
+    documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
+    documents.facts_of(NAME, TOLD)
+    await documents.look_up()
+    documents.forget(NAME)
+    assert documents.facts_of(NAME, TOLD) == {}
+    assert documents.has_new.is_set()

@@ -1,0 +1,75 @@
+"""Works that run side by side."""
+
+import asyncio
+import math
+
+import pytest
+from harness.observing import in_loop
+
+from opdbus.platform.tasks import at_most, cancel, until_first_ends
+
+
+async def end_slowly(started: asyncio.Event, may_end: asyncio.Event) -> None:
+    """Run until cancelled, and then a while longer."""
+    try:
+        started.set()
+        await asyncio.Event().wait()
+    finally:
+        await may_end.wait()
+
+
+@in_loop
+async def test_being_cancelled_while_others_end_is_not_forgotten() -> None:
+    """A task that is cancelled while it waits for cancelled works still waits for them."""
+    started, may_end = asyncio.Event(), asyncio.Event()
+    work = asyncio.create_task(end_slowly(started, may_end))
+    await started.wait()
+    waiting = asyncio.create_task(cancel([work]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert work.done()
+
+
+@in_loop
+async def test_the_first_to_fail_ends_the_others() -> None:
+    """A fault of one work ends the others, and is raised."""
+    started, may_end = asyncio.Event(), asyncio.Event()
+    may_end.set()
+
+    async def fail() -> None:
+        await started.wait()
+        raise ValueError("a fault")
+
+    with pytest.raises(ValueError, match="a fault"):
+        await until_first_ends(end_slowly(started, may_end), fail())
+
+
+@in_loop
+async def test_what_takes_longer_than_it_may_is_left() -> None:
+    """Only what is inside ends, whether it waits or goes on; without a limit it ends by itself."""
+    reached = []
+    for seconds in (0.0, None, math.inf):
+        async with at_most(seconds):
+            await asyncio.sleep(0.01)
+            reached.append(seconds)
+    assert reached == [None, math.inf]
+
+
+@in_loop
+async def test_being_cancelled_inside_a_limit_is_not_forgotten() -> None:
+    """Only the end of the time is no error."""
+
+    async def wait() -> None:
+        async with at_most(60):
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
