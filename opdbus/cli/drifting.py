@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
 from opdbus.language import routes
 from opdbus.platform import name_lists
+from opdbus.state.object import FILE, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ _PAUSE_SECONDS: Final = 0.3
 # Limits in a line about unobserved objects: names of a kind, and kinds.
 _MOST_NAMES: Final = 3
 _MOST_SORTS: Final = 5
+_FIELD: Final = re.compile(r"[\w.-]+")
 # Longer values are cut, around the difference.
 _MAX_VALUE: Final = 1000
 # Fields whose values are understood without the field's name.
@@ -89,11 +92,11 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         return 0
     rows, waits, fault, unobserved = ask(lambda client: _read_drift(client, chosen))
     names = routes.subject_of(wanted["about"] or "")
-    answers = ask(partial(_answer_about, names)) if names else {}
-    if answers:
+    answers = ask(partial(_answer_about, names, rows)) if names else {}
+    if names:
         rows = _rows_of_answers(rows, answers)
-    elif names:
-        output.print_note(f"no object is called {output.escape_hidden(names[0])}")
+        if not answers:
+            output.print_note(f"no object is called {output.escape_hidden(names[0])}")
     unknown = f"not all is known yet; still waiting for {' and '.join(waits)}" if waits else ""
     for note in filter(None, (fault, unknown)):
         output.print_note(f"op-dbus: {note}")
@@ -105,25 +108,51 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
     else:
         for answer in answers.values():
             print(output.escape_hidden(answer))
-        _print_all(rows, [] if answers else unobserved)
-        if not (rows or waits or fault or answers):
+        _print_all(rows, [] if names else unobserved)
+        if not (rows or waits or fault or names):
             output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
     return DRIFTED if rows else UNKNOWN if waits else 0
 
 
-async def _answer_about(names: Sequence[str], client: Client) -> dict[str, str]:
-    """Return answers by path: is the object as declared? The first existing name counts."""
+async def _answer_about(
+    names: Sequence[str], rows: Sequence[Row], client: Client
+) -> dict[str, str]:
+    """Return answers by path: is the object as declared? The first existing name counts.
+
+    A name may also be that of a declared setting, such as the host's name.
+    """
     for name in names:
         found, _ = await client.resolve(name)
         shown = {path: await client.show(path) for path, *_ in found}
         if declared := {path: one for path, one in shown.items() if one["Declared"]}:
             return {path: _is_as_declared(path, one) for path, one in declared.items()}
+        if settings := await _answer_about_setting(name, rows, client):
+            return settings
         if shown:
             listed = name_lists.first([*map(name_of_path, shown)], _MOST_NAMES)
             return dict.fromkeys([*shown][:1], f"nothing is declared of {name}: {listed}")
     return {}
+
+
+async def _answer_about_setting(name: str, rows: Sequence[Row], client: Client) -> dict[str, str]:
+    """Return an answer for each declared object of settings that has a field of this name."""
+    if not _FIELD.fullmatch(name):
+        return {}
+    wanted = {"kind": SETTINGS, "source": FILE, "where": f'{name}!=""'}
+    _, found = await client.page(wanted, 0, _MOST_NAMES)
+    drifting = {row[0]: [f".{field}" for field, *_ in row[5]] for row in rows}
+    answers = {}
+    for path, *_ in found:
+        of = f"{name} of {name_of_path(path)}"
+        if any(field.endswith(f".{name}") for field in drifting.get(path, ())):
+            answers[path] = f"no: {of} is other than declared"
+        elif (await client.show(path)).get("Drift"):
+            answers[path] = f"no difference of {of} is observed"
+        else:
+            answers[path] = f"{of} is declared, and nothing observes it: it is not compared"
+    return answers
 
 
 def _is_as_declared(path: str, shown: Mapping[str, Any]) -> str:

@@ -23,19 +23,28 @@ QUESTIONS = {
 
 
 @pytest.fixture(scope="module")
-def served(shared_daemons: Callable[..., Running]) -> Running:
+def served(
+    shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Running:
     """Run a daemon of the example, one of whose units is other than declared."""
-    daemon = shared_daemons(STATE_FILE=EXAMPLE).start().vectorized()
+    declared = json.loads(EXAMPLE.read_text())
+    declared["plugins"] |= {"lab": {"gauge": "bar"}, "system": {"hostname": "web1"}}
+    file = tmp_path_factory.mktemp("ask") / "state.json"
+    file.write_text(json.dumps(declared))
+    daemon = shared_daemons(STATE_FILE=file).start().vectorized()
     asyncio.run(_publish(daemon, "sshd.service", active_state="failed"))
+    asyncio.run(_publish(daemon, "hostname", plugin="system", kind="fact", name="web2"))
     well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
     asyncio.run(_publish(daemon, "redis-server.service", **well))
     asyncio.run(_publish(daemon, "stranger.service", **well))
     return daemon
 
 
-async def _publish(daemon: Running, name: str, **fields: object) -> None:
+async def _publish(
+    daemon: Running, object_name: str, plugin: str = "systemd", kind: str = "unit", **fields: object
+) -> None:
     async with calling(daemon.bus) as caller:
-        objects = [("systemd", "unit", name, fields)]
+        objects = [(plugin, kind, object_name, fields)]
         await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
 
 
@@ -110,6 +119,12 @@ def test_drift_begins_with_what_a_question_names(served: Running) -> None:
         ("has the service redis-server drifted?", "yes: ", 0),
         ("is sshd as declared?", "no: systemd/unit/sshd.service is other than declared", 1),
         ("is the unit sshd.service as it should be", "no: ", 1),
+        (
+            "is the hostname as declared?",
+            "no: hostname of system/settings/system is other than declared",
+            1,
+        ),
+        ("is gauge as declared?", "gauge of lab/settings/lab is declared, and nothing observes", 0),
         ("is stranger as declared?", "nothing is declared of stranger: systemd/unit/stranger", 0),
         (
             "is postgresql@15-main as declared?",
@@ -125,7 +140,7 @@ def test_whether_one_object_is_as_declared(
     rest = run(served, "ask", question).stdout.splitlines()[1:]
     assert rest[0].startswith(answer)
     assert bool(rest[1:]) == bool(drifting)
-    assert all("sshd.service" in line for line in rest[1:])
+    assert all("sshd.service" in line or "hostname" in line for line in rest[1:])
     found = as_json(served, "ask", question)["answer"]
     assert found["answers"][0] == rest[0]
     assert len(found["drifts"]) == drifting
@@ -141,7 +156,8 @@ def test_everything_is_no_object(served: Running) -> None:
     for question in ("is everything as declared?", "are all services as declared"):
         assert "answers" not in as_json(served, "ask", question)["answer"]
     done = run(served, "ask", "is frobnicator as declared?")
-    assert "no object is called frobnicator" in done.stderr
+    assert done.stderr.strip() == "no object is called frobnicator"
+    assert len(done.stdout.splitlines()) == 1
 
 
 def ask(daemon: Running, question: str, limit: int = 10) -> list[Any]:
