@@ -147,9 +147,11 @@ def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
         return None if wanted in UP else Difference(observed, Severity.WARNING)
     bad = Severity.ERROR if wanted in UP else Severity.WARNING
     if found in _MOVING:
-        # systemd restarts the unit repeatedly
+        # its process has ended, and systemd waits before it starts the unit again
         if seen.get("sub_state") == "auto-restart":
-            return Difference("failed, restarted again and again", Severity.ERROR)
+            is_loop = seen.get("restart_loop") is True
+            what = "restarted again and again" if is_loop else "waits for its restart"
+            return Difference(f"failed, {what}", Severity.ERROR)
         return Difference(observed, bad, PATIENT_SECONDS)
     if found in FAILED:
         return Difference(observed, Severity.ERROR)

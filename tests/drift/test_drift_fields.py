@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.drift import rule_table, versions
+from opdbus.drift import rule_table, versions, word_values
+from opdbus.drift.field import Severity
 from opdbus.drift.field_comparison import compare, unseen
 from opdbus.state.fields import dotted_values
 from opdbus.state.object import SETTINGS
@@ -356,3 +357,21 @@ def test_a_distribution_has_two_names(key: str, declared: str, *, is_same: bool)
     fact = {"id": "debian", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
     seen = {"os": fact, **fact, "pretty_name": "Fedora"}
     assert bool(compare(row, {key: declared}, seen)) is not is_same
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ({"sub_state": "auto-restart"}, "failed, waits for its restart"),
+        ({"sub_state": "auto-restart", "restart_loop": False}, "failed, waits for its restart"),
+        (
+            {"sub_state": "auto-restart", "restart_loop": True},
+            "failed, restarted again and again",
+        ),
+    ],
+)
+def test_a_unit_between_two_starts_has_failed(seen: dict[str, Any], words: str) -> None:
+    """Call it a loop only where the observer counted enough restarts."""
+    found = word_values.state("active", "activating", seen)
+    assert found is not None
+    assert (found.observed, found.severity) == (words, Severity.ERROR)
