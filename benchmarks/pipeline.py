@@ -33,7 +33,7 @@ from opdbus.engine.opening import open_embedder
 from opdbus.engine.sessions import open_session
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

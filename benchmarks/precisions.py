@@ -18,7 +18,7 @@ from opdbus import config
 from opdbus.bench import machine
 from opdbus.engine.provider_chain import Chain
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 HERE = Path(__file__).parent
 

@@ -33,7 +33,7 @@ from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.language.object_text import render
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.serving.serving import Serving
 from opdbus.state.fields import dotted_values
 from opdbus.state.file import StateFile

@@ -31,7 +31,7 @@ from opdbus.errors import (
     Truncated,
 )
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 T = TypeVar("T")
 

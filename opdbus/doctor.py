@@ -21,7 +21,7 @@ from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
 from opdbus.errors import BusError, ConfigError, OpDbusError
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 from opdbus.platform import pip
 from opdbus.settings import privacy
 from opdbus.state.file import StateFile

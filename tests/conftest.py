@@ -22,7 +22,7 @@ from opdbus.config import Config
 from opdbus.engine import cpus
 from opdbus.errors import ModelError
 from opdbus.models import build, folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.settings.parsing import ProviderRequest
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -57,7 +58,7 @@ MAY_IMPORT = {
         "opdbus.config",
         "opdbus.settings.parsing",
         "opdbus.platform.pip",
-        "opdbus.models.catalogue",
+        "opdbus.models.level_table",
         "opdbus.models.folder",
         "opdbus.bus.paths",
         "opdbus.drift.versions",
@@ -343,6 +344,29 @@ def test_imports_make_no_circle() -> None:
     """
     graph = {name_of(p): {m for m, _, _ in imports_of(p) if m != "opdbus"} for p in FILES}
     assert circles(graph) == []
+
+
+def test_no_name_stands_for_many_functions() -> None:
+    """Define a name of a function of modules at most five times, so that it can be searched for."""
+    defined = Counter(
+        node.name
+        for path in FILES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    assert {name: count for name, count in defined.items() if count > 5} == {}
+
+
+def test_no_two_modules_have_one_name() -> None:
+    """Give each module a name of its own."""
+    modules = Counter(path.stem for path in FILES if not path.stem.startswith("__"))
+    assert [name for name, count in modules.items() if count > 1] == []
+
+
+def test_no_room_is_crowded() -> None:
+    """Have at most twenty modules in a room."""
+    rooms = Counter(path.parent for path in FILES if path.stem != "__init__")
+    assert {str(room): count for room, count in rooms.items() if count > 20} == {}
 
 
 def test_circles_are_found() -> None:

@@ -31,7 +31,7 @@ from opdbus import config
 from opdbus.engine.opening import open_embedder
 from opdbus.language.object_text import render
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.state.file import StateFile
 
 ROOT: Final = Path(__file__).parents[2]

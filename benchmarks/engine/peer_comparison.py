@@ -42,7 +42,7 @@ from opdbus.bench.figures import Report, decode
 from opdbus.bench.report_tables import escape_markup, headline, make_table, show_rate
 from opdbus.engine import cpus
 from opdbus.engine.tokenizer import Tokenizer
-from opdbus.models.catalogue import ON_PROVIDERS, TOKENIZER
+from opdbus.models.level_table import ON_PROVIDERS, TOKENIZER
 
 if TYPE_CHECKING:
     from rich.table import Table

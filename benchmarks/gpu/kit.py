@@ -23,8 +23,8 @@ from opdbus.engine.batching import plan_batches
 from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import open_session
-from opdbus.models import build, catalogue, folder, synthetic
-from opdbus.models.catalogue import LEVELS
+from opdbus.models import build, folder, level_table, synthetic
+from opdbus.models.level_table import LEVELS
 
 if TYPE_CHECKING:
     from opdbus.engine.provider import Provider, Session
@@ -104,8 +104,8 @@ class Kit:
         if level == "medium":
             return real
         made = Path(self.scratch) / "models" / f"random-{LEVELS[level].folder}"
-        if not (made / catalogue.WEIGHTS).is_file():
-            synthetic.write_model(LEVELS[level], made.parent, real / catalogue.TOKENIZER)
+        if not (made / level_table.WEIGHTS).is_file():
+            synthetic.write_model(LEVELS[level], made.parent, real / level_table.TOKENIZER)
         return made
 
     def embedder(self, level: str, precision: str = "", **more: object) -> Embedder:

@@ -19,7 +19,7 @@ import numpy as np
 from opdbus import config
 from opdbus.engine.static_encoder import StaticEncoder
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.models.static_table import StaticTable
 
 _ROUNDS: Final = 15

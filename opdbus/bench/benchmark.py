@@ -17,8 +17,8 @@ from opdbus.bench.figures import Report
 from opdbus.bench.measures import Effort, Notify, Subject
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import InvalidArgs, ModelError
-from opdbus.models import catalogue, folder, synthetic
-from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.models import folder, level_table, synthetic
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 
 if TYPE_CHECKING:
     from opdbus.bench.figures import EngineFigures
@@ -104,7 +104,7 @@ def _model(level: str, options: Options, config: Config, place: Path) -> Task:
     except ModelError:
         if not options.random:
             raise
-        tokenizer = folder.find_model(LEVELS[_TOKENIZER_OF], config) / catalogue.TOKENIZER
+        tokenizer = folder.find_model(LEVELS[_TOKENIZER_OF], config) / level_table.TOKENIZER
         made = synthetic.write_model(LEVELS[level], place, tokenizer)
         name = f"{LEVELS[level].folder}'s shape, random weights"
         subject, usual = Subject(level, name, made, random=True), SHAPE

@@ -20,8 +20,8 @@ from opdbus.bench.figures import Arithmetic, EngineFigures, Threads, decode
 from opdbus.bench.measures import Effort, Notify, Subject, Texts
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError
-from opdbus.models import catalogue, child
-from opdbus.models.catalogue import LEVELS
+from opdbus.models import child, level_table
+from opdbus.models.level_table import LEVELS
 from opdbus.platform.gc_tuning import resident_bytes
 
 # Numbers of threads that the engine's own choice is compared with on one processor.
@@ -160,7 +160,7 @@ def _embedder(task: Task, threads: str = "auto") -> api.Embedder:
 
 def _texts(task: Task) -> Texts:
     subject = task.subject
-    tokenizer = Tokenizer(subject.folder / catalogue.TOKENIZER, LEVELS[subject.level].max_tokens)
+    tokenizer = Tokenizer(subject.folder / level_table.TOKENIZER, LEVELS[subject.level].max_tokens)
     count = max(task.effort.texts, min(_DIFFERENT, max(task.effort.streams, default=0)))
     kinds = texts.kinds(count)
     lengths = {kind: tokenizer.encode(some).lengths.tolist() for kind, some in kinds.items()}
@@ -169,7 +169,7 @@ def _texts(task: Task) -> Texts:
 
 def arithmetic(folder: Path) -> Arithmetic:
     """Read the numbers of a model's arithmetic; a static table has no layers."""
-    if (folder / catalogue.TABLE_ROWS).is_file():
+    if (folder / level_table.TABLE_ROWS).is_file():
         return Arithmetic(0, 0, 0)
     config: Mapping[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     keys = ("num_hidden_layers", "hidden_size", "intermediate_size")

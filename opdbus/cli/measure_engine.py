@@ -267,7 +267,7 @@ def profile(
     from opdbus.bench.texts import shorts
     from opdbus.errors import NoModel
     from opdbus.models import folder
-    from opdbus.models.catalogue import LEVELS
+    from opdbus.models.level_table import LEVELS
 
     if config.vector_level == "none":
         raise NoModel("the level none has no model to profile: set OP_DBUS_VECTOR_LEVEL")

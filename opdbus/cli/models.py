@@ -16,8 +16,8 @@ from opdbus.platform import pip
 
 if TYPE_CHECKING:
     from opdbus.config import Config
-    from opdbus.models.catalogue import Level
     from opdbus.models.folder import Record
+    from opdbus.models.level_table import Level
 
 _REVISION_LENGTH = 12  # characters of a commit that are shown
 _FILE = click.Path(path_type=Path)
@@ -34,7 +34,7 @@ def models() -> None:
 @click.pass_context
 def models_list(context: click.Context, json_: bool) -> None:
     """List the levels' models, and where their files lie."""
-    from opdbus.models.catalogue import LEVELS
+    from opdbus.models.level_table import LEVELS
 
     given = load_settings(context.obj)
     rows = [(level.name, level.repository, *_find_model(level, given)) for level in LEVELS.values()]
@@ -67,7 +67,7 @@ def _find_model(level: Level, given: Config) -> tuple[str, str, str, str]:
 
 
 def _find_level(name: str) -> Level:
-    from opdbus.models.catalogue import LEVELS
+    from opdbus.models.level_table import LEVELS
 
     chosen = {"med": "medium"}.get(name, name)
     if chosen not in LEVELS:
@@ -170,7 +170,7 @@ def import_(context: click.Context, source: Path, level: str, force: bool) -> No
     Without LEVEL it is the one whose model has DIR's name, or else medium.
     """
     from opdbus.models import model_store
-    from opdbus.models.catalogue import LEVELS
+    from opdbus.models.level_table import LEVELS
 
     names = [row.name for row in LEVELS.values() if row.folder == source.absolute().name]
     row = _downloadable_level(level or next(iter(names), "medium"))

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from opdbus.api import Embedder
 from opdbus.distil.host_texts import frequent_words
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models import folder, level_table
+from opdbus.models.level_table import LEVELS
 from opdbus.models.static_table import WordPieces
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def make_tokenizer(model: Model, texts: Sequence[str]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read the tokenizer {model.tokenizer}: {error}") from None
     if not _is_plain(words):
-        words = json.loads((folder.OURS / catalogue.TOKENIZER).read_bytes())
+        words = json.loads((folder.OURS / level_table.TOKENIZER).read_bytes())
     vocabulary = words["model"]["vocab"]
     for word in frequent_words(texts, vocabulary):
         vocabulary.setdefault(word, len(vocabulary))

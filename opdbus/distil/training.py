@@ -33,8 +33,8 @@ from transformers.utils import logging
 
 from opdbus.engine import static_encoder
 from opdbus.engine.static_encoder import StaticEncoder
-from opdbus.models import catalogue, static_table
-from opdbus.models.catalogue import LEVELS
+from opdbus.models import level_table, static_table
+from opdbus.models.level_table import LEVELS
 from opdbus.models.static_table import StaticTable
 
 if TYPE_CHECKING:
@@ -126,18 +126,18 @@ def layer_student(teacher: Model, recipe: Recipe) -> Student:
     model = SentenceTransformer(modules=[transformer, Pooling(teacher.shape.hidden, "mean")])
 
     def write(into: Path) -> None:
-        for name in catalogue.TRANSFORMER.files:
-            if name != catalogue.WEIGHTS and (teacher.folder / name).is_file():
+        for name in level_table.TRANSFORMER.files:
+            if name != level_table.WEIGHTS and (teacher.folder / name).is_file():
                 (into / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(teacher.folder / name, into / name)
         config = json.loads((into / "config.json").read_bytes()) | {"num_hidden_layers": count}
         (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         # the teacher's limit may come from its level, so it is written here
-        (into / catalogue.LIMIT).write_text(json.dumps({"max_seq_length": limit}) + "\n", "utf-8")
+        (into / level_table.LIMIT).write_text(json.dumps({"max_seq_length": limit}) + "\n", "utf-8")
         tensors = inner.state_dict().items()
         # the pooler is not part of these models, even if their files contain one
         state = {name: each.cpu().contiguous() for name, each in tensors if "pooler" not in name}
-        save_file(state, into / catalogue.WEIGHTS)
+        save_file(state, into / level_table.WEIGHTS)
 
     return Student(model, None, write)
 

@@ -18,7 +18,7 @@ from opdbus.engine.sessions import open_session
 from opdbus.engine.static_encoder import StaticEncoder
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 from opdbus.models.static_table import StaticTable
 
 if TYPE_CHECKING:

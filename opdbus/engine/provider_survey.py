@@ -15,7 +15,7 @@ from opdbus.engine.provider_chain import Chain
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import OpDbusError
 from opdbus.models import child, folder
-from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 
 Prove = Callable[[str, Config], Awaitable["Outcome"]]
 

@@ -16,7 +16,7 @@ from opdbus.engine.tokenizer import Tokenizer
 from opdbus.engine.word_cache import MOST_WORDS
 from opdbus.errors import ModelError, ProofFailed
 from opdbus.models import numpy_files
-from opdbus.models.catalogue import TABLE_PROOF, TOKENIZER
+from opdbus.models.level_table import TABLE_PROOF, TOKENIZER
 
 if TYPE_CHECKING:
     from opdbus.engine.tokenizer import Numbers, Tokens

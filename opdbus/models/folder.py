@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models import files, shape
-from opdbus.models.catalogue import TABLE, TOKENIZER, Format
+from opdbus.models.level_table import TABLE, TOKENIZER, Format
 from opdbus.models.shape import Shape
 from opdbus.platform import pip
 from opdbus.platform.regular_files import open_regular, read_regular
 
 if TYPE_CHECKING:
     from opdbus.config import Config
-    from opdbus.models.catalogue import Level
+    from opdbus.models.level_table import Level
 
 RECORD_NAME: Final = "op-dbus.json"
 

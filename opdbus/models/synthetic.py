@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from opdbus.models.catalogue import TOKENIZER, WEIGHTS
+from opdbus.models.level_table import TOKENIZER, WEIGHTS
 from opdbus.models.shape import BUCKETS, FAMILIES, Family
 from opdbus.models.weights import RELATIVE
 
 if TYPE_CHECKING:
-    from opdbus.models.catalogue import Level
+    from opdbus.models.level_table import Level
     from opdbus.models.weights import Weights
 
     Shapes = dict[str, tuple[int, ...]]

@@ -18,7 +18,7 @@ from opdbus.engine.embedder import Embedder, Embedding
 from opdbus.engine.opening import open_level
 from opdbus.engine.tokenizer import Rows
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.platform.tasks import cancel
 from opdbus.serving.level import RETRY_SECONDS, Level, Open
 from opdbus.serving.states import Phase, State

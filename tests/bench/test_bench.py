@@ -22,8 +22,8 @@ from opdbus import config
 from opdbus.bench import machine, texts
 from opdbus.bench.measures import Subject
 from opdbus.engine.tokenizer import Tokenizer
-from opdbus.models.catalogue import LEVELS
 from opdbus.models.folder import find_model
+from opdbus.models.level_table import LEVELS
 
 sys.path.append(str(ROOT / "benchmarks/engine"))
 import peer_chart as chart

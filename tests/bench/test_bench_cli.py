@@ -29,7 +29,7 @@ from opdbus.bench.figures import (
 from opdbus.bench.machine import Machine
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.settings import parsing
 
 TINY = Arithmetic(layers=2, hidden=32, wide=64)

@@ -19,7 +19,7 @@ from opdbus.distil import distillation, host_texts, loss_report, teacher
 from opdbus.distil.lesson import RECIPES, Lesson, Recipe, Request
 from opdbus.engine import check_set
 from opdbus.errors import ConfigError
-from opdbus.models import catalogue
+from opdbus.models import level_table
 from opdbus.observe.packages.documents import Places
 
 needs_torch = pytest.mark.skipif(
@@ -81,7 +81,7 @@ def test_what_is_measured_is_not_learned(ask: Request) -> None:
 @pytest.mark.parametrize("lowers", [True, False])
 def test_a_table_has_words(tiny: Path, *, lowers: bool) -> None:
     """A table has the teacher's words, or ours where it splits differently, and frequent ones."""
-    path = tiny / catalogue.TOKENIZER
+    path = tiny / level_table.TOKENIZER
     path.write_text(path.read_text().replace('"lowercase": true', f'"lowercase": {lowers}'.lower()))
     words = teacher.make_tokenizer(teacher.read_teacher(tiny), ["zebra"] * 9 + ["yak"] * 8)
     vocabulary = words["model"]["vocab"]

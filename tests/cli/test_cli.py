@@ -30,7 +30,7 @@ from harness.tiny import write_tiny_model
 from opdbus.cli import drifting, find_objects, modules
 from opdbus.cli.root import root
 from opdbus.engine.providers import candidates, cpu_engines
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 SSHD = "systemd/unit/sshd.service"
 

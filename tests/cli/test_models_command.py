@@ -17,8 +17,8 @@ from harness.hub import FIRST, WEIGHTS, Hub, files_in, nothing_left, visible
 from harness.tiny import rewrite, write_low_model
 from harness.users import NOBODY, as_user
 
-from opdbus.models import catalogue, folder, shape
-from opdbus.models.catalogue import LEVELS
+from opdbus.models import folder, level_table, shape
+from opdbus.models.level_table import LEVELS
 
 LOW = LEVELS["low"]
 SOON = 30.0  # seconds: a limit for what should take few, not a measurement
@@ -80,9 +80,9 @@ def test_pull_on_the_command_line(low_hub: Hub, models: Path) -> None:
         elsewhere.close()
     assert code == 0, errors
     assert f"low: {LOW.repository}@{FIRST[:12]} is in {models / LOW.folder}" in output
-    assert [line.split()[0] for line in errors.splitlines()] == list(catalogue.TRANSFORMER.files)
+    assert [line.split()[0] for line in errors.splitlines()] == list(level_table.TRANSFORMER.files)
     assert elsewhere.asked == []
-    assert all(asked.endswith(catalogue.TRANSFORMER.files) for asked in low_hub.asked[1:])
+    assert all(asked.endswith(level_table.TRANSFORMER.files) for asked in low_hub.asked[1:])
     assert files_in(models.parent.parent / "home") == {}
 
 
@@ -127,7 +127,7 @@ def test_list_and_verify(low_hub: Hub, models: Path) -> None:
     }
     code, output, _ = cli(models, "verify", "low")
     assert code == 0
-    assert output.count("  verified  ") == len(catalogue.TRANSFORMER.files)
+    assert output.count("  verified  ") == len(level_table.TRANSFORMER.files)
     rewrite(target / shape.LIMIT, more=1)
     rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
     assert rows["low"]["status"] == "wrong"

@@ -20,7 +20,7 @@ from test_bulk_daemon import MANY, _job
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.models import build, child, folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 
 def _children(pid: int) -> dict[int, str]:

@@ -24,7 +24,7 @@ from harness.tiny import write_tiny_model
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.engine.providers import cpu_engines
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 ONNXRUNTIME, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
 

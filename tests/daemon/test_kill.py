@@ -18,7 +18,7 @@ from harness.running import PATIENCE_SECONDS, Running, calling, search, state_fi
 from opdbus import config
 from opdbus.engine.opening import open_embedder
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.platform.tasks import cancel
 
 OBJECTS, BATCH_TOKENS = 1500, 48

@@ -19,7 +19,7 @@ from opdbus.engine.providers import PROVIDERS, candidates
 from opdbus.engine.sessions import OnnxSession, open_session
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.settings.parsing import ProviderRequest
 
 if TYPE_CHECKING:

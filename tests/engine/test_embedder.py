@@ -21,7 +21,7 @@ from opdbus.engine.opening import open_embedder
 from opdbus.engine.sessions import open_session
 from opdbus.errors import LimitsExceeded, ModelError, ProviderError, ShuttingDown, Truncated
 from opdbus.models import folder, reference, weights
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.settings.parsing import ProviderRequest
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import ProviderError
 from opdbus.models import build, folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

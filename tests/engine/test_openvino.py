@@ -19,8 +19,8 @@ from opdbus.engine.provider import Placement
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import build, folder
-from opdbus.models.catalogue import LEVELS
 from opdbus.models.dialects import DIALECTS
+from opdbus.models.level_table import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError, ProofFailed, ProviderError
 from opdbus.models import build, folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

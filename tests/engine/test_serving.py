@@ -24,7 +24,7 @@ from opdbus.engine.opening import open_level
 from opdbus.engine.provider import Placement, Provider, Session
 from opdbus.engine.sessions import open_session
 from opdbus.errors import Internal, NoModel, ProviderError, ProviderLost, ShuttingDown
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.serving.serving import Serving
 from opdbus.settings.parsing import ProviderRequest
 

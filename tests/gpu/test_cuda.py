@@ -16,8 +16,8 @@ from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ProviderError
 from opdbus.models import build, folder, reference
-from opdbus.models.catalogue import LEVELS
 from opdbus.models.dialects import DIALECTS
+from opdbus.models.level_table import LEVELS
 from opdbus.models.shape import FAMILIES, Shape
 from opdbus.models.weights import read_weights
 

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from opdbus.models import synthetic
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.models.shape import Shape
 
 # in the order of the families' own vocabularies

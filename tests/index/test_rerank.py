@@ -25,7 +25,7 @@ from opdbus.index.search.rerank import RERANKED, Reranker
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity
 

@@ -25,7 +25,7 @@ from opdbus.errors import (
     Truncated,
 )
 from opdbus.models import folder, reference, weights
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

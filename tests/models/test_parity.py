@@ -22,8 +22,8 @@ from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.sessions import OnnxSession
 from opdbus.errors import ModelError
 from opdbus.models import build, folder, reference, synthetic
-from opdbus.models.catalogue import LEVELS
 from opdbus.models.folder import Model
+from opdbus.models.level_table import LEVELS
 from opdbus.models.shape import PADDING, Shape
 
 TOLERANCE = 1e-5

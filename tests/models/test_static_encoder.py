@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opdbus.bench.texts import objects, shorts
 from opdbus.engine.static_encoder import StaticEncoder
 from opdbus.errors import ModelError
-from opdbus.models import catalogue, static_table
+from opdbus.models import level_table, static_table
 from opdbus.models.static_table import StaticTable
 
 LIMIT = 64
@@ -44,7 +44,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> StaticTable:
     """Make a table of a few words."""
     place = tmp_path_factory.mktemp("table")
     model = write_tiny_model(place / "model")
-    return made(place / "static", model / catalogue.TOKENIZER)
+    return made(place / "static", model / level_table.TOKENIZER)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_broken_tables_are_refused(
     table: StaticTable, tmp_path: Path, vandalize: Vandalize, complaint: str
 ) -> None:
     """What is no whole table is an error that names the folder."""
-    for name in (catalogue.TABLE_ROWS, catalogue.TOKENIZER):
+    for name in (level_table.TABLE_ROWS, level_table.TOKENIZER):
         (tmp_path / name).write_bytes((table.folder / name).read_bytes())
     vandalize(tmp_path)
     with pytest.raises(ModelError, match=complaint) as caught:

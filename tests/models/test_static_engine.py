@@ -16,8 +16,8 @@ import opdbus
 from opdbus.engine import static_encoder
 from opdbus.engine.static_encoder import StaticEncoder
 from opdbus.errors import ModelError, ProofFailed, Truncated
-from opdbus.models import catalogue, folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models import folder, level_table
+from opdbus.models.level_table import LEVELS
 from opdbus.models.static_table import StaticTable
 
 STATIC = LEVELS["static"]
@@ -35,7 +35,7 @@ def embedder() -> Iterator[opdbus.Embedder]:
 def own(tmp_path: Path) -> Path:
     """Make a table of one's own, of random rows."""
     model = write_tiny_model(tmp_path / "model")
-    place = made(tmp_path / "own", model / catalogue.TOKENIZER).folder
+    place = made(tmp_path / "own", model / level_table.TOKENIZER).folder
     static_encoder.write_static_proof(StaticEncoder(StaticTable.read(place, STATIC.max_tokens)))
     return place
 
@@ -96,7 +96,7 @@ def test_a_table_of_ones_own(own: Path) -> None:
 
 def test_a_damaged_table_is_refused(own: Path) -> None:
     """A table whose rows are not those that were proven does not serve."""
-    path = own / catalogue.TABLE_ROWS
+    path = own / level_table.TABLE_ROWS
     damaged = bytearray(path.read_bytes())
     damaged[-1000:] = bytes(1000)
     path.write_bytes(damaged)
@@ -107,7 +107,7 @@ def test_a_damaged_table_is_refused(own: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", catalogue.TABLE.files)
+@pytest.mark.parametrize("name", level_table.TABLE.files)
 def test_a_table_that_lacks_a_file_is_refused(own: Path, name: str) -> None:
     """A folder that lacks a file is an error that names it."""
     (own / name).unlink()
@@ -117,7 +117,7 @@ def test_a_table_that_lacks_a_file_is_refused(own: Path, name: str) -> None:
 
 def test_the_proof_of_another_table_is_refused(own: Path) -> None:
     """A proof of other vectors is an error that says so."""
-    np.save(own / catalogue.TABLE_PROOF, np.zeros((3, 32), np.float32))
+    np.save(own / level_table.TABLE_PROOF, np.zeros((3, 32), np.float32))
     with pytest.raises(ModelError, match="another table"), opdbus.Embedder("static", model=own):
         pass
 

@@ -15,8 +15,8 @@ from opdbus.bench.texts import objects, shorts
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import ModelError
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
 from opdbus.models.folder import Model
+from opdbus.models.level_table import LEVELS
 
 LIMIT = 256
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from opdbus import config
 from opdbus.models import folder, synthetic, weights
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 from opdbus.models.shape import PADDING
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from opdbus import config
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.level_table import LEVELS
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 80

@@ -26,7 +26,7 @@ from opdbus.engine.gate import Report
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.index.health import Health
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
+from opdbus.models.level_table import LEVELS, ON_PROVIDERS
 from opdbus.platform import gc_tuning
 from opdbus.serving.serving import Serving
 
