@@ -126,7 +126,8 @@ class _Hub:
         if level_table.WEIGHTS in lacking:
             raise ModelError(
                 f"{self._what} has no {level_table.WEIGHTS}: op-dbus reads no other kind of"
-                " weights, since those can run code when they are loaded; ask for another --revision"
+                " weights, since those can run code when they are loaded; ask for another"
+                " --revision"
             )
         if lacking:
             raise ModelError(
