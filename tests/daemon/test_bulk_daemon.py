@@ -143,7 +143,7 @@ def test_others_watch_a_job(daemons: Callable[..., Running]) -> None:
         ]
         assert values == ["bulk", 15_000, 15_000, 1.0]
         assert await caller.get(path, JOB, "User") == os.geteuid()
-        assert await caller.get(path, JOB, "Caller") == client._remote._connection.name
+        assert await caller.get(path, JOB, "Caller") == client._connection.name
         told = [body[1] for at, name, body in caller.signals
                 if at == path and name == "PropertiesChanged"]  # fmt: skip
         steps = [values["Done"] for values in told if "Done" in values]
@@ -177,7 +177,7 @@ def test_a_job_ends_when_its_caller_leaves(daemons: Callable[..., Running]) -> N
     """Stop computing at once for a caller whose connection is gone."""
 
     async def work(client: Client, caller: Caller) -> None:
-        async with Client(client._remote._where) as leaver:
+        async with Client(client._bus) as leaver:
             call = asyncio.create_task(leaver.vectorize_bulk(MANY))
             path = await _job(caller)
             call.cancel()
