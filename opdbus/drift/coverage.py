@@ -1,6 +1,6 @@
 """Declared objects that are not observed, and the kinds that sources list completely."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Final
@@ -16,16 +16,27 @@ _STILL: Final = float("inf")
 class Coverage:
     """Kinds that sources list completely, and declared objects that are not observed.
 
-    `wall` returns the time of day.
+    `wall` returns the time of day; `of_sorts` yields all objects of some kinds.
     """
 
-    def __init__(self, pairs: Pairs, wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        wall: Callable[[], float],
+        of_sorts: Callable[[Collection[Sort]], Iterator[ObjectId]],
+    ) -> None:
         self._pairs = pairs
         self._wall = wall
+        self._of_sorts = of_sorts
         # kinds that each source has listed completely
         self._listed: dict[str, frozenset[Sort]] = {}
         # declared objects that are not observed, by the kind in which they would be observed
         self._missing: dict[Sort, set[ObjectId]] = {}
+        # declared kinds without any observed object; their objects, up to a million, are not in
+        # `_missing`
+        self._alone: set[Sort] = set()
+        # kinds that lost a declared object since the last call of `unlisted`
+        self._fewer: set[Sort] = set()
         # when each declared object was last observed; `_STILL` while it is observed
         self._until: dict[ObjectId, float] = {}
 
@@ -50,16 +61,28 @@ class Coverage:
         These are the kinds of declared objects that are not observed, and those that the file
         claims.
         """
-        wanted = claimed | {sort for sort, object_ids in self._missing.items() if object_ids}
+        for sort in self._fewer & self._alone:
+            if not any(True for _ in self._of_sorts({sort})):
+                self._alone.remove(sort)
+        self._fewer.clear()
+        alone = {rule_table.of_declared(sort).observed for sort in self._alone}
+        wanted = (
+            claimed | alone | {sort for sort, object_ids in self._missing.items() if object_ids}
+        )
         return {sort[0] for sort in wanted if not self.lists(sort)}
 
-    def missing(self, sort: Sort) -> tuple[ObjectId, ...]:
-        """Return the declared objects of an observed kind that are not observed."""
-        return tuple(self._missing.get(sort, ()))
+    def missing(self, sort: Sort) -> Iterator[ObjectId]:
+        """Return the declared objects of an observed kind that are not observed.
+
+        Its declared kinds without any observed object are then tracked object by object.
+        """
+        alone = {one for one in self._alone if rule_table.of_declared(one).observed == sort}
+        self._alone -= alone
+        return chain(tuple(self._missing.get(sort, ())), self._of_sorts(alone) if alone else ())
 
     def all_missing(self) -> Iterator[ObjectId]:
         """Yield all declared objects that are not observed; the set may change meanwhile."""
-        return chain(*map(tuple, self._missing.values()))
+        yield from chain(*map(tuple, self._missing.values()), self._of_sorts(self._alone))
 
     def left_at(self, object_id: ObjectId) -> float:
         """Return when a declared object was last observed; 0 if never, infinity if it still is."""
@@ -79,15 +102,25 @@ class Coverage:
     def note(self, object_id: ObjectId, *, is_missing: bool) -> None:
         """Record whether a declared object is missing, that is, not observed."""
         missing = self._missing.setdefault(rule_table.of_declared(object_id[:2]).observed, set())
+        is_alone = object_id[:2] in self._alone
         if not is_missing:
+            if is_alone:
+                self._alone.remove(object_id[:2])
+                missing.update(self._of_sorts({object_id[:2]}))
             missing.discard(object_id)
             self._until[object_id] = _STILL
             return
-        missing.add(object_id)
+        if not is_alone:
+            missing.add(object_id)
         if self._until.get(object_id) == _STILL:
             self._until[object_id] = self._wall()
 
+    def note_alone(self, sort: Sort) -> None:
+        """Record a declared kind without any observed object so far."""
+        self._alone.add(sort)
+
     def forget(self, object_id: ObjectId) -> None:
         """Drop an object that is no longer declared."""
+        self._fewer.add(object_id[:2])
         self._missing.get(rule_table.of_declared(object_id[:2]).observed, set()).discard(object_id)
         self._until.pop(object_id, None)

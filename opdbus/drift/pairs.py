@@ -92,13 +92,9 @@ class Pairs:
         if self._named.get(object_id, ()) != fields:
             self.undeclare(object_id)
             self._named[object_id] = fields
-        sort = object_id[:2]
-        for key in self._keys_of(object_id):
-            if key != (sort, object_id.name):
-                self._wanted.setdefault(key, set()).add(object_id)
+        sorts = self.declare_each(object_id[:2], [object_id])
         self.note(object_id)
-        row = rule_table.of_declared(sort)
-        return {sort, row.observed, *(joined for joined, *_ in row.joined)} - self.active
+        return sorts
 
     def note(self, object_id: ObjectId) -> None:
         """Update whether a declared object is observed under another name."""
@@ -107,6 +103,15 @@ class Pairs:
             self.renamed.add(object_id)
         else:
             self.renamed.discard(object_id)
+
+    def declare_each(self, sort: Sort, object_ids: Iterable[ObjectId]) -> set[Sort]:
+        """Register declared objects of a kind with their known fields: see `declare`."""
+        row = rule_table.of_declared(sort)
+        for object_id in object_ids:
+            for key in self._keys_of(object_id):
+                if key != (sort, object_id.name):
+                    self._wanted.setdefault(key, set()).add(object_id)
+        return {sort, row.observed, *(joined for joined, *_ in row.joined)} - self.active
 
     def undeclare(self, object_id: ObjectId) -> None:
         """Drop a declared object."""

@@ -23,6 +23,7 @@ from opdbus.drift.transition_filter import (
     TransitionFilter,
 )
 from opdbus.drift.unobserved import Unobserved, unobserved
+from opdbus.drift.unobserved_kinds import UnobservedKinds
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
 from opdbus.index.state_store.state_store import StateStore
@@ -87,7 +88,8 @@ class Tracker:
         self.transitions = TransitionFilter(BOOT_SECONDS)
         self._records = Records(memory, self.pairs)
         self._waiting = WorkQueue()
-        self._coverage = Coverage(self.pairs, wall)
+        self._coverage = Coverage(self.pairs, wall, memory.catalogue.of_sorts)
+        self._unobserved = UnobservedKinds(memory.catalogue, self.pairs, self._coverage)
         self.declarations = PairedDeclarations(
             memory, self.pairs, self._is_missing, self._coverage.covers
         )
@@ -206,6 +208,11 @@ class Tracker:
 
     async def _take(self, object_ids: Sequence[ObjectId]) -> None:
         """Find the declared objects that changes of a batch affect, and compare them."""
+        taken = self._unobserved.take(object_ids, self.transitions)
+        if taken.declared_at:
+            await self._records.declare(taken.declared_at)
+            self._activate(taken.sorts)
+        object_ids = taken.left
         concerned: dict[ObjectId, None] = {}
         observed = [object_id for object_id in object_ids if object_id[:2] in self.pairs.active]
         for object_id in object_ids:

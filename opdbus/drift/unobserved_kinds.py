@@ -1,0 +1,72 @@
+"""Registers declared objects of kinds that only the state file reports, a kind at a time.
+
+They cannot be compared, and a state file may declare 100,000 of them.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from opdbus.drift import rule_table
+from opdbus.drift.coverage import Coverage
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.rule_table import Sort
+from opdbus.drift.transition_filter import TransitionFilter
+from opdbus.index.catalogue.catalogue import Catalogue
+from opdbus.state.object import FILE, ObjectId
+
+_SORT: Final = itemgetter(slice(2))
+
+
+class ActivationPlan(NamedTuple):
+    """Kinds to activate, the earliest time of a declaration, and objects still to be compared."""
+
+    sorts: set[Sort]
+    declared_at: int
+    left: Sequence[ObjectId]
+
+
+class UnobservedKinds:
+    """Registers declared objects of kinds that cannot be observed yet."""
+
+    def __init__(self, catalogue: Catalogue, pairs: Pairs, coverage: Coverage) -> None:
+        self._catalogue = catalogue
+        self._pairs = pairs
+        self._coverage = coverage
+
+    def take(self, object_ids: Sequence[ObjectId], transitions: TransitionFilter) -> ActivationPlan:
+        """Register objects of kinds that cannot be observed yet; return the rest in the plan."""
+        sorts, left, times = set[Sort](), list[ObjectId](), list[int]()
+        for sort, group in groupby(object_ids, _SORT):
+            same = list(group)
+            if not self._is_alone(sort):
+                left += same
+                continue
+            places = self._catalogue.places(same)
+            taken, at = list[ObjectId](), list[int]()
+            for object_id, place in zip(same, places, strict=True):
+                if place >= 0 and not transitions.knows(object_id):
+                    taken.append(object_id)
+                    at.append(place)
+                else:
+                    left.append(object_id)
+            sorts |= self._declare(sort, taken)
+            times += self._catalogue.view.times[at].tolist()
+        return ActivationPlan(sorts, min(times, default=0), left)
+
+    def _is_alone(self, sort: Sort) -> bool:
+        """Return whether no object of a kind can be compared: only the file reports it."""
+        row = rule_table.of_declared(sort)
+        told = {sort, row.observed}
+        others = (of for of in self._catalogue.view.of_number if of[1:] in told)
+        return not (
+            row.each
+            or self._coverage.lists(row.observed)
+            or any(source != FILE for source, *_ in others)
+        )
+
+    def _declare(self, sort: Sort, object_ids: Sequence[ObjectId]) -> set[Sort]:
+        if object_ids:
+            self._coverage.note_alone(sort)
+        return self._pairs.declare_each(sort, object_ids)
