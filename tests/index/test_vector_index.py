@@ -409,13 +409,13 @@ def test_what_is_forgotten_while_vectors_move_has_none(tmp_path: Path) -> None:
     assert all(index.get(keys[at]) is None for at in range(5, 10))
 
 
-def test_the_event_loop_does_not_wait_for_a_search() -> None:
-    """Give vectors, the background and room back while a search on a thread looks for rows."""
+def test_the_event_loop_does_not_wait_for_another_thread() -> None:
+    """Search, and give vectors and room back, while another thread reads rows by number."""
     made, keys = _unit(20), _keys(20)
     begun, may_go_on = Event(), Event()
 
     class Slow(PlainRows):
-        """Rows that a search reads for as long as the test wants."""
+        """Rows that another thread reads for as long as the test wants."""
 
         def take(self, rows: np.ndarray) -> np.ndarray:
             if current_thread() is not main_thread():
@@ -426,17 +426,18 @@ def test_the_event_loop_does_not_wait_for_a_search() -> None:
     async def work() -> None:
         index = VectorIndex("", 8, TextTable(), Slow(8))
         await index.add(keys, made)
-        view = _view(index, keys)
-        searching = asyncio.create_task(asyncio.to_thread(index.similarity, made[0], view))
+        reading = asyncio.create_task(asyncio.to_thread(index.get_on_thread, keys[17]))
         await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
         np.testing.assert_array_equal(index.get(keys[3]), made[3])
         assert index.background(made[0]) is not None
         index.texts.forget(keys[:15])
         shrinking = asyncio.create_task(index.shrink())
         await asyncio.sleep(0)
-        assert not searching.done()
+        assert cosines(index, made[16], keys[16])[0] == pytest.approx(1.0)
+        assert not reading.done()
         may_go_on.set()
-        await asyncio.gather(searching, shrinking)
+        found, _ = await asyncio.gather(reading, shrinking)
+        np.testing.assert_array_equal(found, made[17])
         np.testing.assert_array_equal(index.get(keys[17]), made[17])
         assert index.get_on_thread(keys[0]) is None
 

@@ -67,7 +67,7 @@ class VectorIndex:
         # held by a task of the event loop while rows are added or moved
         self._one_adder = asyncio.Lock()
         # held while the event loop renumbers rows, and while another thread reads rows by number;
-        # the event loop never blocks on it
+        # the event loop must never wait for it: `_alone` holds it until the loop runs again
         self._one_at_a_time = Lock()
         # cache of the rows of all entries and the places without one; key: versions of view, layer
         self._rows_found = (-1, -1), (_NOWHERE, _NOWHERE)
@@ -135,17 +135,15 @@ class VectorIndex:
     ) -> Similarity:
         """Compare `query` (dimension,) of length 1 with all entries, or with those at places `at`.
 
-        Cosines with quantized rows are estimates, unless the places are few. May wait for the lock;
-        call on a thread.
+        Cosines with quantized rows are estimates, unless the places are few. On the event loop.
         """
-        with self._one_at_a_time:
-            rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
-            background = self.background(query)
-            if at is not None and len(at) <= _FEW_COMPARED:
-                return Similarity(self._compared(query, rows), stage, background)
-            exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
-            is_sparse = _SPARSE * len(rows) < self._rows.end
-            products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
+        rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
+        background = self.background(query)
+        if at is not None and len(at) <= _FEW_COMPARED:
+            return Similarity(self._compared(query, rows), stage, background)
+        exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
+        is_sparse = _SPARSE * len(rows) < self._rows.end
+        products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
         if len(lacking) == len(rows):
             return Similarity(np.full(len(rows), np.nan, np.float32), stage, background)
         cosines = products(query)
@@ -176,9 +174,8 @@ class VectorIndex:
         some: NDArray[np.intp],
     ) -> NDArray[np.float32]:
         """Return the exact cosines of the entries `some`: places, or indexes into `at`."""
-        with self._one_at_a_time:
-            rows, _ = self._rows_at(view.texts[some if at is None else at[some]])
-            return self._compared(query, rows)
+        rows, _ = self._rows_at(view.texts[some if at is None else at[some]])
+        return self._compared(query, rows)
 
     def _compared(self, query: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the exact cosines of some rows, NaN for row -1."""
@@ -189,7 +186,7 @@ class VectorIndex:
     def background(self, query: NDArray[np.float32]) -> CosineBaseline | None:
         """Return the baseline of the cosines of `query` with a sample; None without vectors.
 
-        On the event loop, or with `_one_at_a_time` held.
+        On the event loop.
         """
         vectors = self._sample()
         if not len(vectors):
