@@ -43,6 +43,7 @@ _PAUSE_SECONDS: Final = 0.3
 # Limits in a line about unobserved objects: names of a kind, and kinds.
 _MOST_NAMES: Final = 3
 _MOST_SORTS: Final = 5
+# A name that a condition can have as its field.
 _FIELD: Final = re.compile(r"[\w.-]+")
 # Longer values are cut, around the difference.
 _MAX_VALUE: Final = 1000
@@ -145,13 +146,13 @@ async def _answer_about_setting(name: str, rows: Sequence[Row], client: Client) 
     drifting = {row[0]: [f".{field}" for field, *_ in row[5]] for row in rows}
     answers = {}
     for path, *_ in found:
-        of = f"{name} of {name_of_path(path)}"
+        setting = f"{name} of {name_of_path(path)}"
         if any(field.endswith(f".{name}") for field in drifting.get(path, ())):
-            answers[path] = f"no: {of} is other than declared"
+            answers[path] = f"no: {setting} is other than declared"
         elif (await client.show(path)).get("Drift"):
-            answers[path] = f"no difference of {of} is observed"
+            answers[path] = f"no difference of {setting} is observed"
         else:
-            answers[path] = f"{of} is declared, and nothing observes it: it is not compared"
+            answers[path] = f"{setting} is declared, and nothing observes it: it is not compared"
     return answers
 
 

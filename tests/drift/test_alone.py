@@ -1,4 +1,4 @@
-"""What is declared of sorts that nothing else tells of is taken in together, and found later."""
+"""Declared objects of kinds without any observed object: registered together, compared later."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ PLUGINS = {
 
 @in_loop
 async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> None:
-    """Things are taken together where nobody tells of their sort, and they are declared."""
+    """Register declared objects together only if no source reports objects of their kind."""
     async with checking(tmp_path) as checked:
         await checked.declare(PLUGINS, tmp_path)
         await checked.observe({"net/interface/lo": {}}, [])
@@ -58,7 +58,7 @@ async def test_what_was_taken_together_is_compared_once_a_source_lists_it(tmp_pa
 
 @in_loop
 async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_path: Path) -> None:
-    """Of sorts that nothing tells of all things are missing, until they are looked at, or gone."""
+    """All objects of such a kind are missing until they are compared or no longer declared."""
     async with checking(tmp_path) as checked:
         await checked.declare(PLUGINS, tmp_path)
         catalogue = checked.memory.catalogue

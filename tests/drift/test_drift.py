@@ -660,27 +660,6 @@ async def test_what_a_program_withdraws_of_several_is_missing(tmp_path: Path) ->
 
 
 @in_loop
-async def test_what_is_declared_before_anything_is_observed_is_compared_later(
-    tmp_path: Path,
-) -> None:
-    """A unit that was declared under its short name meets the observed one that comes later."""
-    async with checking(tmp_path) as checked:
-        units = {"a": {"active_state": "active"}, "b.service": {}}
-        await checked.declare({"systemd": {"units": units}}, tmp_path)
-        await checked.until(1000.0)
-        assert checked.fields == {}
-        await checked.observe({"systemd/unit/a.service": {"active_state": "failed"}}, [])
-        await checked.until(2000.0)
-        assert [*checked.fields] == ["systemd/unit/a"]
-        await checked.observe({}, ["systemd/unit"])
-        await checked.until(3000.0)
-        assert [*checked.fields] == ["systemd/unit/a", "systemd/unit/b.service"]
-        await checked.declare({}, tmp_path)
-        await checked.until(4000.0)
-        assert checked.fields == {}
-
-
-@in_loop
 async def test_a_claim_that_is_given_up_heals(tmp_path: Path) -> None:
     """What was not declared where all had to be is as declared once the file claims it no more."""
     async with checking(tmp_path) as checked:
