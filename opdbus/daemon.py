@@ -70,9 +70,8 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-# The interval after which Python's threads switch. The event loop gives up the lock dozens of times
-# while it takes in stored records, and waits this long each time. With 0.5 ms it was delayed by
-# more than 20 ms three times as often.
+# The GIL switch interval. While loading records the loop releases the GIL dozens of times and waits
+# up to this long to get it back; at 0.5 ms, delays over 20 ms were three times as frequent.
 _TURN_SECONDS: Final = 0.0001
 _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
 
@@ -80,7 +79,7 @@ _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwner
 def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     """Run the daemon until a signal stops it, and return its exit code.
 
-    Threads may still run then without a purpose: the caller must end the process at once.
+    Worker threads may still run; exit the process at once.
     """
     load = partial(config.load, environ, flags)
     try:
@@ -166,7 +165,8 @@ class Daemon:
     def _compose(self) -> None:
         """Create the parts that hold the host's state and history, observe it, and serve."""
         memory, serving, given = self._memory, self._serving, self._config
-        # set only now: the objects that it refreshes are created below
+        # not passed to the constructor: a refresh needs objects that only this method and `_expose`
+        # create
         memory.archive.on_change = self._refresh_soon
         self._vectors = ObjectVectors(memory, serving)
         self._cascade = (
@@ -261,7 +261,7 @@ class Daemon:
     async def _derive(self) -> None:
         """Load terms and fields into memory; until then searches take longer.
 
-        Vectors are loaded before, since the start waits for them. Snapshots for the next start are
+        Vectors are loaded before, since `ready` waits for them. Snapshots for the next start are
         written afterwards.
         """
         with suppress(OpDbusError):
@@ -276,7 +276,7 @@ class Daemon:
 
     async def _follow_serving(self) -> None:
         """Log and announce each change of the serving engine."""
-        async with aclosing(self._serving.changes()) as changes:
+        async with aclosing(self._serving.watch_phases()) as changes:
             async for phase in changes:
                 provider = phase.embedder.provider if phase.embedder else ""
                 self._announcer.provider_changed(provider, phase.reason)

@@ -269,7 +269,7 @@ def _score_parts(hit: Row) -> Iterator[tuple[str, str]]:
     missing = f"; not here: {', '.join(why['missing'])}" if why["missing"] else ""
     yield "words", f"{hit['lexical']:.3f}, the share of the question's{missing}"
     yield "values", f"{hit['values']:+.3f} for {', '.join(why['values'])}" if why["values"] else ""
-    reasons = "its sort, its name and how much of it the question says"
+    reasons = "its kind, name and term overlap"
     yield "raised", f"{why['raised']:+.3f} for {reasons}" if why["raised"] else ""
     yield "in all", f"{why['total']:.3f}, by which it is ranked"
     fields = why["fields"]
