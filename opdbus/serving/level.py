@@ -40,8 +40,8 @@ class Level:
 
     Opening starts at once; unless `graded`, precisions are graded while fp32 serves. A lost engine
     is replaced by the next provider of the chain, and that one by a better one once it is proven. A
-    level is over after a failure if it never served or is not `lasting`. `on_phase` is called after
-    each transition.
+    level is over after a failure if it never served or is not one that `retries_forever`.
+    `on_phase` is called after each transition.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Level:
         config: Config,
         open_engine: Open,
         *,
-        lasting: bool,
+        retries_forever: bool,
         graded: bool,
         retry_seconds: Sequence[float],
         on_phase: Callable[[Level], None],
@@ -59,7 +59,7 @@ class Level:
         self.config = config
         self.phase = Phase(State.LOADING)
         self._open_engine = open_engine
-        self._lasting = lasting
+        self._retries_forever = retries_forever
         self._graded = graded
         self._retry_seconds = retry_seconds
         self._on_phase = on_phase
@@ -153,7 +153,7 @@ class Level:
                     # the next engine may need its memory
                     await _close(opened, _PATIENCE_SECONDS)
                     opened = None
-                    opened = await self._opened((lost,), once=not self._lasting)
+                    opened = await self._opened((lost,), once=not self._retries_forever)
         finally:
             if opened:
                 await _close(opened, None if self._drain else 0.0)

@@ -64,7 +64,7 @@ class Indexer:
         await until_first_ends(self._follow(), self._work(), self._sentences.run())
 
     async def _follow(self) -> None:
-        async with aclosing(self._serving.changes()) as changes:
+        async with aclosing(self._serving.watch_phases()) as changes:
             async for phase in changes:
                 if phase.embedder:
                     self._memory.stale.set()
