@@ -140,7 +140,7 @@ async def named(vectors: ObjectVectors) -> dict[str, Any]:
 async def _coverage(answer: Sequence[Topic], memory: StateStore) -> dict[str, Any]:
     having, sections = [], []
     for topic in answer:
-        about = [memory.catalogue.about(object_id)[0] for object_id, _ in topic.members]
+        about = [memory.catalogue.require_entries(object_id)[0] for object_id, _ in topic.members]
         contents = await memory.content(about)
         names = {stem for word in topic.words for stem in name_words(word)}
         texts = [contents[entry.id] for entry in about]

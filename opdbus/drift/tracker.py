@@ -307,7 +307,7 @@ class Tracker:
         intended = self._history.seconds(plan, fields, declared_at)
         self.transitions.compare(plan.object_id, fields, now, now + intended)
         for one in plan.observed if plan.declared else ():
-            extra = ObjectId(*one.entries[0].identity[1:])
+            extra = one.entries[0].identity.object_id
             # it has a declaration now, and its drift as an undeclared object ends
             if extra != plan.object_id and self.transitions.knows(extra):
                 self.transitions.compare(extra, [], now)

@@ -135,9 +135,12 @@ async def find_named(memory: StateStore, observed: Sort) -> frozenset[str]:
     Objects of some kinds are only observed if the state file names them.
     """
     sorts = rule_table.declared_of(observed)
-    found = (memory.catalogue.about(object_id)[0] for object_id in memory.catalogue.of_sorts(sorts))
+    found = (
+        memory.catalogue.require_entries(object_id)[0]
+        for object_id in memory.catalogue.of_sorts(sorts)
+    )
     declared = [
-        (entry, ObjectId(*entry.identity[1:])) for entry in found if entry.identity.source == FILE
+        (entry, entry.identity.object_id) for entry in found if entry.identity.source == FILE
     ]
     contents = await memory.content(
         [entry for entry, object_id in declared if rule_table.of_declared(object_id[:2]).each]

@@ -76,7 +76,7 @@ def gather(
     Objects in `renamed` are left out: they are included under another name.
     """
     object_ids, entries = [], []
-    for object_id in catalogue.known():
+    for object_id in catalogue.all_object_ids():
         is_left_out = within is not None and object_id not in within
         if not matches(object_id, wanted) or is_left_out or object_id in renamed:
             continue

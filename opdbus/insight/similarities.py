@@ -119,7 +119,7 @@ async def explain(
 
     They are empty for an object that was removed meanwhile.
     """
-    known = store.catalogue.known()
+    known = store.catalogue.all_object_ids()
     chosen = random.Random(0).sample(known, min(_SAMPLE, len(known)))  # noqa: S311 -- no secret
     about, contents = await store.read_objects([object_id, *others, *chosen])
     described: dict[ObjectId, Described] = {}

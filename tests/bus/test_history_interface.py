@@ -189,7 +189,7 @@ def test_all_things_are_walked_on_a_thread(
         await history.changes(ROOT, {"around": path}, 9)
         return threading.get_ident()
 
-    original = Catalogue.known
+    original = Catalogue.all_object_ids
     monkeypatch.setattr(Catalogue, "known", known)
     rows: list[tuple[str, What, str]] = [("systemd/unit/web", "changed", "")]
     loop = run(tmp_path, rows, work)

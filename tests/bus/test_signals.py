@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opdbus.bus import names, paths
 from opdbus.bus.service.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
 from opdbus.bus.transport.values import Typed
-from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.state_store.events import Changed, Drift, Event, Listed, Vectorized
 from opdbus.state.object import ObjectId
 
@@ -49,7 +49,7 @@ def told(work: Callable[[Announcer, Bus], Awaitable[None]]) -> list[tuple[str, l
     return asyncio.run(run())
 
 
-def changed(generation: int, **names: Change) -> Changed:
+def changed(generation: int, **names: ChangeKind) -> Changed:
     """Make an event of units by name."""
     return Changed(generation, {ObjectId("systemd", "unit", n): what for n, what in names.items()})
 
@@ -72,7 +72,9 @@ def path(object_id: ObjectId) -> str:
         ("removed", "added", "changed"),
     ],
 )
-def test_two_changes_are_one(first: Change, second: Change, both: Change | None) -> None:
+def test_two_changes_are_one(
+    first: ChangeKind, second: ChangeKind, both: ChangeKind | None
+) -> None:
     """Tell of two changes of a thing what they are together."""
     assert merged({A: first}, {A: second}) == ({A: both} if both else {})
 
@@ -85,9 +87,9 @@ def test_merged_changes_say_what_became_of_a_thing(
     start: set[ObjectId], history: list[dict[ObjectId, bool]]
 ) -> None:
     """Lead whoever knew what was there to what is there, by any number of changes."""
-    there, whole = set(start), dict[ObjectId, Change]()
+    there, whole = set(start), dict[ObjectId, ChangeKind]()
     for step in history:
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for object_id, stays in step.items():
             if stays:
                 changes[object_id] = "changed" if object_id in there else "added"
@@ -248,7 +250,7 @@ def test_parts_let_others_go_first() -> None:
 
 def test_many_changes_come_in_parts() -> None:
     """Send no more changes in a signal than its limit, and all of them, in order."""
-    many: Mapping[ObjectId, Change] = {
+    many: Mapping[ObjectId, ChangeKind] = {
         ObjectId("p", "k", str(n)): "added" for n in range(2 * MAX_CHANGES + 201)
     }
 

@@ -35,7 +35,10 @@ async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> N
             *(ObjectId("net", "interface", name) for name in ("eth0", "eth1", "lo")),
         }
         assert taken.sorts == {("systemd", "unit")}
-        assert taken.declared_at == catalogue.about(ObjectId("systemd", "unit", "a"))[0].updated_at
+        assert (
+            taken.declared_at
+            == catalogue.require_entries(ObjectId("systemd", "unit", "a"))[0].updated_at
+        )
 
 
 @in_loop

@@ -328,7 +328,7 @@ async def measure(
         unit = ObjectId("systemd", "unit", outage["unit"])
         near = await connections.around(memory, unit, look)
         object_ids = near.among(
-            {*memory.catalogue.known(), *await history_reader.object_ids(memory)}
+            {*memory.catalogue.all_object_ids(), *await history_reader.object_ids(memory)}
         )
         object_ids |= await connections.earlier(memory, unit)
         failed = (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdbus.index.catalogue.catalogue import Catalogue, entry_columns, object_id_of
+from opdbus.index.catalogue.catalogue import Catalogue, prepare
 from opdbus.index.catalogue.short_names import find, find_in
 from opdbus.index.catalogue.text_table import NO_TEXT, TextTable, as_rows
 from opdbus.index.database.quota import Usage
@@ -48,9 +48,9 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
         {*texts.lacking(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
-        catalogue.known_of(entry.identity for entry in catalogue)
+        catalogue.existing(entry.identity for entry in catalogue)
         == {entry.identity: entry for entry in catalogue},
-        catalogue.known_of([Identity("live:none", *object_id) for object_id in object_ids]),
+        catalogue.existing([Identity("live:none", *object_id) for object_id in object_ids]),
         catalogue.places([*object_ids])
         == [catalogue.places([object_id])[0] for object_id in object_ids],
     ]
@@ -62,12 +62,12 @@ def _compare_lists(catalogue: Catalogue, there: Collection[Entry], chance: rando
     within = catalogue.view.found([entry.id for entry in some])
     for wanted in ({}, {"kind": "a"}, {"source": FILE, "name": "n7"}, {"name": "n8", "kind": "b"}):
         for entries, among in ((there, None), (some, within)):
-            met = {object_id_of(entry) for entry in entries if matches(entry.identity, wanted)}
+            met = {entry.identity.object_id for entry in entries if matches(entry.identity, wanted)}
             assert [*catalogue.object_ids(wanted, among)] == sorted(met)
     for part in ("N7", "n", "", "69", "nn"):
-        known = {object_id_of(entry) for entry in there}
+        known = {entry.identity.object_id for entry in there}
         held = {object_id for object_id in known if part.lower() in object_id.name}
-        assert {*catalogue.holding(part)} == held
+        assert {*catalogue.names_containing(part)} == held
         for given in (part, f"a/{part}", f"p/b/{part}"):
             assert find_in(catalogue, given)[0] == find([*known], given)[0]
 
@@ -141,7 +141,7 @@ def test_room_is_made_before_it_is_taken() -> None:
         tables = catalogue._by_object_id, catalogue.view.places._table
         moved = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         of_texts = catalogue.texts._wider._slots
-        changes, others = catalogue.put_made(entry_columns(part))
+        changes, others = catalogue.put_made(prepare(part))
         assert (len(changes), others) == (len(part), [])
         now = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         assert all(one is other for one, other in zip(now, moved, strict=True))

@@ -89,7 +89,10 @@ def conditions(chance: random.Random) -> Iterator[list[Condition]]:
 
 async def compare(memory: StateStore, chance: random.Random) -> None:
     """Compare what is found with what a look at everything that there is finds."""
-    about = {object_id: memory.catalogue.about(object_id) for object_id in memory.catalogue.known()}
+    about = {
+        object_id: memory.catalogue.require_entries(object_id)
+        for object_id in memory.catalogue.all_object_ids()
+    }
     contents = await memory.content([entry for entries in about.values() for entry in entries])
     known = {one: memory.merge_properties(entries, contents) for one, entries in about.items()}
     for asked in conditions(chance):

@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 
 from opdbus.engine.provider import Session
 from opdbus.engine.sessions import open_session
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed, Vectorized
 from opdbus.index.state_store.state_store import StateStore
@@ -161,7 +160,7 @@ def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
         assert made.vectors.waiting() == 3
         embedder = await made.serving.embedder()
         index = await made.vectors.index(embedder.numerics, embedder.dimension)
-        about = made.memory.catalogue.about
+        about = made.memory.catalogue.require_entries
         for name, left in (("b", 2), ("a", 1)):
             for entry in about(ObjectId("systemd", "unit", name)):
                 assert made.vectors.waiting() == left + 1
@@ -180,7 +179,7 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
         entries = made.memory.catalogue
         contents = await made.memory.content(entries)
         for entry, item in zip(entries, items, strict=True):
-            assert object_id_of(entry).name == item.name
+            assert entry.identity.object_id.name == item.name
             assert contents[entry.id].text == object_text.render(item).text
 
     live(work, engine=False)

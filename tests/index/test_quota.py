@@ -31,7 +31,7 @@ def units(count: int, text: str = "network", first: int = 0) -> list[StateObject
 
 def object_ids(items: list[StateObject]) -> list[ObjectId]:
     """Give what objects are about."""
-    return [ObjectId(*item.identity[1:]) for item in items]
+    return [item.identity.object_id for item in items]
 
 
 def run(

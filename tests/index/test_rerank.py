@@ -181,7 +181,7 @@ def test_search_with_another_level(both: Config) -> None:
 
 async def text_of(memory: StateStore, hit: Any) -> str:
     """Give the whole text of what was found."""
-    entries = memory.catalogue.about(hit.object_id)
+    entries = memory.catalogue.require_entries(hit.object_id)
     return (await memory.content(entries))[entries[0].id].text
 
 

@@ -129,7 +129,7 @@ async def changed(memory: StateStore, chance: random.Random) -> None:
     declared = [item(FILE, n, chance.randrange(4)) for n in chance.sample(range(60), 15)]
     await memory.replace(FILE, IdentityHashSet({one.identity for one in declared}), declared)
     published = [e for source in SOURCES for e in memory.catalogue.of_source(source)]
-    gone = {ObjectId(*e.identity[1:]) for e in chance.sample(published, 4)}
+    gone = {e.identity.object_id for e in chance.sample(published, 4)}
     await memory.withdraw(gone, OWNER)
     await memory.publish([item("publish:one", 70, "passing")], OWNER, holder="somebody")
 
@@ -264,7 +264,7 @@ def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Pa
     assert run.file.exists()
 
     async def work(memory: StateStore) -> tuple[Any, Any]:
-        gone = [ObjectId(*item("publish:one", n, n).identity[1:]) for n in range(195)]
+        gone = [item("publish:one", n, n).identity.object_id for n in range(195)]
         await memory.withdraw(gone, OWNER)
         await memory.snapshot_writer.seal()
         await memory.publish([item("publish:one", 197, "another")], OWNER)

@@ -6,7 +6,6 @@ import pytest
 from harness.house import search_words
 from test_matching import run
 
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.query import question_patterns
 from opdbus.index.ranking.scores import Mismatch
 from opdbus.index.search import hit_features
@@ -160,7 +159,7 @@ def test_a_hit_is_compared_with_what_is_asked(
 
     async def work(memory: StateStore) -> Mismatch:
         entries = [entry for entry in memory.catalogue.view.entries if entry]
-        entry = next(each for each in entries if object_id_of(each).name == name)
+        entry = next(each for each in entries if each.identity.object_id.name == name)
         contents = await memory.content([entry])
         has_kind = hit_features.has_asked_kind(question, memory.catalogue.view)
         return hit_features.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)

@@ -260,7 +260,7 @@ async def _look_up(
     for part in slices(object_ids, _AT_A_TIME):
         found = []
         for object_id in filter(memory.catalogue.has, part):
-            entries = memory.catalogue.about(object_id)
+            entries = memory.catalogue.require_entries(object_id)
             vector = index.get(representative(entries).text_digest)
             if vector is None:
                 rows.waiting += 1

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
-from opdbus.index.catalogue.catalogue import FILTER_KEYS, object_id_of
+from opdbus.index.catalogue.catalogue import FILTER_KEYS
 from opdbus.index.catalogue.declarations import absence_of
 from opdbus.index.changes import connections, history_reader
 from opdbus.index.query import condition_matching
@@ -136,8 +136,10 @@ async def find_objects(memory: StateStore, checked: Options) -> Sequence[ObjectI
 
 async def find_declared_absent(memory: StateStore, declared: Sequence[ObjectId]) -> set[ObjectId]:
     """Return those of some objects, none of them observed, that are declared absent."""
-    entries = [entry for object_id in declared for entry in memory.catalogue.about(object_id)[:1]]
+    entries = [
+        entry for object_id in declared for entry in memory.catalogue.require_entries(object_id)[:1]
+    ]
     contents = await memory.content(entries)
     there = (entry for entry in entries if entry.id in contents)
     declarations = memory.declarations
-    return {object_id_of(e) for e in there if absence_of(declarations, e, contents[e.id])}
+    return {e.identity.object_id for e in there if absence_of(declarations, e, contents[e.id])}

@@ -128,7 +128,7 @@ class HistoryInterface:
         self, near: connections.Connections, gone: Sequence[ObjectId]
     ) -> frozenset[ObjectId]:
         """Return the connected ones of all objects; may be called on a thread."""
-        return near.among({*self._memory.catalogue.known(), *gone})
+        return near.among({*self._memory.catalogue.all_object_ids(), *gone})
 
     def _all_of(self, object_ids: Collection[ObjectId]) -> frozenset[ObjectId]:
         """Return objects with the declared or observed objects that are the same."""

@@ -16,7 +16,6 @@ from opdbus.bus.service.contract import Caller
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, marked
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, Why
@@ -104,7 +103,7 @@ async def object_properties(
 ) -> dict[str, Plain]:
     """Return the properties of Object1 for an object; raise UnknownObject."""
     declared, observed = drifts.pairs.joined(object_id)
-    entry = next(iter(observed), None) or vectors.memory.catalogue.first(object_id)
+    entry = next(iter(observed), None) or vectors.memory.catalogue.representative_of(object_id)
     entries = [*([declared] if declared else ()), *observed]
     contents = await vectors.memory.content(entries)
     if any(e.id not in contents for e in entries):
@@ -115,7 +114,7 @@ async def object_properties(
     text = marked(vectors.memory.declarations, entry, content, content.text)
     merged = vectors.memory.merge_properties(observed, contents)
     drift = ""
-    if declared and (counted := drifts.transitions.counted.get(object_id_of(declared))):
+    if declared and (counted := drifts.transitions.counted.get(declared.identity.object_id)):
         drift = counted.severity.word
     elif declared and (observed or text.startswith(ABSENT_AS_DECLARED)):
         drift = "none"

@@ -22,7 +22,7 @@ from opdbus.index.database.store import Entry
 from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, ObjectId, matches
 
-Change: TypeAlias = Literal["added", "changed", "removed"]
+ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers may use any number of source names.
 MAX_SOURCES: Final = 100
 # From this many entries on, `put` works in columns: fewer do not repay making the arrays.
@@ -30,14 +30,9 @@ _MANY: Final = 16
 # Object ids built at a time by lazy iteration.
 _MADE: Final = 128
 # Endings between a program's name and `.service` in the names of its units.
-_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
+_SERVICE_SUFFIXES: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
 _UNIT: Final = ("systemd", "unit")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
-
-
-def object_id_of(entry: Entry) -> ObjectId:
-    """Return the object id of an entry."""
-    return ObjectId(*entry.identity[1:])
 
 
 def representative(entries: Sequence[Entry]) -> Entry:
@@ -45,7 +40,7 @@ def representative(entries: Sequence[Entry]) -> Entry:
     return next((one for one in entries if one.identity.source != FILE), entries[0])
 
 
-class EntryColumns(NamedTuple):
+class PreparedEntries(NamedTuple):
     """Entries prepared for `Catalogue.put_made`, as rows and as columns."""
 
     entries: Sequence[Entry]
@@ -55,11 +50,13 @@ class EntryColumns(NamedTuple):
     is_alone: NDArray[np.bool_]
 
 
-def entry_columns(entries: Sequence[Entry]) -> EntryColumns:
+def prepare(entries: Sequence[Entry]) -> PreparedEntries:
     """Convert entries to columns for `Catalogue.put_made`; may run on any thread."""
     columns = Columns()
     columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
-    return EntryColumns(entries, columns, [*map(object_id_of, entries)], columns.is_alone())
+    return PreparedEntries(
+        entries, columns, [each.identity.object_id for each in entries], columns.is_alone()
+    )
 
 
 class Catalogue:
@@ -81,8 +78,8 @@ class Catalogue:
         self._by_name = HashTable()
         self._shared = SharedObjects(self.view)
         # increases whenever an object appears or disappears
-        self._comings = 0
-        self._listing = ListingOrder(self.known)
+        self._membership_version = 0
+        self._listing = ListingOrder(self.all_object_ids)
 
     def __len__(self) -> int:
         """Return the number of objects, not of entries."""
@@ -140,7 +137,7 @@ class Catalogue:
     def _count(self, places: NDArray[np.intp]) -> None:
         """Count the entries of new objects in `sources` and `usage`."""
         view = self.view
-        self._comings += 1
+        self._membership_version += 1
         sorts = np.bincount(view.sorts[places]).tolist()
         for number in filter(sorts.__getitem__, range(len(sorts))):
             self.sources[view.of_number[number][0]] += sorts[number]
@@ -159,11 +156,11 @@ class Catalogue:
             for number in filter(of_sorts.__getitem__, range(len(of_sorts))):
                 self.usage.count_sort(owner, view.of_number[number], sign * of_sorts[number])
 
-    def put(self, entries: Sequence[Entry]) -> dict[ObjectId, Change]:
+    def put(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
         """Insert or replace entries, and return the change of each object."""
         if len(entries) < _MANY:
             return self.put_each(entries)
-        changes, others = self.put_made(entry_columns(entries))
+        changes, others = self.put_made(prepare(entries))
         return changes | self.put_each(others)
 
     def make_room(self, count: int) -> None:
@@ -173,7 +170,7 @@ class Catalogue:
         self.texts.make_room(count)
         self.view.make_room(count)
 
-    def put_made(self, new: EntryColumns) -> tuple[dict[ObjectId, Change], list[Entry]]:
+    def put_made(self, new: PreparedEntries) -> tuple[dict[ObjectId, ChangeKind], list[Entry]]:
         """Insert or replace entries, and return the change of each object and the entries left.
 
         The entries left belong to objects with several entries. Pass them to `put_each`, whose
@@ -181,15 +178,15 @@ class Catalogue:
         """
         is_new = self._add(new.columns, new.is_alone)
         is_known = self._replace(new.columns, new.object_ids, new.is_alone & ~is_new)
-        changes: dict[ObjectId, Change] = dict.fromkeys(new.object_ids, "added")
+        changes: dict[ObjectId, ChangeKind] = dict.fromkeys(new.object_ids, "added")
         changes |= dict.fromkeys(compress(new.object_ids, is_known), "changed")
         return changes, [*compress(new.entries, ~(is_new | is_known))]
 
-    def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
+    def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
         """Insert or replace entries one by one, and return the change of each object."""
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for entry in entries:
-            object_id = object_id_of(entry)
+            object_id = entry.identity.object_id
             before = self._at(object_id)
             changes.setdefault(object_id, "changed" if before else "added")
             own = self.view.places.get(entry.id)
@@ -212,15 +209,15 @@ class Catalogue:
             self._by_object_id.add(hash(object_id), place)
             self._by_name.add(hash(object_id.name), place)
         if not before:
-            self._comings += 1
+            self._membership_version += 1
         # declared entries first, then observed, then published ones
         self._shared.put(object_id, sorted([place, *others], key=self._rank))
 
-    def remove(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
+    def remove(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
         """Remove entries, and return the change of each object."""
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for entry in entries:
-            object_id, own = object_id_of(entry), self.view.places[entry.id]
+            object_id, own = entry.identity.object_id, self.view.places[entry.id]
             before = self._at(object_id)
             left = [place for place in before if place != own]
             self.usage.count(entry, -1)
@@ -232,7 +229,7 @@ class Catalogue:
             self._by_object_id.remove(own)
             self._by_name.remove(own)
             self.view.remove(entry.id)
-            self._comings += not left
+            self._membership_version += not left
             self._shared.put(object_id, left)
             changes[object_id] = "changed" if left else "removed"
         return changes
@@ -258,18 +255,18 @@ class Catalogue:
 
     def get(self, identity: Identity) -> Entry | None:
         """Return the entry with an identity, None if there is none."""
-        places = self._at(ObjectId(*identity[1:]))
+        places = self._at(identity.object_id)
         own = [place for place in places if self.view.source(place) == identity.source]
         return self.view.at(own[0]) if own else None
 
-    def known_of(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
+    def existing(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
         """Return the existing entries among `identities`, by identity."""
         asked = [*identities]
         # look up all hashes at once: where there are very many identities, most are new
         keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
         there = np.flatnonzero(self._by_object_id.find_each(keys.astype(np.uint64)) >= 0)
         asked = [asked[at] for at in there.tolist()]
-        places = self.places([ObjectId(*identity[1:]) for identity in asked])
+        places = self.places([identity.object_id for identity in asked])
         found: dict[Identity, Entry] = {}
         for identity, place in zip(asked, places, strict=True):
             entry = self.view.at(place) if place >= 0 else None
@@ -280,7 +277,7 @@ class Catalogue:
                 found[identity] = entry
         return found
 
-    def about(self, object_id: ObjectId) -> tuple[Entry, ...]:
+    def require_entries(self, object_id: ObjectId) -> tuple[Entry, ...]:
         """Return the entries of an object, the declared one first; raises UnknownObject."""
         if entries := self.entries(object_id):
             return entries
@@ -288,12 +285,12 @@ class Catalogue:
             f"there is no object {'/'.join(object_id)}: `op-dbus list` shows those that there are"
         )
 
-    def first(self, object_id: ObjectId) -> Entry:
+    def representative_of(self, object_id: ObjectId) -> Entry:
         """Return the entry that represents an object: an observed one before the declared one.
 
         Raises UnknownObject.
         """
-        return representative(self.about(object_id))
+        return representative(self.require_entries(object_id))
 
     def is_observed(self, object_id: ObjectId) -> bool:
         """Return whether a source other than the state file reports an object."""
@@ -309,7 +306,7 @@ class Catalogue:
         The service is NAME.service, or else the first that exists of NAME-server, NAME-daemon,
         NAMEd and NAME1 to NAME99: redis-server for `redis`, apache2 for `apache`.
         """
-        services = [ObjectId(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE]
+        services = [ObjectId(*_UNIT, f"{name}{ending}.service") for ending in _SERVICE_SUFFIXES]
         known = np.flatnonzero(np.array(self.places(services)) >= 0)
         return [*self._named(name), *(self._at(services[known[0]]) if len(known) else ())]
 
@@ -346,17 +343,17 @@ class Catalogue:
                 found[at] = next(iter(self._at(object_ids[at])), -1)
         return found
 
-    def known(self) -> list[ObjectId]:
+    def all_object_ids(self) -> list[ObjectId]:
         """Return all object ids in a new list, in no order; may be called on any thread."""
         return self._object_ids(self.view.taken())
 
-    def holding(self, part: str) -> list[ObjectId]:
+    def names_containing(self, part: str) -> list[ObjectId]:
         """Return the objects whose names contain `part`, ignoring case, in no order.
 
         Return all objects if `part` is empty or not ASCII.
         """
         if not part or not part.isascii():
-            return self.known()
+            return self.all_object_ids()
         places = self.view.names.holding(part.lower().encode())
         return self._object_ids(places[self.view.ids[places] > 0])
 
@@ -381,7 +378,7 @@ class Catalogue:
         object_ids = self.view.object_ids(places)
         return [*dict.fromkeys(object_ids)] if self._shared else object_ids
 
-    def found(self, object_ids: Iterable[ObjectId]) -> EntryRefs:
+    def refs_of(self, object_ids: Iterable[ObjectId]) -> EntryRefs:
         """Return all entries of objects; objects that are gone have none."""
         places = np.array(
             [place for object_id in object_ids for place in self._at(object_id)], np.intp
@@ -406,7 +403,11 @@ class Catalogue:
         100,000 objects: call it on a worker thread.
         """
         met = self.among(wanted, within)
-        return self._listing.all(self._comings) if met is None else in_order(self.view, met.places)
+        return (
+            self._listing.all(self._membership_version)
+            if met is None
+            else in_order(self.view, met.places)
+        )
 
     def among(self, wanted: Mapping[str, str], within: EntryRefs | None) -> EntryRefs | None:
         """Return the entries `within` that have all wanted values, in the order of their places.
@@ -429,7 +430,7 @@ class Catalogue:
         met = np.array(sorted(named), np.intp)
         return met if within is None else met[np.isin(met, within)]
 
-    def below(self, names: tuple[str, ...]) -> list[str]:
+    def children(self, names: tuple[str, ...]) -> list[str]:
         """Return the path components below `names`, sorted.
 
         Those are plugins below (), kinds below (plugin,) and object names below (plugin, kind).

@@ -64,7 +64,7 @@ def marked(declarations: Declarations, entry: Entry, content: Content, text: str
         return text
     if absence := absence_of(declarations, entry, content):
         return f"{absence}: {text}"
-    is_missing = declarations.is_missing(ObjectId(*entry.identity[1:]))
+    is_missing = declarations.is_missing(entry.identity.object_id)
     return f"declared, missing: {text}" if is_missing else f"declared {text}"
 
 
@@ -72,7 +72,7 @@ def absence_of(declarations: Declarations, entry: Entry, content: Content) -> st
     """Return the phrase for a state file's entry declared absent, else ""."""
     if entry.identity.source != FILE:
         return ""
-    return declarations.absence(ObjectId(*entry.identity[1:]), json.loads(content.properties))
+    return declarations.absence(entry.identity.object_id, json.loads(content.properties))
 
 
 class Unpaired:

@@ -183,7 +183,7 @@ class ChangeFinder:
         catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
 
         def called() -> list[ObjectId]:
-            every = set(known).union(*map(catalogue.holding, certain))
+            every = set(known).union(*map(catalogue.names_containing, certain))
             return [t for t in every if any(_is_called(t, word) for word in certain)]
 
         object_ids = await asyncio.to_thread(called)
@@ -272,11 +272,9 @@ class ChangeFinder:
         later = await history_reader.first_rows(self._memory, after, _MOST_ROWS)
         rows = [*(row for row in later if change_relations.is_seen_late(row, event)), *rows]
         near = await self._near_to(event, rows)
-        object_ids = await connections.around(
-            self._memory, ObjectId(*event.identity[1:]), self._look
-        )
+        object_ids = await connections.around(self._memory, event.identity.object_id, self._look)
         further = [
-            (row, await connections.around(self._memory, ObjectId(*row.identity[1:]), self._look))
+            (row, await connections.around(self._memory, row.identity.object_id, self._look))
             for row in _needed(event, rows, object_ids)
         ]
         started = change_relations.last_start(event, rows)
@@ -287,7 +285,7 @@ class ChangeFinder:
             behind = (change_relations.likelihood(row, other, of) for other, of in further)
             likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
             likely *= OVERCOME_WEIGHT if row.seq < started else 1.0
-            less = 0.0 if likely else kinds.of_object(ObjectId(*row.identity[1:]))[1]
+            less = 0.0 if likely else kinds.of_object(row.identity.object_id)[1]
             less += _OF_FILE_LESS * _is_beside(row, event)
             if not likely:
                 loose.add(row.seq)
@@ -312,7 +310,7 @@ class ChangeFinder:
         for _ in range(_MOST_FAILURES):
             if "failed" not in event_questions.happened(event.sentence):
                 break
-            object_id = ObjectId(*event.identity[1:])
+            object_id = event.identity.object_id
             before = Filter(object_ids=[object_id], since=event.at - WITHIN, below=event.seq)
             rows = await history_reader.first_rows(self._memory, before, _MOST_ROWS)
             since_start = takewhile(lambda row: not change_relations.is_start(row), rows)
@@ -331,7 +329,7 @@ class ChangeFinder:
         """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await history_reader.first_rows(self._memory, window, _MOST_ROWS)
-        object_ids = await connections.around(self._memory, ObjectId(*row.identity[1:]))
+        object_ids = await connections.around(self._memory, row.identity.object_id)
 
         def followed() -> list[Row]:
             near = (
@@ -456,9 +454,9 @@ def _is_beside(row: Row, other: Row) -> bool:
 def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
     """Return the last failure, stop or removal of each connected unit before an event."""
     failed = {
-        ObjectId(*row.identity[1:]): row for row in reversed(rows) if change_relations.is_harm(row)
+        row.identity.object_id: row for row in reversed(rows) if change_relations.is_harm(row)
     }
-    failed.pop(ObjectId(*event.identity[1:]), None)
+    failed.pop(event.identity.object_id, None)
     return [row for object_id, row in failed.items() if object_id in near][-_MOST_NEEDED:]
 
 

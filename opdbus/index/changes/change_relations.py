@@ -76,7 +76,7 @@ def relation(row: Row, other: Row, connected: Container[ObjectId]) -> float:
     `connected` are the objects now connected with that of `other`. Objects that are gone, and those
     without a field for the connection, are related by names.
     """
-    one, two = ObjectId(*row.identity[1:]), ObjectId(*other.identity[1:])
+    one, two = row.identity.object_id, other.identity.object_id
     if one == two:
         return SAME
     if one in connected or _own_names(one) & _names_in(other) or _own_names(two) & _names_in(row):
@@ -92,7 +92,7 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
     Depends on the relation of the two and on the kind of change. A unit's own run while it fails,
     and harmless changes of connected units, count little.
     """
-    object_id, of = ObjectId(*row.identity[1:]), ObjectId(*event.identity[1:])
+    object_id, of = row.identity.object_id, event.identity.object_id
     related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))
     if not related:
         is_for_all = object_id[:2] in _FOR_ALL or object_id.name in _FILES_FOR_ALL
@@ -184,4 +184,4 @@ def _names_in(row: Row) -> AbstractSet[str]:
     found = _NAME.findall(f"{row.identity.name} {values}".lower())
     words = {word.strip(".:-") for word in found}
     bare = {bare_name(word.removesuffix(".d")) for word in words}
-    return words | bare | called(ObjectId(*row.identity[1:]))
+    return words | bare | called(row.identity.object_id)

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.query import condition_matching
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
@@ -176,8 +175,10 @@ def order(most: Superlative, found: Found) -> Found:
     """Reorder the rows of these objects among themselves; each gets the total of its new rank."""
     ranks = dict.fromkeys(most.below, len(most.object_ids))
     ranks |= {object_id: rank for rank, object_id in enumerate(most.object_ids)}
-    places = [place for place, row in enumerate(found) if object_id_of(row[0]) in ranks]
-    rows = sorted((found[place] for place in places), key=lambda row: ranks[object_id_of(row[0])])
+    places = [place for place, row in enumerate(found) if row[0].identity.object_id in ranks]
+    rows = sorted(
+        (found[place] for place in places), key=lambda row: ranks[row[0].identity.object_id]
+    )
     ordered = [*found]
     for place, (entry, score) in zip(places, rows, strict=True):
         ordered[place] = entry, score._replace(total=found[place][1].total)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from opdbus.engine.batching import Rank
-from opdbus.index.catalogue.catalogue import object_id_of, representative
+from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.catalogue.declarations import (
     DECLARED,
     NOTHING_DECLARED,
@@ -142,7 +142,7 @@ class Finder:
         """
         object_id = self._memory.declarations.one(object_id)
         query = Query(without=object_id, within=await self._within(page))
-        entry = self._memory.catalogue.first(object_id)
+        entry = self._memory.catalogue.representative_of(object_id)
         cascade = self._cascade
         if cascade and cascade.is_used() and (own := await cascade.first_vector(entry)):
             async with cascade.asking(partial(cascade.second.own, entry)) as asking:
@@ -175,7 +175,7 @@ class Finder:
         )
         if most := await extremes.find_extremes(self._memory, asked.words, within):
             # the words stay in the question: `disk` alone would be taken for a name
-            found = ComparedValue(most.words, self._memory.catalogue.found(most.object_ids))
+            found = ComparedValue(most.words, self._memory.catalogue.refs_of(most.object_ids))
             return replace(query, compared=(*asked.compared, found), most=most)
         return query
 
@@ -197,7 +197,7 @@ class Finder:
         is_kept = np.isin(ids, ids if within is None else within.ids)
         for at, entry in enumerate(map(view.at, places.tolist())):
             is_wish = entry is not None and entry.identity.source == FILE
-            if entry is None or (is_wish and declarations.observed(object_id_of(entry))):
+            if entry is None or (is_wish and declarations.observed(entry.identity.object_id)):
                 is_kept[at] = False
         return EntryRefs(places[is_kept], ids[is_kept])
 
@@ -246,7 +246,7 @@ class Finder:
 
         object_ids = await asyncio.to_thread(listed)
         part = object_ids[page.offset : page.offset + page.limit]
-        rows = [(catalogue.first(one), _UNRANKED) for one in part if catalogue.has(one)]
+        rows = [(catalogue.representative_of(one), _UNRANKED) for one in part if catalogue.has(one)]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
 
     async def _hits(self, page: Page, query: Query, order: Order | None = None) -> list[Hit]:
@@ -313,8 +313,8 @@ class Finder:
         if not wishes:
             return best
         declarations, terms = self._memory.declarations, query_terms.terms(query.question)
-        declared = await declarations.read([object_id_of(entry) for entry, _ in wishes])
-        sides = [declared.get(object_id_of(entry), NOTHING_DECLARED) for entry, _ in wishes]
+        declared = await declarations.read([entry.identity.object_id for entry, _ in wishes])
+        sides = [declared.get(entry.identity.object_id, NOTHING_DECLARED) for entry, _ in wishes]
         wrong = [
             " ".join(f"{' '.join(split(name))} {value}" for name, (value, _) in one.items())
             for one in (side.differing for side in sides)
@@ -332,7 +332,7 @@ class Finder:
             if not side.differing or is_right or self._is_only_wish(query, entry):
                 rows.append(row)
         rows.sort(key=lambda row: -row[1].total)
-        ones = await each(lambda row: declarations.one(object_id_of(row[0])), rows)
+        ones = await each(lambda row: declarations.one(row[0].identity.object_id), rows)
         found: dict[ObjectId, tuple[Entry, Score]] = {}
         for one, row in zip(ones, rows, strict=True):
             found.setdefault(one, row)
@@ -342,7 +342,7 @@ class Finder:
         """Return whether the query's entries include the object only by its declared entry."""
         if query.within is None:
             return False
-        one = self._memory.declarations.one(object_id_of(declared))
+        one = self._memory.declarations.one(declared.identity.object_id)
         entries = self._memory.catalogue.entries(one)
         return not any(entry.id in query.within.ids for entry in entries if entry != declared)
 
@@ -362,7 +362,7 @@ class Finder:
             # another entry may have taken its place since
             if entry is None or (within is not None and entry.id != within.ids[number]):
                 continue
-            object_id = object_id_of(entry)
+            object_id = entry.identity.object_id
             if query.without is None and is_left_out(object_id, score):
                 continue
             if entry.identity.source == FILE and declarations.observed(object_id):
@@ -384,7 +384,7 @@ class Finder:
         declarations, rows = self._memory.declarations, [*zip(found, rating, strict=False)]
 
         def is_absent(entry: Entry) -> bool:
-            if entry.identity.source == FILE and declarations.is_missing(object_id_of(entry)):
+            if entry.identity.source == FILE and declarations.is_missing(entry.identity.object_id):
                 return True
             content = contents.get(entry.id)
             return content is not None and bool(absence_of(declarations, entry, content))
@@ -411,7 +411,7 @@ class Finder:
         new = [entry for entry in entries if entry.id not in known]
         contents = {**known, **(await self._memory.content(new) if new else {})}
         there = [
-            (entry, score, mark, sides.get(object_id_of(entry), NOTHING_DECLARED))
+            (entry, score, mark, sides.get(entry.identity.object_id, NOTHING_DECLARED))
             for entry, (_, score), mark in zip(entries, found, rating, strict=True)
             if entry.id in contents
         ]
@@ -442,7 +442,7 @@ class Finder:
             text = marked(self._memory.declarations, entry, content, first_line(content.text))
             declared = dict(islice(declared.items(), _MOST_DECLARED))
             source = entry.identity.source
-            return Hit(object_id_of(entry), source, score, mark, text, why, declared, observed)
+            return Hit(entry.identity.object_id, source, score, mark, text, why, declared, observed)
 
         return await each(hit, [*zip(there, whys, strict=True)])
 
@@ -450,16 +450,18 @@ class Finder:
         """Return the entry shown for a found one: the observed entry of its object, if any."""
         if entry.identity.source != FILE:
             return entry
-        entries = self._memory.catalogue.entries(self._memory.declarations.one(object_id_of(entry)))
+        entries = self._memory.catalogue.entries(
+            self._memory.declarations.one(entry.identity.object_id)
+        )
         return representative(entries) if entries else entry
 
     async def _sides(self, entries: Sequence[Entry]) -> Mapping[ObjectId, Declaration]:
         """Return the declarations of those of some entries' objects that are observed."""
         declarations = self._memory.declarations
-        observed = [object_id_of(one) for one in entries if one.identity.source != FILE]
+        observed = [one.identity.object_id for one in entries if one.identity.source != FILE]
         declaring = await each(declarations.declares, observed)
         declared = {
-            one: object_id_of(other)
+            one: other.identity.object_id
             for one, other in zip(observed, declaring, strict=True)
             if other
         }

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
@@ -169,7 +168,7 @@ def has_asked_kind(question: str, view: EntryView) -> bool:
 
 def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
     """Return the mismatches of an entry; `has_kind` is the result of `has_asked_kind`."""
-    form, object_id = question_patterns.of(question), object_id_of(entry)
+    form, object_id = question_patterns.of(question), entry.identity.object_id
     subject = form.asked.subject
     is_other = bool(subject) and not subject & kinds.of_object(object_id)[0]
     kind = (_OTHER if has_kind else 1.0) if is_other else 0.0

@@ -16,7 +16,7 @@ from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.history.forget import Forgotten, Target
-from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.catalogue.declarations import Declarations, Unpaired
 from opdbus.index.catalogue.transient_objects import TransientObjects
 from opdbus.index.catalogue.volatile_values import VolatileValues
@@ -225,7 +225,7 @@ class StateStore:
             try:
                 async with self._one_writer:
                     named = [item.identity for item in objects]
-                    known = await asyncio.to_thread(self.catalogue.known_of, named)
+                    known = await asyncio.to_thread(self.catalogue.existing, named)
                     for entry in known.values():
                         require_owner(entry, owner)
                     built = await self._writer.build(
@@ -306,7 +306,7 @@ class StateStore:
 
         async def work() -> int:
             async with self._one_writer:
-                about = await each(self.catalogue.about, [*object_ids])
+                about = await each(self.catalogue.require_entries, [*object_ids])
                 gone = {e.id: e for entries in about for e in owned(entries, owner)}
                 nothing = BuiltRecords(self._clock(), [])
                 await self._write(nothing, [*gone.values()], _always(cause), withdrawn=True)
@@ -343,7 +343,7 @@ class StateStore:
         events: Mapping[Identity, Why] = {},
         *,
         withdrawn: bool = False,
-    ) -> Mapping[ObjectId, Change]:
+    ) -> Mapping[ObjectId, ChangeKind]:
         """Write changes, publish events, and wake up the vector loops."""
         generation, changes, rows = await self._writer.write(
             built, gone, why, events, withdrawn=withdrawn

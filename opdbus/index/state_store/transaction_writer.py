@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from opdbus.history.change import Why
-from opdbus.index.catalogue.catalogue import Catalogue, Change, EntryColumns, entry_columns
+from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind, PreparedEntries, prepare
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
     Committed,
@@ -50,7 +50,7 @@ class CommittedChanges(NamedTuple):
     """The generation of a transaction, the change of each object, and the new rows of history."""
 
     generation: int
-    changes: Mapping[ObjectId, Change]
+    changes: Mapping[ObjectId, ChangeKind]
     rows: range
 
 
@@ -106,7 +106,7 @@ class TransactionWriter:
 
         def work() -> list[Record]:
             latest = {item.identity: item for item in objects}
-            known = self.catalogue.known_of(latest)
+            known = self.catalogue.existing(latest)
             wanted: list[tuple[Draft | Record, int]] = []
             for identity, item in latest.items():
                 entry, new = known.get(identity), item if isinstance(item, Record) else draft(item)
@@ -142,7 +142,7 @@ class TransactionWriter:
         generation = self.generation + bool(records or gone)
 
         def work(store: Store) -> Committed:
-            known = self.catalogue.known_of([*(record.identity for record in records), *events])
+            known = self.catalogue.existing([*(record.identity for record in records), *events])
             self.catalogue.usage.require_room(records, known.get)
             update = Update(records, gone, known, why, events, withdrawn=withdrawn)
             return commit(store, update, generation, int(now * 1e6), self._boot)
@@ -154,14 +154,14 @@ class TransactionWriter:
 
     async def apply(
         self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]
-    ) -> Mapping[ObjectId, Change]:
+    ) -> Mapping[ObjectId, ChangeKind]:
         """Apply a committed transaction; `entries` are those of `records`, in the same order.
 
         Other tasks run between the parts. Returns the change of each object.
         """
         self.snapshot_writer.note(len(records) + len(gone))
         freed: list[int] = []
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for part in slices(gone, _AT_A_TIME):
             freed += [self.catalogue.view.places[entry.id] for entry in part]
             changes |= self.catalogue.remove(part)
@@ -185,16 +185,16 @@ class TransactionWriter:
             await self.words.change(freed, await self._archive.prepare(rows))
         return changes
 
-    async def _put_columns(self, entries: Sequence[Entry]) -> dict[ObjectId, Change]:
+    async def _put_columns(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
         """Put many entries into the catalogue, as columns that are built on a thread."""
 
-        def build() -> EntryColumns:
+        def build() -> PreparedEntries:
             # reserving room may move the catalogue's arrays
             self.catalogue.make_room(len(entries))
-            return entry_columns(entries)
+            return prepare(entries)
 
         changes, others = self.catalogue.put_made(await self._archive.prepare(build))
-        several: dict[ObjectId, Change] = {}
+        several: dict[ObjectId, ChangeKind] = {}
         for part in slices(others, _AT_A_TIME):
             await asyncio.sleep(0)
             # of several changes of an object the first counts

@@ -87,7 +87,7 @@ class ObjectVectors:
         Waits for the first engine; existing vectors remain available after it ends. Raises
         UnknownObject, NoVector, NoModel, ProviderError.
         """
-        entry = self.memory.catalogue.first(object_id)
+        entry = self.memory.catalogue.representative_of(object_id)
         index = await self.served()
         vector = index.get(entry.text_digest)
         if vector is None:
