@@ -32,7 +32,7 @@ from harness import value_host
 from opdbus.bench.machine import describe
 from opdbus.config import load
 from opdbus.index.database.quota import Quota, Usage
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.events import Event, Vectorized
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
@@ -114,7 +114,7 @@ async def cost(known: Sequence[Mapping[str, str]], count: int) -> dict[str, Any]
             for name, ask in (("topics", insight.topics), ("odd", insight.outliers)):
                 for when in ("first", "kept"):
                     before, began, used = _rest(), time.perf_counter(), time.process_time()
-                    answer = await ask(Page(10))
+                    answer = await ask(SearchRequest(10))
                     found[f"{name}, {when} ms"] = round(1000 * (time.perf_counter() - began), 1)
                     found[f"{name}, {when} cpu ms"] = round(1000 * (time.process_time() - used), 1)
                     if when == "first":
@@ -131,7 +131,7 @@ async def named(vectors: ObjectVectors) -> dict[str, Any]:
     found, usual = {}, topics.count_for
     for factor in _FACTORS:
         topics.count_for = lambda n, f=factor: max(2, round(f * math.sqrt(n)))
-        answer = await Insight(vectors).topics(Page(10))
+        answer = await Insight(vectors).topics(SearchRequest(10))
         found[str(factor)] = await _coverage(answer, vectors.memory)
     topics.count_for = usual
     return found
@@ -185,7 +185,7 @@ async def of_host() -> dict[str, int]:
             Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"})) as serving,
         ):
             await memory.publish(value_host.objects(), 0)
-            found = await Insight(ObjectVectors(memory, serving)).outliers(Page(10))
+            found = await Insight(ObjectVectors(memory, serving)).outliers(SearchRequest(10))
             return {"objects": len(memory.catalogue), "odd": len(found)}
 
 

@@ -49,7 +49,7 @@ from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.insight.insight import Insight
 from opdbus.observe import selection
 from opdbus.observe.supervisor import Supervisor
@@ -169,8 +169,8 @@ class Daemon:
         # create
         memory.archive.on_change = self._refresh_soon
         self._vectors = ObjectVectors(memory, serving)
-        self._cascade = (
-            Cascade(self._vectors, given.cascade_ms / 1000, always=given.cascade == "always")
+        self._two_stage = (
+            TwoStageSearch(self._vectors, given.cascade_ms / 1000, always=given.cascade == "always")
             if given.cascade != "never"
             else None
         )
@@ -189,7 +189,7 @@ class Daemon:
     def _expose(self) -> None:
         """Create the D-Bus interfaces and the parts that answer calls."""
         memory, connection, serving = self._memory, self._connection, self._serving
-        finder = Finder(self._vectors, Reranker(serving), self._cascade)
+        finder = Finder(self._vectors, Reranker(serving), self._two_stage)
         self._announcer = Announcer(connection)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load, bulk = RunningCalls(), Bulk(jobs)
@@ -198,7 +198,7 @@ class Daemon:
         self._state = StateInterface(
             self._vectors,
             finder,
-            Insight(self._vectors, self._cascade),
+            Insight(self._vectors, self._two_stage),
             self._declared,
             self._health,
             self._supervisor,
@@ -233,7 +233,7 @@ class Daemon:
                 self._memory.archive.damaged(),
                 self._follow_serving(),
                 self._vectorize(),
-                *([self._cascade.run()] if self._cascade else []),
+                *([self._two_stage.run()] if self._two_stage else []),
                 self._declared.watch(),
                 self._supervisor.run(),
                 self._retention.run(),
@@ -256,21 +256,21 @@ class Daemon:
             on_fault=self._remember_fault,
             on_progress=lambda _left: self._systemd.renew(),
         )
-        await until_first_ends(indexer.run(), self._derive())
+        await until_first_ends(indexer.run(), self._build_indexes())
 
-    async def _derive(self) -> None:
+    async def _build_indexes(self) -> None:
         """Load terms and fields into memory; until then searches take longer.
 
         Vectors are loaded before, since `ready` waits for them. Snapshots for the next start are
         written afterwards.
         """
         with suppress(OpDbusError):
-            await self._vectors.served()
+            await self._vectors.current_index()
         await self._memory.words.ready()
-        await until_first_ends(self._memory.fields.run(), self._seal())
+        await until_first_ends(self._memory.fields.run(), self._write_snapshots())
 
-    async def _seal(self) -> None:
-        await self._memory.derive()
+    async def _write_snapshots(self) -> None:
+        await self._memory.build_indexes()
         await self._refresh()
         await self._memory.snapshot_writer.run()
 

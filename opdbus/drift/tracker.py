@@ -88,7 +88,7 @@ class Tracker:
         self.transitions = TransitionFilter(BOOT_SECONDS)
         self._records = Records(memory, self.pairs)
         self._waiting = WorkQueue()
-        self._coverage = Coverage(self.pairs, wall, memory.catalogue.of_sorts)
+        self._coverage = Coverage(self.pairs, wall, memory.catalogue.of_kinds)
         self._unobserved = UnobservedKinds(memory.catalogue, self.pairs, self._coverage)
         self.declarations = PairedDeclarations(
             memory, self.pairs, self._is_missing, self._coverage.covers
@@ -150,20 +150,20 @@ class Tracker:
         if isinstance(event, Changed):
             self._waiting.add(event.changes)
         elif isinstance(event, Listed):
-            news = self._coverage.set_listed(event.source, event.sorts)
+            news = self._coverage.set_listed(event.source, event.kinds)
             self._news_at = self._clock() if news else self._news_at
             for sort in news:
                 self._waiting.add(self._coverage.missing(sort))
         elif isinstance(event, Claimed):
-            others = event.sorts ^ self._claims
-            self._records.claims = event.sorts
+            others = event.kinds ^ self._claims
+            self._records.claims = event.kinds
             self._activate({rule_table.of_declared(sort).observed for sort in others})
 
     def _activate(self, sorts: set[Sort]) -> None:
         """Activate observed kinds and queue their objects, which had no declared counterpart."""
         if sorts:
             self.pairs.active |= sorts
-            self._waiting.add(self._memory.catalogue.of_sorts(sorts))
+            self._waiting.add(self._memory.catalogue.of_kinds(sorts))
 
     async def run(self) -> None:
         """Compare objects as they change, until cancelled."""
@@ -175,7 +175,7 @@ class Tracker:
                 async with at_most(self.transitions.due - self._clock()):
                     await self._waiting.news.wait()
                 self._waiting.news.clear()
-            await self._memory.archive.calm.wait()
+            await self._memory.archive.no_bulk_load.wait()
             await self.work()
 
     async def begin(self) -> None:
@@ -269,7 +269,7 @@ class Tracker:
             if was_published is not self.pairs.is_published(object_id[:2]):
                 self._waiting.add(self._coverage.missing(object_id[:2]))
         if renamed:
-            self._waiting.add(self._memory.catalogue.of_sorts(renamed))
+            self._waiting.add(self._memory.catalogue.of_kinds(renamed))
         return concerned
 
     async def _compare(self, object_ids: Sequence[ObjectId]) -> None:

@@ -137,7 +137,7 @@ async def find_named(memory: StateStore, observed: Sort) -> frozenset[str]:
     sorts = rule_table.declared_of(observed)
     found = (
         memory.catalogue.require_entries(object_id)[0]
-        for object_id in memory.catalogue.of_sorts(sorts)
+        for object_id in memory.catalogue.of_kinds(sorts)
     )
     declared = [
         (entry, entry.identity.object_id) for entry in found if entry.identity.source == FILE

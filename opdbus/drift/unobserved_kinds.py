@@ -59,7 +59,7 @@ class UnobservedKinds:
         """Return whether no object of a kind can be compared: only the file reports it."""
         row = rule_table.of_declared(sort)
         told = {sort, row.observed}
-        others = (of for of in self._catalogue.view.of_number if of[1:] in told)
+        others = (of for of in self._catalogue.view.source_kinds if of[1:] in told)
         return not (
             row.each
             or self._coverage.lists(row.observed)

@@ -190,7 +190,7 @@ def test_all_things_are_walked_on_a_thread(
         return threading.get_ident()
 
     original = Catalogue.all_object_ids
-    monkeypatch.setattr(Catalogue, "known", known)
+    monkeypatch.setattr(Catalogue, "all_object_ids", known)
     rows: list[tuple[str, What, str]] = [("systemd/unit/web", "changed", "")]
     loop = run(tmp_path, rows, work)
     assert walkers

@@ -26,7 +26,7 @@ async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> N
         await checked.observe({"net/interface/lo": {}}, [])
         catalogue = checked.memory.catalogue
         pairs = Pairs(catalogue)
-        alone = UnobservedKinds(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_sorts))
+        alone = UnobservedKinds(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_kinds))
         there = [*catalogue.object_ids({}), ObjectId("systemd", "unit", "gone")]
         taken = alone.take(there, TransitionFilter())
         assert set(taken.left) == {
@@ -65,7 +65,7 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
     async with checking(tmp_path) as checked:
         await checked.declare(PLUGINS, tmp_path)
         catalogue = checked.memory.catalogue
-        coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_sorts)
+        coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_kinds)
         units = [ObjectId("systemd", "unit", name) for name in ("a", "b.service")]
         coverage.note_alone(("systemd", "unit"))
         coverage.note(units[0], is_missing=True)

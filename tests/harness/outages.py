@@ -365,7 +365,7 @@ def _place(cause: str, names: Sequence[str]) -> int:
 async def _embed(vectors: ObjectVectors, serving: Serving) -> None:
     """Give every sentence its vector."""
     embedder = await serving.embedder()
-    engine = (await vectors.index(embedder.numerics, embedder.dimension)).engine
+    engine = (await vectors.index(embedder.numerics, embedder.dimension)).numerics_key
     indexing = asyncio.create_task(Indexer(vectors).run())
     async with asyncio.timeout(300):
         while await vectors.memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector

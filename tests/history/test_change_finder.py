@@ -300,7 +300,7 @@ async def test_sentences_get_vectors_after_the_objects(day: Day, tiny_graphs: Pa
     del tiny_graphs
     await morning(day)
     memory, serving = day.memory, day.vectors.serving
-    engine = (await day.vectors.index(*await numerics(serving))).engine
+    engine = (await day.vectors.index(*await numerics(serving))).numerics_key
     ours = SentenceVectors(day.vectors, an_hour=3, clock=lambda: 0.0)
     async with asyncio.timeout(60):
         indexing = asyncio.create_task(Indexer(day.vectors).run())

@@ -66,7 +66,7 @@ async def lived(path: Path, name: str) -> AsyncIterator[tuple[ChangeFinder, dict
             await see(memory, what, Why(cause), Identity(*names), properties)
             acts[int(clock[0])] = act
         embedder = await serving.embedder()
-        engine = (await vectors.index(embedder.numerics, embedder.dimension)).engine
+        engine = (await vectors.index(embedder.numerics, embedder.dimension)).numerics_key
         indexing = asyncio.create_task(Indexer(vectors).run())
         async with asyncio.timeout(120):
             while await memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector

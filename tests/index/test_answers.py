@@ -17,7 +17,7 @@ from opdbus.index.query import spelling
 from opdbus.index.ranking.confidence import Curve, Features, curves, rate
 from opdbus.index.ranking.scores import CosineBaseline, Score
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Page, Why
+from opdbus.index.search.hits import Explanation, Hit, SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -118,7 +118,7 @@ def _constant(curve: Curve, chance: float) -> Curve:
 
 def search(folder: Path, question: str) -> list[Hit]:
     """Search by words, and have the hits explained."""
-    return search_words(folder, UNITS, question, Page(10, is_explained=True))
+    return search_words(folder, UNITS, question, SearchRequest(10, is_explained=True))
 
 
 def test_every_level_and_mode_has_a_curve() -> None:
@@ -145,7 +145,9 @@ def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
         async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)
-            pages = [await Finder(vectors).search("network manager", Page(n)) for n in (1, 10)]
+            pages = [
+                await Finder(vectors).search("network manager", SearchRequest(n)) for n in (1, 10)
+            ]
             return [page[0].rating.chance for page in pages]
 
     one, ten = asked(tmp_path, scores)
@@ -182,7 +184,9 @@ def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)
             finder = Finder(vectors)
-            hits = [await finder.search(question, Page(10)) for question in (*THERE, *ABSENT)]
+            hits = [
+                await finder.search(question, SearchRequest(10)) for question in (*THERE, *ABSENT)
+            ]
             names = [found[0].object_id[-1] for found in hits]
             assert names[: len(THERE)] == [*THERE.values()]
             return [found[0].rating.is_weak for found in hits]
@@ -258,7 +262,7 @@ def test_what_no_object_has_counts_where_there_are_many(
         StateObject(Identity(FILE, "systemd", "unit", f"{n}.service"), PAPER)
         for n in range(objects)
     ]
-    found = search_words(tmp_path, items, question, Page(1))[0].score.missing
+    found = search_words(tmp_path, items, question, SearchRequest(1))[0].score.missing
     assert (found.words, found.names) == pytest.approx((words, names))
 
 
@@ -296,12 +300,14 @@ def test_the_field_that_is_asked_for_comes_first(
         ("users", "account", "bob"): {"can_log_in": False, "gid": 1001, "uid": 1001},
     }
 
-    async def work(memory: StateStore) -> Why | None:
+    async def work(memory: StateStore) -> Explanation | None:
         objects = [StateObject(Identity("live:x", *name), has) for name, has in host.items()]
         moving = {Identity("live:x", "systemd", "unit", "logrotate.timer"): {"next_elapse": "6:00"}}
         await memory.observe(objects, set(), moving)
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        return (await finder.search(question, Page(1, is_explained=True), "lexical"))[0].why
+        return (await finder.search(question, SearchRequest(1, is_explained=True), "lexical"))[
+            0
+        ].why
 
     why = asked(tmp_path, work)
     assert why

@@ -28,13 +28,13 @@ from opdbus.engine.provider import Session
 from opdbus.engine.sessions import open_session
 from opdbus.index.ranking.scores import OVERLAP_WEIGHT
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Page
+from opdbus.index.search.hits import Hit, SearchRequest
 from opdbus.index.state_store.events import Vectorized
 from opdbus.index.vectors.embed_priority import EmbedPriorityQueue
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.second_stage import COMPARED, COMPUTED
-from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.models.folder import Model
 from opdbus.state.object import ObjectId, StateObject
 
@@ -124,16 +124,16 @@ def test_answers_come_before_the_model(live: Callable[..., Any], gate: Gate) -> 
         gate.shut()
         await stored(made, PRINTER, unit("cups2", "printing of documents"), *units(40))
         for mode in ("hybrid", "vector"):
-            hits = await made.finder.search("put it on paper", Page(50), mode)
+            hits = await made.finder.search("put it on paper", SearchRequest(50), mode)
             assert len(hits) == 42
             assert set(stages(hits)) == {"static"}
             assert set(names(hits)[:2]) == {"cups", "cups2"}
-        assert set(stages(await made.finder.search("mail", Page(5), "lexical"))) == {""}
-        like = await made.finder.similar(ObjectId("systemd", "unit", "cups"), Page(3))
+        assert set(stages(await made.finder.search("mail", SearchRequest(5), "lexical"))) == {""}
+        like = await made.finder.similar(ObjectId("systemd", "unit", "cups"), SearchRequest(3))
         assert (names(like)[0], set(stages(like))) == ("cups2", {"static"})
-        assert made.finder.staged() == 42
+        assert made.finder.count_first_stage() == 42
         # it is to be the next to get its vector
-        assert made.vectors.asked
+        assert made.vectors.priority_queue
         gate.open()
 
     live(work, engine=False, cascade=LONG, opener=gate.opener)
@@ -146,17 +146,17 @@ def test_a_new_object_is_found_while_the_model_is_busy(
 
     async def work(made: House) -> None:
         await stored(made, *units(30))
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
-        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
+        assert set(stages(await made.finder.search("mail", SearchRequest(50)))) == {"medium"}
         gate.shut()
         await stored(made, PRINTER, *units(30))
-        hits = await made.finder.search("put it on paper", Page(50))
+        hits = await made.finder.search("put it on paper", SearchRequest(50))
         assert (names(hits)[0], set(stages(hits))) == ("cups", {"static"})
         gate.open()
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
-        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
+        assert set(stages(await made.finder.search("mail", SearchRequest(50)))) == {"medium"}
 
     live(work, cascade=SHORT, opener=gate.opener)
 
@@ -168,15 +168,18 @@ def test_static_vectors_come_first_while_many_objects_are_stored(
 
     async def work(made: House) -> None:
         await stored(made, *units(3))
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
         async with made.memory.archive.busy():
             await stored(made, *units(30))
             # more than enough for a batch between
             for _ in range(30):
                 await made.vectors.ask("who is asking?")
-            assert (made.finder.staged(), made.vectors.waiting()) == (30, 27)
-        while made.vectors.waiting():
+            assert (made.finder.count_first_stage(), made.vectors.missing_object_count()) == (
+                30,
+                27,
+            )
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
 
     live(work, cascade=LONG)
@@ -187,11 +190,11 @@ def test_one_stage_is_left_when_all_vectors_are_there(live: Callable[..., Any]) 
 
     async def work(made: House) -> None:
         await stored(made, *units(40))
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
         for question in ("mail 7", "disk"):
-            exact = await Finder(made.vectors).search(question, Page(50))
-            assert await made.finder.search(question, Page(50)) == exact
+            exact = await Finder(made.vectors).search(question, SearchRequest(50))
+            assert await made.finder.search(question, SearchRequest(50)) == exact
 
     live(work, cascade=LONG)
 
@@ -213,9 +216,9 @@ def test_very_many_have_static_vectors_only_while_they_lack_their_own(
             await made.cascade.first.ready(LONG)
         await stored(made, *units(200), PRINTER)
         assert (made.cascade.first.index, made.cascade.is_used()) == (None, False)
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
-        hits = await made.finder.search("printing", Page(50))
+        hits = await made.finder.search("printing", SearchRequest(50))
         assert "cups" in names(hits)
 
     live(work, cascade=LONG, opener=gate.opener)
@@ -234,7 +237,7 @@ def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
         folder.mkdir()
         (folder / "of_before.rows").touch()
         vectors = ObjectVectors(made.memory, made.serving)
-        first = Cascade(vectors, LONG).first
+        first = TwoStageSearch(vectors, LONG).first
         async with beside(first.run()):
             await first.ready(LONG)
             assert (first.index, first.is_broken) == (None, False)
@@ -260,12 +263,12 @@ def test_two_stages_score_as_one_does(live: Callable[..., Any]) -> None:
 
     async def work(made: House) -> None:
         await stored(made, *units(120))
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
         for question in ("mail 7", "which services use the network?"):
-            exact = await Finder(made.vectors).search(question, Page(200))
+            exact = await Finder(made.vectors).search(question, SearchRequest(200))
             total = {hit.object_id: unsaid(hit) for hit in exact}
-            hits = await made.finder.search(question, Page(200))
+            hits = await made.finder.search(question, SearchRequest(200))
             assert stages(hits) == ["medium"] * COMPARED + ["static"] * (120 - COMPARED)
             best = [hit.score.total for hit in hits[:COMPARED]]
             parts = [unsaid(hit) for hit in hits[:COMPARED]]
@@ -275,7 +278,9 @@ def test_two_stages_score_as_one_does(live: Callable[..., Any]) -> None:
             assert best == sorted(best, reverse=True)
             rest = [hit.score.total for hit in hits[COMPARED:]]
             assert rest == sorted(rest, reverse=True)
-            pages = [await made.finder.search(question, Page(19, n)) for n in range(0, 120, 19)]
+            pages = [
+                await made.finder.search(question, SearchRequest(19, n)) for n in range(0, 120, 19)
+            ]
             assert [hit.object_id for page in pages for hit in page] == [
                 hit.object_id for hit in hits
             ]
@@ -294,13 +299,13 @@ def test_what_is_missing_is_computed_and_kept(
     async def work(made: House) -> None:
         gate.shut()
         await stored(made, *units(60))
-        before = await made.finder.search("mail 7", Page(60))
+        before = await made.finder.search("mail 7", SearchRequest(60))
         assert set(stages(before)) == {"static"}
         gate.open()
         await made.serving.start()
         # one for the question
         gate.let(6)
-        hits = await made.finder.search("mail 7", Page(60))
+        hits = await made.finder.search("mail 7", SearchRequest(60))
         best = [hit for hit in hits if hit.score.stage == "medium"]
         assert 1 <= len(best) < COMPUTED
         assert hits[: len(best)] == best
@@ -310,10 +315,10 @@ def test_what_is_missing_is_computed_and_kept(
         assert rest == [(hit.object_id, hit.score) for hit in left]
         assert on_disk(made, settings) == {hit.object_id.name for hit in best}
         gate.let(1)
-        again = await made.finder.search("mail 7", Page(60))
+        again = await made.finder.search("mail 7", SearchRequest(60))
         assert names(again) == names(hits)
         gate.open()
-        whole = await made.finder.search("mail 7", Page(60))
+        whole = await made.finder.search("mail 7", SearchRequest(60))
         assert stages(whole)[:COMPUTED] == ["medium"] * COMPUTED
         totals = {hit.object_id: hit.score.total for hit in whole}
         for hit in best:
@@ -342,7 +347,7 @@ def test_the_most_asked_for_come_first(live: Callable[..., Any], settings: Confi
         await stored(made, *units(100))
         wanted: dict[str, int] = {}
         for question in ("mail 7", "mail 7", "disk 3"):
-            for name in names(await made.finder.search(question, Page(COMPUTED))):
+            for name in names(await made.finder.search(question, SearchRequest(COMPUTED))):
                 wanted[name] = wanted.get(name, 0) + 1
         async with made.indexing():
             await made.event(Vectorized)
@@ -360,9 +365,9 @@ def test_an_object_without_a_vector_has_others_like_it(live: Callable[..., Any])
     async def work(made: House) -> None:
         await made.serving.start()
         await stored(made, unit("a", "mail network"), unit("b", "mail network disk"), *units(9))
-        hits = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+        hits = await made.finder.similar(ObjectId("systemd", "unit", "a"), SearchRequest(20))
         assert stages(hits) == ["medium"] * 10
-        again = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+        again = await made.finder.similar(ObjectId("systemd", "unit", "a"), SearchRequest(20))
         assert names(again) == names(hits)
         assert "a" not in names(hits)
 
@@ -374,7 +379,7 @@ def test_a_level_without_a_model_has_one_stage(live: Callable[..., Any]) -> None
 
     async def work(made: House) -> None:
         await stored(made, *units(5))
-        assert made.finder.staged() == 0
+        assert made.finder.count_first_stage() == 0
         assert not made.cascade.is_used()
 
     for level in ("none", "static"):

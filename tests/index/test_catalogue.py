@@ -42,11 +42,11 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         {entry.id: entry for entry in catalogue},
         {object_id: catalogue.entries(object_id) for object_id in object_ids},
         +catalogue.sources,
-        catalogue.sorts,
+        catalogue.kinds,
         {*catalogue.shared().object_ids},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
         [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
-        {*texts.lacking(layer, 1000)},
+        {*texts.missing_texts(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
         catalogue.existing(entry.identity for entry in catalogue)
         == {entry.identity: entry for entry in catalogue},
@@ -129,7 +129,7 @@ def test_texts_that_change_again_and_again_take_no_more_room(is_layered: bool) -
         catalogue.texts.forget(catalogue.texts.unused())
         assert len(catalogue.texts) == len(named)
         assert max(catalogue.texts.find_each(digests)) <= 2 * len(named)
-        assert layer is None or layer.waiting == len(named)
+        assert layer is None or layer.missing_object_count == len(named)
 
 
 def test_room_is_made_before_it_is_taken() -> None:
@@ -160,12 +160,12 @@ def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
         if at % 2:
             texts.forget([digests[900 + at]])
             assert texts.find(digests[900 + at]) == NO_TEXT
-        found = texts.come(as_rows(part))
+        found = texts.add_many(as_rows(part))
         assert texts.digests(found.astype(np.intp)) == part
     found = texts.find_each(digests[:900])
     assert len({*found.tolist()} - {NO_TEXT}) == 900
     assert texts.digests(found.astype(np.intp)) == digests[:900]
-    assert (texts.object_ids, layer.waiting) == (900, 900)
+    assert (texts.object_ids, layer.missing_object_count) == (900, 900)
 
 
 @pytest.mark.parametrize(

@@ -216,11 +216,11 @@ def test_what_is_to_be_read_anew_meanwhile_is(
 def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
     """Leave out what is gone, also where something else has come in its place."""
     view = EntryView(TextTable())
-    assert not len(view.there(view.found([7])))
+    assert not len(view.existing(view.found([7])))
     index = FieldIndex(view)
     index.publish(index.write([(1, Identity("", "", "", "gone"), {"a": 1})]))
     is_met, _ = index.meeting(Condition("a", "=", "1"), index.end)
-    assert not len(view.there(index.found(is_met)))
+    assert not len(view.existing(index.found(is_met)))
 
 
 def test_values_are_found_by_parts_of_them() -> None:

@@ -63,7 +63,7 @@ def test_what_can_wait_for_a_large_state_file_waits_for_it(
 
     async def work(made: House) -> None:
         memory, seen = made.memory, list[bool]()
-        calm = memory.archive.calm
+        calm = memory.archive.no_bulk_load
         reading = asyncio.create_task(memory.fields.run())
 
         def read(failing: str = "") -> Iterator[StateObject]:

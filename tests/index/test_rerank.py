@@ -20,7 +20,7 @@ from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Score
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.search.rerank import RERANKED, Reranker
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
@@ -147,11 +147,11 @@ def test_search_with_another_level(both: Config) -> None:
             indexing = asyncio.create_task(Indexer(vectors).run())
             objects = units(60)
             await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
-            while vectors.waiting():
+            while vectors.missing_object_count():
                 await told.get()
             finder = Finder(vectors, Reranker(serving))
-            plain = await finder.search("mail disk", Page(40), "vector")
-            ranked = await finder.search("mail disk", Page(40), "vector", "high")
+            plain = await finder.search("mail disk", SearchRequest(40), "vector")
+            ranked = await finder.search("mail disk", SearchRequest(40), "vector", "high")
             best = {hit.object_id for hit in ranked[:RERANKED]}
             assert best == {hit.object_id for hit in plain[:RERANKED]}
             assert [hit.object_id for hit in ranked] != [hit.object_id for hit in plain]
@@ -165,13 +165,15 @@ def test_search_with_another_level(both: Config) -> None:
             pages = [
                 hit
                 for offset in range(0, 40, 8)
-                for hit in await finder.search("mail disk", Page(8, offset), "vector", "high")
+                for hit in await finder.search(
+                    "mail disk", SearchRequest(8, offset), "vector", "high"
+                )
             ]
             assert [hit.object_id for hit in pages] == [hit.object_id for hit in ranked]
             with pytest.raises(InvalidArgs, match="there is no level 'huge'"):
-                await finder.search("mail", Page(3), "vector", "huge")
+                await finder.search("mail", SearchRequest(3), "vector", "huge")
             with pytest.raises(ModelError, match="models pull low"):
-                await finder.search("mail", Page(3), "vector", "low")
+                await finder.search("mail", SearchRequest(3), "vector", "low")
             indexing.cancel()
             with suppress(asyncio.CancelledError):
                 await indexing

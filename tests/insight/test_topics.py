@@ -9,7 +9,7 @@ from harness.house import House, observed, unit, units
 
 from opdbus.bus.service.insight_rows import clusters
 from opdbus.errors import InvalidArgs, NoModel, NoVector
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.events import Vectorized
 from opdbus.insight import clustering
 from opdbus.insight.naming import Vocabulary
@@ -87,24 +87,24 @@ def test_topics_of_a_memory(live: Callable[..., Any]) -> None:
         await made.declare(unit("a", "network"))
         await made.serving.start()
         with pytest.raises(NoVector, match="no object has a vector yet"):
-            await made.insight.topics(Page(1))
+            await made.insight.topics(SearchRequest(1))
         published = [observed(f"p{n}", "mail user mail", state="up") for n in range(9)]
         await made.declare(*units(60))
         await made.publish(*published)
         async with made.indexing():
-            while made.vectors.waiting():
+            while made.vectors.missing_object_count():
                 await made.event(Vectorized)
-            found = await made.insight.topics(Page(1))
+            found = await made.insight.topics(SearchRequest(1))
             object_ids = [object_id for topic in found for object_id, _ in topic.members]
             assert len(object_ids) == len(set(object_ids)) > 60
-            assert await made.insight.topics(Page(5)) is found
-            up = await made.insight.topics(Page(1, where=parse("state=up")))
+            assert await made.insight.topics(SearchRequest(5)) is found
+            up = await made.insight.topics(SearchRequest(1, where=parse("state=up")))
             names = {object_id.name for topic in up for object_id, _ in topic.members}
             assert names
             assert names <= {item.name for item in published}
-            assert await made.insight.topics(Page(1, wanted={"plugin": "nowhere"})) == []
+            assert await made.insight.topics(SearchRequest(1, wanted={"plugin": "nowhere"})) == []
             await made.publish(observed("q", "disk time"))
-            assert await made.insight.topics(Page(1)) is not found
+            assert await made.insight.topics(SearchRequest(1)) is not found
 
     live(work, engine=False)
 
@@ -114,7 +114,7 @@ def test_a_topic_is_asked_for_by_number_or_word(live: Callable[..., Any]) -> Non
 
     async def work(made: House) -> None:
         await made.declare(*units(60))
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             await made.event(Vectorized)
 
         async def ask(limit: int, **options: Any) -> Any:
@@ -141,6 +141,6 @@ def test_without_a_model_there_are_no_topics(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         await made.declare(unit("a", "network"))
         with pytest.raises(NoModel):
-            await made.insight.topics(Page(1))
+            await made.insight.topics(SearchRequest(1))
 
     live(work, settings={"vector_level": "none"}, engine=False)

@@ -9,7 +9,7 @@ from test_matching import run
 from opdbus.index.query import question_patterns
 from opdbus.index.ranking.scores import Mismatch
 from opdbus.index.search import hit_features
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, Json, StateObject
 
@@ -111,7 +111,7 @@ def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:
         for number in range(60)
     ]
 
-    pages = [Page(10, offset) for offset in range(0, 60, 10)]
+    pages = [SearchRequest(10, offset) for offset in range(0, 60, 10)]
     found = search_words(tmp_path, own + others, "podman containers", *pages)
     assert len(found) == 60
     assert {hit.object_id.name for hit in found} == {one.identity.name for one in others}

@@ -211,7 +211,7 @@ async def write_vectors(
     """
     checked = Options(given, {**call_options.LIST_FILTER, **_PART, "dtype": str, "dimensions": int})
     with bulk.admitted(caller) as threads:
-        index = await vectors.served()
+        index = await vectors.current_index()
         wanted = choose_format(checked, index.dimension)
         object_ids = await call_options.find_objects(vectors.memory, checked)
         rows = await _look_up(_part(object_ids, checked), vectors.memory, index, wanted)

@@ -13,7 +13,7 @@ from opdbus.index.catalogue.catalogue import FILTER_KEYS
 from opdbus.index.catalogue.declarations import absence_of
 from opdbus.index.changes import connections, history_reader
 from opdbus.index.query import condition_matching
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import kinds
 from opdbus.language.object_text import NOUNS
@@ -73,14 +73,16 @@ def one_of(name: str, given: str, accepted: Collection[str]) -> str:
     return given
 
 
-def page(limit: int, options: Options) -> Page:
+def page(limit: int, options: Options) -> SearchRequest:
     """Return the page of hits that limit and options define; raise InvalidArgs."""
     offset = options.get("offset", 0)
     require_range("limit", limit, 1)
     require_range("offset", offset, 0)
     where = conditions.parse(options.get("where", ""))
     is_explained = options.get("explain", default=False)
-    return Page(limit, offset, options.wanted("plugin", "kind"), where, is_explained=is_explained)
+    return SearchRequest(
+        limit, offset, options.wanted("plugin", "kind"), where, is_explained=is_explained
+    )
 
 
 async def require_kind(memory: StateStore, plugin: str = "", kind: str = "") -> None:
@@ -88,7 +90,7 @@ async def require_kind(memory: StateStore, plugin: str = "", kind: str = "") -> 
 
     Kinds that op-dbus observes are valid before any object exists. Empty names match all.
     """
-    known = {*NOUNS, connections.UNIT, *memory.catalogue.sorts}
+    known = {*NOUNS, connections.UNIT, *memory.catalogue.kinds}
     if _has_kind(known, plugin, kind):
         return
     known |= {object_id[:2] for object_id in await history_reader.object_ids(memory)}

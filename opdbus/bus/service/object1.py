@@ -18,7 +18,7 @@ from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
 from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, marked
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Why
+from opdbus.index.search.hits import Explanation, Hit
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight import similarities
@@ -167,7 +167,7 @@ def hit_row(hit: Hit, *, is_so_far: bool = False) -> WireHit:
     return paths.of(*hit.object_id), chance, details
 
 
-def _why(why: Why) -> dict[str, Plain]:
+def _why(why: Explanation) -> dict[str, Plain]:
     return {
         "total": why.total,
         "raised": why.boost,

@@ -314,7 +314,7 @@ class StateInterface:
 
     async def properties(self) -> Mapping[str, Plain]:
         """Return every property's value."""
-        waiting = self._vectors.waiting()
+        waiting = self._vectors.missing_object_count()
         count = len(self._memory.catalogue)
         file = [] if self._declared.attempted else ["the state file"]
         return {
@@ -322,7 +322,7 @@ class StateInterface:
             "Count": count,
             "Vectorized": count - waiting if self._vectors.current is not None else 0,
             "Pending": max(waiting, self._memory.migrator.objects),
-            "FirstStage": self._finder.staged(),
+            "FirstStage": self._finder.count_first_stage(),
             "StateFile": str(self._declared.path),
             "StateFileError": self._declared.last_error,
             "LastError": self._health.last_error or self._memory.archive.notice,

@@ -87,7 +87,7 @@ class Catalogue:
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over all entries, in no particular order."""
-        return filter(None, map(self.view.at, self.view.taken().tolist()))
+        return filter(None, map(self.view.at, self.view.used_places().tolist()))
 
     def load(
         self, columns: Columns, changed: Iterable[int] = (), since: Sequence[Entry] = ()
@@ -107,7 +107,7 @@ class Catalogue:
         keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
         is_new: NDArray[np.bool_] = is_alone & (self._by_object_id.find_each(keys) < 0)
         new = np.flatnonzero(is_new)
-        texts = self.texts.come(columns.digest_rows()[new])
+        texts = self.texts.add_many(columns.digest_rows()[new])
         places = self.view.add(columns, new, texts)
         self._by_object_id.add_each(keys[new], places)
         names = np.frombuffer(columns.name_keys, np.int64).astype(np.uint64)
@@ -138,23 +138,27 @@ class Catalogue:
         """Count the entries of new objects in `sources` and `usage`."""
         view = self.view
         self._membership_version += 1
-        sorts = np.bincount(view.sorts[places]).tolist()
-        for number in filter(sorts.__getitem__, range(len(sorts))):
-            self.sources[view.of_number[number][0]] += sorts[number]
+        counts = np.bincount(view.source_kind_ids[places]).tolist()
+        for number in filter(counts.__getitem__, range(len(counts))):
+            self.sources[view.source_kinds[number][0]] += counts[number]
         self._use(places, 1)
 
     def _use(self, places: NDArray[np.intp], sign: Literal[1, -1]) -> None:
         """Add the published entries at `places` to the usage of their owners, or subtract them."""
         view = self.view
-        is_published = np.array([sort[0].startswith(PUBLISHED) for sort in view.of_number])
-        published = places[is_published[view.sorts[places]]]
+        is_published = np.array(
+            [source_kind[0].startswith(PUBLISHED) for source_kind in view.source_kinds]
+        )
+        published = places[is_published[view.source_kind_ids[places]]]
         owners, sizes = view.owners[published], view.sizes[published]
         for owner in np.unique(owners).tolist():
             mine = owners == owner
             self.usage.add(owner, Quota(sign * int(mine.sum()), sign * int(sizes[mine].sum())))
-            of_sorts = np.bincount(view.sorts[published[mine]]).tolist()
-            for number in filter(of_sorts.__getitem__, range(len(of_sorts))):
-                self.usage.count_sort(owner, view.of_number[number], sign * of_sorts[number])
+            counts = np.bincount(view.source_kind_ids[published[mine]]).tolist()
+            for number in filter(counts.__getitem__, range(len(counts))):
+                self.usage.count_source_kind(
+                    owner, view.source_kinds[number], sign * counts[number]
+                )
 
     def put(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
         """Insert or replace entries, and return the change of each object."""
@@ -249,9 +253,9 @@ class Catalogue:
         return 0 if source == FILE else 1 if source.startswith(LIVE) else 2
 
     @property
-    def sorts(self) -> AbstractSet[tuple[str, str]]:
+    def kinds(self) -> AbstractSet[tuple[str, str]]:
         """Every (plugin, kind) that has at least one object."""
-        return {(plugin, kind) for _, plugin, kind in self.view.of_number.copy() if plugin}
+        return {(plugin, kind) for _, plugin, kind in self.view.source_kinds.copy() if plugin}
 
     def get(self, identity: Identity) -> Entry | None:
         """Return the entry with an identity, None if there is none."""
@@ -345,7 +349,7 @@ class Catalogue:
 
     def all_object_ids(self) -> list[ObjectId]:
         """Return all object ids in a new list, in no order; may be called on any thread."""
-        return self._object_ids(self.view.taken())
+        return self._object_ids(self.view.used_places())
 
     def names_containing(self, part: str) -> list[ObjectId]:
         """Return the objects whose names contain `part`, ignoring case, in no order.
@@ -357,13 +361,13 @@ class Catalogue:
         places = self.view.names.holding(part.lower().encode())
         return self._object_ids(places[self.view.ids[places] > 0])
 
-    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[ObjectId]:
+    def of_kinds(self, kinds: Collection[tuple[str, str]]) -> Iterator[ObjectId]:
         """Yield the objects of (plugin, kind) pairs, in no order; one may come twice."""
-        return self._each(self.view.of_sorts(lambda sort: sort[1:] in sorts))
+        return self._each(self.view.of_source_kinds(lambda source_kind: source_kind[1:] in kinds))
 
     def object_ids_of(self, source: str) -> Iterator[ObjectId]:
         """Yield the objects of a source, in no order."""
-        return self._each(self.view.of_sorts(lambda sort: sort[0] == source))
+        return self._each(self.view.of_source_kinds(lambda source_kind: source_kind[0] == source))
 
     def _each(self, places: NDArray[np.intp]) -> Iterator[ObjectId]:
         """Yield the object ids at places, built as the iteration proceeds.
@@ -389,7 +393,7 @@ class Catalogue:
         """Return the entries of a source whose identities are not in `present`."""
         if not self.sources[source]:
             return []
-        places = self.view.of_sorts(lambda sort: sort[0] == source)
+        places = self.view.of_source_kinds(lambda source_kind: source_kind[0] == source)
         if present:
             places = places[present.lacks(self._by_object_id.keys(places))]
         return [*filter(None, map(self.view.at, places.tolist()))]
@@ -414,7 +418,7 @@ class Catalogue:
 
         Return None for all entries: no value is wanted and `within` is None.
         """
-        places = None if within is None else np.sort(self.view.there(within), kind="stable")
+        places = None if within is None else np.sort(self.view.existing(within), kind="stable")
         if wanted:
             places = self._meeting(wanted, places)
         return None if places is None else EntryRefs(places, self.view.ids[places])
@@ -424,7 +428,9 @@ class Catalogue:
     ) -> NDArray[np.intp]:
         """Return the places of the entries, all or `within`, that have all wanted values."""
         if "name" not in wanted:
-            return self.view.of_sorts(lambda sort: matches(Identity(*sort, ""), wanted), within)
+            return self.view.of_source_kinds(
+                lambda source_kind: matches(Identity(*source_kind, ""), wanted), within
+            )
         entries = ((place, self.view.at(place)) for place in self._named(wanted["name"]))
         named = [place for place, entry in entries if entry and matches(entry.identity, wanted)]
         met = np.array(sorted(named), np.intp)
@@ -436,8 +442,8 @@ class Catalogue:
         Those are plugins below (), kinds below (plugin,) and object names below (plugin, kind).
         """
         depth = len(names)
-        places = self.view.of_sorts(lambda sort: sort[1:][:depth] == names)
+        places = self.view.of_source_kinds(lambda source_kind: source_kind[1:][:depth] == names)
         if depth == len(ObjectId._fields) - 1:
             return sorted({*self.view.names.of(places.tolist())})
-        numbers = np.unique(self.view.sorts[places]).tolist()
-        return sorted({self.view.of_number[number][1 + depth] for number in numbers if number})
+        numbers = np.unique(self.view.source_kind_ids[places]).tolist()
+        return sorted({self.view.source_kinds[number][1 + depth] for number in numbers if number})

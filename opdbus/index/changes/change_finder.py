@@ -394,11 +394,11 @@ class ChangeFinder:
         found: dict[int, float] = {}
         async for block in self._blocks(index, meant):
             found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
-        return Near(found, index.background(vector) if found else None)
+        return Near(found, index.baseline(vector) if found else None)
 
     async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
         """Yield blocks of vectors; other readers run between them."""
-        read, engine, dimension = self._memory.archive.read, index.engine, index.dimension
+        read, engine, dimension = self._memory.archive.read, index.numerics_key, index.dimension
 
         def read_some(ids: Sequence[int]) -> Awaitable[Block]:
             return read(lambda store: store.sentences.block_of(engine, dimension, ids))

@@ -170,10 +170,11 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
         # changes of the state file come after those of the host that have words of the question
         is_declared = [event_questions.is_of_declaration(each.hit.text) for each in found]
         both = [*zip(scored, is_declared, strict=True)]
-        of_host = (total for (each, total), is_wish in both if each.share and not is_wish)
+        of_host = (total for (each, total), is_declared in both if each.share and not is_declared)
         below = math.nextafter(min(of_host, default=math.inf), -math.inf)
         scored = [
-            (each, min(total, below) if is_wish else total) for (each, total), is_wish in both
+            (each, min(total, below) if is_declared else total)
+            for (each, total), is_declared in both
         ]
     rows = ((each.hit, total) for each, total in scored)
     return sorted(rows, key=lambda row: (-row[1], -row[0].seq))

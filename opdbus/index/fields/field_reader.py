@@ -75,12 +75,12 @@ class FieldReader:
         """
         view = self._catalogue.view
         self.index = FieldIndex.of(view, sealed.about, sealed.arrays, changed)
-        places = view.taken()
+        places = view.used_places()
         self._after = self._begun = self._last
         for number in view.ids[places[~self.index.has_row(places)]].tolist():
             self._changed[number] = next(self._changes)
 
-    async def seal(self, path: Path, token: str) -> None:
+    async def write_snapshot(self, path: Path, token: str) -> None:
         """Write the current index to a snapshot file; raises OSError."""
         async with self._one_writer:
             index, unread = self.index, self._unread_ids()
@@ -117,7 +117,7 @@ class FieldReader:
         """Read scheduled objects whenever there are enough, until cancelled."""
         while True:
             await self._news.wait()
-            await self._archive.calm.wait()
+            await self._archive.no_bulk_load.wait()
             self._news.clear()
             try:
                 await self.catch_up()
@@ -166,8 +166,10 @@ class FieldReader:
     def _write(self, index: FieldIndex, rows: Rows) -> WrittenRows:
         view, contents = self._catalogue.view, dict(rows)
         found = view.found(contents)
-        sorts = map(view.of_number.__getitem__, view.sorts[found.places].tolist())
-        named = zip(sorts, view.names.of(found.places.tolist()), strict=True)
-        identities = [Identity(*sort, name) for sort, name in named]
+        source_kinds = map(
+            view.source_kinds.__getitem__, view.source_kind_ids[found.places].tolist()
+        )
+        named = zip(source_kinds, view.names.of(found.places.tolist()), strict=True)
+        identities = [Identity(*source_kind, name) for source_kind, name in named]
         items = zip(found.ids.tolist(), identities, strict=True)
         return index.write((number, one, contents[number]) for number, one in items)

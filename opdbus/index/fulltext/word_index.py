@@ -116,7 +116,7 @@ class WordIndex:
         """
         if self.lookup is None:
             reading = self.begin()
-            is_soon = not self._took and self._archive.calm.is_set()
+            is_soon = not self._took and self._archive.no_bulk_load.is_set()
             if is_soon and len(self._view.places) <= _FEW:
                 await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
 
@@ -182,7 +182,7 @@ class WordIndex:
 
     async def _read(self) -> None:
         await asyncio.sleep(_PAUSES * self._took)
-        await self._archive.calm.wait()
+        await self._archive.no_bulk_load.wait()
         meanwhile = self._meanwhile = RecentWords()
         # later changes are in `meanwhile`
         ids = self._view.ids[: len(self._view.entries)].copy()

@@ -35,7 +35,7 @@ async def object_ids(memory: StateStore, conditions: Sequence[Condition]) -> fro
     """Return the objects that meet all conditions."""
     view = memory.catalogue.view
     met = await found(memory, conditions)
-    return await asyncio.to_thread(lambda: frozenset(view.object_ids(view.there(met))))
+    return await asyncio.to_thread(lambda: frozenset(view.object_ids(view.existing(met))))
 
 
 async def aliased(memory: StateStore, name: str) -> list[ObjectId]:

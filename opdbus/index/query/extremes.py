@@ -11,7 +11,7 @@ from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.query import condition_matching
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.second_stage import Found
+from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, tables
 from opdbus.state.fields import split
 from opdbus.state.flatten import singular
@@ -101,7 +101,7 @@ async def find_extremes(
         return None
     rest = f"{question[: match.start()]} {question[match.end() :]}"
     wanted, ends = _ASKED[match[0].lower()], _SEVERAL if _is_plural(rest) else 1
-    for places, least in _places(view, rest, view.there(within) if within else None):
+    for places, least in _places(view, rest, view.existing(within) if within else None):
         object_ids = sorted({*view.object_ids(places)} - memory.declarations.renamed())
         leaves = await condition_matching.leaves(memory, object_ids)
         rows = dict(zip(object_ids, leaves, strict=True))
@@ -126,12 +126,12 @@ def _places(
     word of it, then all. Sets larger than `_MOST` are skipped.
     """
     asked = kinds.requested(question, STOP_WORDS)
-    every = view.of_sorts(lambda _: True, within)
+    every = view.of_source_kinds(lambda _: True, within)
     words = {singular(word) for word in tables.words_of(question)}
     for places, least in (
-        (every[view.kinds[every] & (asked.subject or asked.named) != 0], 1),
-        (view.of_sorts(lambda one: not words.isdisjoint(split(one[2])), within), 1),
-        (view.of_sorts(lambda one: not words.isdisjoint(split(one[1])), within), 1),
+        (every[view.kind_masks[every] & (asked.subject or asked.named) != 0], 1),
+        (view.of_source_kinds(lambda one: not words.isdisjoint(split(one[2])), within), 1),
+        (view.of_source_kinds(lambda one: not words.isdisjoint(split(one[1])), within), 1),
         (every, _NAMED),
     ):
         if 0 < len(places) <= _MOST:
@@ -171,7 +171,7 @@ def _is_plural(question: str) -> bool:
     )
 
 
-def order(most: Superlative, found: Found) -> Found:
+def order(most: Superlative, found: RankedHits) -> RankedHits:
     """Reorder the rows of these objects among themselves; each gets the total of its new rank."""
     ranks = dict.fromkeys(most.below, len(most.object_ids))
     ranks |= {object_id: rank for rank, object_id in enumerate(most.object_ids)}

@@ -32,7 +32,7 @@ from opdbus.index.ranking.scores import (
     Score,
 )
 from opdbus.index.vectors.first_stage import STATIC
-from opdbus.index.vectors.second_stage import Found
+from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, synonyms, vocabulary
 from opdbus.language.synonyms import gloss
 from opdbus.language.vocabulary import stem
@@ -94,8 +94,8 @@ def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
 
 
 def order_by_overlap(
-    question: str, missing: Missing, found: Found, contents: Mapping[int, Content]
-) -> Found:
+    question: str, missing: Missing, found: RankedHits, contents: Mapping[int, Content]
+) -> RankedHits:
     """Rerank the best rows by their total with term overlap; drop those without content."""
     best = [row for row in found[:OVERLAPPED] if row[0].id in contents]
     overlaps = shares(question, [contents[entry.id].text for entry, _ in best])
@@ -163,7 +163,7 @@ def has_asked_kind(question: str, view: EntryView) -> bool:
     """
     subject = question_patterns.of(question).asked.subject
     is_published = bool(subject) and not subject & ~kinds.published()
-    return not is_published or bool((view.kinds[: view.end] & subject).any())
+    return not is_published or bool((view.kind_masks[: view.end] & subject).any())
 
 
 def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:

@@ -119,9 +119,9 @@ def compute_boosts(
 ) -> Boosts:
     """Compute the boosts of all entries for values, kinds and exact names in a question."""
     view, question, entries = catalogue.view, matches.question, len(matches.shares)
-    form, kinds = question_patterns.of(question), view.kinds[:entries]
+    form, kinds = question_patterns.of(question), view.kind_masks[:entries]
     if compared and not form.asked.named:
-        met = [view.kinds[view.there(one.entries)] for one in compared]
+        met = [view.kind_masks[view.existing(one.entries)] for one in compared]
         sorts = int(np.bitwise_or.reduce(np.concatenate(met)))
         form = form._replace(asked=RequestedKinds(sorts, 0))
     having = _having(matches, compared, view, form.asked.subject)
@@ -133,7 +133,7 @@ def compute_boosts(
         if form.asked.subject:
             is_meant = is_meant & (kinds & form.asked.subject != 0)
         values[is_meant] = 1.0
-    less = view.less[:entries]
+    less = view.penalties[:entries]
     for others, amount in form.less:
         less = np.where(kinds & others != 0, np.float32(amount), less)
     if values is not None and form.damped:
@@ -158,7 +158,7 @@ def _add_names(
         places = places[boosts[places] > _LEAST_NAMED]
         if subject:
             # `processes of alice` does not ask for the account
-            places = places[catalogue.view.kinds[places] & subject != 0]
+            places = places[catalogue.view.kind_masks[places] & subject != 0]
         boosts[places] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
     # a question that consists of a name asks for the object of that name
     alone = catalogue.named(matches.question.strip())
@@ -178,13 +178,13 @@ def _having(
     masks = [entries_having(bits, view.traits[:entries]) for bits in asked]
     # entries may have been removed since the words were looked up
     found = [view.found(one.entries).places for one in matches.literals]
-    found += [view.there(one.entries) for one in compared]
+    found += [view.existing(one.entries) for one in compared]
     for places in found:
         masks.append(np.zeros(entries, np.bool_))
         masks[-1][places[places < entries]] = True
     if not subject or len(masks) <= 1:
         return masks
-    is_subject = view.kinds[:entries] & subject != 0
+    is_subject = view.kind_masks[:entries] & subject != 0
     return [mask for mask in masks if (mask & is_subject).any()] or masks
 
 

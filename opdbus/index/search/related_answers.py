@@ -16,7 +16,7 @@ from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import question_patterns
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.second_stage import Found
+from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, vocabulary
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId
@@ -74,10 +74,10 @@ MOST: Final = 5
 async def add_related(
     memory: StateStore,
     question: str,
-    found: Found,
+    found: RankedHits,
     contents: Mapping[int, Content],
     within: EntryRefs | None,
-) -> Found:
+) -> RankedHits:
     """Put the related objects that a question asks for before the best hit.
 
     With `within`, only objects of these entries.
@@ -102,7 +102,9 @@ async def add_related(
     return [*first, *(row for row in found if row[0].identity.object_id not in known)]
 
 
-async def _related_units(memory: StateStore, question: str, found: Found) -> Sequence[ObjectId]:
+async def _related_units(
+    memory: StateStore, question: str, found: RankedHits
+) -> Sequence[ObjectId]:
     """Return the units that name the unit in a question, or that its fields name."""
     asked = question.strip(" ?.!")
     for pattern, fields, _, is_own in UNIT_QUESTIONS:

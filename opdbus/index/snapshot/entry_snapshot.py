@@ -28,11 +28,11 @@ SEALED: Final = "sealed"
 # The columns in the file; hashes are left out, since they differ between processes.
 _WRITTEN: Final = (
     "ids",
-    "sorts",
+    "source_kind_ids",
     "names",
     "sizes_of_names",
-    "kinds",
-    "less",
+    "kind_masks",
+    "penalties",
     "owners",
     "fingerprints",
     "digests",
@@ -88,8 +88,8 @@ def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
     """
     token = store.fact(SEALED)
     if token and (sealed := snapshot_file.read(path_of(store), token)):
-        last, changes, sorts = sealed.about
-        moment, entries = SnapshotId(token, last, changes), _columns(sealed.arrays, sorts)
+        last, changes, source_kinds = sealed.about
+        moment, entries = SnapshotId(token, last, changes), _columns(sealed.arrays, source_kinds)
         changed = store.changed_since(moment.changes)
         if _SHARE * len(changed) <= len(entries.ids):
             again = [number for number in changed if number <= moment.last]
@@ -156,7 +156,7 @@ def _write_entries(store: Store, moment: SnapshotId) -> NDArray[np.int64]:
     """Write the file of entries, and return their ids in the order of `_by_place`."""
     found = entry_columns.read(store)
     arrays = {name: _array(getattr(found, name)) for name in _WRITTEN}
-    about = [moment.last, moment.changes, [*found.numbers_of_sorts]]
+    about = [moment.last, moment.changes, [*found.source_kinds]]
     snapshot_file.write(path_of(store), moment.token, about, arrays)
     return _by_place(found)
 
@@ -175,10 +175,10 @@ def _array(column: array[Any] | bytearray) -> NDArray[Any]:
     return np.frombuffer(column, column.typecode if isinstance(column, array) else np.uint8)
 
 
-def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
+def _columns(arrays: Arrays, source_kinds: Sequence[Sequence[str]]) -> Columns:
     found = Columns()
-    for number, (source, plugin, kind) in enumerate(sorts):
-        found.numbers_of_sorts[source, plugin, kind] = number
+    for number, (source, plugin, kind) in enumerate(source_kinds):
+        found.source_kinds[source, plugin, kind] = number
     for name in _WRITTEN:
         column: array[Any] | bytearray = getattr(found, name)
         if isinstance(column, array):
@@ -193,8 +193,8 @@ def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
 
 def _object_ids(found: Columns) -> Iterator[ObjectId]:
     """Yield the object ids of the entries."""
-    sorts, end = [sort[1:] for sort in found.numbers_of_sorts], 0
+    source_kinds, end = [source_kind[1:] for source_kind in found.source_kinds], 0
     names = bytes(found.names)
-    for sort, size in zip(found.sorts, found.sizes_of_names, strict=True):
+    for source_kind, size in zip(found.source_kind_ids, found.sizes_of_names, strict=True):
         start, end = end, end + size
-        yield ObjectId(*sorts[sort], str(names[start:end], "utf-8"))
+        yield ObjectId(*source_kinds[source_kind], str(names[start:end], "utf-8"))

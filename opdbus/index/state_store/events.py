@@ -48,14 +48,14 @@ class Listed:
     """
 
     source: str
-    sorts: frozenset[tuple[str, str]]
+    kinds: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """The state file declares all objects of these kinds, (plugin, kind) each."""
 
-    sorts: frozenset[tuple[str, str]]
+    kinds: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,14 +53,14 @@ class SnapshotWriter:
         """Write a snapshot whenever it is due, until cancelled."""
         while True:
             await self._due.wait()
-            await self._archive.calm.wait()
+            await self._archive.no_bulk_load.wait()
             self._due.clear()
             began = time.monotonic()
             with suppress(StoreError):  # the archive has logged it; the next start is slower
-                await self.seal()
+                await self.write_snapshot()
             await asyncio.sleep(_PAUSES * (time.monotonic() - began))
 
-    async def seal(self) -> None:
+    async def write_snapshot(self) -> None:
         """Write a snapshot, or remove it if there are few objects; raises StoreError."""
         async with self._one_at_a_time:
             self._changes = 0
@@ -74,7 +74,7 @@ class SnapshotWriter:
             )
             path = await self._archive.read(lambda store: entry_snapshot.path_of(store, "fields"))
             try:
-                await self._fields.seal(path, moment.token)
+                await self._fields.write_snapshot(path, moment.token)
             except OSError as error:  # the next start reads the fields from the database
                 log.warning("fields not sealed", reason=str(error))
             await self._archive.write(lambda store: _confirm(store, moment))

@@ -80,7 +80,7 @@ class StateStore:
         # set whenever there may be sentences of history without vectors
         self.unembedded = asyncio.Event()
         # set once full-text index and fields of the entries at the start are in memory
-        self.derived = asyncio.Event()
+        self.indexes_built = asyncio.Event()
         # cause of differences found at the start: op-dbus was restarted, or the host was
         self.since_last_run = change.START
         # time of the last row of history at the start, in microseconds since 1970; infinite if the
@@ -105,14 +105,14 @@ class StateStore:
     @property
     def is_settled(self) -> bool:
         """True if migration and index building have ended, so that results are final."""
-        return self.migrator.done.is_set() and self.derived.is_set()
+        return self.migrator.done.is_set() and self.indexes_built.is_set()
 
-    async def derive(self) -> None:
+    async def build_indexes(self) -> None:
         """Build the full-text index, and wait for the fields: both change the order of hits."""
         while not self.words.is_read.is_set():
             await self.words.begin()
         await self.fields.is_read.wait()
-        self.derived.set()
+        self.indexes_built.set()
 
     @property
     def generation(self) -> int:

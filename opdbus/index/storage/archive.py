@@ -60,8 +60,8 @@ class Archive:
         self._on_progress = on_progress
         self._next_progress = 0.0
         # set except during bulk loads, whose derived data are computed once at the end
-        self.calm = asyncio.Event()
-        self.calm.set()
+        self.no_bulk_load = asyncio.Event()
+        self.no_bulk_load.set()
         self._busy = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         # work for when the database can be written again
@@ -136,8 +136,8 @@ class Archive:
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
-        """Mark the body as a bulk load: clear `calm` and checkpoint less often. Reentrant."""
-        self.calm.clear()
+        """Clear `no_bulk_load` and checkpoint less often within the body. Reentrant."""
+        self.no_bulk_load.clear()
         self._busy += 1
         try:
             await self._run(self._writing, self._writer, lambda store: store.keep_log(_BUSY_PAGES))
@@ -145,7 +145,7 @@ class Archive:
         finally:
             self._busy -= 1
             if not self._busy:
-                self.calm.set()
+                self.no_bulk_load.set()
                 await self._run(self._writing, self._writer, lambda store: store.keep_log(_PAGES))
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:

@@ -53,7 +53,7 @@ class SignQuantizedVectors:
         """Open the file at `path`, or create it; raises OSError."""
         self.end = 0
         # digests of the rows in the file when it was opened
-        self._left: list[bytes] = []
+        self._recovered: list[bytes] = []
         self._path = path
         self._dimension = dimension
         self._words = -(-dimension // 64)
@@ -74,16 +74,16 @@ class SignQuantizedVectors:
         self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         self._mapped: NDArray[Any] = np.empty(0, self._kind)
         self._read()
-        self.seal()
+        self.write_snapshot()
 
     def __del__(self) -> None:
         """Close the file; the last search that uses the rows may end after the index."""
         with suppress(AttributeError):  # opening failed
             os.close(self._file)
 
-    def left(self) -> list[bytes]:
+    def take_recovered_digests(self) -> list[bytes]:
         """Return and release the digests of the rows found at opening; zeros for a damaged row."""
-        left, self._left = self._left, []
+        left, self._recovered = self._recovered, []
         return left
 
     def append(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
@@ -176,7 +176,7 @@ class SignQuantizedVectors:
             found[part] = self._angles.take(others.sum(axis=0, dtype=np.uint16))
         return found
 
-    def seal(self) -> None:
+    def write_snapshot(self) -> None:
         """Write the signs of full blocks to the snapshot for the next start; on any thread."""
         with self._one_mover, suppress(OSError):
             if self._sealed.count < self.end // BLOCK:
@@ -185,7 +185,7 @@ class SignQuantizedVectors:
                 digests = self._all()["digest"][number * BLOCK : (number + 1) * BLOCK]
                 self._blocks[number] = self._sealed.append(digests, self._blocks[number])
 
-    def some(self, rows: NDArray[np.intp]) -> Self:
+    def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Copy some rows to a new file beside this one; raises OSError."""
         whole = self._path.with_suffix(".new")
         whole.unlink(missing_ok=True)
@@ -195,19 +195,19 @@ class SignQuantizedVectors:
             made.append([*_digests(part)], part["vector"])
         return made
 
-    def become(self, some: Self) -> None:
-        """Replace all rows with those of `some`, whose file replaces this one; raises OSError.
+    def replace_with(self, subset: Self) -> None:
+        """Replace all rows with those of `subset`, whose file replaces this one; raises OSError.
 
-        The old rows go to `some`, and are freed with it.
+        The old rows go to `subset`, and are freed with it.
         """
         with self._one_mover:
             # before its rows are replaced: a crash must not leave signs of other rows
             self._sealed.remove()
-            some._path.rename(self._path)
-            self._file, some._file = some._file, self._file
-            self._blocks, some._blocks = some._blocks, self._blocks
-            self._mapped, some._mapped = some._mapped, self._mapped
-            self.end = some.end
+            subset._path.rename(self._path)
+            self._file, subset._file = subset._file, self._file
+            self._blocks, subset._blocks = subset._blocks, self._blocks
+            self._mapped, subset._mapped = subset._mapped, self._mapped
+            self.end = subset.end
 
     def _all(self) -> NDArray[Any]:
         """Return all rows of the file, mapped again if it has grown."""
@@ -226,7 +226,7 @@ class SignQuantizedVectors:
         """Load the signs and digests of the complete rows of the file."""
         end = os.fstat(self._file).st_size // self._kind.itemsize
         for digests, signs in self._sealed.read(end // BLOCK):
-            self._left += split(digests.tobytes())
+            self._recovered += split(digests.tobytes())
             self._blocks.append(signs)
             self.end += BLOCK
         if self.end == end:
@@ -239,7 +239,7 @@ class SignQuantizedVectors:
             for row in np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH)).tolist():
                 # no text has the digest zero
                 os.pwrite(self._file, bytes(DIGEST_BYTES), (start + row) * self._kind.itemsize)
-            self._left += _digests(part)
+            self._recovered += _digests(part)
             self._add_signs(vectors)
 
     def _add_signs(self, vectors: NDArray[np.float32]) -> None:
