@@ -18,6 +18,7 @@ from opdbus.bus import paths
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_CALL_BYTES
 from opdbus.bus.authorization.authorizer import Authorizer
+from opdbus.bus.authorization.polkit import Polkit
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.service.answers import Answers
 from opdbus.bus.service.bulk import Bulk
@@ -213,14 +214,15 @@ class Daemon:
         self._tree = Tree(
             self._vectorizer, self._state, *fixed, self._vectors, finder, self._drifts, jobs
         )
-        self._authorizer = Authorizer(connection)
+        self._polkit = Polkit(connection)
+        self._authorizer = Authorizer(connection, self._polkit)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
 
     async def _serve(self) -> None:
         self._heap.hold(len(self._memory.catalogue))
         await self._refresh()
         self._connection.on_call = self._dispatcher.take
-        self._connection.wants_signal = lambda header, _size: self._authorizer.trusts(header.sender)
+        self._connection.wants_signal = lambda header, _size: self._polkit.trusts(header.sender)
         self._connection.on_signal = self._take_signal
         await self._connection.subscribe(_LEAVERS)
         await self._connection.own(BUS_NAME)
@@ -308,7 +310,7 @@ class Daemon:
         if isinstance(event, Vectorized):
             self._heap.trim_if_shrunk(size)
         if isinstance(event, Recorded):
-            self._retention.recorded()
+            self._retention.schedule_checkpoint()
         self._drifts.hear(event)
         self._supervisor.on_event(event)
         self._announcer.announce(event)
@@ -336,7 +338,7 @@ class Daemon:
 
     def _take_signal(self, message: Message) -> None:
         """Stop the work for a caller that left the bus; withdraw objects tied to its connection."""
-        self._authorizer.on_signal(message)
+        self._polkit.on_signal(message)
         if message.member != "NameOwnerChanged" or message.sender != "org.freedesktop.DBus":
             return
         name = message.body[0]

@@ -166,7 +166,7 @@ class Dispatcher:
                 sender=call.sender,
                 method=call.member,
                 reason=str(error),
-                untold=left_out,
+                suppressed=left_out,
             )
         if call.wants_reply and self._replies.may_send_error(call.sender):
             size = self._connection.reply_error(call, error.dbus_name, str(error))
