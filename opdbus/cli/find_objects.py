@@ -413,7 +413,7 @@ def _note_starting_observers() -> None:
     """Print on stderr the observers that have not read the host yet, if any."""
     observers = ask(lambda client: client.state())["Observers"]
     if names := [name for name, state, *_ in observers if state == STARTING]:
-        read = name_lists.first(names, _MOST_NAMES)
+        read = name_lists.join_first(names, _MOST_NAMES)
         output.print_note(f"the host is still being read ({read}): that is the answer so far")
 
 

@@ -8,7 +8,7 @@ import structlog
 
 from opdbus.drift.field import DECLARED, Field, Severity
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import Drifted, DriftTransition
 from opdbus.errors import StoreError
 from opdbus.history import change
@@ -29,7 +29,7 @@ class Records:
 
     def __init__(self, memory: StateStore, pairs: Pairs) -> None:
         # the kinds that the file claims to declare completely; None until that is known
-        self.claims: frozenset[Sort] | None = None
+        self.claims: frozenset[KindId] | None = None
         # when the state file first declared an object: that makes no drift transition `undeclared`
         self.declared_since = 0
         self._memory = memory

@@ -12,7 +12,7 @@ from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.state_store.events import Drift, Event
 from opdbus.language import kinds
 from opdbus.language.vocabulary import stem
-from opdbus.platform.name_lists import shortened
+from opdbus.platform.name_lists import shorten
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId, matches
 
@@ -97,7 +97,7 @@ def drift_event(transition: DriftTransition, threshold: Severity) -> Drift | Non
     )
     was, now = transition.before, transition.after
     if now and after and (after != before or (was and was.what != now.what)):
-        names = [shortened(field.name, MAX_FIELD) for field in now.fields[:MAX_FIELDS]]
+        names = [shorten(field.name, MAX_FIELD) for field in now.fields[:MAX_FIELDS]]
         return Drift(transition.object_id, now.what, now.severity.word, names)
     if was and before and not after:
         what = "healed" if transition.healed or not transition.dropped else "undeclared"

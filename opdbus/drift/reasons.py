@@ -14,7 +14,7 @@ from opdbus.drift.drift_records import Records
 from opdbus.drift.field import NOT_DECLARED, PRESENCE, QUIET_SECONDS, Field, Path
 from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import DriftTransition
 from opdbus.history.change import FIRST, STATE_FILE
 from opdbus.history.row_filter import Filter, Row
@@ -79,7 +79,7 @@ class DriftHistory:
         gone = {
             plan.object_id: self._pairs.about(plan.object_id)
             for plan, _ in new
-            if not (plan.observed or self._coverage.left_at(plan.object_id))
+            if not (plan.observed or self._coverage.last_observed_at(plan.object_id))
         }
         left = await self._memory.archive.read(
             lambda store: {
@@ -102,21 +102,21 @@ class DriftHistory:
             (e.updated_at for e in plan.entries if e is not plan.declared), default=0
         )
         if not plan.observed:
-            latest = max(latest, self._coverage.left_at(plan.object_id))
+            latest = max(latest, self._coverage.last_observed_at(plan.object_id))
         has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
         return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
 
     async def explain(
-        self, transitions: Sequence[DriftTransition], claims: frozenset[Sort]
+        self, transitions: Sequence[DriftTransition], claims: frozenset[KindId]
     ) -> list[DriftTransition]:
         """Return the transitions with their causes and observed values."""
         found = []
         # one transition at a time: rows may be large
         for one in transitions:
             joined = rule_table.of_declared(one.object_id[:2]).joined
-            sorts = [sort for sort, *_ in joined]
+            kind_ids = [kind_id for kind_id, *_ in joined]
             since = int(max(0, one.at * 1e6 - _EARLIER))
-            read = partial(_newest, self._pairs.about(one.object_id), sorts, since)
+            read = partial(_newest, self._pairs.about(one.object_id), kind_ids, since)
             recent = await self._memory.archive.read(read)
             declared = await self._declared(one)
             dropped = self._dropped(one, declared, claims)
@@ -146,7 +146,7 @@ class DriftHistory:
         return is_meant and not self._pairs.observed(one.object_id)
 
     def _dropped(
-        self, one: DriftTransition, declared: Mapping[str, Json] | None, claims: frozenset[Sort]
+        self, one: DriftTransition, declared: Mapping[str, Json] | None, claims: frozenset[KindId]
     ) -> list[Field]:
         """Return the fields that ended because the file no longer declares them."""
         if not one.ended:
@@ -202,7 +202,7 @@ def _observed_before(rows: Sequence[Row], one: DriftTransition) -> dict[Path, Se
 
 
 def _newest(
-    object_ids: AbstractSet[ObjectId], joined: Sequence[Sort], since: int, store: Store
+    object_ids: AbstractSet[ObjectId], joined: Sequence[KindId], since: int, store: Store
 ) -> list[Row]:
     """Return the newest rows about some objects without those about drift, the newest first.
 

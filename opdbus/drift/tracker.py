@@ -16,7 +16,7 @@ from opdbus.drift.drift_report import Ranked, rank_drifted, select_drifted
 from opdbus.drift.field import Field
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.reasons import DriftHistory
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import (
     MOST_QUIET_SECONDS,
     DriftTransition,
@@ -107,7 +107,7 @@ class Tracker:
         `observers(plugins, unlisted)` returns the observers of `plugins` that have not listed
         anything yet, and those of `unlisted` that have not listed all.
         """
-        plugins = {sort[0] for sort in self.pairs.active}
+        plugins = {kind_id[0] for kind_id in self.pairs.active}
         unlisted = self._coverage.unlisted(self._claimed)
         waits = [f"observer {name}" for name in observers(plugins, unlisted)]
         if self._clock() < BOOT_SECONDS:
@@ -125,7 +125,7 @@ class Tracker:
             self._ranked = changes, await rank_drifted(self.transitions.counted)
         return select_drifted(self._ranked[1], wanted, severity, what)
 
-    async def unobserved(self, why_not: Callable[[Sort], str]) -> list[Unobserved]:
+    async def unobserved(self, why_not: Callable[[KindId], str]) -> list[Unobserved]:
         """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""
         return await unobserved(self._memory, self.pairs, self._coverage, why_not)
 
@@ -152,18 +152,18 @@ class Tracker:
         elif isinstance(event, Listed):
             news = self._coverage.set_listed(event.source, event.kinds)
             self._news_at = self._clock() if news else self._news_at
-            for sort in news:
-                self._waiting.add(self._coverage.missing(sort))
+            for kind_id in news:
+                self._waiting.add(self._coverage.missing(kind_id))
         elif isinstance(event, Claimed):
             others = event.kinds ^ self._claims
             self._records.claims = event.kinds
-            self._activate({rule_table.of_declared(sort).observed for sort in others})
+            self._activate({rule_table.of_declared(kind_id).observed for kind_id in others})
 
-    def _activate(self, sorts: set[Sort]) -> None:
+    def _activate(self, kind_ids: set[KindId]) -> None:
         """Activate observed kinds and queue their objects, which had no declared counterpart."""
-        if sorts:
-            self.pairs.active |= sorts
-            self._waiting.add(self._memory.catalogue.of_kinds(sorts))
+        if kind_ids:
+            self.pairs.active |= kind_ids
+            self._waiting.add(self._memory.catalogue.of_kinds(kind_ids))
 
     async def run(self) -> None:
         """Compare objects as they change, until cancelled."""
@@ -211,7 +211,7 @@ class Tracker:
         taken = self._unobserved.take(object_ids, self.transitions)
         if taken.declared_at:
             await self._records.declare(taken.declared_at)
-            self._activate(taken.sorts)
+            self._activate(taken.kinds)
         object_ids = taken.left
         concerned: dict[ObjectId, None] = {}
         observed = [object_id for object_id in object_ids if object_id[:2] in self.pairs.active]
@@ -235,13 +235,13 @@ class Tracker:
         await self._compare(list(concerned))
 
     @property
-    def _claims(self) -> frozenset[Sort]:
+    def _claims(self) -> frozenset[KindId]:
         return self._records.claims or frozenset()
 
     @property
-    def _claimed(self) -> set[Sort]:
+    def _claimed(self) -> set[KindId]:
         """The observed kinds of the kinds that the file claims."""
-        return {rule_table.of_declared(sort).observed for sort in self._claims}
+        return {rule_table.of_declared(kind_id).observed for kind_id in self._claims}
 
     def _is_claimed(self, object_id: ObjectId) -> bool:
         return rule_table.is_claimed(object_id, self._claims)
@@ -252,7 +252,7 @@ class Tracker:
         readable = [t for t in object_ids if there[t] and rule_table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
         concerned: dict[ObjectId, None] = {}
-        renamed: set[Sort] = set()
+        renamed: set[KindId] = set()
         for object_id in object_ids:
             was_published = self.pairs.is_published(object_id[:2])
             before = self.pairs.declared(object_id)

@@ -18,7 +18,7 @@ STATE_FILE: Final = "state file"
 # the host did not follow a recent declaration in time
 NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"
 # The first words of causes.
-SORTS_OF_CAUSES: Final = (
+CAUSE_TYPES: Final = (
     *("apt", BOOT, "bus", "dpkg", "exit", FIRST, "job", "kernel", "redaction", "reload", "rpm"),
     *(SOURCE, START, STATE_FILE),
 )

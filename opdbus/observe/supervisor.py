@@ -11,7 +11,7 @@ import structlog
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.drift import observed_kinds, unobserved
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.errors import OpDbusError
 from opdbus.history import change
 from opdbus.history.change import Why
@@ -205,17 +205,17 @@ class Supervisor:
             if w.observer.plugin in (plugins if w.is_first else unlisted)
         ]
 
-    def why_not(self, sort: Sort) -> str:
+    def why_not(self, kind_id: KindId) -> str:
         """Return why no observer lists objects of a kind; empty while one may still do so."""
-        of = [watched for watched in self._watched if watched.observer.plugin == sort[0]]
-        if sort[1] == SETTINGS:
-            return observed_kinds.why_not(sort)
-        if not of and (names := selection.names_of_plugin(sort[0])):
+        of = [watched for watched in self._watched if watched.observer.plugin == kind_id[0]]
+        if kind_id[1] == SETTINGS:
+            return observed_kinds.why_not(kind_id)
+        if not of and (names := selection.names_of_plugin(kind_id[0])):
             return f"OP_DBUS_OBSERVE leaves out the observer {' and '.join(names)}"
         for watched in of:
             if watched.state in {ABSENT, FAILED}:
                 return f"the observer {watched.observer.name} is {watched.state}: {watched.detail}"
-        return observed_kinds.why_not(sort) if all(watched.has_listed for watched in of) else ""
+        return observed_kinds.why_not(kind_id) if all(watched.has_listed for watched in of) else ""
 
     def on_event(self, event: Event) -> None:
         """Wake observers whose objects the state file names; call for each state store event."""

@@ -34,7 +34,7 @@ async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> N
             ObjectId("sysctl", "settings", "sysctl"),
             *(ObjectId("net", "interface", name) for name in ("eth0", "eth1", "lo")),
         }
-        assert taken.sorts == {("systemd", "unit")}
+        assert taken.kinds == {("systemd", "unit")}
         assert (
             taken.declared_at
             == catalogue.require_entries(ObjectId("systemd", "unit", "a"))[0].updated_at
@@ -67,19 +67,19 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
         catalogue = checked.memory.catalogue
         coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_kinds)
         units = [ObjectId("systemd", "unit", name) for name in ("a", "b.service")]
-        coverage.note_alone(("systemd", "unit"))
+        coverage.note_unobserved_kind(("systemd", "unit"))
         coverage.note(units[0], is_missing=True)
         assert sorted(coverage.all_missing()) == units
         assert coverage.unlisted(set()) == {"systemd"}
         coverage.note(units[0], is_missing=False)
         assert [*coverage.all_missing()] == units[1:]
         coverage.note(units[0], is_missing=True)
-        assert coverage.left_at(units[0]) == 5.0
-        coverage.note_alone(("net", "interface"))
+        assert coverage.last_observed_at(units[0]) == 5.0
+        coverage.note_unobserved_kind(("net", "interface"))
         found = [*coverage.missing(("net", "interface"))]
         assert sorted(object_id.name for object_id in found) == ["eth0", "eth1"]
         assert [*coverage.missing(("net", "interface"))] == []
-        coverage.note_alone(("net", "interface"))
+        coverage.note_unobserved_kind(("net", "interface"))
         await checked.declare({}, tmp_path)
         for object_id in (*units, *found):
             coverage.forget(object_id)

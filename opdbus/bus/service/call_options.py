@@ -116,7 +116,7 @@ def _has_kind(known: Iterable[tuple[str, str]], plugin: str, kind: str) -> bool:
 
 
 def _list_some(names: Iterable[str]) -> str:
-    return name_lists.first(sorted(set(names)), _MAX_LISTED_NAMES)
+    return name_lists.join_first(sorted(set(names)), _MAX_LISTED_NAMES)
 
 
 async def find_objects(memory: StateStore, checked: Options) -> Sequence[ObjectId]:

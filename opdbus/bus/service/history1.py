@@ -17,7 +17,7 @@ from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift import pairs
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
-from opdbus.history.change import SORTS_OF_CAUSES
+from opdbus.history.change import CAUSE_TYPES
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import NEVER, Filter, Row
 from opdbus.index.changes import connections, history_reader
@@ -223,9 +223,9 @@ def _filter(given: Given) -> Filter:
     order = one_of("order", checked.get("order", _ORDERS[0]), _ORDERS)
     begin = checked.get("cause", "")
     word = begin.partition(":")[0].partition(" ")[0]
-    if not any(sort.startswith(word) for sort in SORTS_OF_CAUSES):
+    if not any(name.startswith(word) for name in CAUSE_TYPES):
         raise InvalidArgs(
-            f"no cause begins with {begin!r}; causes begin with {', '.join(SORTS_OF_CAUSES)}"
+            f"no cause begins with {begin!r}; causes begin with {', '.join(CAUSE_TYPES)}"
         )
     return Filter(
         **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},

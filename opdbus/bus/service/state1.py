@@ -30,7 +30,7 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Plain
 from opdbus.config import SEVERITIES
 from opdbus.drift import drift_report, pairs
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import CLASSES, Drifted
 from opdbus.errors import InvalidArgs
@@ -61,7 +61,7 @@ WireObject: TypeAlias = tuple[str, str, str, Given]
 _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
 _SIDES: Final = ("Declared", "Observed")
-_SORT: Final = ("plugin", "kind")
+_KIND_ID: Final = ("plugin", "kind")
 # The most characters of PLUGIN/KIND/NAME: more than any observer reports.
 _MAX_WRITTEN: Final = 10_000
 
@@ -84,7 +84,7 @@ class Observed(Protocol):
         not listed everything.
         """
 
-    def why_not(self, sort: Sort) -> str:
+    def why_not(self, kind_id: KindId) -> str:
         """Return the reason why no observer lists a kind; empty while one may yet do so."""
 
 
@@ -127,7 +127,7 @@ class StateInterface:
         level = checked.get("rerank", "")
         if level and mode == "lexical":
             raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
-        await call_options.require_kind(self._memory, **checked.wanted(*_SORT))
+        await call_options.require_kind(self._memory, **checked.wanted(*_KIND_ID))
         has_weak = checked.get("all", default=False)
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
@@ -198,9 +198,9 @@ class StateInterface:
     async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
         """Return the fields that objects have, with the number of their entries."""
         checked = Options(wanted, {"plugin": str, "kind": str})
-        sort = checked.wanted(*_SORT)
-        await call_options.require_kind(self._memory, **sort)
-        found = await condition_matching.field_names(self._memory, sort)
+        kind_id = checked.wanted(*_KIND_ID)
+        await call_options.require_kind(self._memory, **kind_id)
+        found = await condition_matching.field_names(self._memory, kind_id)
         return found.most_common(_MAX_FIELDS)
 
     async def values(
@@ -284,7 +284,7 @@ class StateInterface:
         require_range("limit", limit, 1)
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
-        await call_options.require_kind(self._memory, **checked.wanted(*_SORT))
+        await call_options.require_kind(self._memory, **checked.wanted(*_KIND_ID))
         rows = await self._drifts.report(
             checked.wanted(*keys),
             one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
@@ -301,7 +301,7 @@ class StateInterface:
         """Return declared objects and fields that cannot be compared."""
         Options(options, {})
         found = await self._drifts.unobserved(self._observers.why_not)
-        return [(*row.sort, row.total, row.names, row.why) for row in found]
+        return [(*row.kind, row.total, row.names, row.why) for row in found]
 
     def _drift(self, object_id: ObjectId, drifted: Drifted) -> WireDrift:
         fields = [

@@ -127,11 +127,11 @@ def is_seen_late(row: Row, event: Row) -> bool:
 
     File systems are read once a minute, and ports soon after a unit has changed.
     """
-    sort, happened = row.identity[1:3], event_questions.happened(row.sentence)
-    if sort == MOUNT:
+    kind_id, happened = row.identity[1:3], event_questions.happened(row.sentence)
+    if kind_id == MOUNT:
         return "filled" in happened
     is_soon = row.at <= event.at + _PORTS_LATE and row.what == "appeared"
-    return sort == LISTENER and is_soon and not _is_own(row, event.identity.name)
+    return kind_id == LISTENER and is_soon and not _is_own(row, event.identity.name)
 
 
 def closeness(row: Row, event: Row, within: int) -> float:

@@ -97,8 +97,8 @@ class ChangesPerHour:
             return ""
         shown = names[:_MAX_NAMED]
         return (
-            f"{name_lists.first(names, _MAX_NAMED)}: more than {PER_HOUR} changes an hour, of which"
-            f" {sum(found.values()):,} were folded; if nobody needs them, set"
+            f"{name_lists.join_first(names, _MAX_NAMED)}: more than {PER_HOUR} changes an hour, of"
+            f" which {sum(found.values()):,} were folded; if nobody needs them, set"
             f" OP_DBUS_VOLATILE={','.join(shown)}"
         )
 

@@ -126,5 +126,5 @@ class Writer:
         return "" if kind in self._listed else self._since
 
     def _notify_listed(self, kinds: Iterable[str]) -> None:
-        sorts = frozenset((self._observer.plugin, kind) for kind in kinds)
-        self._store.notify(Listed(self._observer.source, sorts))
+        kind_ids = frozenset((self._observer.plugin, kind) for kind in kinds)
+        self._store.notify(Listed(self._observer.source, kind_ids))

@@ -10,7 +10,7 @@ from opdbus.drift.equality import same_setting
 from opdbus.observe.core.file_reading import files_in, read_at_most, text_of
 from opdbus.observe.core.skipped import Skipped
 from opdbus.platform.lines import join_words, split_lines
-from opdbus.platform.name_lists import distinct
+from opdbus.platform.name_lists import show_difference
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
 from opdbus.state.secret_text import REDACTED
@@ -140,7 +140,7 @@ class Sysctls:
             return {"description": f"is {shown}", "value": shown}
         description = f"is {shown}, as {wanted.file} says"
         if differs := not same_setting(wanted.value, value):
-            has, other = distinct(shown, should, _MAX_VALUE)
+            has, other = show_difference(shown, should, _MAX_VALUE)
             description = f"is {has}, but {wanted.file} says {other}"
         return {"description": description, "value": shown, **found, "differs": differs}
 
