@@ -20,7 +20,7 @@ from opdbus.cli import change_words, output
 from opdbus.drift import equality, field_comparison, rule_table, versions
 from opdbus.errors import OpDbusError
 from opdbus.history import change_sentence, checkpoint, event_questions, jobs
-from opdbus.history.change import Change, FieldChange, Why
+from opdbus.history.change import Cause, Change, FieldChange
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.changes import change_ranking, change_relations
 from opdbus.index.database.quota import Usage
@@ -68,7 +68,7 @@ def _object(text: str) -> dict[str, Any]:
 def _change(text: str) -> None:
     whole = Identity("live:lab", *THING)
     changed = [FieldChange((key,), [text + "x"], [text]) for key in ("version", "state", text)]
-    change_sentence.of_change(Change(whole, "changed", Why("exit"), changed), text)
+    change_sentence.of_change(Change(whole, "changed", Cause("exit"), changed), text)
 
 
 def _document(text: str) -> None:

@@ -12,7 +12,7 @@ from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import Drifted, DriftTransition
 from opdbus.errors import StoreError
 from opdbus.history import change
-from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Change, FieldChange, What, Why
+from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Cause, Change, ChangeType, FieldChange
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
@@ -108,12 +108,12 @@ class Records:
                 is_kept = False
             changed = [row for one in fields for row in _moved(what, transition, one)]
             rows = changed if is_kept else change.without_values(changed)
-            yield of_change(Change(identity, what, Why(cause), rows), "")
+            yield of_change(Change(identity, what, Cause(cause), rows), "")
         if transition.after is None:
             self._published.discard(transition.object_id)
 
 
-def _history_rows(transition: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
+def _history_rows(transition: DriftTransition) -> Iterator[tuple[ChangeType, str, Sequence[Field]]]:
     """Yield what happened in a transition, its cause, and the affected fields."""
     before, after = transition.before, transition.after
     if after and transition.began:
@@ -132,7 +132,7 @@ def _history_rows(transition: DriftTransition) -> Iterator[tuple[What, str, Sequ
         yield "undeclared", STATE_FILE, transition.dropped
 
 
-def _moved(what: What, transition: DriftTransition, field: Field) -> Iterator[FieldChange]:
+def _moved(what: ChangeType, transition: DriftTransition, field: Field) -> Iterator[FieldChange]:
     """Yield the observed value of a field before and after, and its declared value.
 
     The declared value is not the value before: it has a row of its own, below `declared`.

@@ -162,13 +162,15 @@ class DriftHistory:
 def _read_declarations(store: Store, object_id: ObjectId, since: int) -> list[Row]:
     """Return the newest changes of an object's declaration since a time (microseconds)."""
     rows = store.history.newest(object_id, _MAX_DECLARATIONS, since)
-    return [r for r in rows if r.identity.source == FILE and r.what in {"appeared", "changed"}]
+    return [
+        r for r in rows if r.identity.source == FILE and r.change_type in {"appeared", "changed"}
+    ]
 
 
 def _has_left(store: Store, object_ids: AbstractSet[ObjectId], since: int) -> bool:
     """Return whether an observed object is gone since a time in seconds since 1970."""
     return any(
-        row.what == "gone" and row.identity.source != FILE
+        row.change_type == "gone" and row.identity.source != FILE
         for one in object_ids
         for row in store.history.newest(one, _MAX_DECLARATIONS, since * 1_000_000)
     )
@@ -181,7 +183,7 @@ def _declared_at(field: Field, rows: Sequence[Row]) -> int:
     """
     for row in rows:
         pairs = (zip(change.path, field.path, strict=False) for change in row.fields)
-        if row.what == "appeared" or any(all(a == b for a, b in pair) for pair in pairs):
+        if row.change_type == "appeared" or any(all(a == b for a, b in pair) for pair in pairs):
             return row.at // 1_000_000
     return 0
 
@@ -215,10 +217,10 @@ def _newest(
     names = {object_id.name for object_id in object_ids}
     for plugin, kind in joined:
         wanted = Filter(since=since, plugin=plugin, kind=kind)
-        parts = store.history.rows(wanted, store.history.numbers(wanted)).rows
+        parts = store.history.rows(wanted, store.history.candidate_range(wanted)).rows
         pattern = rule_table.JOINED[plugin, kind][1]
         rows += [r for r in parts if (m := pattern.fullmatch(r.identity.name)) and m[1] in names]
-    return sorted((row for row in rows if row.what in _OF_OBJECTS), key=lambda row: -row.seq)
+    return sorted((row for row in rows if row.change_type in _OF_OBJECTS), key=lambda row: -row.seq)
 
 
 def _with_causes(one: DriftTransition, rows: Sequence[Row]) -> DriftTransition:
@@ -254,7 +256,7 @@ def _fits(row: Row, field: Field, side: int) -> bool:
             field.path[: len(path)] == tuple(path) for path, _, _ in row.fields
         )
     if field.path == PRESENCE or field.observed in _THERE:
-        return row.what in {"appeared", "gone"}
+        return row.change_type in {"appeared", "gone"}
     if any(tuple(change.path) == field.path for change in row.fields):
         return True
     sides = ((change.before, change.after)[side] for change in row.fields)

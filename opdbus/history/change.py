@@ -8,7 +8,7 @@ from opdbus.state.object import Identity, Json, canonical
 
 # An `event`, such as a restart, changes no field; `drift`, `intended`, `healed` and `undeclared`
 # are about a declaration; `forgot` records the erasure of values in other rows.
-What: TypeAlias = Literal[
+ChangeType: TypeAlias = Literal[
     "appeared", "changed", "gone", "event", "drift", "intended", "healed", "undeclared", "forgot"
 ]
 # Causes that op-dbus sets itself: the first listing of a source, changes while op-dbus or the host
@@ -27,17 +27,17 @@ MAX_VALUES: Final = 256 << 10
 MAX_CAUSE: Final = 200
 
 
-class Why(NamedTuple):
+class Cause(NamedTuple):
     """The cause of a change, and the number of other changes that were coalesced into it.
 
-    With `is_event`, the change is recorded even if no field changed. Fields in `seen` were only
+    With `is_event`, the change is recorded even if no field changed. `ignored_fields` were only
     observed again: they are no change.
     """
 
     cause: str = ""
-    folded: int = 0
+    coalesced_count: int = 0
     is_event: bool = False
-    seen: frozenset[str] = frozenset()
+    ignored_fields: frozenset[str] = frozenset()
 
 
 class FieldChange(NamedTuple):
@@ -60,8 +60,8 @@ class Change(NamedTuple):
     """One change of one entry; `sentence` is its text for search, and may be empty."""
 
     identity: Identity
-    what: What
-    why: Why
+    change_type: ChangeType
+    why: Cause
     fields: Sequence[FieldChange]
     sentence: str = ""
 

@@ -14,7 +14,7 @@ from opdbus.drift import observed_kinds, unobserved
 from opdbus.drift.rule_table import KindId
 from opdbus.errors import OpDbusError
 from opdbus.history import change
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.state_store.events import Changed, Event
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe import selection
@@ -232,7 +232,7 @@ class Supervisor:
         others = {source for source in catalogue.sources if source.startswith(LIVE)} - wanted
         gone = {entry.identity for source in others for entry in catalogue.of_source(source)}
         with suppress(OpDbusError):  # at the next start, then
-            await self._store.observe([], gone, {}, lambda _: Why(change.SOURCE))
+            await self._store.observe([], gone, {}, lambda _: Cause(change.SOURCE))
         async with asyncio.TaskGroup() as group:
             for watched in self._watched:
                 group.create_task(watched.keep_running(self._retry_seconds))

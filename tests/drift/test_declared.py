@@ -157,7 +157,7 @@ def test_what_was_declared_at_first_is_no_change(tmp_path: Path) -> None:
     state_file(tmp_path / "state.json", {"a": "zero"})
     run(tmp_path, lambda house: house.declared.load())
     run(tmp_path, work)
-    told = [(row.identity.name, row.what, row.cause, bool(row.sentence)) for row in rows]
+    told = [(row.identity.name, row.change_type, row.cause, bool(row.sentence)) for row in rows]
     assert told[:2] == [("a", "appeared", "first", False), ("a", "gone", "state file", True)]
     assert {cause for _, _, cause, _ in told[1:]} == {"state file"}
 

@@ -23,7 +23,7 @@ from opdbus.drift.field import Field, Severity
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import Drifted
 from opdbus.errors import InvalidArgs, StateFileError
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.changes.change_finder import ChangeFinder
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.health import Health
@@ -257,7 +257,7 @@ async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) 
         checked.memory._clock = lambda: checked.clock.now + 4e9
 
         async def turn(unit: dict[str, dict[str, Any]], cause: str) -> None:
-            await checked.observe(unit, [], Why(cause))
+            await checked.observe(unit, [], Cause(cause))
             await checked.until(checked.clock.now + 10)
 
         await checked.declare(DECLARED, tmp_path)
@@ -302,7 +302,7 @@ async def test_what_somebody_did_on_the_host_is_not_by_the_file(
         await checked.observe(
             {"net/interface/lan0": link},
             ["net/interface", "net/address", "net/route"],
-            Why("first"),
+            Cause("first"),
         )
         interfaces = [{"name": "lan0", **declared}]
         await checked.declare({"net": {"interfaces": interfaces}}, tmp_path)
@@ -312,7 +312,7 @@ async def test_what_somebody_did_on_the_host_is_not_by_the_file(
         up = {**link, "addresses": ["10.0.0.5/24"]} if part == "address" else link
         await checked.observe({**seen, "net/interface/lan0": up}, [])
         await checked.until(checked.clock.now + 5)
-        await checked.memory.observe([], {identity}, {}, lambda _: Why())
+        await checked.memory.observe([], {identity}, {}, lambda _: Cause())
         await checked.observe({"net/interface/lan0": link}, [])
         await checked.until(checked.clock.now + 5)
         told = [row[:3] for row in await _history(checked)]
@@ -332,7 +332,7 @@ async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_pa
         await checked.observe(RUNNING, ["systemd/unit"])
         await checked.declare(DECLARED, tmp_path)
         for states, cause in ((waits, "exit"), ({"active_state": "active"}, "job:7 restart")):
-            await checked.observe({"systemd/unit/a.service": states}, [], Why(cause))
+            await checked.observe({"systemd/unit/a.service": states}, [], Cause(cause))
             await checked.until(checked.clock.now + 10)
         told = [row[:3] for row in await _history(checked) if row[1] == "a"]
         assert told == [("drift", "a", "exit"), ("healed", "a", "job:7 restart")]
@@ -572,7 +572,7 @@ async def test_what_left_while_nothing_ran_is_drift(tmp_path: Path) -> None:
         await checked.until(1020.0)
     async with StateStore(tmp_path / "memory.db", clock=lambda: 4e9 + 1030) as memory:
         gone = {Identity("live:users", *lee.split("/"))}
-        await memory.observe([], gone, {}, lambda _: Why("start"))
+        await memory.observe([], gone, {}, lambda _: Cause("start"))
         checked = Checked(memory, Clock())
         checked.clock.now = 1030.0
         await checked.tracker.begin()

@@ -11,12 +11,12 @@ from harness.house import with_first
 
 from opdbus.config import Config
 from opdbus.errors import CallerError, NotKept
-from opdbus.history.change import FIRST, STATE_FILE, Why
+from opdbus.history.change import FIRST, STATE_FILE, Cause
 from opdbus.history.row_filter import Filter
 from opdbus.history.sentence_table import SentenceHit
 from opdbus.index.changes import connections
 from opdbus.index.changes.change_finder import ChangeFinder, RankedChange
-from opdbus.index.changes.change_ranking import Candidate, Near, about
+from opdbus.index.changes.change_ranking import Candidate, SentenceCosines, about
 from opdbus.index.query.config_mentions import Mentions
 from opdbus.index.ranking.scores import CosineBaseline
 from opdbus.index.state_store.state_store import StateStore
@@ -62,14 +62,14 @@ class Day:
         identity = Identity(source, plugin, kind, name)
         objects = [StateObject(identity, properties)] if properties else []
         gone = set() if properties else {identity}
-        await self.memory.observe(objects, gone, {}, lambda _: Why(cause))
+        await self.memory.observe(objects, gone, {}, lambda _: Cause(cause))
 
     async def repeat(self, name: str, cause: str, times: int) -> None:
         """Let the same happen to an object again and again, and leave it as it is."""
         identity = Identity(SOURCE, "systemd", "unit", name)
         for _ in range(times):
             self._clock[0] += 1
-            events = {identity: Why(cause, is_event=True)}
+            events = {identity: Cause(cause, is_event=True)}
             await self.memory.observe([], set(), {}, events=events)
 
 
@@ -114,7 +114,7 @@ async def test_words_find_changes_without_a_model(day: Day) -> None:
     await morning(day)
     found = await day.finder.about("which services crashed?", Filter(), 3)
     assert names(found)[0] == "shop.service"
-    assert found[0].row.what == "changed"
+    assert found[0].row.change_type == "changed"
     assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
     upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
     assert [each.row.seq for each in upgraded] == [5]
@@ -127,7 +127,7 @@ async def test_a_filter_is_met_by_all_that_is_found(day: Day) -> None:
     of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
     assert {each.row.identity.kind for each in of_units} == {"unit"}
     assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
-    early = await day.finder.about("mail stopped", Filter(below=4), 9)
+    early = await day.finder.about("mail stopped", Filter(before_seq=4), 9)
     assert max(each.row.seq for each in early) == 3
 
 
@@ -159,7 +159,7 @@ async def test_a_sort_that_is_named_is_found(day: Day, asked: str, first: set[st
 
 def test_what_is_not_about_a_question_is_left_out() -> None:
     """Of some changes that are about a question, those that are not are no answers."""
-    near = Near({}, CosineBaseline(mean=0.1, spread=0.1))
+    near = SentenceCosines({}, CosineBaseline(mean=0.1, spread=0.1))
     texts = {"router; closed": (0.4, 0.0), "lamp; failed": (0.2, 0.0), "hosts; edited": (0.2, 0.1)}
     found = [
         Candidate(SentenceHit(text, seq, 1), cosine, share)
@@ -189,7 +189,7 @@ async def test_what_came_before_an_event(day: Day, asked: str) -> None:
     await morning(day)
     find = day.finder.about if "before" in asked else day.finder.before
     found = await find(asked, Filter(), 9)
-    assert [(each.row.identity.name, each.row.what) for each in found][:2] == [
+    assert [(each.row.identity.name, each.row.change_type) for each in found][:2] == [
         ("shopd", "changed"),
         ("shopd", "appeared"),
     ]
@@ -273,7 +273,7 @@ async def test_it_has_happened_before(day: Day) -> None:
     web = {"description": "Web server of the shop", "package": "shopd"}
     await day.see("unit", "shop.service", active_state="active", **web)
     await day.see("unit", "shop.service", active_state="failed", **web)
-    rows = await day.memory.archive.read(lambda store: store.history.numbered([9]))
+    rows = await day.memory.archive.read(lambda store: store.history.rows_by_seq([9]))
     found = await day.finder.nearest(rows[0], Filter(), 1)
     assert [each.found.row.seq for each in found] == [7]
     assert [row.seq for row in found[0].rows] == [8, 9]

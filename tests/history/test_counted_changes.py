@@ -11,7 +11,7 @@ from harness.observing import in_loop, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, PER_HOUR, ChangesPerHour
 from opdbus.observe.core.report import Observer, Report
@@ -57,14 +57,14 @@ class House:
 
     async def know(self, lamp: str, **facts: str) -> None:
         """Know more of a lamp than before."""
-        seen = Why(seen=frozenset(facts))
+        seen = Cause(ignored_fields=frozenset(facts))
         self._report.put("lamp", lamp, {"colour": self.lamps[lamp], **facts}, seen)
 
     async def run(self, times: int, cause: str = "job:7 start by a.timer") -> None:
         """Have a lamp do what leaves it as it was, every 20 s."""
         for _ in range(times):
             self.now += 20
-            self._report.put("lamp", "a", {"colour": "red"}, Why(cause, is_event=True))
+            self._report.put("lamp", "a", {"colour": "red"}, Cause(cause, is_event=True))
             await self._writer.write()
 
     async def be_restless(self) -> None:

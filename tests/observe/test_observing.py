@@ -7,7 +7,7 @@ import pytest
 from harness.observing import Source, in_loop, observed, rows
 
 from opdbus.errors import ConfigError
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.observe import selection
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 
@@ -226,7 +226,7 @@ async def test_volatile_changes_are_no_rows(tmp_path: Path) -> None:
             source.change(desk={"colour": "red", "watts": watts})
             await host.until_shown("house/lamp/desk", watts=watts)
         assert len(rows(tmp_path, "desk")) == 1
-        event = Why("job:7 restart", 2, is_event=True)
+        event = Cause("job:7 restart", 2, is_event=True)
         source.report.put("lamp", "desk", {"colour": "red", "watts": 99}, event)
         await host.until_shown("house/lamp/desk", watts=99)
         assert rows(tmp_path, "desk")[1:] == [("event", "job:7 restart", 2)]

@@ -6,7 +6,7 @@ import pytest
 
 from opdbus.drift import equality, field_comparison, rule_table, versions
 from opdbus.history import jobs
-from opdbus.history.change import Change, FieldChange, Why
+from opdbus.history.change import Cause, Change, FieldChange
 from opdbus.history.change_sentence import events_of
 from opdbus.settings.parsing import decimal, whole
 from opdbus.state.conditions import number
@@ -33,7 +33,7 @@ def test_a_long_version_hides_no_drift() -> None:
     assert [field.name for field in found] == ["version", "architecture"]
     change = [FieldChange(("version",), [LONG], ["1" + LONG])]
     whole_name = Identity("live:packages", "packages", "package", "x")
-    assert "upgraded" in events_of(Change(whole_name, "changed", Why(), change))
+    assert "upgraded" in events_of(Change(whole_name, "changed", Cause(), change))
 
 
 @pytest.mark.parametrize(

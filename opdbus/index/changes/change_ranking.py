@@ -25,7 +25,7 @@ from opdbus.language import kinds
 # Weight of the event that a question names.
 HAPPENED_WEIGHT: Final = 0.3
 # Weight of the kind, where a question names only an event and a kind.
-SORT_WEIGHT: Final = 0.5
+KIND_ONLY_WEIGHT: Final = 0.5
 # Weight of recency: breaks ties.
 NEWEST_WEIGHT: Final = 0.02
 # Least cosine of a match where no change has a word of the question. Chosen on recorded days so
@@ -47,10 +47,10 @@ _ASKING = re.compile(
 # splits `de-installed` into two words
 _PART = re.compile(r"[a-z0-9]+")
 # (newest row, number of rows) by sentence number; None means all sentences.
-Meant: TypeAlias = Mapping[int, tuple[int, int]] | None
+SentenceCounts: TypeAlias = Mapping[int, tuple[int, int]] | None
 
 
-class Near(NamedTuple):
+class SentenceCosines(NamedTuple):
     """Cosines of sentences with a question by number, and the baseline to rate them by.
 
     Empty without an engine.
@@ -80,7 +80,7 @@ def naming_words(asked: str) -> list[str]:
     return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
 
-def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
+def about(asked: str, near: SentenceCosines, found: Sequence[Candidate]) -> set[int]:
     """Return the rows related to a question: by a word, by an event, or by cosine.
 
     Without an engine, and for a question about any change, all candidates are.
@@ -100,7 +100,7 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
 
 
 def candidates(
-    store: Store, asked: str, cosines: Mapping[int, float], meant: Meant
+    store: Store, asked: str, cosines: Mapping[int, float], meant: SentenceCounts
 ) -> list[Candidate]:
     """Return the sentences with the best cosines, with words, or with an event of a question."""
     sentences, every = store.sentences, query_terms.terms(asked)
@@ -163,7 +163,7 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
         total += NEWEST_WEIGHT * (each.hit.seq - oldest) / max(1, newest - oldest)
         total += NAME_WEIGHT * bool(names & change_relations.called(object_id))
         total += KIND_WEIGHT * bool(kind & wanted.subject) - less * (not kind & wanted.named)
-        return total + is_of_events * SORT_WEIGHT * bool(kind & wanted.named)
+        return total + is_of_events * KIND_ONLY_WEIGHT * bool(kind & wanted.named)
 
     scored = [(each, score(each)) for each in found]
     if is_of_host:

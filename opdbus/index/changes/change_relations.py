@@ -103,12 +103,12 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
         return SAME
     if object_id[:2] == UNIT:
         is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
-        is_other = not is_of_run and row.what == "changed"
+        is_other = not is_of_run and row.change_type == "changed"
         if object_id == of:
             return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
         return related if is_other or happened & _HARM else min(related, _USUAL)
     # a closed port is a result of a failure, not its cause
-    if object_id[:2] == LISTENER and (row.what == "gone" or _is_own(row, of.name)):
+    if object_id[:2] == LISTENER and (row.change_type == "gone" or _is_own(row, of.name)):
         return _SYMPTOM
     if object_id[:2] == MOUNT and not happened & _HARM_OF_MOUNT:
         return 0.0
@@ -130,7 +130,7 @@ def is_seen_late(row: Row, event: Row) -> bool:
     kind_id, happened = row.identity[1:3], event_questions.happened(row.sentence)
     if kind_id == MOUNT:
         return "filled" in happened
-    is_soon = row.at <= event.at + _PORTS_LATE and row.what == "appeared"
+    is_soon = row.at <= event.at + _PORTS_LATE and row.change_type == "appeared"
     return kind_id == LISTENER and is_soon and not _is_own(row, event.identity.name)
 
 
@@ -163,7 +163,7 @@ def is_start(row: Row) -> bool:
     """Return whether a known unit was started, other than automatically after a failure."""
     said = event_questions.happened(row.sentence)
     is_by_itself = "failed" in said or jobs.act(row.cause) == "exit"
-    return row.what != "appeared" and not is_by_itself and bool(_STARTED.intersection(said))
+    return row.change_type != "appeared" and not is_by_itself and bool(_STARTED.intersection(said))
 
 
 def _is_own(row: Row, unit: str) -> bool:

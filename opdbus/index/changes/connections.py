@@ -54,7 +54,7 @@ MOST: Final = 1000
 
 
 # Reads the mentions of a unit from its name, its fields, and its package's configuration files.
-Look: TypeAlias = Callable[[str, Mapping[str, Json], Collection[str]], Awaitable[Mentions]]
+ReadMentions: TypeAlias = Callable[[str, Mapping[str, Json], Collection[str]], Awaitable[Mentions]]
 
 
 async def nothing_more(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
@@ -81,7 +81,9 @@ class Connections:
         return self.object_ids | frozenset(sorted(named)[: MOST - len(self.object_ids)])
 
 
-async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_more) -> Connections:
+async def around(
+    memory: StateStore, object_id: ObjectId, look: ReadMentions = nothing_more
+) -> Connections:
     """Return the connections of an object; by fields, at most `MOST`.
 
     `look` reads the mentions of a unit.

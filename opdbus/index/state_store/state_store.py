@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from opdbus.errors import StoreError
 from opdbus.history import change
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.history.forget import Forgotten, Target
 from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.catalogue.declarations import Declarations, Unpaired
@@ -250,8 +250,8 @@ class StateStore:
         objects: Sequence[StateObject],
         gone: AbstractSet[Identity],
         volatile: Mapping[Identity, Mapping[str, Json]],
-        why: Callable[[Identity], Why] = lambda _: Why(),
-        events: Mapping[Identity, Why] = {},
+        why: Callable[[Identity], Cause] = lambda _: Cause(),
+        events: Mapping[Identity, Cause] = {},
     ) -> None:
         """Insert or replace objects that an observer saw, and remove those that are gone.
 
@@ -339,8 +339,8 @@ class StateStore:
         self,
         built: BuiltRecords,
         gone: Sequence[Entry],
-        why: Callable[[Identity], Why],
-        events: Mapping[Identity, Why] = {},
+        why: Callable[[Identity], Cause],
+        events: Mapping[Identity, Cause] = {},
         *,
         withdrawn: bool = False,
     ) -> Mapping[ObjectId, ChangeKind]:
@@ -405,6 +405,6 @@ class StateStore:
         return found
 
 
-def _always(cause: str) -> Callable[[Identity], Why]:
-    why = Why(cause)
+def _always(cause: str) -> Callable[[Identity], Cause]:
+    why = Cause(cause)
     return lambda _: why

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind, PreparedEntries, prepare
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
@@ -129,8 +129,8 @@ class TransactionWriter:
         self,
         built: BuiltRecords,
         gone: Sequence[Entry],
-        why: Callable[[Identity], Why],
-        events: Mapping[Identity, Why],
+        why: Callable[[Identity], Cause],
+        events: Mapping[Identity, Cause],
         *,
         withdrawn: bool,
     ) -> CommittedChanges:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.errors import InvalidArgs
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, RUNS, ChangesPerHour
 from opdbus.observe.core.report import Batch, Key, Observer
 from opdbus.state import publish
@@ -36,7 +36,7 @@ class SeenObject(NamedTuple):
     latest: Mapping[str, bytes]
     since: float
     size: int
-    held: Why = Why()
+    held: Cause = Cause()
     folded: Mapping[str, Json] | None = None
 
 
@@ -58,8 +58,8 @@ class Prepared:
     runs: list[Key] = field(default_factory=list)
     gone: set[Identity] = field(default_factory=set)
     # causes of changes, and of events that changed no field
-    whys: dict[Identity, Why] = field(default_factory=dict)
-    events: dict[Identity, Why] = field(default_factory=dict)
+    whys: dict[Identity, Cause] = field(default_factory=dict)
+    events: dict[Identity, Cause] = field(default_factory=dict)
 
 
 class ObservationDiff:
@@ -118,7 +118,9 @@ class ObservationDiff:
             why = self._why(batch, key, since)
             if properties is not None:
                 self._add(new, key, properties, why)
-            elif why.folded and key not in self._seen:  # it came and left between two writes
+            elif (
+                why.coalesced_count and key not in self._seen
+            ):  # it came and left between two writes
                 new.events[self._identity(key)] = why
         for key in new.leaving:
             seen = self._seen[key]
@@ -126,8 +128,8 @@ class ObservationDiff:
             new.whys[seen.identity] = add_held(seen.held, self._why(batch, key, since))
         for key, why in batch.events.items():
             identity = self._identity(key)
-            more = new.events[identity].folded + 1 if identity in new.events else 0
-            new.events[identity] = Why(why.cause or since(key.kind), why.folded + more)
+            more = new.events[identity].coalesced_count + 1 if identity in new.events else 0
+            new.events[identity] = Cause(why.cause or since(key.kind), why.coalesced_count + more)
         new.gone = new.gone.union(earlier) - new.holders.keys()
         self._refused = new.refused
         return new
@@ -169,20 +171,20 @@ class ObservationDiff:
         moving = self._observer.volatile.get(key.kind, frozenset())
         return differing(self._seen[key].latest, hashes) - moving
 
-    def _why(self, batch: Batch, key: Key, since: Callable[[str], str]) -> Why:
+    def _why(self, batch: Batch, key: Key, since: Callable[[str], str]) -> Cause:
         """Return why an object changed; a first state that is the last one again is no change."""
-        why, before = batch.whys.get(key, Why()), self._seen.get(key)
+        why, before = batch.whys.get(key, Cause()), self._seen.get(key)
         if before is None:
             return why._replace(cause=why.cause or since(key.kind))
         first = batch.firsts.get(key)
         with suppress(InvalidArgs):
             if first is not None:
                 hashes = hash_fields(first, self._hash_key)
-                if not self._changed(key, hashes) - why.seen:
-                    return why._replace(folded=why.folded - 1)
+                if not self._changed(key, hashes) - why.ignored_fields:
+                    return why._replace(coalesced_count=why.coalesced_count - 1)
         return why
 
-    def _add(self, new: Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+    def _add(self, new: Prepared, key: Key, properties: Mapping[str, Json], why: Cause) -> None:
         """Add an object to a batch if it differs; if it cannot be stored, it is left out."""
         try:
             self._put(new, key, properties, why)
@@ -193,16 +195,18 @@ class ObservationDiff:
         if key in new.refused:  # its stored state is not true any more
             self._leave(new, key)
 
-    def _put(self, new: Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+    def _put(self, new: Prepared, key: Key, properties: Mapping[str, Json], why: Cause) -> None:
         before, hashes = self._seen.get(key), hash_fields(properties, self._hash_key)
         moving = self._observer.volatile.get(key.kind, frozenset())
-        why = why._replace(seen=why.seen | self._observer.derived.get(key.kind, frozenset()))
+        why = why._replace(
+            ignored_fields=why.ignored_fields | self._observer.derived.get(key.kind, frozenset())
+        )
         fate: Fate = "written"
         now = self._changes.clock()
         if before:
             can_wait = frozenset[str]() if self._due(key) <= now else new.restless(key.kind)
             if is_run(why):
-                new.runs += [key] * (1 + why.folded)
+                new.runs += [key] * (1 + why.coalesced_count)
             often = self._changes.runs_often(key) and self._due(key, runs=True) > now
             fate, why = decide(before, hashes, why, moving, can_wait, runs_often=often)
             if fate == "nothing" and hashes == before.latest:
@@ -213,7 +217,7 @@ class ObservationDiff:
         seen = SeenObject(item.identity, hashes, hashes, now, size)
         if before and fate in {"folded", "nothing"}:
             seen = seen._replace(stored=before.stored, since=before.since, held=why)
-        new.seen[key] = seen._replace(folded=properties if seen.held.folded else None)
+        new.seen[key] = seen._replace(folded=properties if seen.held.coalesced_count else None)
         fields = item.properties.items()
         if moving:
             new.volatile[item.identity] = {k: value for k, value in fields if k in moving}
@@ -251,7 +255,7 @@ def differing(some: Mapping[str, bytes], others: Mapping[str, bytes]) -> frozens
     return frozenset(name for name, _ in some.items() ^ others.items())
 
 
-def is_run(why: Why) -> bool:
+def is_run(why: Cause) -> bool:
     """Return whether a unit ran, as it does again and again by its timer, socket or path."""
     return why.is_event and why.cause.startswith("job:") and " by " in why.cause
 
@@ -259,12 +263,12 @@ def is_run(why: Why) -> bool:
 def decide(
     before: SeenObject,
     hashes: Mapping[str, bytes],
-    why: Why,
+    why: Cause,
     moving: frozenset[str],
     can_wait: frozenset[str],
     *,
     runs_often: bool = False,
-) -> tuple[Fate, Why]:
+) -> tuple[Fate, Cause]:
     """Return the fate of a report, and the Why of its row, or what is held for a later one.
 
     `moving` fields are in no comparison; changes of no others than `can_wait` are stored later, and
@@ -273,28 +277,32 @@ def decide(
     held = before.held
     changed = differing(before.latest, hashes) - moving
     unstored = differing(before.stored, hashes) - moving
-    is_new = bool(changed or why.folded or why.is_event)
+    is_new = bool(changed or why.coalesced_count or why.is_event)
     if runs_often and is_run(why) and not unstored:
-        return "folded", why._replace(folded=held.folded + why.folded + 1)
+        return "folded", why._replace(
+            coalesced_count=held.coalesced_count + why.coalesced_count + 1
+        )
     # a report equal to the stored state followed another one
     is_noise = bool(changed or unstored) and changed | unstored <= can_wait
     if is_noise or (can_wait and is_new and not unstored and not why.is_event):
-        folded = held.folded + why.folded + is_new
-        return "folded", Why(why.cause or held.cause, folded, seen=held.seen | why.seen)
+        folded = held.coalesced_count + why.coalesced_count + is_new
+        return "folded", Cause(
+            why.cause or held.cause, folded, ignored_fields=held.ignored_fields | why.ignored_fields
+        )
     if unstored:
         return "written", add_held(held, why, is_late=not is_new)
     if is_new:
         return "event", add_held(held, why)
-    if held.folded and not can_wait:
+    if held.coalesced_count and not can_wait:
         return "event", add_held(held, why, is_late=True)
     return "nothing", held
 
 
-def add_held(held: Why, why: Why, *, is_late: bool = False) -> Why:
+def add_held(held: Cause, why: Cause, *, is_late: bool = False) -> Cause:
     """Return why an object changed, with the changes that were held.
 
     With `is_late`, the row is that of a held change.
     """
     cause = held.cause if is_late else why.cause
-    folded = why.folded + held.folded - is_late
-    return Why(cause, folded, why.is_event, held.seen | why.seen)
+    folded = why.coalesced_count + held.coalesced_count - is_late
+    return Cause(cause, folded, why.is_event, held.ignored_fields | why.ignored_fields)

@@ -9,7 +9,7 @@ import structlog
 
 from opdbus.errors import OpDbusError
 from opdbus.history import change
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.state_store.events import Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
@@ -97,7 +97,7 @@ class Writer:
                 new.objects,
                 new.gone,
                 new.volatile,
-                lambda identity: new.whys.get(identity, Why(self._since)),
+                lambda identity: new.whys.get(identity, Cause(self._since)),
                 new.events,
             )
             if batch.listed and not self._listed:
@@ -119,7 +119,7 @@ class Writer:
         self._notify_listed(())
         entries = await self._store.of_source(self._observer.source)
         gone = {entry.identity for entry in entries}
-        await self._store.observe([], gone, {}, lambda _: Why(change.SOURCE))
+        await self._store.observe([], gone, {}, lambda _: Cause(change.SOURCE))
 
     def _first_cause(self, kind: str) -> str:
         """Return why new objects differ from the stored ones; empty once a kind was listed."""

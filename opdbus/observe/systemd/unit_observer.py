@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from opdbus.bus.transport.values import Plain
-from opdbus.history.change import START, Why
+from opdbus.history.change import START, Cause
 from opdbus.observe.core.pace import Pace
 from opdbus.observe.core.report import MAX_OBJECTS, Observer, Report
 from opdbus.observe.core.system_bus import BURST_SECONDS, Signal
@@ -110,7 +110,7 @@ class _ReportedUnits:
         `times` are when each came up last and when it ended, in microseconds since 1970. A socket
         or timer that was restarted with its service is left out.
         """
-        whys: dict[str, Why] = {}
+        whys: dict[str, Cause] = {}
         for name, (up, ended) in times.items():
             state = self._fields[name].get("active_state")
             at, cause = {
@@ -121,7 +121,7 @@ class _ReportedUnits:
             is_same = stored.get(name, {}).get("active_state") == state
             is_missed = isinstance(at, int) and at > self._report.recorded_until
             if is_same and is_missed and name.endswith(_STARTED):
-                whys[name] = Why(cause)
+                whys[name] = Cause(cause)
         for name, why in whys.items():
             if whys.keys().isdisjoint(unit_properties.names_in(self._fields[name], "triggers")):
                 self._report.happened(KIND, name, why)
@@ -148,9 +148,9 @@ class _ReportedUnits:
         why, event = self._causes.explain(name, before, fields, cause)
         if before and LOOP in before and LOOP in fields:
             # restarts in a loop are no events
-            why, event = Why(why.cause), None
+            why, event = Cause(why.cause), None
         seen = unit_properties.newly_seen(before, fields)
-        self._report.put(KIND, name, shown, why._replace(seen=seen))
+        self._report.put(KIND, name, shown, why._replace(ignored_fields=seen))
         if event:
             self._report.happened(KIND, name, event)
         return is_started
@@ -179,7 +179,9 @@ class _ReportedUnits:
             await self._documents.has_new.wait()
             for name in await self._documents.look_up():
                 if name in self._fields:
-                    self._report.put(KIND, name, self._with_facts(name), Why(seen=FACTS))
+                    self._report.put(
+                        KIND, name, self._with_facts(name), Cause(ignored_fields=FACTS)
+                    )
 
     def is_new(self, name: str) -> bool:
         """Return whether the appearance of a unit is still to be written."""
