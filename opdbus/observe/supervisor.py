@@ -101,7 +101,7 @@ class _Watched:
             self._noise_at = now
             self._noise = self._changes.proposal(self.observer.plugin, self.report.count)
         report, writer = self.report, self.writer
-        faults = (self.reason, writer.fault, report.left_out, writer.diff.left_out)
+        faults = (self.reason, writer.fault, report.left_out, writer.tracker.rejected)
         return "; ".join(filter(None, (*faults, _line(report.note), report.skipped, self._noise)))
 
     def set(self, state: str, reason: str = "") -> None:

@@ -69,7 +69,7 @@ def test_fields_that_follow_each_other_are_one_crossing() -> None:
     assert (found.began, found.ended) == (drifted("z"), [])
 
 
-def test_a_restless_field_keeps_no_other_from_being_counted() -> None:
+def test_a_noisy_field_keeps_no_other_from_being_counted() -> None:
     """Count what lasts although another field changes every second."""
     transitions = TransitionFilter()
     for second in range(20):

@@ -13,7 +13,7 @@ from opdbus.history.change import Cause
 from opdbus.index.state_store.events import Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
-from opdbus.observe.core.observation_diff import ObservationDiff
+from opdbus.observe.core.observation_diff import ReportTracker
 from opdbus.observe.core.pace import Allowance
 from opdbus.observe.core.report import Observer, Report
 from opdbus.platform.tasks import at_most, pauses
@@ -45,7 +45,7 @@ class Writer:
         self.has_listed = asyncio.Event()
         # the reason why nothing can be stored now
         self.fault = ""
-        self.diff = ObservationDiff(observer, changes, report.count)
+        self.tracker = ReportTracker(observer, changes, report.count)
         self._observer = observer
         self._report = report
         self._store = store
@@ -68,7 +68,7 @@ class Writer:
         delays = pauses(_RETRY_SECONDS)
         allowance = Allowance(time.monotonic)
         while True:
-            async with at_most(self.diff.seconds):
+            async with at_most(self.tracker.seconds_until_due):
                 await self._report.news.wait()
             await asyncio.sleep(_MERGE_SECONDS)
             started = time.monotonic()
@@ -91,11 +91,11 @@ class Writer:
         kinds = batch.listed.union(self._earlier if batch.is_all else ())
         earlier = [identity for kind in kinds for identity in self._earlier.get(kind, ())]
         # on a thread: 1,000 objects take a tenth of a second
-        new = await asyncio.to_thread(self.diff.prepare, batch, earlier, self._first_cause)
+        new = await asyncio.to_thread(self.tracker.prepare, batch, earlier, self._first_cause)
         try:
             await self._store.observe(
                 new.objects,
-                new.gone,
+                new.removed_identities,
                 new.volatile,
                 lambda identity: new.whys.get(identity, Cause(self._since)),
                 new.events,
@@ -111,7 +111,7 @@ class Writer:
         if batch.listed:
             self._notify_listed(self._listed)
             self.has_listed.set()
-        await asyncio.to_thread(self.diff.remember, new)
+        await asyncio.to_thread(self.tracker.remember, new)
         self.has_written.set()
 
     async def clear(self) -> None:

@@ -144,10 +144,10 @@ class UnitCauses:
             self._causes.note(unit, jobs.alone(cause))
         if work.earlier and not is_other:  # a running job is reported when it has ended
             return Cause(work.earlier, work.ended_jobs - 1, is_event=True)
-        folded = work.ended_jobs if work.earlier else max(0, work.ended_jobs - 1)
+        count = work.ended_jobs if work.earlier else max(0, work.ended_jobs - 1)
         if work.earlier:
             cause = jobs.combine(work.earlier, work.ended_jobs, cause)
-        return Cause(cause, folded, is_event=work.ended_jobs > 0)
+        return Cause(cause, count, is_event=work.ended_jobs > 0)
 
     def _cause_of_work(self, unit: str, work: Work, now: Fields, *, is_other: bool) -> str:
         """Return the cause for a job, with a suffix for failure or automatic restart."""
