@@ -109,9 +109,9 @@ def test_the_documentation_lists_what_is_not_compared_whole() -> None:
         for name, rule in row.rules.items()
         if rule.lists != WHOLE
     }
-    said = {(f"`{name}` of `{'/'.join(sort)}`", how) for sort, name, how in others}
+    said = {(f"`{name}` of `{'/'.join(kind_id)}`", how) for kind_id, name, how in others}
     assert set(_documented()) == said
-    least = {(*sort, name) for sort, name, how in others if how == AT_LEAST}
+    least = {(*kind_id, name) for kind_id, name, how in others if how == AT_LEAST}
     assert least == change_words.AT_LEAST
 
 
@@ -209,7 +209,7 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
 
 @in_loop
 async def test_what_a_program_publishes_is_compared_whole(tmp_path: Path) -> None:
-    """Lists of sorts that no row knows differ by an element more, in objects and in lists."""
+    """Lists of kinds that no row knows differ by an element more, in objects and in lists."""
     async with checking(tmp_path) as checked:
         await _published(checked, tmp_path, {"hosts": ["a"], "acl": {"users": ["x"]}})
         assert {name for name, *_ in checked.fields["proxy/pool/main"]} == {"hosts", "acl.users"}

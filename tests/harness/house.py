@@ -15,6 +15,7 @@ from opdbus.engine.sessions import open_session
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, SearchRequest
+from opdbus.index.state_store.events import Vectorized
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -65,6 +66,11 @@ class House:
                         return event
                 self._news.clear()
                 await self._news.wait()
+
+    async def vectorized(self) -> None:
+        """Wait until every object has its vector."""
+        while self.vectors.missing_object_count():
+            await self.event(Vectorized)
 
     async def declare(self, *objects: StateObject) -> Any:
         """Make these all that the state file declares."""

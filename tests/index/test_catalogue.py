@@ -45,7 +45,7 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         catalogue.kinds,
         {*catalogue.shared().object_ids},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
-        [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
+        [len(catalogue), len(texts), layer.missing_object_count, layer.filled, {*texts.unused()}],
         {*texts.missing_texts(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
         catalogue.existing(entry.identity for entry in catalogue)

@@ -20,7 +20,6 @@ from opdbus.errors import (
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, SearchRequest
-from opdbus.index.state_store.events import Vectorized
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.settings.parsing import ProviderRequest
 from opdbus.state.conditions import Condition
@@ -70,8 +69,7 @@ async def test_without_a_model_words_are_left(made: House) -> None:
 async def test_pages_are_exact(made: House) -> None:
     """Give every object once over all pages, in the order of one large page."""
     await made.declare(*units(60))
-    while made.vectors.missing_object_count():
-        await made.event(Vectorized)
+    await made.vectorized()
     for mode in ("hybrid", "vector", "lexical"):
         whole = await made.finder.search("network mail 7", SearchRequest(100), mode)
         pages = [await made.finder.search("network mail 7", SearchRequest(7, o), mode)
@@ -118,8 +116,7 @@ def test_answers_do_not_depend_on_what_has_been(live: Callable[..., Any]) -> Non
 async def test_a_corrected_question_is_asked_as_it_is_meant(made: House, mode: str) -> None:
     """Compare the vector of the corrected words, not of those with which the model began."""
     await made.declare(unit("a", "network"), unit("b", "disk"))
-    while made.vectors.missing_object_count():
-        await made.event(Vectorized)
+    await made.vectorized()
     meant, asked = [
         await made.finder.search(question, SearchRequest(5), mode)
         for question in ("network", "net work")
@@ -138,8 +135,7 @@ async def test_a_condition_only_leaves_out(made: House, mode: str) -> None:
 
     failed = unit("disk7", "the disk of the user", active_state="failed", size=20)
     await made.declare(*units(60), failed)
-    while made.vectors.missing_object_count():
-        await made.event(Vectorized)
+    await made.vectorized()
     for question in ("network mail 7", "u7", "failed units of the user", "size below 30"):
         every = await made.finder.search(question, SearchRequest(100), mode)
         for condition in (Condition("name", op, value) for op, value in ASKED):
@@ -174,8 +170,7 @@ async def test_what_is_like_an_object_leaves_it_out(made: House) -> None:
     """Find an object's twin first, and never the object itself."""
     twins = [unit("mail one", "mail"), unit("mail two", "mail"), unit("disk", "disk time")]
     await made.declare(*twins)
-    while made.vectors.missing_object_count():
-        await made.event(Vectorized)
+    await made.vectorized()
     object_id = ObjectId("systemd", "unit", "mail one")
     hits = await made.finder.similar(object_id, SearchRequest(10))
     assert hits[0].object_id.name == "mail two"
@@ -189,8 +184,7 @@ async def test_a_thing_counts_once(made: House) -> None:
     """Give one hit for a thing that is both declared and observed."""
     await made.declare(unit("a", "network"))
     await made.publish(observed("a", "network mail"))
-    while made.vectors.missing_object_count():
-        await made.event(Vectorized)
+    await made.vectorized()
     assert len(await made.finder.search("network", SearchRequest(10))) == 1
     assert len(made.memory.catalogue) == 1
 
@@ -205,8 +199,7 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
 
     async def work(made: House) -> None:
         await made.declare(unit("a", "network mail"))
-        while made.vectors.missing_object_count():
-            await made.event(Vectorized)
+        await made.vectorized()
         dead.add("cpu:onnxruntime")
         await made.publish(observed("b", "mail disk"))
         async with asyncio.timeout(60):
@@ -220,8 +213,7 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
                 await made.finder.search("mail", SearchRequest(5), "vector")
             await made.publish(observed("c", "mail user"))
             dead.clear()
-            while made.vectors.missing_object_count():
-                await made.event(Vectorized)
+            await made.vectorized()
             assert await made.finder.search("mail", SearchRequest(5), "vector")
 
     only = {"execution_provider": ProviderRequest(("cpu:onnxruntime",))}

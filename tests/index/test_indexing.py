@@ -190,8 +190,7 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
 
     async def work(made: House) -> None:
         await made.declare(*units(30))
-        while made.vectors.missing_object_count():
-            await made.event(Vectorized)
+        await made.vectorized()
 
     live(work, settings={"queue_limit": 1})
 

@@ -13,7 +13,6 @@ from opdbus.bus.service.insight_rows import outliers as on_bus
 from opdbus.cli.show_insight import describe_outlier
 from opdbus.errors import InvalidArgs
 from opdbus.index.search.hits import SearchRequest
-from opdbus.index.state_store.events import Vectorized
 from opdbus.insight import field_reading
 from opdbus.insight.clustering import normalized
 from opdbus.insight.kind_survey import LEAST, Lonely, Odd, Survey, lonely, outliers
@@ -245,8 +244,7 @@ def test_outliers_of_a_memory(live: Callable[..., Any]) -> None:
         # declared as the others are, and so not odd by what is declared
         declared = {"mail 3": {"user": "nobody"}, "mail 4": {"user": "x", "ensure": "present"}}
         await made.declare(*(unit(name, "post", **fields) for name, fields in declared.items()))
-        while made.vectors.missing_object_count():
-            await made.event(Vectorized)
+        await made.vectorized()
 
         async def ask(**options: Any) -> list[str]:
             return [path for path, *_ in await on_bus(made.insight, made.memory, 9, options)]

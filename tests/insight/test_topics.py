@@ -10,7 +10,6 @@ from harness.house import House, observed, unit, units
 from opdbus.bus.service.insight_rows import clusters
 from opdbus.errors import InvalidArgs, NoModel, NoVector
 from opdbus.index.search.hits import SearchRequest
-from opdbus.index.state_store.events import Vectorized
 from opdbus.insight import clustering
 from opdbus.insight.naming import Vocabulary
 from opdbus.insight.topics import MOST, count_for
@@ -92,8 +91,7 @@ def test_topics_of_a_memory(live: Callable[..., Any]) -> None:
         await made.declare(*units(60))
         await made.publish(*published)
         async with made.indexing():
-            while made.vectors.missing_object_count():
-                await made.event(Vectorized)
+            await made.vectorized()
             found = await made.insight.topics(SearchRequest(1))
             object_ids = [object_id for topic in found for object_id, _ in topic.members]
             assert len(object_ids) == len(set(object_ids)) > 60
@@ -114,8 +112,7 @@ def test_a_topic_is_asked_for_by_number_or_word(live: Callable[..., Any]) -> Non
 
     async def work(made: House) -> None:
         await made.declare(*units(60))
-        while made.vectors.missing_object_count():
-            await made.event(Vectorized)
+        await made.vectorized()
 
         async def ask(limit: int, **options: Any) -> Any:
             return await clusters(made.insight, made.memory, limit, options)

@@ -88,7 +88,7 @@ def test_a_document_is_looked_through_quickly() -> None:
 async def test_what_has_the_date_comes_first(
     made: House, *, is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raise what expired, or soon will, before what says so; no date of another year or sort."""
+    """Raise what expired, or soon will, before what says so; no date of another year or kind."""
     monkeypatch.setattr(query_parser, "now", lambda: TODAY)
 
     async def first(made: House, question: str) -> str:

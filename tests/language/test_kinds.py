@@ -1,4 +1,4 @@
-"""Words that name a sort of things."""
+"""Words that name a kind of objects."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ from opdbus.state.object import ObjectId
 def test_words_name_sorts_of_things(
     question: str, object_id: tuple[str, str, str], *, is_named: bool
 ) -> None:
-    """A question names things by words of their sort, the longest phrase counts."""
+    """A question names objects by words of their kind, the longest phrase counts."""
     of_object, _ = kinds.of_object(ObjectId(*object_id))
     assert bool(of_object & kinds.requested(question, STOP_WORDS).named) == is_named
 
@@ -75,7 +75,7 @@ def test_words_name_sorts_of_things(
 def test_a_question_asks_for_some_of_the_sorts_that_it_names(
     question: str, object_id: tuple[str, str, str], *, is_asked: bool
 ) -> None:
-    """A question asks for the sort that it begins with, or for one that `on which` asks for.
+    """A question asks for the kind that it begins with, or for one that `on which` asks for.
 
     That is the last noun of its first ones, unless it begins with a verb or `when`.
     """
@@ -101,7 +101,7 @@ def test_what_others_have_comes_after_them() -> None:
 
 
 def test_the_rare_value_of_the_sort_comes_first() -> None:
-    """What is of the sort and has the value that a question names comes before both others."""
+    """What is of the kind and has the value that a question names comes before both others."""
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
     boost = Boosts(values, named_kinds(RequestedKinds(1, 1), known, less, values))

@@ -317,7 +317,7 @@ def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
 def test_a_name_raises_what_the_question_asks_for(
     tmp_path: Path, question: str, times: float
 ) -> None:
-    """A name raises things of the sort that is asked for; a mere word of a long question, less."""
+    """A name raises objects of the kind that is asked for; a mere word of a long question, less."""
     (hit,) = search_words(tmp_path, [unit("stork.service")], question)
     boost = hit.score.total - hit.score.lexical - OVERLAP_WEIGHT * hit.score.overlap
     assert boost == pytest.approx(times * NAME_WEIGHT, abs=1e-6)

@@ -193,7 +193,7 @@ def test_a_question_of_values_names_nothing_else(question: str, *, is_pure: bool
     ],
 )
 def test_the_subject_of_a_state_is_what_is_left(question: str, words: list[str]) -> None:
-    """Name what a question asks the state of, without the state and the sort."""
+    """Name what a question asks the state of, without the state and the kind."""
     assert question_patterns.subject(question) == words
 
 

@@ -73,7 +73,7 @@ QUESTIONS = [
 def test_the_most_of_what_is_asked_for_comes_first(
     tmp_path: Path, question: str, first: list[str]
 ) -> None:
-    """Compare the things of the sort that a question asks for by the field that it means."""
+    """Compare the objects of the kind that a question asks for by the field that it means."""
     found = names(tmp_path, OBJECTS, question)
     assert found[: len(first)] == first
 

@@ -111,8 +111,12 @@ ODD: tuple[dict[str, Any], ...] = (
 
 def test_no_value_is_overlooked() -> None:
     """Find just the values whose conditions an object meets, one after the other."""
-    sorts = (("net", "listener", "x"), ("systemd", "unit", "x.service"), ("users", "group", "sudo"))
-    odd = [(Identity("live:x", *sort), properties) for sort in sorts for properties in ODD]
+    kind_ids = (
+        ("net", "listener", "x"),
+        ("systemd", "unit", "x.service"),
+        ("users", "group", "sudo"),
+    )
+    odd = [(Identity("live:x", *kind_id), properties) for kind_id in kind_ids for properties in ODD]
     reader = Reader()
     for identity, properties in [*((o.identity, o.properties) for o in objects()), *odd]:
         met = [any(AllOf(p).hold(identity, properties) for p in r.alternatives) for r in rows()]
