@@ -97,7 +97,7 @@ async def _ask(finder: Finder, question: Question, into: Asked) -> list[str]:
     names = ["/".join(hit.object_id) for hit in hits]
     wanted = question["object"]
     into[0].append(1 / (names.index(wanted) + 1) if wanted in names else 0.0)
-    return [hit.score.stage for hit in hits[:24]]
+    return [hit.score.level for hit in hits[:24]]
 
 
 async def _ask_without(

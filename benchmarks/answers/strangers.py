@@ -72,7 +72,7 @@ async def found(memory: StateStore, serving: Serving, row: dict[str, Any]) -> Fo
         not right,
         is_refused,
         not is_refused and tuple(hits[0].object_id) in right,
-        0.0 if is_refused else rated[0].chance,
+        0.0 if is_refused else rated[0].confidence,
     )
 
 

@@ -168,7 +168,7 @@ def test_what_is_not_about_a_question_is_left_out() -> None:
     assert about("name resolution", near, found) == {1, 3}
     assert about("names of what crashed", near, found) == {1, 2, 3}
     assert about("what changed?", near, found) == {1, 2, 3}
-    assert about("name resolution", near._replace(background=None), found) == {1, 2, 3}
+    assert about("name resolution", near._replace(baseline=None), found) == {1, 2, 3}
 
 
 @on_a_day()

@@ -14,7 +14,7 @@ from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Store
 from opdbus.index.query import spelling
-from opdbus.index.ranking.confidence import Curve, Features, curves, rate
+from opdbus.index.ranking.confidence import Features, LogisticModel, logistic_models, rate
 from opdbus.index.ranking.scores import CosineBaseline, Score
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Explanation, Hit, SearchRequest
@@ -80,7 +80,7 @@ PAPER: dict[str, Json] = {"comment": "printing on paper"}
 
 def found(score: float, *, cosine: float = 0.5) -> Score:
     """Return the score of a hit by the level medium."""
-    return Score(score, cosine, 0.5, stage="medium", background=CosineBaseline(0.1, 0.1))
+    return Score(score, cosine, 0.5, level="medium", baseline=CosineBaseline(0.1, 0.1))
 
 
 UNITS = [
@@ -110,10 +110,10 @@ async def indexed(vectors: ObjectVectors) -> None:
     indexing.cancel()
 
 
-def _constant(curve: Curve, chance: float) -> Curve:
+def _constant(model: LogisticModel, chance: float) -> LogisticModel:
     """Return a curve by which a hit without any features is right so often."""
     odds = math.log(chance / (1 - chance))
-    return curve._replace(right=(odds, *[0.0] * len(_NOTHING)))
+    return model._replace(right=(odds, *[0.0] * len(_NOTHING)))
 
 
 def search(folder: Path, question: str) -> list[Hit]:
@@ -124,16 +124,16 @@ def search(folder: Path, question: str) -> list[Hit]:
 def test_every_level_and_mode_has_a_curve() -> None:
     """Calibrate what any level may answer, by weights for every feature."""
     wanted = {(level, mode) for level in LEVELS for mode in ("hybrid", "vector")}
-    assert curves().keys() == wanted | {("none", "lexical")}
-    for curve in curves().values():
-        assert len(curve.there) == len(curve.right) == len(Features._fields) + 1
-        assert 0 < curve.least < 1
+    assert logistic_models().keys() == wanted | {("none", "lexical")}
+    for model in logistic_models().values():
+        assert len(model.answerable) == len(model.right) == len(Features._fields) + 1
+        assert 0 < model.least < 1
 
 
 def test_no_hit_is_likelier_than_one_before_it() -> None:
     """Keep scores in the order of the hits, from 0 to 1."""
     scores = [found(0.9), found(0.8, cosine=0.9), found(0.2, cosine=-1.0)]
-    rating = [each.chance for each in rate(scores, "hybrid")]
+    rating = [each.confidence for each in rate(scores, "hybrid")]
     assert rating == sorted(rating, reverse=True)
     assert 0 <= rating[-1] < rating[0] <= 1
 
@@ -148,7 +148,7 @@ def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
             pages = [
                 await Finder(vectors).search("network manager", SearchRequest(n)) for n in (1, 10)
             ]
-            return [page[0].rating.chance for page in pages]
+            return [page[0].rating.confidence for page in pages]
 
     one, ten = asked(tmp_path, scores)
     assert one == ten
@@ -158,18 +158,18 @@ def test_an_answer_is_as_weak_as_its_best_hit() -> None:
     """Refuse the whole answer where its best hit is too unlikely, and else what nobody wants."""
     near, far = (
         found(0.9),
-        Score(0.0, 0.0, 0.0, stage="medium", background=CosineBaseline(0.1, 0.1)),
+        Score(0.0, 0.0, 0.0, level="medium", baseline=CosineBaseline(0.1, 0.1)),
     )
     assert [each.is_weak for each in rate([near, far], "hybrid")] == [False, True]
     assert [each.is_weak for each in rate([far, far], "hybrid")] == [True, True]
     assert rate([], "hybrid") == []
 
 
-@pytest.mark.parametrize("key", curves())
+@pytest.mark.parametrize("key", logistic_models())
 def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None:
     """Demand a likelier hit, the fewer objects a host has, at every level."""
-    curve = curves()[key]._replace(there=(30.0, *[0.0] * len(_NOTHING)))
-    unlikely, enough, likely = (_constant(curve, chance) for chance in (0.01, 0.1, 0.3))
+    model = logistic_models()[key]._replace(there=(30.0, *[0.0] * len(_NOTHING)))
+    unlikely, enough, likely = (_constant(model, chance) for chance in (0.01, 0.1, 0.3))
     assert [unlikely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, True, True]
     assert [enough.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, True]
     assert [likely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, False]
@@ -199,7 +199,7 @@ def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
 def test_one_of_many_that_are_alike_is_unlikely_and_not_weak() -> None:
     """Refuse by whether the host has anything about a question, not by which of it is right."""
     ((one,), (alike, *_)) = rate([found(0.9)], "hybrid"), rate([found(0.9)] * 10, "hybrid")
-    assert alike.chance < one.chance
+    assert alike.confidence < one.confidence
     assert not alike.is_weak
 
 

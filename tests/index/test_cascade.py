@@ -109,7 +109,7 @@ async def stored(house: House, *objects: StateObject) -> None:
 
 def stages(hits: list[Hit]) -> list[str]:
     """Give the stage of each hit."""
-    return [hit.score.stage for hit in hits]
+    return [hit.score.level for hit in hits]
 
 
 def names(hits: list[Hit]) -> list[str]:
@@ -299,7 +299,7 @@ def test_what_is_missing_is_computed_and_kept(
         # one for the question
         gate.let(6)
         hits = await house.finder.search("mail 7", SearchRequest(60))
-        best = [hit for hit in hits if hit.score.stage == "medium"]
+        best = [hit for hit in hits if hit.score.level == "medium"]
         assert 1 <= len(best) < COMPUTED
         assert hits[: len(best)] == best
         assert before[0].object_id in [hit.object_id for hit in best]

@@ -96,7 +96,7 @@ def test_answers_do_not_depend_on_what_has_been(live: Callable[..., Any]) -> Non
             *await made.finder.search("failed network mail", SearchRequest(20)),
             *await made.finder.search("network mail", SearchRequest(20)),
         ]
-        return [(hit.object_id.name, hit.score.total, hit.rating.chance) for hit in hits]
+        return [(hit.object_id.name, hit.score.total, hit.rating.confidence) for hit in hits]
 
     async def grown(made: House) -> list[tuple[str, float, float]]:
         await made.declare(*some(0, 200))
@@ -131,7 +131,7 @@ async def test_a_condition_only_leaves_out(made: House, mode: str) -> None:
 
     def scored(hits: Sequence[Hit]) -> dict[str, Any]:
         rows = {hit.object_id.name: hit.score for hit in hits}
-        return {name: (s.vector, s.lexical, s.values, s.kinds) for name, s in rows.items()}
+        return {name: (s.cosine, s.lexical, s.values, s.boost) for name, s in rows.items()}
 
     failed = unit("disk7", "the disk of the user", active_state="failed", size=20)
     await made.declare(*units(60), failed)

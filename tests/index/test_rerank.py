@@ -70,7 +70,7 @@ def order(
     found = [(entry(n, text), scored[n]) for n, text in enumerate(texts)]
     contents = {e.id: Content("", e.identity.name, e.text_digest) for e, _ in found}
     rows = asyncio.run(reranker.order("question", found, contents, "alias"))
-    assert {score.stage for _, score in rows} <= {"high"}
+    assert {score.level for _, score in rows} <= {"high"}
     return [(e.identity.name, score.total) for e, score in rows]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from opdbus.index.catalogue.arrays import PlainRows, RoundedRows, VectorStorage
 from opdbus.index.catalogue.text_table import TextTable
-from opdbus.index.ranking.scores import USUAL_BACKGROUND, CosineBaseline
+from opdbus.index.ranking.scores import TYPICAL_BASELINE, CosineBaseline
 from opdbus.index.snapshot.sign_snapshot import BLOCK
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.index.vectors.vector_index import MANY, VectorIndex
@@ -181,9 +181,9 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
         cosines = exact(np.arange(3000))
         assert np.flatnonzero(np.isfinite(cosines)).tolist() == kept
         np.testing.assert_allclose(cosines[kept], made[kept] @ made[5], atol=2e-3)
-        background = one.baseline(made[5])
-        assert background
-        assert np.isfinite(background.mean)
+        baseline = one.baseline(made[5])
+        assert baseline
+        assert np.isfinite(baseline.mean)
     asyncio.run(again.add(keys[30:31], made[30:31]))
     np.testing.assert_allclose(again.get(keys[30]), made[30], atol=1e-3)
 
@@ -208,22 +208,22 @@ def test_a_host_of_few_objects_has_its_own_cosines() -> None:
     """Know the usual cosines of a dozen vectors, and of fewer by what is usual elsewhere."""
     made = _unit(300)
 
-    def background(count: int) -> CosineBaseline | None:
+    def baseline(count: int) -> CosineBaseline | None:
         index = VectorIndex("", 8, TextTable())
         asyncio.run(index.add(_keys(count), made[:count]))
         return index.baseline(made[299])
 
-    assert background(0) is None
+    assert baseline(0) is None
     for count in (8, 15, 40):
         cosines = made[:count] @ made[299]
-        found = background(count)
+        found = baseline(count)
         assert found
         np.testing.assert_allclose(found, [cosines.mean(), cosines.std(), 1.0], rtol=1e-4)
-    one = background(1)
+    one = baseline(1)
     assert one
-    usual, own = np.array(USUAL_BACKGROUND[:2]), np.array([made[0] @ made[299], 0.0])
+    usual, own = np.array(TYPICAL_BASELINE[:2]), np.array([made[0] @ made[299], 0.0])
     np.testing.assert_allclose(one[:2], usual * 7 / 8 + own / 8, rtol=1e-4)
-    few = [each.few for count in (48, 60, 100, 128, 300) if (each := background(count))]
+    few = [each.small_host for count in (48, 60, 100, 128, 300) if (each := baseline(count))]
     assert few[0] == 1
     assert few == sorted(few, reverse=True)
     assert 0 < few[2] < few[1] < 1

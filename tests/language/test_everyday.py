@@ -4,7 +4,7 @@ import pytest
 from harness.house import House, lived, unit
 
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hit_features import shares
+from opdbus.index.search.hit_features import overlap_shares
 from opdbus.index.search.hits import SearchRequest
 from opdbus.language import tables
 from opdbus.language.synonyms import find_synonyms
@@ -68,4 +68,4 @@ async def test_hosts_words_are_found_after_those_of_the_question(made: House) ->
 
 def test_a_text_is_said_in_other_words_too() -> None:
     """Count the words of a text that stand for what the question says."""
-    assert shares("telephone", ["asterisk", "telephone", "cheese"]) == [1.0, 1.0, 0.0]
+    assert overlap_shares("telephone", ["asterisk", "telephone", "cheese"]) == [1.0, 1.0, 0.0]

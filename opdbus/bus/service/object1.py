@@ -150,10 +150,10 @@ def hit_row(hit: Hit, *, is_so_far: bool = False) -> WireHit:
     details: dict[str, Plain] = {
         **hit.object_id._asdict(),
         "source": hit.source,
-        "vector": hit.score.vector,
+        "vector": hit.score.cosine,
         "lexical": hit.score.lexical,
         "values": hit.score.values,
-        "stage": hit.score.stage,
+        "stage": hit.score.level,
         "snippet": hit.snippet,
         "weak": hit.rating.is_weak,
     }
@@ -163,8 +163,8 @@ def hit_row(hit: Hit, *, is_so_far: bool = False) -> WireHit:
         details["why"] = Typed("a{sv}", _why(hit.why))
     if is_so_far:
         details["so_far"] = True
-    chance = min(hit.rating.chance, MOST_SO_FAR) if is_so_far else hit.rating.chance
-    return paths.of(*hit.object_id), chance, details
+    confidence = min(hit.rating.confidence, MOST_SO_FAR) if is_so_far else hit.rating.confidence
+    return paths.of(*hit.object_id), confidence, details
 
 
 def _why(why: Explanation) -> dict[str, Plain]:

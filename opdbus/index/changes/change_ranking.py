@@ -14,11 +14,11 @@ from opdbus.index.changes import change_relations
 from opdbus.index.database.store import Store
 from opdbus.index.query import query_terms
 from opdbus.index.ranking.scores import (
-    KIND_WEIGHT,
+    KIND_BOOST,
     LEXICAL_WEIGHT,
-    NAME_WEIGHT,
+    NAME_BOOST,
     CosineBaseline,
-    ceiling,
+    bm25_upper_bound,
 )
 from opdbus.language import kinds
 
@@ -57,7 +57,7 @@ class SentenceCosines(NamedTuple):
     """
 
     cosines: Mapping[int, float]
-    background: CosineBaseline | None = None
+    baseline: CosineBaseline | None = None
 
 
 class Candidate(NamedTuple):
@@ -80,18 +80,18 @@ def naming_words(asked: str) -> list[str]:
     return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
 
-def about(asked: str, near: SentenceCosines, found: Sequence[Candidate]) -> set[int]:
+def about(asked: str, cosines: SentenceCosines, found: Sequence[Candidate]) -> set[int]:
     """Return the rows related to a question: by a word, by an event, or by cosine.
 
     Without an engine, and for a question about any change, all candidates are.
     """
     happened = event_questions.find_events(asked)
-    if not near.background or not subject(asked):
+    if not cosines.baseline or not subject(asked):
         return {each.hit.seq for each in found}
     is_found = any(each.share or each.cosine >= _LEAST_COSINE for each in found)
     if not happened and not is_found:
         return set()
-    least = near.background.mean + _CLOSE * near.background.spread
+    least = cosines.baseline.mean + _CLOSE * cosines.baseline.spread
     return {
         each.hit.seq
         for each in found
@@ -108,7 +108,7 @@ def candidates(
     if terms := [term for term in every if not _ASKING.fullmatch(term)] or every:
         # shares of the highest possible BM25 score
         counts = [sentences.words.count_matches(term) for term in terms]
-        highest = ceiling(counts, sentences.count())
+        highest = bm25_upper_bound(counts, sentences.count())
         found = sentences.words.match(terms, _CANDIDATES)
         shares = {number: min(1.0, score / highest) for number, score in found}
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
@@ -161,8 +161,8 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
         total = each.cosine + LEXICAL_WEIGHT * each.share
         total += HAPPENED_WEIGHT * event_questions.share(happened, each.hit.text)
         total += NEWEST_WEIGHT * (each.hit.seq - oldest) / max(1, newest - oldest)
-        total += NAME_WEIGHT * bool(names & change_relations.called(object_id))
-        total += KIND_WEIGHT * bool(kind & wanted.subject) - less * (not kind & wanted.named)
+        total += NAME_BOOST * bool(names & change_relations.called(object_id))
+        total += KIND_BOOST * bool(kind & wanted.subject) - less * (not kind & wanted.named)
         return total + is_of_events * KIND_ONLY_WEIGHT * bool(kind & wanted.named)
 
     scored = [(each, score(each)) for each in found]

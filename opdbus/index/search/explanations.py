@@ -65,7 +65,7 @@ def explain(
     values += [one.words for one in query.compared if entry.id in one.entries.ids]
     return Explanation(
         score.total,
-        score.kinds + OVERLAP_WEIGHT * score.overlap,
+        score.boost + OVERLAP_WEIGHT * score.overlap,
         tuple(fields),
         tuple(missing),
         tuple(glosses),

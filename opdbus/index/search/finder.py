@@ -370,10 +370,10 @@ class Finder:
         declarations, view = self._memory.declarations, self._memory.catalogue.view
         within, declared_rows = query.within, list[tuple[Entry, Score]]()
         found: dict[ObjectId, tuple[Entry, Score]] = {}
-        shares = None if query.matches is None else query.matches.shares
+        lexical_scores = None if query.matches is None else query.matches.scores
         ids = view.ids if within is None else within.ids
-        is_left_out = hit_features.left_out(query.question)
-        ranking = rank(query.similarity, shares, query.boosts, ids)
+        is_left_out = hit_features.exclusion_rule(query.question)
+        ranking = rank(query.similarity, lexical_scores, query.boosts, ids)
         for count, (number, score) in enumerate(ranking, 1):
             if not count % _FEW:
                 await asyncio.sleep(0)
@@ -400,7 +400,7 @@ class Finder:
     ) -> tuple[RankedHits, list[RatedHit]]:
         """Move absent and missing declared objects to the end of their class, strong or weak.
 
-        Lower chances so that none exceeds the one before it.
+        Lower confidences so that none exceeds the one before it.
         """
         declarations, rows = self._memory.declarations, [*zip(found, rating, strict=False)]
 
@@ -414,9 +414,9 @@ class Finder:
         if not absent:
             return found, rating
         rows.sort(key=lambda row: (row[1].is_weak, row[0][0].id in absent))
-        chances = accumulate((one.chance for _, one in rows), min)
-        marks = [RatedHit(c, one.is_weak) for (_, one), c in zip(rows, chances, strict=True)]
-        return [row for row, _ in rows], marks
+        confidences = accumulate((one.confidence for _, one in rows), min)
+        ratings = [RatedHit(c, one.is_weak) for (_, one), c in zip(rows, confidences, strict=True)]
+        return [row for row, _ in rows], ratings
 
     async def _read(
         self,

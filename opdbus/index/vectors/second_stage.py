@@ -116,9 +116,9 @@ class SecondStage:
         products = np.stack([*vectors.values()]) @ vector
         cosines = dict(zip(vectors, products.tolist(), strict=True))
         level = self._vectors.serving.config.vector_level
-        background = index.baseline(vector)
+        baseline = index.baseline(vector)
         best = [
-            (entry, score.with_cosine(cosines[entry.text_digest], level, background))
+            (entry, score.with_cosine(cosines[entry.text_digest], level, baseline))
             for entry, score in found
             if entry.text_digest in cosines
         ]

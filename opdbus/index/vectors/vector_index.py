@@ -17,7 +17,7 @@ from opdbus.index.catalogue.arrays import PlainRows, VectorStorage
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.catalogue.text_table import NO_ROW, NO_TEXT, TextTable
 from opdbus.index.database.store import Entry
-from opdbus.index.ranking.scores import USUAL_BACKGROUND, CosineBaseline, Similarity
+from opdbus.index.ranking.scores import TYPICAL_BASELINE, CosineBaseline, Similarity
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.state.object import digest
 
@@ -131,7 +131,7 @@ class VectorIndex:
         self,
         query: NDArray[np.float32],
         view: EntryView,
-        stage: str = "",
+        level: str = "",
         at: NDArray[np.intp] | None = None,
     ) -> Similarity:
         """Compare `query` (dimension,) of length 1 with all entries, or with those at places `at`.
@@ -139,19 +139,19 @@ class VectorIndex:
         Cosines with quantized rows are estimates, unless the places are few. On the event loop.
         """
         rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
-        background = self.baseline(query)
+        baseline = self.baseline(query)
         if at is not None and len(at) <= _FEW_COMPARED:
-            return Similarity(self._compared(query, rows), stage, background)
+            return Similarity(self._compared(query, rows), level, baseline)
         exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
         is_sparse = _SPARSE * len(rows) < self._rows.end
         products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
         if len(lacking) == len(rows):
-            return Similarity(np.full(len(rows), np.nan, np.float32), stage, background)
+            return Similarity(np.full(len(rows), np.nan, np.float32), level, baseline)
         cosines = products(query)
         if not is_sparse:
             cosines = cosines.take(rows, mode="clip")
         cosines[lacking] = np.nan
-        return Similarity(cosines, stage, background, exact)
+        return Similarity(cosines, level, baseline, exact)
 
     def _rows_of(self, view: EntryView) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the row of each entry, and the places of entries without one; cached."""
@@ -193,7 +193,7 @@ class VectorIndex:
         if not len(vectors):
             return None
         cosines, share = vectors @ query, min(1.0, len(vectors) / _FEW)
-        usual_mean, usual_spread, _ = USUAL_BACKGROUND
+        usual_mean, usual_spread, _ = TYPICAL_BASELINE
         mean = share * float(cosines.mean()) + (1 - share) * usual_mean
         spread = share * float(cosines.std()) + (1 - share) * usual_spread
         return CosineBaseline(mean, spread, self._few())
