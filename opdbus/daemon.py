@@ -87,7 +87,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
         passed = notify.passed(environ, os.getpid())
         settings = load()
     except OpDbusError as error:
-        return _failed(error, environ)
+        return _report_failure(error, environ)
     gc_tuning.limit_fragmentation()
     gc_tuning.keep_searches_short()
     sys.setswitchinterval(_TURN_SECONDS)
@@ -104,15 +104,17 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
             to_journal = lines.target == log.JOURNAL
             if to_journal:  # the journal's fields identify it there
                 logger.error("failed", reason=str(error), exit_code=error.exit_code)  # noqa: TRY400 -- a sentence, no traceback
-            is_told = to_journal and log.is_journal(environ, sys.stderr)
-            return _failed(error, environ, is_told=is_told)
+            is_logged = to_journal and log.is_journal(environ, sys.stderr)
+            return _report_failure(error, environ, is_logged=is_logged)
     return 0
 
 
-def _failed(error: OpDbusError, environ: Mapping[str, str], *, is_told: bool = False) -> int:
+def _report_failure(
+    error: OpDbusError, environ: Mapping[str, str], *, is_logged: bool = False
+) -> int:
     """Report the fault to systemd and, unless logged, to standard error; return the exit code."""
     notify.leave(environ, os.getpid(), error)
-    if not is_told:
+    if not is_logged:
         print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
     return error.exit_code
 
@@ -311,7 +313,7 @@ class Daemon:
             self._heap.trim_if_shrunk(size)
         if isinstance(event, Recorded):
             self._retention.schedule_checkpoint()
-        self._drifts.hear(event)
+        self._drifts.on_event(event)
         self._supervisor.on_event(event)
         self._announcer.announce(event)
         self._systemd.renew()

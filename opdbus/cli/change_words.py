@@ -157,7 +157,7 @@ def _format_sides(old: str, new: str) -> FieldSides:
     elif old or new:
         side = _shorten_value(_json_text(before if old else after))
         sides = (side, "") if old else ("", side)
-    told = f"{sides[0] or 'none'} -> {sides[1] or 'none'}" if old or new else ""
+    difference = f"{sides[0] or 'none'} -> {sides[1] or 'none'}" if old or new else ""
     had, has = _list_members(before), _list_members(after)
     if had is not None and has is not None and set(had) != set(has):
         left, came = ([v for v in a if v not in b] for a, b in ((had, has), (has, had)))
@@ -166,8 +166,8 @@ def _format_sides(old: str, new: str) -> FieldSides:
                 [side] for side in name_lists.show_difference(left[0], came[0], MAX_VALUE)
             )
         signed = [*(("-", value) for value in left), *(("+", value) for value in came)]
-        told = " ".join(f"{sign}{_shorten_value(value)}" for sign, value in signed)
-    return FieldSides(*sides, told)
+        difference = " ".join(f"{sign}{_shorten_value(value)}" for sign, value in signed)
+    return FieldSides(*sides, difference)
 
 
 def _list_members(value: object) -> Sequence[str] | None:

@@ -73,8 +73,8 @@ root.add_command(daemon, "run")
 def config_(context: click.Context, json_: bool) -> None:
     """Show every setting, its value, and where it came from.
 
-    Where systemd has the service op-dbus, root sees what that runs with, from
-    /etc/op-dbus/op-dbus.env; others see the settings of their own shell's commands.
+    If the service exists, root sees the service's settings; others see those of their own
+    shell.
     """
     from opdbus.systemd import unit
 

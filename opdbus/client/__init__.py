@@ -336,8 +336,8 @@ class Client:
 
     async def new_rows(self) -> AsyncGenerator[None, None]:
         """Yield when history may have new rows: after each signal, and after each daemon start."""
-        async with aclosing(self._signals(_ROWS, _STARTS)) as heard:
-            async for _ in heard:
+        async with aclosing(self._signals(_ROWS, _STARTS)) as bursts:
+            async for _ in bursts:
                 yield
 
     async def news(self) -> AsyncGenerator[frozenset[str], None]:
@@ -345,8 +345,8 @@ class Client:
 
         The first set is empty: from then on, none is missed. Raises BusError once the bus is gone.
         """
-        async with aclosing(self._signals(_ROWS, _TRANSITIONS, _STARTS)) as heard:
-            async for signals in heard:
+        async with aclosing(self._signals(_ROWS, _TRANSITIONS, _STARTS)) as bursts:
+            async for signals in bursts:
                 yield frozenset(member for member, _ in signals)
 
     async def transitions(self) -> AsyncGenerator[list[Json], None]:
@@ -355,8 +355,8 @@ class Client:
         The first item is an empty list: from then on, none is missed. Raises BusError once the bus
         is gone.
         """
-        async with aclosing(self._signals(_TRANSITIONS)) as heard:
-            async for signals in heard:
+        async with aclosing(self._signals(_TRANSITIONS)) as bursts:
+            async for signals in bursts:
                 for _, body in signals or [("", [])]:
                     yield body
 

@@ -76,7 +76,7 @@ def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
         for part in sorted(pairs.parts(one))[:_MAX_PARTS]:
             members = rule_table.of_observed(part[:2]).members
             joined = rule_table.JOINED.get(part[:2])
-            place = joined[2] if joined else members[1] if members else ""
+            place = joined.field if joined else members.members_field if members else ""
             parts.append((place, pairs.sides(part).observed))
         found.append(Observed(pairs.sides(one).observed, parts, pairs.other_names(one)))
     return Plan(object_id, sides.declared, found)
@@ -162,9 +162,9 @@ def _merge_parts(plan: Plan, parts: Sequence[Mapping[str, Json]]) -> dict[str, J
 def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str, Json]:
     """Return the properties of an observed object, with its parts in their fields."""
     seen = merge_entries(one.entries, contents)
-    member_field = row.members[1] if row.members else ""
+    member_field = row.members.members_field if row.members else ""
     if "addresses" in seen:
-        seen |= {place: [] for _, _, place in row.joined}
+        seen |= {one.field: [] for one in row.joined}
         if member_field and seen.get("type") in _HOLDERS:
             seen[member_field] = []
     for place, entries in one.parts:

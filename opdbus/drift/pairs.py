@@ -111,7 +111,7 @@ class Pairs:
             for key in self._keys_of(object_id):
                 if key != (kind_id, object_id.name):
                     self._wanted.setdefault(key, set()).add(object_id)
-        return {kind_id, row.observed, *(joined for joined, *_ in row.joined)} - self.active
+        return {kind_id, row.observed, *(one.kind for one in row.joined)} - self.active
 
     def undeclare(self, object_id: ObjectId) -> None:
         """Drop a declared object."""
@@ -229,12 +229,11 @@ def _further(object_id: ObjectId, properties: Mapping[str, Json]) -> Iterator[Ke
 
 
 def _owners(object_id: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
-    if joined := rule_table.JOINED.get(object_id[:2]):
-        row, pattern, _ = joined
-        if match := pattern.fullmatch(object_id.name):
-            yield row.observed, match[1]
+    joined = rule_table.JOINED.get(object_id[:2])
+    if joined and (match := joined.pattern.fullmatch(object_id.name)):
+        yield joined.row.observed, match[1]
     row = rule_table.of_observed(object_id[:2])
-    if row.members and isinstance(owner := properties.get(row.members[0]), str):
+    if row.members and isinstance(owner := properties.get(row.members.owner_field), str):
         yield row.observed, owner
 
 

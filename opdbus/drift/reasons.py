@@ -114,7 +114,7 @@ class DriftHistory:
         # one transition at a time: rows may be large
         for one in transitions:
             joined = rule_table.of_declared(one.object_id[:2]).joined
-            kind_ids = [kind_id for kind_id, *_ in joined]
+            kind_ids = [one.kind for one in joined]
             since = int(max(0, one.at * 1e6 - _EARLIER))
             read = partial(_newest, self._pairs.about(one.object_id), kind_ids, since)
             recent = await self._memory.archive.read(read)

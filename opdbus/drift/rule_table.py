@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.drift import network_values, word_values
 from opdbus.drift.field import Severity
@@ -46,6 +46,33 @@ class Rule:
     lists: Lists = WHOLE
 
 
+class BelongingKind(NamedTuple):
+    """An observed kind whose objects belong to an object of another kind.
+
+    `pattern` finds the owner's key in their names, and `field` is the owner's field in which they
+    are put: the address `192.0.2.1/24 on eth0` is in `addresses_in_detail` of `eth0`.
+    """
+
+    kind: KindId
+    pattern: str
+    field: str
+
+
+class Membership(NamedTuple):
+    """Membership among objects of one kind: `master` of eth0 is br0, whose `members` has eth0."""
+
+    owner_field: str
+    members_field: str
+
+
+class Belonging(NamedTuple):
+    """The row of the owners of a kind, and its BelongingKind with a compiled pattern."""
+
+    row: "Row"
+    pattern: re.Pattern[str]
+    field: str
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Declared kinds that are paired with one observed kind by keys made of object names."""
@@ -66,12 +93,8 @@ class Row:
     each: str = ""
     # the observed field with aliases of an object
     aliases: str = ""
-    # observed kinds whose objects belong to another object: kind, pattern with the owner's key, and
-    # the field in which they are put
-    joined: tuple[tuple[KindId, str, str], ...] = ()
-    # the observed field that names the owner among objects of the same kind, and the field of the
-    # owner in which they are put
-    members: tuple[str, str] | None = None
+    joined: tuple[BelongingKind, ...] = ()
+    members: Membership | None = None
     # the observed fields that name objects of the same kind
     related: frozenset[str] = frozenset()
     # a field and those of its values that mean that the object does not exist
@@ -162,10 +185,10 @@ _INTERFACES: Final = Row(
         Rule("parent", "parent", network_values.parent),
     ),
     joined=(
-        (("net", "address"), r".* on (.+)", "addresses_in_detail"),
-        (("net", "route"), r"default\b.* dev (\S+).*", "default_routes"),
+        BelongingKind(("net", "address"), r".* on (.+)", "addresses_in_detail"),
+        BelongingKind(("net", "route"), r"default\b.* dev (\S+).*", "default_routes"),
     ),
-    members=("master", "members"),
+    members=Membership("master", "members"),
     related=frozenset({"master", "parent"}),
     aliases="aliases",
 )
@@ -291,7 +314,7 @@ DECLARED: Final = frozenset(_BY_DECLARED)
 LOOKED_AT: Final = (("kernel", "sysctl"),)
 # Observed kinds whose objects belong to objects of another kind.
 JOINED: Final = {
-    kind_id: (row, re.compile(pattern, re.DOTALL), place)
+    kind_id: Belonging(row, re.compile(pattern, re.DOTALL), place)
     for row in ROWS
     for kind_id, pattern, place in row.joined
 }

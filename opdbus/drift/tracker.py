@@ -145,7 +145,7 @@ class Tracker:
         met = self.pairs.observed(object_id) if self.pairs.sides(object_id).declared else ()
         return {*self.pairs.declared(object_id), *met} - {object_id}
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Queue the objects that an event of the state store may have changed."""
         if isinstance(event, Changed):
             self._waiting.add(event.changes)

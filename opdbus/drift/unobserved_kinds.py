@@ -58,8 +58,8 @@ class UnobservedKinds:
     def _is_unobserved(self, kind_id: KindId) -> bool:
         """Return whether no object of a kind can be compared: only the file reports it."""
         row = rule_table.of_declared(kind_id)
-        told = {kind_id, row.observed}
-        others = (of for of in self._catalogue.view.source_kinds if of[1:] in told)
+        owned_kinds = {kind_id, row.observed}
+        others = (of for of in self._catalogue.view.source_kinds if of[1:] in owned_kinds)
         return not (
             row.each
             or self._coverage.lists(row.observed)

@@ -45,7 +45,7 @@ def kind_of(object_id: ObjectId) -> Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ComparedObjects:
     """Objects in the order of their text digests: the first ones are a random sample."""
 
     object_ids: Sequence[ObjectId]
@@ -70,7 +70,7 @@ def gather(
     within: AbstractSet[ObjectId] | None,
     index: VectorIndex,
     renamed: AbstractSet[ObjectId] = frozenset(),
-) -> Rows:
+) -> ComparedObjects:
     """Return the objects that match and have vectors; for any thread.
 
     Objects in `renamed` are left out: they are included under another name.
@@ -89,7 +89,7 @@ def gather(
     # numpy releases the GIL; sorting a list would stop all other threads
     keys = _as_numbers(entry.text_digest[:8] for entry in entries)
     order = np.argsort(keys, kind="stable").tolist()
-    return Rows([object_ids[n] for n in order], [entries[n] for n in order])
+    return ComparedObjects([object_ids[n] for n in order], [entries[n] for n in order])
 
 
 def _as_numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
@@ -110,7 +110,7 @@ class Residuals:
     The means are computed from the first `sample` rows.
     """
 
-    def __init__(self, rows: Rows, index: VectorIndex, sample: int) -> None:
+    def __init__(self, rows: ComparedObjects, index: VectorIndex, sample: int) -> None:
         self._rows = rows
         self._index = index
         self._kinds = rows.kinds()

@@ -135,12 +135,12 @@ class Level:
 
     async def _serve_on(self) -> None:
         """Open an engine, serve until it is lost or a better one is proven, and repeat."""
-        opened = await self._opened((), once=True)
+        opened = await self._open_with_retries((), once=True)
         reason, lost = "proven at start", None
         try:
             while opened:
                 self._serve(opened.embedder, reason)
-                better = await self._better(opened.embedder, lost)
+                better = await self._wait_for_better(opened.embedder, lost)
                 if better:
                     # closed once the calls that hold it have ended
                     start(_close(opened, None), self._closing)
@@ -153,12 +153,12 @@ class Level:
                     # the next engine may need its memory
                     await _close(opened, _PATIENCE_SECONDS)
                     opened = None
-                    opened = await self._opened((lost,), once=not self._retries_forever)
+                    opened = await self._open_with_retries((lost,), once=not self._retries_forever)
         finally:
             if opened:
                 await _close(opened, None if self._drain else 0.0)
 
-    async def _opened(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
+    async def _open_with_retries(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
         """Open an engine, and retry after each failure; with `once`, return None instead."""
         for delay in pauses(self._retry_seconds):
             found = await self._attempt(lost)
@@ -171,14 +171,14 @@ class Level:
             await asyncio.sleep(delay)
         return None
 
-    async def _better(self, embedder: Embedder, lost: Fallback | None) -> Opened | None:
+    async def _wait_for_better(self, embedder: Embedder, lost: Fallback | None) -> Opened | None:
         """Wait until the engine is lost (None) or a better one is proven.
 
         A better engine runs on the provider that was lost before, or in the precision that passed
         the gate.
         """
         if embedder.is_provisional:
-            return await self._graded_beside(embedder)
+            return await self._grade_and_open(embedder)
         if lost is None or embedder.provider == lost.provider:
             await embedder.lost()
             return None
@@ -196,7 +196,7 @@ class Level:
                 await found.stack.aclose()
         return None
 
-    async def _graded_beside(self, embedder: Embedder) -> Opened | None:
+    async def _grade_and_open(self, embedder: Embedder) -> Opened | None:
         """Grade precisions while the engine serves, and open the best; None if it is lost."""
         self._graded = True
         attempt = asyncio.ensure_future(self._attempt(()))
@@ -213,7 +213,7 @@ class Level:
         log.error("precisions not graded", level=self.name, reason=str(found))
         embedder.is_provisional = False
         self._serve(embedder, "precisions could not be graded")
-        return await self._better(embedder, None)
+        return await self._wait_for_better(embedder, None)
 
     async def _attempt(self, lost: Sequence[Fallback]) -> Opened | OpDbusError:
         """Open an engine once; return any failure as an error that callers can be given."""

@@ -182,7 +182,7 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
         # long after the boot
         tracker = Tracker(host.memory, take, lambda: 1e6 + asyncio.get_running_loop().time())
         hear = host.memory.notify
-        host.memory.notify = lambda event: (hear(event), tracker.hear(event))[0]
+        host.memory.notify = lambda event: (hear(event), tracker.on_event(event))[0]
         tasks: set[Any] = set()
         start(tracker.run(), tasks)
         await StateFileLoader(path, host.memory).load()

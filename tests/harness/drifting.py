@@ -28,7 +28,7 @@ class Checked:
         self.transitions: list[list[str]] = []
         # declared long ago
         self.tracker = Tracker(memory, self._take, clock, wall=lambda: clock.now + 4e9)
-        memory.notify = self.tracker.hear
+        memory.notify = self.tracker.on_event
 
     def _take(self, transition: DriftTransition) -> None:
         what = transition.after.what if transition.after else "healed"

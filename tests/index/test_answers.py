@@ -168,7 +168,7 @@ def test_an_answer_is_as_weak_as_its_best_hit() -> None:
 @pytest.mark.parametrize("key", logistic_models())
 def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None:
     """Demand a likelier hit, the fewer objects a host has, at every level."""
-    model = logistic_models()[key]._replace(there=(30.0, *[0.0] * len(_NOTHING)))
+    model = logistic_models()[key]._replace(answerable=(30.0, *[0.0] * len(_NOTHING)))
     unlikely, enough, likely = (_constant(model, chance) for chance in (0.01, 0.1, 0.3))
     assert [unlikely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, True, True]
     assert [enough.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, True]

@@ -18,7 +18,7 @@ from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.fields.field_index import FieldIndex, Item
 from opdbus.index.query import condition_matching
 from opdbus.index.snapshot import entry_snapshot, postings
-from opdbus.index.snapshot.entry_snapshot import SEALED
+from opdbus.index.snapshot.entry_snapshot import SNAPSHOT_TOKEN
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, Identity, ObjectId, StateObject
@@ -268,7 +268,9 @@ def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Pa
         await memory.withdraw(gone, OWNER)
         await memory.snapshot_writer.write_snapshot()
         await memory.publish([item("publish:one", 197, "another")], OWNER)
-        return await memory.archive.read(lambda store: (store.fact(SEALED), store.changed_since(0)))
+        return await memory.archive.read(
+            lambda store: (store.fact(SNAPSHOT_TOKEN), store.changed_since(0))
+        )
 
     assert run.of(work) == (None, [])
     assert not run.file.exists()
@@ -283,7 +285,9 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
         sealing = asyncio.create_task(memory.snapshot_writer.run())
         while True:
             # a token, and not that changes are noted for a file that comes
-            if " " not in await memory.archive.read(lambda store: store.fact(SEALED) or " "):
+            if " " not in await memory.archive.read(
+                lambda store: store.fact(SNAPSHOT_TOKEN) or " "
+            ):
                 break
             await asyncio.sleep(0.01)
         sealing.cancel()

@@ -137,12 +137,12 @@ def test_of_the_same_words_the_rare_ones_count_and_others_are_against_it() -> No
     assert hit_features.overlap_shares("sass", []) == []
 
 
-def test_shares_are_the_same_in_each_process() -> None:
-    """Give the very same shares, whatever the order of the words is in memory."""
+def test_overlaps_are_the_same_in_each_process() -> None:
+    """Give the same shares, whatever the order of the words is in memory."""
     code = """if 1:
         from opdbus.index.search import hit_features
         texts = [" ".join(f"{n:05}" for n in range(part, 60)) for part in range(40)]
-        print(hit_features.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
+        print(hit_features.overlap_shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
     """
     given = {
         subprocess.run(

@@ -220,7 +220,7 @@ def _same_entries(store: Store) -> int:
     catalogue.load(loaded.entries, loaded.changed, loaded.since)
     there = {entry.id: entry for entry in store.entries(transient=False)}
     assert {entry.id: entry for entry in catalogue} == there, "the file is not of the database"
-    return loaded.unsealed
+    return loaded.unwritten_changes
 
 
 def _same_vectors(file: Path, vectors: Mapping[bytes, np.ndarray], copy: Path) -> int:

@@ -65,8 +65,8 @@ async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[st
 
     Raises UnknownObject if it did not exist then, and NotKept if history does not reach so far.
     """
-    told = await memory.archive.read(lambda store: store.history.sources(object_id))
-    sources = [*memory.catalogue.sources, *told]
+    historic = await memory.archive.read(lambda store: store.history.sources(object_id))
+    sources = [*memory.catalogue.sources, *historic]
     now = await memory.archive.read(lambda store: store.history.present(object_id, sources))
     if at < now.first_at:
         is_empty = now.first_at == MAX_INT64

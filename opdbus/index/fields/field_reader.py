@@ -68,13 +68,13 @@ class FieldReader:
         self._last = int(self._catalogue.view.ids.max(initial=0))
         self._news.set()
 
-    def recall(self, sealed: SnapshotFile, changed: Collection[int]) -> None:
+    def load_snapshot(self, snapshot: SnapshotFile, changed: Collection[int]) -> None:
         """Load the index from a snapshot, and schedule objects that it lacks or that have changed.
 
         Call it after `begin`, before any other change.
         """
         view = self._catalogue.view
-        self.index = FieldIndex.of(view, sealed.about, sealed.arrays, changed)
+        self.index = FieldIndex.of(view, snapshot.about, snapshot.arrays, changed)
         places = view.used_places()
         self._after = self._begun = self._last
         for number in view.ids[places[~self.index.has_row(places)]].tolist():

@@ -16,7 +16,7 @@ from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.store import Entry, Store
-from opdbus.index.fields.field_rows import Rows
+from opdbus.index.fields.field_rows import FieldRows
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import slices
 from opdbus.state import fields
@@ -59,7 +59,7 @@ async def found(
     moved = await asyncio.to_thread(catalogue.existing, moving) if moving else {}
     unread = memory.fields.unread()
     ids = {*unread.ids, *(entry.id for entry in moved.values())}
-    rows = Rows(memory.fields.index, catalogue.shared(), catalogue.view.found(ids))
+    rows = FieldRows(memory.fields.index, catalogue.shared(), catalogue.view.found(ids))
     met, perhaps = await asyncio.to_thread(rows.look, conditions)
     if only_first and len(met.ids):
         return met

@@ -24,7 +24,7 @@ from opdbus.index.snapshot.snapshot_file import Arrays, SnapshotFile
 from opdbus.state.object import ObjectId
 
 # Fact: the token of the current snapshot. Any value makes the database log changes.
-SEALED: Final = "sealed"
+SNAPSHOT_TOKEN: Final = "sealed"
 # The columns in the file; hashes are left out, since they differ between processes.
 _WRITTEN: Final = (
     "ids",
@@ -58,14 +58,14 @@ class LoadedEntries(NamedTuple):
     """Entries loaded at startup, and the differences of the database from their snapshot.
 
     `changed` are ids of objects changed or removed since the snapshot; `since` are the current
-    entries of changed and new objects. `unsealed` counts the changes that no snapshot contains.
-    Without a `moment`, all entries were read from the database.
+    entries of changed and new objects. `unwritten_changes` counts the changes that no snapshot
+    contains. Without a `moment`, all entries were read from the database.
     """
 
     entries: Columns
     changed: Sequence[int]
     since: Sequence[Entry]
-    unsealed: int
+    unwritten_changes: int
     moment: SnapshotId | None = None
 
 
@@ -86,10 +86,10 @@ def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
 
     No snapshot exists while there are `unrendered` ids, whose traits are left empty.
     """
-    token = store.fact(SEALED)
-    if token and (sealed := snapshot_file.read(path_of(store), token)):
-        last, changes, source_kinds = sealed.about
-        moment, entries = SnapshotId(token, last, changes), _columns(sealed.arrays, source_kinds)
+    token = store.fact(SNAPSHOT_TOKEN)
+    if token and (snapshot := snapshot_file.read(path_of(store), token)):
+        last, changes, source_kinds = snapshot.about
+        moment, entries = SnapshotId(token, last, changes), _columns(snapshot.arrays, source_kinds)
         changed = store.changed_since(moment.changes)
         if _SHARE * len(changed) <= len(entries.ids):
             again = [number for number in changed if number <= moment.last]
@@ -105,11 +105,11 @@ def words(store: Store, moment: SnapshotId) -> WordSnapshot | None:
 
     Also None if the mean length of objects has changed, since the impacts depend on it.
     """
-    sealed = snapshot_file.read(path_of(store, "words"), moment.token)
-    if sealed is None:
+    snapshot = snapshot_file.read(path_of(store, "words"), moment.token)
+    if snapshot is None:
         return None
-    ids = sealed.arrays.pop("ids")
-    then = Postings.of(sealed.about, sealed.arrays)
+    ids = snapshot.arrays.pop("ids")
+    then = Postings.of(snapshot.about, snapshot.arrays)
     return WordSnapshot(then, ids) if then.mean_length == postings.mean_length(store) else None
 
 
@@ -135,9 +135,9 @@ def write(store: Store, changes: int) -> SnapshotId:
 
 def remove(store: Store) -> None:
     """Remove the snapshot and stop logging changes; raises StoreError."""
-    if store.fact(SEALED):
+    if store.fact(SNAPSHOT_TOKEN):
         with store.transaction():
-            store.drop_fact(SEALED)
+            store.drop_fact(SNAPSHOT_TOKEN)
             store.drop_fact(postings.MEAN_LENGTH)
             store.forget_changes(store.count_changes())
         remove_values(store)

@@ -12,7 +12,7 @@ from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.snapshot import entry_snapshot, postings
-from opdbus.index.snapshot.entry_snapshot import SEALED, SnapshotId
+from opdbus.index.snapshot.entry_snapshot import SNAPSHOT_TOKEN, SnapshotId
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 
@@ -95,8 +95,8 @@ class SnapshotWriter:
 def _begin_log(store: Store) -> int:
     """Start the change log, store the mean length, and return the number of logged changes."""
     with store.transaction():
-        if not store.fact(SEALED):
-            store.set_fact(SEALED, "no file yet")
+        if not store.fact(SNAPSHOT_TOKEN):
+            store.set_fact(SNAPSHOT_TOKEN, "no file yet")
         store.set_fact(postings.MEAN_LENGTH, str(postings.mean_length(store)))
     return store.count_changes()
 
@@ -104,5 +104,5 @@ def _begin_log(store: Store) -> int:
 def _confirm(store: Store, moment: SnapshotId) -> None:
     """Make a snapshot the one that the next start reads, and drop the changes that it has."""
     with store.transaction():
-        store.set_fact(SEALED, moment.token)
+        store.set_fact(SNAPSHOT_TOKEN, moment.token)
         store.forget_changes(moment.changes)

@@ -80,7 +80,7 @@ class TransactionWriter:
         """Load all entries at start, and full-text index and fields if a snapshot has them."""
         with gc_tuning.paused():
             self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
-        self.snapshot_writer.note(loaded.unsealed)
+        self.snapshot_writer.note(loaded.unwritten_changes)
         self.fields.begin()
         if moment := loaded.moment:
             words = await self._archive.read(lambda store: entry_snapshot.words(store, moment))
@@ -88,7 +88,7 @@ class TransactionWriter:
             if words:
                 await self.words.recall(words, loaded.changed)
             if fields:
-                self.fields.recall(fields, loaded.changed)
+                self.fields.load_snapshot(fields, loaded.changed)
 
     async def build(
         self,

@@ -70,7 +70,7 @@ class SignQuantizedVectors:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         made_by = digest(b"%d %d %d" % (dimension, _SEED, _TURNED))
         set_aside(path)
-        self._sealed = SignSnapshot(path.with_suffix(".signs"), self._words, made_by)
+        self._sign_snapshot = SignSnapshot(path.with_suffix(".signs"), self._words, made_by)
         self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         self._mapped: NDArray[Any] = np.empty(0, self._kind)
         self._read()
@@ -179,11 +179,11 @@ class SignQuantizedVectors:
     def write_snapshot(self) -> None:
         """Write the signs of full blocks to the snapshot for the next start; on any thread."""
         with self._one_mover, suppress(OSError):
-            if self._sealed.count < self.end // BLOCK:
+            if self._sign_snapshot.count < self.end // BLOCK:
                 os.fdatasync(self._file)
-            while (number := self._sealed.count) < self.end // BLOCK:
+            while (number := self._sign_snapshot.count) < self.end // BLOCK:
                 digests = self._all()["digest"][number * BLOCK : (number + 1) * BLOCK]
-                self._blocks[number] = self._sealed.append(digests, self._blocks[number])
+                self._blocks[number] = self._sign_snapshot.append(digests, self._blocks[number])
 
     def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Copy some rows to a new file beside this one; raises OSError."""
@@ -202,7 +202,7 @@ class SignQuantizedVectors:
         """
         with self._one_mover:
             # before its rows are replaced: a crash must not leave signs of other rows
-            self._sealed.remove()
+            self._sign_snapshot.remove()
             subset._path.rename(self._path)
             self._file, subset._file = subset._file, self._file
             self._blocks, subset._blocks = subset._blocks, self._blocks
@@ -225,7 +225,7 @@ class SignQuantizedVectors:
     def _read(self) -> None:
         """Load the signs and digests of the complete rows of the file."""
         end = os.fstat(self._file).st_size // self._kind.itemsize
-        for digests, signs in self._sealed.read(end // BLOCK):
+        for digests, signs in self._sign_snapshot.read(end // BLOCK):
             self._recovered += split(digests.tobytes())
             self._blocks.append(signs)
             self.end += BLOCK
