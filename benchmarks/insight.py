@@ -85,7 +85,7 @@ def objects(known: Sequence[Mapping[str, str]], count: int) -> Iterator[StateObj
         properties = {key.lower(): fields[key] for key in _FIELDS if key in fields}
         properties |= {"description": fields["Description"] + again, "status": "installed"}
         name = fields["Package"] + ("+" * turn)
-        yield publish.observed("publish:benchmark", "packages", "package", name, properties)
+        yield publish.make_object("publish:benchmark", "packages", "package", name, properties)
 
 
 async def cost(known: Sequence[Mapping[str, str]], count: int) -> dict[str, Any]:

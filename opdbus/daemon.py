@@ -84,7 +84,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     """
     load = partial(config.load, environ, flags)
     try:
-        passed = notify.passed(environ, os.getpid())
+        passed = notify.take_sockets(environ, os.getpid())
         settings = load()
     except OpDbusError as error:
         return _report_failure(error, environ)
@@ -146,7 +146,7 @@ class Daemon:
         logger.info("starting", version=__version__, pid=os.getpid())
         self._hung_up = asyncio.Event()
         async with signals(self._hung_up) as stopped:
-            await until_first_ends(stopped.wait(), self._live(), self._systemd.watched())
+            await until_first_ends(stopped.wait(), self._live(), self._systemd.ping_watchdog())
         logger.info("stopped")
 
     async def _live(self) -> None:
@@ -234,7 +234,7 @@ class Daemon:
         try:
             await until_first_ends(
                 self._connection_lost(),
-                self._memory.archive.damaged(),
+                self._memory.archive.raise_when_damaged(),
                 self._follow_serving(),
                 self._vectorize(),
                 *([self._two_stage.run()] if self._two_stage else []),
@@ -301,7 +301,7 @@ class Daemon:
         )
 
     async def _connection_lost(self) -> None:
-        await self._connection.closed()
+        await self._connection.wait_closed()
         logger.error("bus lost", bus=self._config.bus)
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
 

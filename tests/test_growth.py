@@ -142,7 +142,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "package": lambda text: dpkg.parse_paragraph(f"Package: {text}\nStatus: {text}\n".encode()),
         "parameters": parse_parameters,
         "program": crontab.program,
-        "published": lambda text: publish.observed("publish:x", *THING, _object(text)),
+        "published": lambda text: publish.make_object("publish:x", *THING, _object(text)),
         "redaction": lambda text: (redact.redact_text(text), redact.redact(_object(text))),
         "rendering": lambda text: render(unit(text, description=text, note=text)),
         "services": documents.parse_services,

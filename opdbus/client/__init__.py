@@ -394,7 +394,7 @@ class Client:
         for rule in rules:
             await self._connection.subscribe(rule)
         yield []
-        lost = asyncio.ensure_future(self._connection.closed())
+        lost = asyncio.ensure_future(self._connection.wait_closed())
         try:
             while not lost.done():
                 waiting = asyncio.ensure_future(news.wait())
@@ -424,7 +424,7 @@ class Client:
                 await self._refuse_if_stopped()
             return await reply
         except RemoteError as error:
-            raise self._translated(error) from None
+            raise self._translate(error) from None
         finally:
             reply.cancel()
 
@@ -438,7 +438,7 @@ class Client:
                     " on, unless a debugger holds it"
                 )
 
-    def _translated(self, error: RemoteError) -> errors.OpDbusError:
+    def _translate(self, error: RemoteError) -> errors.OpDbusError:
         """Return the error of `opdbus.errors` for a reply with an error."""
         if error.name.startswith(_NOT_THERE):
             return errors.BusError(

@@ -28,7 +28,7 @@ _HOLDERS: Final = frozenset({"bridge", "bond", "team", "vrf"})
 _MAX_PARTS: Final = 500
 
 
-class Observed(NamedTuple):
+class ObservedParts(NamedTuple):
     """Entries of an observed object, and of its parts with the field that each is put in.
 
     `other_names` has the names of related objects of the same kind, by their other names.
@@ -45,7 +45,7 @@ class Plan:
 
     object_id: ObjectId
     declared: Entry | None
-    observed: Sequence[Observed]
+    observed: Sequence[ObservedParts]
 
     @property
     def row(self) -> Row:
@@ -69,7 +69,7 @@ def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
     """Return the entries to read for a comparison of an object."""
     sides = pairs.sides(object_id)
     if sides.declared is None:
-        return Plan(object_id, None, [Observed(sides.observed, (), {})])
+        return Plan(object_id, None, [ObservedParts(sides.observed, (), {})])
     found = []
     for one in pairs.observed(object_id):
         parts = []
@@ -78,7 +78,7 @@ def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
             joined = rule_table.JOINED.get(part[:2])
             place = joined.field if joined else members.members_field if members else ""
             parts.append((place, pairs.sides(part).observed))
-        found.append(Observed(pairs.sides(one).observed, parts, pairs.other_names(one)))
+        found.append(ObservedParts(pairs.sides(one).observed, parts, pairs.other_names(one)))
     return Plan(object_id, sides.declared, found)
 
 
@@ -159,7 +159,7 @@ def _merge_parts(plan: Plan, parts: Sequence[Mapping[str, Json]]) -> dict[str, J
     return named
 
 
-def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str, Json]:
+def _view(row: Row, one: ObservedParts, contents: Mapping[int, Content]) -> dict[str, Json]:
     """Return the properties of an observed object, with its parts in their fields."""
     seen = merge_entries(one.entries, contents)
     member_field = row.members.members_field if row.members else ""

@@ -35,7 +35,7 @@ class Coverage:
         # declared kinds without any observed object; their objects, up to a million, are not in
         # `_missing`
         self._unobserved_kinds: set[KindId] = set()
-        # kinds that lost a declared object since the last call of `unlisted`
+        # kinds that lost a declared object since the last call of `plugins_to_list`
         self._kinds_with_removals: set[KindId] = set()
         # when each declared object was last observed; `_STILL` while it is observed
         self._last_observed: dict[ObjectId, float] = {}
@@ -55,7 +55,7 @@ class Coverage:
         """Return whether a source has listed all of its objects of a kind."""
         return any(kind_id in kind_ids for kind_ids in self._listed.values())
 
-    def unlisted(self, claimed: AbstractSet[KindId]) -> set[str]:
+    def plugins_to_list(self, claimed: AbstractSet[KindId]) -> set[str]:
         """Return the plugins of kinds that must be listed before drift is known.
 
         These are the kinds of declared objects that are not observed, and those that the file

@@ -45,18 +45,14 @@ def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
         for key, value in item.properties.items():
             field = equality.normalize_key(key)
             rule = rules.get(field)
-            if (
-                puzzle := word_values.puzzle(rule.means, value)
-                if rule
-                else _misspelled(field, rules)
-            ):
+            if puzzle := word_values.puzzle(rule.means, value) if rule else _suggest(field, rules):
                 name = "/".join((item.plugin, item.kind, item.name))
                 found.setdefault(f"{field}: {puzzle}", []).append(name)
     for puzzle, (first, *more) in found.items():
         yield f"{first}{f' and {len(more)} more' if more else ''}: {puzzle}"
 
 
-def _misspelled(field: str, known: Iterable[str]) -> str:
+def _suggest(field: str, known: Iterable[str]) -> str:
     close = next(iter(difflib.get_close_matches(field, known, 1, _ALIKE)), field)
     # singular and plural both exist, such as an account's `group` and `groups`
     return "" if close.rstrip("s") == field.rstrip("s") else f"did you mean {close}?"

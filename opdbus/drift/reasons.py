@@ -118,8 +118,8 @@ class DriftHistory:
             since = int(max(0, one.at * 1e6 - _EARLIER))
             read = partial(_newest, self._pairs.about(one.object_id), kind_ids, since)
             recent = await self._memory.archive.read(read)
-            declared = await self._declared(one)
-            dropped = self._dropped(one, declared, claims)
+            declared = await self._read_declared(one)
+            dropped = self._find_undeclared(one, declared, claims)
             known = replace(one, dropped=dropped, is_gone=self._is_gone(one, declared))
             observed = _observed_before(recent, one)
             if known.healed:
@@ -128,7 +128,7 @@ class DriftHistory:
             found.append(_with_causes(replace(known, observed=observed), recent))
         return found
 
-    async def _declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
+    async def _read_declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
         """Return the declared properties of an object; None if it is not declared."""
         if (declared := self._pairs.sides(one.object_id).declared) is None:
             return None
@@ -145,7 +145,7 @@ class DriftHistory:
         is_meant = declared is not None and is_wanted(declared)
         return is_meant and not self._pairs.observed(one.object_id)
 
-    def _dropped(
+    def _find_undeclared(
         self, one: DriftTransition, declared: Mapping[str, Json] | None, claims: frozenset[KindId]
     ) -> list[Field]:
         """Return the fields that ended because the file no longer declares them."""

@@ -22,7 +22,7 @@ from opdbus.drift.transition_filter import (
     DriftTransition,
     TransitionFilter,
 )
-from opdbus.drift.unobserved import Unobserved, unobserved
+from opdbus.drift.unobserved import UnobservedRow, find_unobserved
 from opdbus.drift.unobserved_kinds import UnobservedKinds
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
@@ -108,7 +108,7 @@ class Tracker:
         anything yet, and those of `unlisted` that have not listed all.
         """
         plugins = {kind_id[0] for kind_id in self.pairs.active}
-        unlisted = self._coverage.unlisted(self._claimed)
+        unlisted = self._coverage.plugins_to_list(self._claimed_kinds)
         waits = [f"observer {name}" for name in observers(plugins, unlisted)]
         if self._clock() < BOOT_SECONDS:
             waits.append(f"the first {BOOT_SECONDS:.0f} seconds after the boot")
@@ -125,9 +125,9 @@ class Tracker:
             self._ranked = changes, await rank_drifted(self.transitions.counted)
         return select_drifted(self._ranked[1], wanted, severity, what)
 
-    async def unobserved(self, why_not: Callable[[KindId], str]) -> list[Unobserved]:
+    async def unobserved(self, why_not: Callable[[KindId], str]) -> list[UnobservedRow]:
         """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""
-        return await unobserved(self._memory, self.pairs, self._coverage, why_not)
+        return await find_unobserved(self._memory, self.pairs, self._coverage, why_not)
 
     def entries(self, object_id: ObjectId) -> tuple[Entry | None, Entry | None]:
         """Return the entry that declares an object, and the first that observes it."""
@@ -185,7 +185,7 @@ class Tracker:
             latest = await self._memory.archive.read(lambda store: store.latest(FILE))
             await self._records.declare(latest)
         self.transitions.recall(stored)
-        self._activate(self._claimed)
+        self._activate(self._claimed_kinds)
         # other observed objects have no state that could be outdated
         catalogue = self._memory.catalogue
         self._waiting.add(catalogue.object_ids_of(FILE))
@@ -239,7 +239,7 @@ class Tracker:
         return self._records.claims or frozenset()
 
     @property
-    def _claimed(self) -> set[KindId]:
+    def _claimed_kinds(self) -> set[KindId]:
         """The observed kinds of the kinds that the file claims."""
         return {rule_table.of_declared(kind_id).observed for kind_id in self._claims}
 

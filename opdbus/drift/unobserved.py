@@ -31,7 +31,7 @@ _NO_SUCH: Final = (
 )
 
 
-class Unobserved(NamedTuple):
+class UnobservedRow(NamedTuple):
     """Declared objects of a kind: their number, the first names, and why they are not observed."""
 
     kind: KindId
@@ -40,9 +40,9 @@ class Unobserved(NamedTuple):
     why: str
 
 
-async def unobserved(
+async def find_unobserved(
     memory: StateStore, pairs: Pairs, coverage: Coverage, why_not: Callable[[KindId], str]
-) -> list[Unobserved]:
+) -> list[UnobservedRow]:
     """Return the declared objects and fields that cannot be compared, at most 50 rows.
 
     `why_not` returns why a kind is not listed; rows for which it returns an empty text are left
@@ -62,7 +62,9 @@ async def unobserved(
     for object_id, field, why in await _fields(memory, pairs):
         found.setdefault((object_id[:2], why), []).append(f"{field} of {object_id.name}")
     rows = (
-        Unobserved(kind_id, len(names), [n[:_MAX_NAME] for n in nsmallest(_MOST_NAMES, names)], why)
+        UnobservedRow(
+            kind_id, len(names), [n[:_MAX_NAME] for n in nsmallest(_MOST_NAMES, names)], why
+        )
         for (kind_id, why), names in found.items()
     )
     return sorted(row for row in rows if row.why)[:_MOST_ROWS]

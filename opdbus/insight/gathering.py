@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from opdbus.index.catalogue.catalogue import representative
-from opdbus.insight.clustering import Vectors, normalized
+from opdbus.insight.clustering import Vectors, normalize
 from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.state.object import matches
 
@@ -126,7 +126,7 @@ class Residuals:
 
     def part(self, wanted: slice) -> Vectors:
         """Return the residuals of a slice of rows (rows, dimension), of length 1."""
-        return normalized(self._take(wanted) - self._common[self._number(wanted)])
+        return normalize(self._take(wanted) - self._common[self._number(wanted)])
 
     def parts(self) -> Iterator[Vectors]:
         """Yield the residuals of all rows in parts."""

@@ -37,7 +37,7 @@ _LEAST: Final = 5
 _LEAST_AGREEMENT: Final = 0.3
 
 
-class Described(NamedTuple):
+class Description(NamedTuple):
     """The compared parts of an object: its kind, the words of its text, and its fields."""
 
     kind: Kind | None
@@ -63,7 +63,7 @@ class Frequencies:
     `shares` has the share of all objects that have a word.
     """
 
-    def __init__(self, sample: Sequence[Described], shares: Mapping[str, float]) -> None:
+    def __init__(self, sample: Sequence[Description], shares: Mapping[str, float]) -> None:
         self._objects = len(sample)
         self._shares = shares
         self._kinds = Counter(one.kind for one in sample)
@@ -78,7 +78,7 @@ class Frequencies:
             field: squares[field] / count**2 for field, count in counts.items() if count >= _LEAST
         }
 
-    def compare(self, own: Described, other: Described) -> Comparison:
+    def compare(self, own: Description, other: Description) -> Comparison:
         """Return the similarities of two objects; differences only if they are of one kind."""
         both = own.words.keys() & other.words.keys()
         # rare on this host, and not typical of the kind
@@ -122,16 +122,16 @@ async def explain(
     known = store.catalogue.all_object_ids()
     chosen = random.Random(0).sample(known, min(_SAMPLE, len(known)))  # noqa: S311 -- no secret
     about, contents = await store.read_objects([object_id, *others, *chosen])
-    described: dict[ObjectId, Described] = {}
+    described: dict[ObjectId, Description] = {}
 
     def describe() -> None:
         for one, entries in about.items():
             if content := contents.get(representative(entries).id):
                 fields = states(store.merge_properties(entries, contents, only_stored=True))
-                described[one] = Described(kind_of(one), name_words(content.text), fields)
+                described[one] = Description(kind_of(one), name_words(content.text), fields)
 
     await asyncio.to_thread(describe)
-    nothing = Described(None, {}, {})
+    nothing = Description(None, {}, {})
     own = described.get(object_id, nothing)
     counts = await store.archive.read(
         lambda database: {

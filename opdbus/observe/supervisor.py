@@ -51,7 +51,7 @@ class Status(NamedTuple):
     detail: str
 
 
-class _Watched:
+class _RunningObserver:
     """An observer with its report, writer and state."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Supervisor:
         changes: Callable[[], ChangesPerHour] = ChangesPerHour,
     ) -> None:
         causes = Causes()
-        self._watched = [_Watched(each, store, changes(), causes) for each in observers]
+        self._watched = [_RunningObserver(each, store, changes(), causes) for each in observers]
         self._store = store
         self._retry_seconds = retry_seconds
 

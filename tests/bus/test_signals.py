@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.bus import names, paths
-from opdbus.bus.service.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
+from opdbus.bus.service.signals import (
+    MAX_BYTES,
+    MAX_CHANGES,
+    MERGE_SECONDS,
+    Announcer,
+    merge_changes,
+)
 from opdbus.bus.transport.values import Typed
 from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.state_store.events import Changed, Drift, Event, Listed, Vectorized
@@ -76,7 +82,7 @@ def test_two_changes_are_one(
     first: ChangeKind, second: ChangeKind, both: ChangeKind | None
 ) -> None:
     """Tell of two changes of a thing what they are together."""
-    assert merged({A: first}, {A: second}) == ({A: both} if both else {})
+    assert merge_changes({A: first}, {A: second}) == ({A: both} if both else {})
 
 
 HISTORIES = st.lists(st.dictionaries(st.sampled_from([A, B, C]), st.booleans()), max_size=8)
@@ -97,7 +103,7 @@ def test_merged_changes_say_what_became_of_a_thing(
             elif object_id in there:
                 changes[object_id] = "removed"
                 there.remove(object_id)
-        whole = merged(whole, changes)
+        whole = merge_changes(whole, changes)
     assert {object_id for object_id, what in whole.items() if what == "added"} == there - start
     assert {object_id for object_id, what in whole.items() if what == "removed"} == start - there
     assert {object_id for object_id, what in whole.items() if what == "changed"} <= start & there

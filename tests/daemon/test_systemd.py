@@ -232,7 +232,7 @@ def test_a_blocked_loop_does_not_ping_and_a_busy_one_does() -> None:
     async def work() -> tuple[int, int]:
         messages: list[str] = []
         service = Systemd(messages.append, watchdog_seconds=0.03)
-        watched = asyncio.create_task(service.watched())
+        watched = asyncio.create_task(service.ping_watchdog())
 
         async def turn() -> None:
             while len(messages) < 5:  # noqa: ASYNC110 -- a busy loop is meant
@@ -306,7 +306,7 @@ TAKE_PASSED = """
 import os, sys
 from opdbus.systemd import notify
 os.environ["LISTEN_PID"] = os.environ["LISTEN_PID"] or str(os.getpid())
-for name, one in notify.passed(os.environ, os.getpid()).items():
+for name, one in notify.take_sockets(os.environ, os.getpid()).items():
     print(name, one.fileno(), one.get_inheritable())
 print(*(key for key in os.environ if key.startswith("LISTEN_")))
 """

@@ -70,7 +70,7 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
         coverage.note_unobserved_kind(("systemd", "unit"))
         coverage.note(units[0], is_missing=True)
         assert sorted(coverage.all_missing()) == units
-        assert coverage.unlisted(set()) == {"systemd"}
+        assert coverage.plugins_to_list(set()) == {"systemd"}
         coverage.note(units[0], is_missing=False)
         assert [*coverage.all_missing()] == units[1:]
         coverage.note(units[0], is_missing=True)
@@ -84,4 +84,4 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
         for object_id in (*units, *found):
             coverage.forget(object_id)
         assert [*coverage.all_missing()] == []
-        assert coverage.unlisted(set()) == set()
+        assert coverage.plugins_to_list(set()) == set()

@@ -21,7 +21,7 @@ from opdbus.drift import drift_report
 from opdbus.drift.drift_report import announce
 from opdbus.drift.field import Field, Severity
 from opdbus.drift.tracker import Tracker
-from opdbus.drift.transition_filter import Drifted
+from opdbus.drift.transition_filter import DriftState
 from opdbus.errors import InvalidArgs, StateFileError
 from opdbus.history.change import Cause
 from opdbus.index.changes.change_finder import ChangeFinder
@@ -715,7 +715,7 @@ def test_drift_reads_the_beginning_of_a_question() -> None:
     """Read no more of what drift is asked about than the first 2000 characters."""
     field = Field(("state",), "active", "failed", Severity.ERROR)
     rows = [
-        (ObjectId("systemd", "unit", name), Drifted("drift", 0.0, [field]))
+        (ObjectId("systemd", "unit", name), DriftState("drift", 0.0, [field]))
         for name in ("mail.service", "web.service")
     ]
     for padding, first in ((500, rows[1]), (1000, rows[0])):

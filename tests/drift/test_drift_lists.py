@@ -17,7 +17,7 @@ from opdbus.drift import network_values, rule_table, word_values
 from opdbus.drift.field_comparison import compare
 from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
 from opdbus.drift.tracker import Tracker
-from opdbus.drift.transition_filter import Drifted, DriftTransition
+from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.platform.tasks import cancel, start
 
@@ -143,7 +143,7 @@ def test_drift_says_where_more_is_allowed(name: str) -> None:
 SUDO = {"users": {"groups": [{"name": "sudo", "members": ["mira"]}]}}
 
 
-def _by_name(drifted: Drifted | None) -> dict[str, Any]:
+def _by_name(drifted: DriftState | None) -> dict[str, Any]:
     return {one.name: one.observed for one in drifted.fields} if drifted else {}
 
 

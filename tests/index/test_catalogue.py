@@ -59,7 +59,7 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
 def _compare_lists(catalogue: Catalogue, there: Collection[Entry], chance: random.Random) -> None:
     """Compare what is listed with what a look at each entry finds."""
     some = chance.sample([*there], len(there) // 2)
-    within = catalogue.view.found([entry.id for entry in some])
+    within = catalogue.view.refs_of([entry.id for entry in some])
     for wanted in ({}, {"kind": "a"}, {"source": FILE, "name": "n7"}, {"name": "n8", "kind": "b"}):
         for entries, among in ((there, None), (some, within)):
             met = {entry.identity.object_id for entry in entries if matches(entry.identity, wanted)}

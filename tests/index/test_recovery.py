@@ -203,7 +203,7 @@ def test_damage_that_is_found_later_ends_the_daemon_once(filled: Path) -> None:
                 await memory.publish([unit(f"more {n}") for n in range(100)], OWNER)
         with pytest.raises(Damaged, match="sets it aside at its next start"):
             async with asyncio.timeout(60):
-                await memory.archive.damaged()
+                await memory.archive.raise_when_damaged()
 
     run(filled, find)
     assert "found damaged before" in run(filled, told)

@@ -138,7 +138,7 @@ def refused(store: Store, code: int) -> str:
         with ExitStack() as stack:
             if code == sqlite3.SQLITE_BUSY:
                 stack.enter_context(store.transaction())
-            with pytest.raises(StoreError) as caught, store.guarded():
+            with pytest.raises(StoreError) as caught, store.translate_errors():
                 connection.execute("INSERT INTO facts VALUES ('a', ?)", ("a text" * 20_000,))
     return str(caught.value)
 
@@ -163,7 +163,7 @@ def test_advice_knows_extended_codes(store: Store) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
     advice = "disk I/O error; look in the kernel's log"
-    with pytest.raises(StoreError, match=advice), store.guarded():
+    with pytest.raises(StoreError, match=advice), store.translate_errors():
         raise error
 
 

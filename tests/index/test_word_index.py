@@ -38,7 +38,7 @@ async def _require_same(memory: StateStore, within: float) -> None:
         there = InDatabase(store, TERMS, view)
         assert here.counts == there.counts
         beginnings = ["ser", "server", "nam", "nothin", "xy"]
-        assert lookup.begun(beginnings) == store.words.begun(beginnings)
+        assert lookup.find_prefixes(beginnings) == store.words.find_prefixes(beginnings)
         for term in TERMS:
             assert sorted(here.having(term)) == sorted(there.having(term))
         scores, expected = here.scores(), there.scores()

@@ -14,7 +14,7 @@ from opdbus.cli.show_insight import describe_outlier
 from opdbus.errors import InvalidArgs
 from opdbus.index.search.hits import SearchRequest
 from opdbus.insight import field_reading
-from opdbus.insight.clustering import normalized
+from opdbus.insight.clustering import normalize
 from opdbus.insight.kind_survey import LEAST, Lonely, Odd, Survey, lonely, outliers
 from opdbus.state.object import Identity, ObjectId, StateObject
 from opdbus.state.secret_text import REDACTED
@@ -223,7 +223,7 @@ def test_a_text_like_no_other_is_found() -> None:
     """A vector is lonely that is further from its nearest than two others are from each other."""
     random = np.random.default_rng(3)
     near = random.normal(size=16) + random.normal(scale=0.2, size=(1500, 16))
-    vectors = normalized(near.astype(np.float32))
+    vectors = normalize(near.astype(np.float32))
     assert lonely(1500, lambda rows: vectors[rows]) == {}
     vectors[700] = -vectors[700]
     assert set(lonely(1500, lambda rows: vectors[rows])) == {700}

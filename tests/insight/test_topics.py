@@ -17,9 +17,9 @@ from opdbus.state.conditions import parse
 
 RANDOM = np.random.default_rng(7)
 # 5 groups of 40 vectors each
-MIDDLES = clustering.normalized(RANDOM.normal(size=(5, 16)).astype(np.float32))
+MIDDLES = clustering.normalize(RANDOM.normal(size=(5, 16)).astype(np.float32))
 PLANTED = np.repeat(np.arange(5), 40)
-VECTORS = clustering.normalized(
+VECTORS = clustering.normalize(
     MIDDLES[PLANTED] + RANDOM.normal(scale=0.08, size=(200, 16)).astype(np.float32)
 )
 KEYS = RANDOM.integers(1 << 63, size=200).astype(np.uint64)

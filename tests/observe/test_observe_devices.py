@@ -135,10 +135,10 @@ async def test_events_of_others_are_not_believed() -> None:
                 kernel.tell(sent(data))
             # comes after all of these
             kernel.tell(uevent("add", "module"))
-            await other.changed()
+            await other.wait_for_events()
             assert not one.news.is_set()
             kernel.tell(uevent("change", "block"))
-            await one.changed()
+            await one.wait_for_events()
 
 
 @in_loop
@@ -191,10 +191,10 @@ async def test_two_observers_share_the_socket() -> None:
         with events.follow("module") as other:
             with events.follow("block") as one:
                 kernel.tell(uevent("add", "block"))
-                await one.changed()
+                await one.wait_for_events()
                 assert not other.news.is_set()
             kernel.tell(uevent("add", "module"))
-            await other.changed()
+            await other.wait_for_events()
 
 
 def test_a_database_that_lies() -> None:

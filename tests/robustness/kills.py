@@ -115,7 +115,7 @@ class Load:
         object_id = self.dice.choice(self._object_ids)
         text = f"{self.dice.choice(sizes.ROLES)} {self.dice.choice(sizes.PLACES)}"
         values = {"description": f"{text} {self._revision % 5000}", "revision": self._revision}
-        return publish.observed(_SOURCE, *object_id, values)
+        return publish.make_object(_SOURCE, *object_id, values)
 
 
 async def round_of(daemon: Running, load: Load, state: Mapping[bytes, int]) -> dict[bytes, int]:

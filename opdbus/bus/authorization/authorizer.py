@@ -75,7 +75,7 @@ class Authorizer:
         try:
             verdict = await self._polkit.check(sender, action)
             if verdict is Verdict.CHALLENGE and interactive:
-                with self._prompts.reserved({"user": credentials.uid}, 1):
+                with self._prompts.reserve({"user": credentials.uid}, 1):
                     verdict = await self._polkit.ask_user(sender, action)
             _require_verdict(verdict, credentials, action)
         except AccessDenied:

@@ -78,7 +78,7 @@ class HistoryInterface:
         else:
             found = await self._finder.about(about, which, limit, priority=caller.priority)
         history_reader.require_small([one.row for one in found])
-        return await each(_found, found)
+        return await each(_to_row, found)
 
     async def nearest(
         self, _caller: Caller, like: Given, limit: int
@@ -98,7 +98,7 @@ class HistoryInterface:
                 raise NotKept(f"what row {to.seq} says is not kept: give words instead")
         found = await self._finder.nearest(to, await self._filter(rest), limit)
         history_reader.require_small([row for one in found for row in (one.found.row, *one.rows)])
-        return [(_found(one.found), await each(_wire, one.rows)) for one in found]
+        return [(_to_row(one.found), await each(_wire, one.rows)) for one in found]
 
     async def _filter(self, given: Given) -> Filter:
         found = _filter(given)
@@ -260,7 +260,7 @@ def _wire(row: Row) -> dict[str, Plain]:
     return found if row.text_distance is None else {**found, "moved": row.text_distance}
 
 
-def _found(found: RankedChange) -> dict[str, Plain]:
+def _to_row(found: RankedChange) -> dict[str, Plain]:
     """Return a change that was found by its meaning in the format of the bus."""
     numbers = {"count": found.count, "others": found.others, "total": found.total}
     more = {name: Typed("u", number) for name, number in numbers.items() if number}

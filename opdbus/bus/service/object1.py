@@ -16,7 +16,7 @@ from opdbus.bus.service.contract import Caller
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
-from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, marked
+from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, mark_declared
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Explanation, Hit
 from opdbus.index.state_store.state_store import StateStore
@@ -111,7 +111,7 @@ async def object_properties(
     index = vectors.current
     content = contents[entry.id]
     has_vector = index is not None and entry.text_digest in index
-    text = marked(vectors.memory.declarations, entry, content, content.text)
+    text = mark_declared(vectors.memory.declarations, entry, content, content.text)
     merged = vectors.memory.merge_properties(observed, contents)
     drift = ""
     if declared and (counted := drifts.transitions.counted.get(declared.identity.object_id)):

@@ -50,7 +50,7 @@ class Announcer:
     def announce(self, event: Event) -> None:
         """Send the signal of an event in the state store, at once or merged with later ones."""
         if isinstance(event, Changed):
-            self._changes = merged(self._changes, event.changes)
+            self._changes = merge_changes(self._changes, event.changes)
             self._generation = event.generation
             if self._pause is None:
                 self._send_and_pause()
@@ -156,7 +156,7 @@ class Announcer:
         self._connection.emit(path, f"{interface}.{member}", signature, *body)
 
 
-def merged(
+def merge_changes(
     before: Mapping[ObjectId, ChangeKind], after: Mapping[ObjectId, ChangeKind]
 ) -> dict[ObjectId, ChangeKind]:
     """Merge changes of objects; an object that was added and removed has none."""

@@ -32,7 +32,7 @@ from opdbus.config import SEVERITIES
 from opdbus.drift import drift_report, pairs
 from opdbus.drift.rule_table import KindId
 from opdbus.drift.tracker import Tracker
-from opdbus.drift.transition_filter import CLASSES, Drifted
+from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.errors import InvalidArgs
 from opdbus.index.catalogue import short_names
 from opdbus.index.changes import connections, history_reader
@@ -66,7 +66,7 @@ _KIND_ID: Final = ("plugin", "kind")
 _MAX_WRITTEN: Final = 10_000
 
 
-class Observed(Protocol):
+class ObserverStatus(Protocol):
     """The status of all observers."""
 
     @property
@@ -100,7 +100,7 @@ class StateInterface:
         insight: Insight,
         declared: StateFileLoader,
         health: Health,
-        observers: Observed,
+        observers: ObserverStatus,
         drifts: Tracker,
         bulk: Bulk,
         answers: Answers,
@@ -258,7 +258,7 @@ class StateInterface:
         require_objects(len(objects))
 
         def convert() -> tuple[list[StateObject], list[str]]:
-            items = [publish.observed(publisher, *given) for given in objects]
+            items = [publish.make_object(publisher, *given) for given in objects]
             return items, [paths.of(*item.identity[1:]) for item in items]
 
         # 0.1 ms an object
@@ -303,7 +303,7 @@ class StateInterface:
         found = await self._drifts.unobserved(self._observers.why_not)
         return [(*row.kind, row.total, row.names, row.why) for row in found]
 
-    def _drift(self, object_id: ObjectId, drifted: Drifted) -> WireDrift:
+    def _drift(self, object_id: ObjectId, drifted: DriftState) -> WireDrift:
         fields = [
             (one.name, _json(one.declared), _json(one.observed), one.severity.word)
             for one in drifted.fields

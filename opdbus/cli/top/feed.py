@@ -203,7 +203,7 @@ class Feed:
                 signals = _EVERYTHING
             if not (may_start or await client.is_served()):
                 self._say(trouble=await asyncio.to_thread(self._why_down))
-                await self._restarted(None)
+                await self._wait_for_restart(None)
                 continue
             may_start = False
             try:
@@ -215,7 +215,7 @@ class Feed:
             except AccessDenied as error:
                 trouble = f"{_NOT_SHOWN}: {error}"
                 self._say(values={}, at=0.0, changes=Changes(), drifts=(), trouble=trouble)
-                await self._restarted(_REFUSED_SECONDS)
+                await self._wait_for_restart(_REFUSED_SECONDS)
                 self._received_signals |= _EVERYTHING
             except OpDbusError as error:
                 self._received_signals |= signals
@@ -228,7 +228,7 @@ class Feed:
         is_failed = service and service.has_failed
         return f"{service.fault()}; {WAITING}" if service and is_failed else WAITING
 
-    async def _restarted(self, seconds: float | None) -> None:
+    async def _wait_for_restart(self, seconds: float | None) -> None:
         """Wait until op-dbus starts or ends, for at most `seconds` (None: no limit)."""
         async with at_most(seconds):
             while "NameOwnerChanged" not in self._received_signals:

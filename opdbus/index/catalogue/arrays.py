@@ -59,7 +59,7 @@ class PlainRows:
 
     def append(self, _digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Append vectors (rows, dimension)."""
-        self._buffer = extended(self._buffer, self.end, vectors)
+        self._buffer = append_rows(self._buffer, self.end, vectors)
         self.end += len(vectors)
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -113,7 +113,7 @@ class RoundedRows:
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
         """Return a function that computes dot products with all current rows, or rows `at`."""
-        return partial(_rounded, self._buffer[: self.end] if at is None else self._buffer[at])
+        return partial(_int8_products, self._buffer[: self.end] if at is None else self._buffer[at])
 
     def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Return a copy of rows."""
@@ -127,7 +127,7 @@ class RoundedRows:
         self.end = subset.end
 
 
-def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
+def _int8_products(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the dot products (rows,) of int8 rows with a query (dimension,)."""
     products = np.empty(len(buffer), np.float32)
     rows = np.empty((_TOGETHER, len(query)), np.float32)
@@ -139,7 +139,7 @@ def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.flo
     return products
 
 
-def extended(buffer: NDArray[Any], end: int, more: Any) -> NDArray[Any]:  # noqa: ANN401 -- an array or a list
+def append_rows(buffer: NDArray[Any], end: int, more: Any) -> NDArray[Any]:  # noqa: ANN401 -- an array or a list
     """Return a buffer with `more` written from row `end` on, reallocated if it is too small.
 
     If `more` is empty, return `buffer` itself, which may be read-only.

@@ -55,7 +55,7 @@ class Declarations(Protocol):
         """Return the declarations of those `object_ids` that are declared and observed."""
 
 
-def marked(declarations: Declarations, entry: Entry, content: Content, text: str) -> str:
+def mark_declared(declarations: Declarations, entry: Entry, content: Content, text: str) -> str:
     """Return the text of an entry, prefixed with `declared` if the state file reports it.
 
     The prefix also states that the object is missing, or declared absent.
@@ -75,7 +75,7 @@ def absence_of(declarations: Declarations, entry: Entry, content: Content) -> st
     return declarations.absence(entry.identity.object_id, json.loads(content.properties))
 
 
-class Unpaired:
+class NoPairing:
     """Declarations without drift tracking: no declared object has an observed counterpart."""
 
     def observed(self, _object_id: ObjectId) -> Sequence[ObjectId]:

@@ -253,7 +253,7 @@ class EntryView:
         named = zip(source_kinds, self.names.of(places.tolist()), strict=True)
         return [ObjectId(plugin, kind, name) for (_, plugin, kind), name in named]
 
-    def found(self, ids: Collection[int]) -> EntryRefs:
+    def refs_of(self, ids: Collection[int]) -> EntryRefs:
         """Return references to the existing entries with these ids."""
         wanted = np.fromiter(ids, np.int64, len(ids))
         places = self.places.find_each(wanted)

@@ -165,7 +165,7 @@ class FieldReader:
 
     def _write(self, index: FieldIndex, rows: Rows) -> WrittenRows:
         view, contents = self._catalogue.view, dict(rows)
-        found = view.found(contents)
+        found = view.refs_of(contents)
         source_kinds = map(
             view.source_kinds.__getitem__, view.source_kind_ids[found.places].tolist()
         )

@@ -44,4 +44,4 @@ class FieldRows:
                 may[is_known] = perhaps[self._of_shared[is_known]]
                 is_wanted &= np.logical_or.reduceat(may, starts)
         wanted = [object_ids[at] for at in np.flatnonzero(is_wanted).tolist()]
-        return self._index.found(is_met), wanted
+        return self._index.refs_of(is_met), wanted

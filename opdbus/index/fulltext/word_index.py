@@ -63,9 +63,9 @@ class Lookup:
         others = sum(map(int, map(np.count_nonzero, each)))
         return Term(len(then.places) - others + len(since.places), then, since)
 
-    def begun(self, beginnings: Sequence[str]) -> list[str]:
+    def find_prefixes(self, beginnings: Sequence[str]) -> list[str]:
         """Return the prefixes with which a longer term begins; prefixes have letters only."""
-        since, then = set(self.since.begun(beginnings)), self.then.vocabulary
+        since, then = set(self.since.find_prefixes(beginnings)), self.then.vocabulary
         return [one for one in beginnings if one in since or then.begins(one.encode())]
 
     def places(self, term: Term) -> NDArray[np.int32]:

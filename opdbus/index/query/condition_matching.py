@@ -55,11 +55,11 @@ async def found(
     does not cover, or not in their present state, are read one by one.
     """
     wanted, catalogue = AllOf(conditions), memory.catalogue
-    moving = memory.volatile.asked(wanted.names)
+    moving = memory.volatile.entries_with(wanted.names)
     moved = await asyncio.to_thread(catalogue.existing, moving) if moving else {}
     unread = memory.fields.unread()
     ids = {*unread.ids, *(entry.id for entry in moved.values())}
-    rows = FieldRows(memory.fields.index, catalogue.shared(), catalogue.view.found(ids))
+    rows = FieldRows(memory.fields.index, catalogue.shared(), catalogue.view.refs_of(ids))
     met, perhaps = await asyncio.to_thread(rows.look, conditions)
     if only_first and len(met.ids):
         return met

@@ -17,7 +17,7 @@ from opdbus.index.catalogue.declarations import (
     NOTHING_DECLARED,
     Declaration,
     absence_of,
-    marked,
+    mark_declared,
 )
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.database.store import Content, Entry, Store
@@ -460,7 +460,9 @@ class Finder:
                 observed = {
                     n: value for n, (_, value) in side.differing.items() if value is not None
                 }
-            text = marked(self._memory.declarations, entry, content, first_line(content.text))
+            text = mark_declared(
+                self._memory.declarations, entry, content, first_line(content.text)
+            )
             declared = dict(islice(declared.items(), _MOST_DECLARED))
             source = entry.identity.source
             return Hit(entry.identity.object_id, source, score, mark, text, why, declared, observed)

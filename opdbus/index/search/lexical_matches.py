@@ -177,7 +177,7 @@ def _having(
     asked = vocabulary.values_in(matches.question)
     masks = [entries_having(bits, view.traits[:entries]) for bits in asked]
     # entries may have been removed since the words were looked up
-    found = [view.found(one.entries).places for one in matches.literals]
+    found = [view.refs_of(one.entries).places for one in matches.literals]
     found += [view.existing(one.entries) for one in compared]
     for places in found:
         masks.append(np.zeros(entries, np.bool_))

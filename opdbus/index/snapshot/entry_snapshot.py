@@ -141,13 +141,13 @@ def remove(store: Store) -> None:
             store.drop_fact(postings.MEAN_LENGTH)
             store.forget_changes(store.count_changes())
         remove_values(store)
-        with store.guarded():
+        with store.translate_errors():
             path_of(store).unlink(missing_ok=True)
 
 
 def remove_values(store: Store) -> None:
     """Remove the files of words and fields; raises StoreError."""
-    with store.guarded():
+    with store.translate_errors():
         for name in ("words", "fields"):
             path_of(store, name).unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ from opdbus.history import change
 from opdbus.history.change import Cause
 from opdbus.history.forget import Forgotten, Target
 from opdbus.index.catalogue.catalogue import ChangeKind
-from opdbus.index.catalogue.declarations import Declarations, Unpaired
+from opdbus.index.catalogue.declarations import Declarations, NoPairing
 from opdbus.index.catalogue.transient_objects import TransientObjects
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
@@ -72,7 +72,7 @@ class StateStore:
         self._transient = TransientObjects()
         self.notify = notify
         # the pairing of declared objects with observed ones
-        self.declarations: Declarations = Unpaired()
+        self.declarations: Declarations = NoPairing()
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         # set while there may be objects without static vectors
@@ -96,7 +96,7 @@ class StateStore:
             lambda last: self.notify(Recorded(last)),
         )
         self.migrator = Migrator(
-            self.archive, self._writer, self._eraser, self._now, boot, self._stepped
+            self.archive, self._writer, self._eraser, self._now, boot, self._on_migration_step
         )
         self._on_progress = on_progress
         # number of running `publish` calls of each holder
@@ -160,7 +160,7 @@ class StateStore:
         """Return the time in microseconds since 1970."""
         return int(self._clock() * 1e6)
 
-    def _stepped(self) -> None:
+    def _on_migration_step(self) -> None:
         """Mark vectors as incomplete after a step of migration, and report progress."""
         if not self.migrator.done.is_set():
             self._writer.generation += 1

@@ -78,7 +78,7 @@ class TransactionWriter:
 
     async def load(self, loaded: LoadedEntries) -> None:
         """Load all entries at start, and full-text index and fields if a snapshot has them."""
-        with gc_tuning.paused():
+        with gc_tuning.pause():
             self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
         self.snapshot_writer.note(loaded.unwritten_changes)
         self.fields.begin()

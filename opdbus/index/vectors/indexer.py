@@ -176,7 +176,7 @@ class Indexer:
         rows = [waiting.popleft() for _ in range(len(waiting))]
         moved: list[tuple[float, int]] = []
         for part in slices(rows, _COMPARED):
-            moved += await asyncio.to_thread(_moved, index, part)
+            moved += await asyncio.to_thread(_text_distances, index, part)
         if moved and not self._memory.archive.fault:
             with suppress(StoreError):
                 await self._memory.archive.write(lambda store: store.put_moved(moved))
@@ -204,7 +204,9 @@ class Indexer:
         self._on_progress(index.missing_object_count)
 
 
-def _moved(index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]) -> list[tuple[float, int]]:
+def _text_distances(
+    index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]
+) -> list[tuple[float, int]]:
     """Return (cosine distance, row) of each changed text whose old and new vectors exist."""
     get = index.get_on_thread
     found = [(row, get(old), get(new)) for row, old, new in rows]

@@ -31,7 +31,7 @@ from opdbus.state.object import DIGEST_BYTES, digest
 _READ: Final = 1 << 13
 # Rows by which `take` finds out if the file is in the page cache.
 _FIRST_READ: Final = 32
-# For `_widened`: the bits of a sign-extended float16 in a float32 (sign, low exponent, mantissa),
+# For `_widen`: the bits of a sign-extended float16 in a float32 (sign, low exponent, mantissa),
 # and the factor for the difference of exponent biases, 127 - 15.
 _SIGN_AND_NUMBER: Final = np.int32(-0x70002000)
 _EXPONENTS: Final = np.float32(2.0**112)
@@ -104,7 +104,7 @@ class SignQuantizedVectors:
         mapped = self._all()
         if len(rows) > _FIRST_READ and _waits(lambda: mapped["digest"][rows[:_FIRST_READ]]):
             self._read_soon(rows[_FIRST_READ:])
-        vectors = _widened(mapped["vector"][rows])
+        vectors = _widen(mapped["vector"][rows])
         # much faster than numpy's `norm`
         vectors /= np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
         return vectors
@@ -271,7 +271,7 @@ def _waits(work: Callable[[], object]) -> bool:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt > before
 
 
-def _widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
+def _widen(halves: NDArray[np.float16]) -> NDArray[np.float32]:
     """Convert finite float16 numbers to float32, much faster than `astype`."""
     bits = halves.view(np.int16).astype(np.int32)
     bits <<= 13

@@ -141,7 +141,7 @@ class VectorIndex:
         rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
         baseline = self.baseline(query)
         if at is not None and len(at) <= _FEW_COMPARED:
-            return Similarity(self._compared(query, rows), level, baseline)
+            return Similarity(self._exact_cosines(query, rows), level, baseline)
         exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
         is_sparse = _SPARSE * len(rows) < self._rows.end
         products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
@@ -176,9 +176,11 @@ class VectorIndex:
     ) -> NDArray[np.float32]:
         """Return the exact cosines of the entries `some`: places, or indexes into `at`."""
         rows, _ = self._rows_at(view.texts[some if at is None else at[some]])
-        return self._compared(query, rows)
+        return self._exact_cosines(query, rows)
 
-    def _compared(self, query: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
+    def _exact_cosines(
+        self, query: NDArray[np.float32], rows: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
         """Return the exact cosines of some rows, NaN for row -1."""
         found = np.full(len(rows), np.nan, np.float32)
         found[rows >= 0] = self._rows.take(rows[rows >= 0]) @ query

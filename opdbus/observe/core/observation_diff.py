@@ -234,7 +234,7 @@ class ReportTracker:
             disposition, why = classify(before, hashes, why, volatile, deferrable, runs_often=often)
             if disposition == "nothing" and hashes == before.latest:
                 return
-        item = publish.observed(*self._identity(key), properties)
+        item = publish.make_object(*self._identity(key), properties)
         size = len(item.name) + len(item.json())
         _reserve(new, key, item.identity, size - (before.size if before else 0))
         seen = SeenObject(item.identity, hashes, hashes, now, size)

@@ -14,7 +14,7 @@ from opdbus.history import jobs
 from opdbus.history.change import Cause
 from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.skipped import Skipped
-from opdbus.state.flatten import bounded
+from opdbus.state.flatten import bound
 from opdbus.state.object import LIVE, Identity, Json
 from opdbus.state.redact import redact_identity
 
@@ -85,7 +85,7 @@ class Observer:
         kind, name = (
             part.encode(errors="backslashreplace").decode().replace("\0", "\\x00") for part in key
         )
-        return bounded(redact_identity(Identity(self.source, self.plugin, kind, name or "?")))
+        return bound(redact_identity(Identity(self.source, self.plugin, kind, name or "?")))
 
 
 @dataclass(slots=True)

@@ -154,7 +154,7 @@ class Service:
         A caller that takes long gets fewer and longer bursts, of up to a second: see Allowance.
         """
         clock = asyncio.get_running_loop().time
-        lost = asyncio.create_task(self._connection.closed())
+        lost = asyncio.create_task(self._connection.wait_closed())
         lost.add_done_callback(
             lambda _: self._mark_lost("the connection to the system bus was lost")
         )
@@ -223,7 +223,7 @@ async def until_owned(name: str) -> None:
             connection.on_signal = on_signal
             await connection.subscribe(_changes_of_owner(name))
             if not (await connection.ask_bus("NameHasOwner", "s", name))[0]:
-                await until_first_ends(owned.wait(), connection.closed())
+                await until_first_ends(owned.wait(), connection.wait_closed())
     except BusError:  # nothing announces that a bus has appeared, so wait for ever
         await asyncio.Event().wait()
 

@@ -181,7 +181,7 @@ class Devices:
                     report.replace(kind, devices, cause)
                     for name in reported.due(named & devices.keys()):
                         report.put(kind, name, devices[name], Cause(cause, is_event=True))
-                named = frozenset(await events.changed())
+                named = frozenset(await events.wait_for_events())
                 cause = CAUSE
 
     def _list(self) -> dict[str, dict[str, Properties]]:

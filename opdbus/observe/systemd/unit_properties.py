@@ -103,7 +103,7 @@ def of_file_state(state: str) -> dict[str, Json]:
     return fields
 
 
-def unloaded(fields: Mapping[str, Json]) -> dict[str, Json]:
+def fields_of_unloaded(fields: Mapping[str, Json]) -> dict[str, Json]:
     """Return the fields of a unit that was unloaded but still has its file."""
     lasting = {name: value for name, value in fields.items() if name not in _OF_A_RUN}
     if lasting.get("load_state") != "loaded":
