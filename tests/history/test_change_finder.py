@@ -238,6 +238,24 @@ async def test_an_event_in_other_words_is_of_what_has_them(day: Day) -> None:
 
 
 @on_a_day()
+async def test_an_event_of_a_named_object_is_no_other_objects(day: Day) -> None:
+    """List only changes that have the name of the object that a question and an event name."""
+    await day.see("group", "scanners", members=["petra", "bob"])
+    await day.see("account", "petra", groups=["petra", "scanners"])
+    await day.see("account", "carl", uid=1007)
+    await day.see("group", "scanners", members=["bob"])
+    await day.see("account", "petra", groups=["petra"])
+    await day.see("account", "carl")
+    await day.see("file", "/etc/old", description="a file")
+    await day.see("file", "/etc/old")
+    found = await day.finder.about("who was removed from group scanners?", Filter(), 9)
+    assert names(found)[0] == "scanners"
+    assert set(names(found)) == {"scanners", "petra"}
+    every = await day.finder.about("what was removed?", Filter(), 9)
+    assert {"carl", "/etc/old"} <= set(names(every))
+
+
+@on_a_day()
 async def test_the_host_comes_before_what_is_declared(day: Day) -> None:
     """Rank what the state file says below the host's own, which it neither led to nor followed."""
     await day.see("account", "alice", home="/home/a", description="alice")
