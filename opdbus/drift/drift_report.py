@@ -59,7 +59,8 @@ def select_drifted(rows: Ranked, wanted: Mapping[str, str], severity: str, what:
 def order_by_question(rows: Ranked, question: str) -> Ranked:
     """Order rows by a question: objects of its categories first, then by matching words.
 
-    Where it asks for what does not exist, missing objects come before others of a category. No row is left out: a word may name a category that is not meant. Only the first
+    Where it asks for what does not exist, missing objects come before others of a category. No row
+    is left out: a word may name a category that is not meant. Only the first
     query_parser.MAX_CHARACTERS of a question are read.
     """
     question = question[:MAX_CHARACTERS]
