@@ -535,6 +535,29 @@ async def test_the_newest_of_alike_failures_is_the_event(day: Day) -> None:
 
 
 @on_a_day()
+@pytest.mark.parametrize("asked", ["shop failed", "the web server failed"])
+async def test_a_failure_of_another_kind_is_an_event_of_its_own(day: Day, asked: str) -> None:
+    """Of two failures that ended in different ways, the newest is meant, with what led to it."""
+    shop = {"description": "Web server of the shop"}
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("file", "/etc/shop/one", description="configuration", sha256="1")
+    failed = {"active_state": "failed", "result": "exit-code", "exit_status": 3}
+    await day.see("unit", "shop.service", "exit", **failed, **shop)
+    await day.see("file", "/etc/shop/two", description="configuration", sha256="1")
+    await day.see("unit", "shop.service", "job:1 start", active_state="activating", **shop)
+    killed = {"active_state": "failed", "result": "signal", "exit_signal": "SIGKILL"}
+    await day.see("unit", "shop.service", "job:1 start", **killed, **shop)
+    await day.repeat("shop.service", "job:2 start, failed", 2)
+    found = await day.finder.before(asked, Filter(), 9)
+    assert {each.event for each in found} == {6}
+    assert names(found)[0] == "/etc/shop/two"
+    given_up = killed | {"result": "start-limit-hit"}
+    await day.see("unit", "shop.service", "exit:start limit", **given_up, **shop)
+    found = await day.finder.before(asked, Filter(), 9)
+    assert {each.event for each in found} == {6}
+
+
+@on_a_day()
 async def test_the_event_is_of_the_time_that_is_asked_for(day: Day) -> None:
     """Of the failures of a unit that is the event which was from `since` to `before`."""
     shop = {"description": "Web server of the shop"}

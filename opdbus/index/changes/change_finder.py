@@ -161,12 +161,15 @@ class ChangeFinder:
             ]
         if not events:
             return []
-        # among nearly equal matches of the same event, take the newest
+        # take the newest that is the same event of the same object; where words besides the
+        # object's may tell one from another, the newest of nearly equal matches
         best = events[0]
+        its_words = best.row.sentence.rpartition("; ")[0]
+        is_any = all(_has_name([word], its_words) for word in rest)
         near = [
             each.row
             for each in events
-            if best.score - each.score <= _AS_WELL
+            if (is_any or best.score - each.score <= _AS_WELL)
             and each.row.identity == best.row.identity
             and event_questions.is_alike(each.row.sentence, best.row.sentence)
         ]
@@ -321,7 +324,11 @@ class ChangeFinder:
         return await asyncio.to_thread(scored)
 
     async def _beginning(self, event: Row) -> Row:
-        """Return the first failure of the outage that a failure belongs to."""
+        """Return the first failure of the outage that a failure belongs to.
+
+        A failure that ended another way than the one before begins an outage of its own.
+        """
+        end = change_relations.end_of(event)
         for _ in range(_MOST_FAILURES):
             if "failed" not in event_questions.happened(event.sentence):
                 break
@@ -334,7 +341,11 @@ class ChangeFinder:
             ]
             if not failed:
                 break
-            event = failed[-1]
+            for row in failed:
+                earlier = change_relations.end_of(row)
+                if any(end[name] != earlier[name] for name in end.keys() & earlier.keys()):
+                    return event
+                event, end = row, end or earlier
         return event
 
     async def _followed(self, row: Row) -> list[Row]:
