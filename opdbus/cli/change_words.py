@@ -240,7 +240,9 @@ def _describe_unit(values: FieldValues, cause: str) -> tuple[str, str] | None:
         again = values["sub_state"].after.startswith("auto-restart")
         if after == "activating" and (again or (result and before == "active")):
             verb, result = f"exited{result}, is starting again", ""
-        detail = f"{before or 'unknown'} -> {after}{result}"
+        # in a loop, the state is the same whether the unit runs or waits
+        was = "restart loop" if values["restart_loop"].before else before or "unknown"
+        detail = f"{was} -> {after}{result}"
         others = (f"{name} {values[name].said}" for name in _OF_FILES if values[name].said)
         return ", ".join(filter(None, (verb, file_change))), ", ".join([detail, *others])
     if values["sub_state"].after == "elapsed":

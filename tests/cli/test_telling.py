@@ -173,6 +173,10 @@ SAID = [
         "a is not restarted again and again any more",
     ),
     (
+        unit("a", active_state=("activating", "inactive"), restart_loop=(True, None)),
+        "a stopped: restart loop -> inactive",
+    ),
+    (
         change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
         "a appeared, failed (exit-code)",
     ),
