@@ -239,7 +239,8 @@ def show(object: str, json_: bool) -> None:
     """Show everything about OBJECT.
 
     OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a short name: `sshd` for
-    systemd/unit/sshd.service. Of several objects of a name, a unit is shown, else a package.
+    systemd/unit/sshd.service. Of several objects of a name, a unit is shown, else a package, else
+    an account.
     """
 
     async def found(client: Client) -> tuple[str, dict[str, Any]]:

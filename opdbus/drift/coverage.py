@@ -116,8 +116,11 @@ class Coverage:
             self._until[object_id] = self._wall()
 
     def note_alone(self, sort: Sort) -> None:
-        """Record a declared kind without any observed object so far."""
+        """Record a declared kind without any observed object now."""
         self._alone.add(sort)
+        observed = rule_table.of_declared(sort).observed
+        missing = self._missing.get(observed, ())
+        self._missing[observed] = {object_id for object_id in missing if object_id[:2] != sort}
 
     def forget(self, object_id: ObjectId) -> None:
         """Drop an object that is no longer declared."""

@@ -76,7 +76,12 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
         found = [*coverage.missing(("net", "interface"))]
         assert sorted(object_id.name for object_id in found) == ["eth0", "eth1"]
         assert [*coverage.missing(("net", "interface"))] == []
+        # tracked one by one once, and then none is observed again: each is still listed once
+        for object_id in found:
+            coverage.note(object_id, is_missing=True)
         coverage.note_alone(("net", "interface"))
+        missing = [*coverage.all_missing()]
+        assert len(missing) == len(set(missing))
         await checked.declare({}, tmp_path)
         for object_id in (*units, *found):
             coverage.forget(object_id)

@@ -19,7 +19,7 @@ from opdbus.bus.service.state1 import StateInterface
 from opdbus.config import load
 from opdbus.drift import drift_report
 from opdbus.drift.drift_report import announce
-from opdbus.drift.field import Field, Severity
+from opdbus.drift.field import MISSING, PRESENCE, Field, Severity
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import Drifted
 from opdbus.errors import InvalidArgs, StateFileError
@@ -720,3 +720,26 @@ def test_drift_reads_the_beginning_of_a_question() -> None:
     ]
     for padding, first in ((500, rows[1]), (1000, rows[0])):
         assert drift_report.order_by_question(rows, "x " * padding + "web")[0] == first
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "which declared service does not exist?",
+        "which declared units are missing",
+        "what service of the state file is not there",
+    ],
+)
+def test_what_does_not_exist_is_listed_first_where_it_is_asked_for(question: str) -> None:
+    """Of the kind that a question for missing objects names, the missing ones come first."""
+    stopped = Field(("active_state",), "active", "inactive", Severity.ERROR)
+    missing = Field(PRESENCE, "present", MISSING, Severity.ERROR)
+    rows = [
+        (ObjectId("systemd", "unit", "declared.service"), Drifted("drift", 0.0, [stopped])),
+        (ObjectId("packages", "package", "p"), Drifted("drift", 0.0, [missing])),
+        (ObjectId("systemd", "unit", "acme"), Drifted("drift", 0.0, [missing])),
+    ]
+    ordered = [row[0].name for row in drift_report.order_by_question(rows, question)]
+    assert ordered == ["acme", "declared.service", "p"]
+    plain = drift_report.order_by_question(rows, "which declared service is stopped?")
+    assert plain[0][0].name == "declared.service"

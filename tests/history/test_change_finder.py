@@ -238,6 +238,24 @@ async def test_an_event_in_other_words_is_of_what_has_them(day: Day) -> None:
 
 
 @on_a_day()
+async def test_an_event_of_a_named_object_is_no_other_objects(day: Day) -> None:
+    """List only changes that have the name of the object that a question and an event name."""
+    await day.see("group", "scanners", members=["petra", "bob"])
+    await day.see("account", "petra", groups=["petra", "scanners"])
+    await day.see("account", "carl", uid=1007)
+    await day.see("group", "scanners", members=["bob"])
+    await day.see("account", "petra", groups=["petra"])
+    await day.see("account", "carl")
+    await day.see("file", "/etc/old", description="a file")
+    await day.see("file", "/etc/old")
+    found = await day.finder.about("who was removed from group scanners?", Filter(), 9)
+    assert names(found)[0] == "scanners"
+    assert set(names(found)) == {"scanners", "petra"}
+    every = await day.finder.about("what was removed?", Filter(), 9)
+    assert {"carl", "/etc/old"} <= set(names(every))
+
+
+@on_a_day()
 async def test_the_host_comes_before_what_is_declared(day: Day) -> None:
     """Rank what the state file says below the host's own, which it neither led to nor followed."""
     await day.see("account", "alice", home="/home/a", description="alice")
@@ -514,6 +532,29 @@ async def test_the_newest_of_alike_failures_is_the_event(day: Day) -> None:
         await day.see("unit", "shop.service", "job:1 start", active_state="active", **shop)
     found = await day.finder.before("shop failed", Filter(), 9)
     assert {each.event for each in found} == {11}
+
+
+@on_a_day()
+@pytest.mark.parametrize("asked", ["shop failed", "the web server failed"])
+async def test_a_failure_of_another_kind_is_an_event_of_its_own(day: Day, asked: str) -> None:
+    """Of two failures that ended in different ways, the newest is meant, with what led to it."""
+    shop = {"description": "Web server of the shop"}
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("file", "/etc/shop/one", description="configuration", sha256="1")
+    failed = {"active_state": "failed", "result": "exit-code", "exit_status": 3}
+    await day.see("unit", "shop.service", "exit", **failed, **shop)
+    await day.see("file", "/etc/shop/two", description="configuration", sha256="1")
+    await day.see("unit", "shop.service", "job:1 start", active_state="activating", **shop)
+    killed = {"active_state": "failed", "result": "signal", "exit_signal": "SIGKILL"}
+    await day.see("unit", "shop.service", "job:1 start", **killed, **shop)
+    await day.repeat("shop.service", "job:2 start, failed", 2)
+    found = await day.finder.before(asked, Filter(), 9)
+    assert {each.event for each in found} == {6}
+    assert names(found)[0] == "/etc/shop/two"
+    given_up = killed | {"result": "start-limit-hit"}
+    await day.see("unit", "shop.service", "exit:start limit", **given_up, **shop)
+    found = await day.finder.before(asked, Filter(), 9)
+    assert {each.event for each in found} == {6}
 
 
 @on_a_day()

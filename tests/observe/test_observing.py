@@ -217,6 +217,19 @@ async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: So
 
 
 @in_loop
+async def test_an_end_is_no_cause_of_a_first_row(tmp_path: Path, source: Source) -> None:
+    """What came and ended before it was written appeared for a reason that nobody knows."""
+    async with observed(tmp_path, source.observer) as host:
+        await host.until_shown("house/lamp/desk")
+        source.report.put("lamp", "hall", {"colour": "red"}, "job:7 start")
+        source.report.put("lamp", "hall", {"colour": "none"}, "exit")
+        await host.until_shown("house/lamp/hall", colour="none")
+        source.report.put("lamp", "hall", {"colour": "red"}, "exit")
+        await host.until_shown("house/lamp/hall", colour="red")
+    assert rows(tmp_path, "hall") == [("appeared", "", 0), ("changed", "exit", 0)]
+
+
+@in_loop
 async def test_volatile_changes_are_no_rows(tmp_path: Path) -> None:
     """A volatile field makes no row; an event is one row beside it, and counts what it replaced."""
     source = Source()

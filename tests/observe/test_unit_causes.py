@@ -84,6 +84,28 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
         ([(8, ("activating", "start")), "end 8"], ("changed", "job:8 start", 0)),
         ([(0, UP)], ("changed", "job:8 start", 0)),
     ],
+    "what came up and was stopped between two looks was up": [
+        ([(7, STOPS, DOWN), "end 7"], ("changed", "job:7 stop", 0)),
+        ([(8, ("activating", "start"))], ("changed", "job:8 start", 0)),
+        (
+            [(8, UP), "end 8", (9, STOPS, DOWN), "end 9"],
+            ("changed", "job:8 start", 0),
+            ("changed", "job:9 stop", 0),
+        ),
+    ],
+    "what was restarted by itself and stopped between two looks was up": [
+        ([(0, WAITS)], EXITS),
+        (
+            [{"NRestarts": 1}, (9, DOWN, UP), "end 9", (10, STOPS, DOWN), "end 10"],
+            ("changed", "job:9 restart, automatic", 0),
+            ("changed", "job:10 stop", 0),
+        ),
+    ],
+    "what was stopped while it started was not up": [
+        ([(7, STOPS, DOWN), "end 7"], ("changed", "job:7 stop", 0)),
+        ([(8, ("activating", "start"))], ("changed", "job:8 start", 0)),
+        ([(9, STOPS, DOWN), "end 9"], ("changed", "job:9 stop", 0)),
+    ],
     "an automatic restart is a job that says so": [
         ([(0, FAILED, WAITS)], EXITS),
         ([{"NRestarts": 1}, (9, DOWN, UP), "end 9"], ("changed", "job:9 restart, automatic", 0)),

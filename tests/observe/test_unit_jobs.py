@@ -157,6 +157,34 @@ def test_what_follows_what_was_read_is_no_cause_of_it() -> None:
     assert jobs.take(UNIT) == Work("job:8 start", 1)
 
 
+def test_a_job_that_has_not_begun_is_no_cause() -> None:
+    """What is to stop a unit that is still up has not changed it yet."""
+    jobs = heard(*LIVES["start"])
+    jobs.end_job(7, UNIT)
+    jobs.update(UNIT, told("active", 8, began=NOW))
+    jobs.set_types({8: "stop"})
+    jobs.set_read(UNIT, changed_at(NOW))
+    assert jobs.take(UNIT) == Work("job:7 start", 1)
+    jobs.update(UNIT, told("inactive", 8, began=NOW, ended=LATER))
+    jobs.end_job(8, UNIT)
+    jobs.set_read(UNIT, changed_at(LATER))
+    assert jobs.take(UNIT) == Work("job:8 stop", 1)
+
+
+def test_a_unit_that_is_unloaded_while_it_is_read_has_its_jobs_one_by_one() -> None:
+    """What stopped a unit after it was read, and had it unloaded, is no cause of what was read."""
+    jobs = heard(*LIVES["start"])
+    jobs.end_job(7, UNIT)
+    jobs.set_read(UNIT, changed_at(NOW))
+    jobs.update(UNIT, told("active", 8, began=NOW))
+    jobs.update(UNIT, told("inactive", 8, began=NOW, ended=LATER))
+    jobs.end_job(8, UNIT)
+    jobs.forget(UNIT)
+    assert jobs.take(UNIT) == Work("job:7 start", 1)
+    jobs.set_read(UNIT, {})
+    assert jobs.take(UNIT) == Work("job:8 stop", 1)
+
+
 @pytest.mark.parametrize("kind", ["timer", "path", "socket"])
 def test_what_triggered_a_unit_is_named(kind: str) -> None:
     """A trigger waits for its unit before that comes up; one that follows it waits later."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from opdbus.history import change
+from opdbus.history import change, jobs
 from opdbus.history.change import Change, Why
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.quota import ROOT
@@ -123,6 +123,9 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
     """Yield the changes of an update, at most one for each object."""
     for record in update.records:
         entry, why = update.known.get(record.identity), update.why(record.identity)
+        if not entry and jobs.act(why.cause) in jobs.ENDS:
+            # it came and ended between two writes: an end brings nothing
+            why = Why(seen=why.seen)
         if why.cause == change.FIRST and not entry:
             yield Change(record.identity, "appeared", why, [])
             continue

@@ -27,7 +27,7 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 # CRC-32 of all bytes after it, and length of the JSON header.
 _HEAD: Final = np.dtype([("sum", "<u4"), ("length", "<u4")])
 # Version of the contents: increment it when they change, so that older files are not read.
-_FORM: Final = 3
+_FORM: Final = 4
 # Alignment of the arrays in bytes.
 _ALIGNED: Final = 64
 
