@@ -9,11 +9,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.remembering import OWNER, flipped, run, unit, verified
+from harness.rewriting import alter
 from harness.running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Running, calling, state_file
 
 from opdbus.bus.transport.connection import RemoteError
@@ -191,16 +193,17 @@ def test_many_rows_are_forgotten_at_once(tmp_path: Path) -> None:
     assert (report.problems, report.erased) == ([], 4500)
 
 
-@pytest.mark.parametrize("column", "at cause name digest folded hash fields salt".split())
-@pytest.mark.parametrize("seq", [2, 7, 14])
-def test_changes_are_found_after_forgetting(tmp_path: Path, column: str, seq: int) -> None:
+def test_changes_are_found_after_forgetting(tmp_path: Path) -> None:
     """Find a changed byte in what was erased, in what was not, and in what tells of it."""
     run(tmp_path, forgetting(Target(row=7)))
-    with closing(sqlite3.connect(tmp_path / "memory.db")) as other, other:
-        sql = f"SELECT {column} FROM history WHERE seq = {seq}"  # noqa: S608 -- our own
-        (value,) = other.execute(sql).fetchone()
-        other.execute(f"UPDATE history SET {column} = ? WHERE seq = {seq}", (flipped(value),))  # noqa: S608 -- our own
-    assert any(problem.seq == seq for problem in verified(tmp_path / "memory.db").problems)
+    path, columns = tmp_path / "memory.db", "at cause name digest folded hash fields salt".split()
+    for seq, column in product([2, 7, 14], columns):
+        ((value,),) = rows(tmp_path, column, f"seq = {seq}")
+        change = f"UPDATE history SET {column} = :value WHERE seq = {seq}"  # noqa: S608 -- our own
+        alter(path, change, value=flipped(value))
+        assert any(problem.seq == seq for problem in verified(path).problems), (column, seq)
+        alter(path, change, value=value)
+    assert verified(path).problems == []
 
 
 def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
@@ -336,7 +339,7 @@ asyncio.run(work())
 """
 
 
-@pytest.mark.parametrize("steps", [1, 4, 9, 10, 11])
+@pytest.mark.parametrize("steps", [1, 9, 11])
 def test_a_forget_that_was_killed_goes_on_at_the_next_start(tmp_path: Path, steps: int) -> None:
     """History holds after a kill at any step, and then nothing is left of what was to be forgotten.
 

@@ -103,10 +103,11 @@ async def shown(caller: Caller) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.fixture
-def daemon(daemons: Callable[..., Running], tmp_path: Path) -> Running:
-    """Make a daemon."""
-    return daemons(OBSERVE="none", STATE_FILE=state_file(tmp_path / "state.json", {}))
+@pytest.fixture(scope="module")
+def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Running:
+    """Run a daemon without objects."""
+    file = state_file(tmp_path_factory.mktemp("declared") / "state.json", {})
+    return shared_daemons(OBSERVE="none", STATE_FILE=file, VECTOR_LEVEL="none").start()
 
 
 @pytest.mark.parametrize("name", [engine.name for engine in ENGINES])
@@ -124,7 +125,6 @@ def test_containers_are_published(daemon: Running, tmp_path: Path, name: str) ->
     @in_loop
     async def run() -> None:
         async with calling(daemon.bus) as caller:
-            daemon.start()
             await caller.ready()
             task = asyncio.create_task(main([known._replace(path=str(engine.path))], daemon.bus))
             async with engine.serve():

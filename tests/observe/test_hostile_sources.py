@@ -65,14 +65,6 @@ def test_friend_is_served_while_a_source_attacks(daemon: Running, system: Bus, n
     assert daemon.stop() == 0
 
 
-def test_a_secret_of_a_source_is_shown_to_nobody(daemon: Running) -> None:
-    """What a sane source says of a unit is shown without the secrets in it."""
-    shown = daemon.cli("show", "systemd/unit/unit7.service").stdout
-    assert "unit7.service --password" in shown
-    assert SECRET not in shown
-    assert leaks(daemon, MARK) == []
-
-
 def test_a_daemon_ends_while_its_sources_hang(daemon: Running, system: Bus) -> None:
     """A source that never answers does not keep the daemon from ending in time."""
     with attacking(system.address, "hangs", [Attacker(program="attacks.sources")], 60.0):

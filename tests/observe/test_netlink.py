@@ -44,30 +44,19 @@ def read(name: str, body: bytes) -> object:
     return links.properties(addresses), addresses, found, listeners
 
 
-def test_an_interface() -> None:
-    """The kernel's bytes of a network card become what people call its properties."""
+def test_what_the_kernel_sends() -> None:
+    """The kernel's bytes of a card, an address, a route and a socket become what people call it."""
     links = rtnetlink.Links.read([Message(16, 0, 1, BODIES["link"])])
-    assert links.name(4) == "eth0"
-    assert links.hardware == {4}
+    assert (links.name(4), links.hardware) == ("eth0", {4})
     state = {"state": "up", "enabled": True, "carrier": True, "mtu": 1400}
     state |= {"addresses": [], "forwards": []}
     assert links.properties([]) == {4: {"type": "ethernet", "mac": "02:fc:00:00:00:01", **state}}
-
-
-def test_an_address_and_a_route() -> None:
-    """The kernel's bytes of an address and a route name their interface."""
-    links = rtnetlink.Links.read([Message(16, 0, 1, BODIES["link"])])
     (address,) = rtnetlink.read_addresses([Message(20, 0, 1, BODIES["address"])], links)
     assert (address.prefix, address.properties["interface"]) == ("192.0.2.2/24", "eth0")
     (name,) = read_routes([Message(24, 0, 1, BODIES["route"])], links, most=1)
     assert name == "default via 192.0.2.1 dev eth0"
-
-
-def test_a_listener() -> None:
-    """The kernel's bytes of a socket tell its address, its port, its user and its group."""
     (one,) = sockets.read_listeners("tcp", [Message(20, 0, 1, BODIES["socket"])])
-    assert one.name == "tcp 0.0.0.0:2024"
-    assert (one.uid, one.group) == (0, 1)
+    assert (one.name, one.uid, one.group) == ("tcp 0.0.0.0:2024", 0, 1)
 
 
 def test_a_vlan_on_an_interface() -> None:

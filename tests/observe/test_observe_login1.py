@@ -35,18 +35,12 @@ async def logind(bus: str) -> AsyncIterator[FakeService]:
 
 
 @in_loop
-async def test_sessions_users_and_inhibitors(tmp_path: Path, system_bus: str) -> None:
-    """Sessions, users, and what holds the host awake are objects."""
-    async with logind(system_bus), observed(tmp_path, login1.OBSERVER) as host:
+async def test_a_change_reaches_the_object(tmp_path: Path, system_bus: str) -> None:
+    """Sessions, users and what holds the host awake are objects, which being idle changes not."""
+    async with logind(system_bus) as service, observed(tmp_path, login1.OBSERVER) as host:
         await host.until_shown("login1/session/3", user="alice", state="active", remote=False)
         await host.until_shown("login1/user/alice", state="active")
         await host.until_shown("login1/inhibitor/NetworkManager sleep", why="turns networks off")
-
-
-@in_loop
-async def test_a_change_reaches_the_object(tmp_path: Path, system_bus: str) -> None:
-    """A session that is locked is shown so; whether it is idle changes no object."""
-    async with logind(system_bus) as service, observed(tmp_path, login1.OBSERVER) as host:
         await host.until_shown("login1/session/3", idle=False)
         generation = host.memory.generation
         service.changed(SESSION, "org.freedesktop.login1.Session", IdleHint=True)

@@ -186,19 +186,6 @@ async def test_a_service_that_leaves_and_comes_back(tmp_path: Path, system_bus: 
             await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
 
 
-@in_loop
-async def test_what_was_stored_before_of_a_kind_that_is_gone(
-    tmp_path: Path, system_bus: str
-) -> None:
-    """Objects that left while nobody looked are gone after the next listing."""
-    async with managed(system_bus) as service:
-        async with mirrored(tmp_path) as host:
-            await host.until_shown("udisks2/block/sda1")
-        del service.tree[BLOCK]
-        async with mirrored(tmp_path) as host:
-            await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
-
-
 @pytest.mark.parametrize(
     ("top", "asked"),
     [
@@ -207,21 +194,19 @@ async def test_what_was_stored_before_of_a_kind_that_is_gone(
         ("/else", "org.example.Lamps:/else"),
     ],
 )
-def test_where_the_manager_is(tmp_path: Path, system_bus: str, top: str, asked: str) -> None:
+@in_loop
+async def test_where_the_manager_is(tmp_path: Path, system_bus: str, top: str, asked: str) -> None:
     """It is looked for at the root, at the path that is like the name, or where it is said."""
-
-    @in_loop
-    async def run() -> None:
-        tree = {f"{top.rstrip('/')}/a": {"org.example.Lamps.Lamp": {"Name": "desk", "Watts": 3}}}
-        async with (
-            managed(system_bus, "org.example.Lamps", top, tree) as service,
-            mirrored(tmp_path, asked) as host,
-        ):
-            await host.until_shown("lamps/lamp/desk", watts=3)
-            service.change(f"{top.rstrip('/')}/a", "org.example.Lamps.Lamp", Watts=5)
-            await host.until_shown("lamps/lamp/desk", watts=5)
-
-    run()
+    path, lamp = f"{top.rstrip('/')}/a", "org.example.Lamps.Lamp"
+    async with (
+        managed(
+            system_bus, "org.example.Lamps", top, {path: {lamp: {"Name": "desk", "Watts": 3}}}
+        ) as service,
+        mirrored(tmp_path, asked) as host,
+    ):
+        await host.until_shown("lamps/lamp/desk", watts=3)
+        service.change(path, lamp, Watts=5)
+        await host.until_shown("lamps/lamp/desk", watts=5)
 
 
 @in_loop
@@ -284,12 +269,7 @@ async def test_each_change_is_a_row_of_history_with_its_cause(
         async with managed(system_bus, tree=lone):
             await host.until_shown(f"udisks2/drive/{name}")
     found = [
-        (
-            row["what"],
-            row["name"],
-            row["cause"],
-            " ".join(f[0][0] for f in row["fields"]),
-        )
+        (*(row[key] for key in ("what", "name", "cause")), " ".join(f[0][0] for f in row["fields"]))
         for row in history(tmp_path)
     ]
     assert found == [
@@ -319,17 +299,14 @@ async def test_what_was_said_before_the_listing_is_no_change(
             await host.until_shown("udisks2/drive/WDC-WD10-1", size=3)
             service.change(DRIVE, f"{NAME}.Drive", Size=4)
             await host.until_shown("udisks2/drive/WDC-WD10-1", size=4)
-    assert [(row["what"], row["folded"]) for row in history(tmp_path)] == [
-        ("appeared", 0),
-        ("appeared", 0),
-        ("changed", 0),
-    ]
+    told = [(row["what"], row["folded"]) for row in history(tmp_path)]
+    assert told == [("appeared", 0), ("appeared", 0), ("changed", 0)]
 
 
 @in_loop
-async def test_a_hundred_thousand_objects_are_limited(tmp_path: Path, system_bus: str) -> None:
+async def test_too_many_objects_are_limited(tmp_path: Path, system_bus: str) -> None:
     """As many as any observer may have are there, and the status says that others are not."""
-    tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(100_000)}
+    tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(30_000)}
     async with managed(system_bus, tree=tree), mirrored(tmp_path) as host:
         await host.until(lambda: host.status.detail == "left out: objects beyond 20,000")
         await host.until(lambda: len(host.names) == MAX_OBJECTS)
@@ -373,7 +350,7 @@ async def test_each_of_a_thousand_changes_a_second_is_counted(
     ):
         lamps = Crowd(service, 50)
         await host.until(lambda: host.status.state == "up")
-        await lamps.run(1000.0, 4.0)
+        await lamps.run(1000.0, 2.0)
 
         def is_same() -> bool:
             found = [1 + row["folded"] for row in history(tmp_path) if row["cause"] == cause]

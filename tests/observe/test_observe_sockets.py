@@ -67,7 +67,7 @@ def opened(net: Network, kind: int, address: str, port: int) -> socket.socket:
 
 @in_loop
 async def test_ports_that_are_open(tmp_path: Path) -> None:
-    """A port is an object with its address, what can reach it, its user and its service."""
+    """A port that waits has its address, what can reach it, its user and its service."""
     async with watched(tmp_path) as (net, host):
         with (
             opened(net, socket.SOCK_STREAM, EVERYWHERE, 22),
@@ -75,7 +75,12 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
             opened(net, socket.SOCK_STREAM, "127.0.0.1", 23),
             opened(net, socket.SOCK_DGRAM, "127.0.0.1", 69),
             opened(net, socket.SOCK_DGRAM, "::1", 9999),
+            # with a partner, or without a port, it waits for nobody
+            opened(net, socket.SOCK_DGRAM, "127.0.0.1", 81) as client,
+            opened(net, socket.SOCK_STREAM, "127.0.0.1", 0) as other,
         ):
+            client.connect(("127.0.0.1", 23))
+            other.close()
             about = {"protocol": "tcp", "port": 22, "state": "listening", "user": "root"}
             described = "ssh: Secure Shell, open to other machines"
             more = {"service": "ssh", "description": described}
@@ -92,23 +97,8 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
             await host.until_shown("net/listener/udp 127.0.0.1:69", service="tftp")
             nameless = await host.until_shown("net/listener/udp [::1]:9999")
             assert "service" not in nameless
+            await host.until(lambda: len(host.names) == 5)
         await host.until(lambda: host.names == set())
-
-
-@in_loop
-async def test_a_connected_socket_is_no_listener(tmp_path: Path) -> None:
-    """Sockets that have a partner, or no port, wait for nobody."""
-    async with watched(tmp_path) as (net, host):
-        with (
-            opened(net, socket.SOCK_STREAM, "127.0.0.1", 80) as server,
-            opened(net, socket.SOCK_DGRAM, "127.0.0.1", 81) as client,
-            opened(net, socket.SOCK_STREAM, "127.0.0.1", 0) as other,
-        ):
-            client.connect(("127.0.0.1", 80))
-            other.close()
-            await host.until_shown("net/listener/tcp 127.0.0.1:80")
-            assert server.fileno() >= 0
-            assert host.names == {"net/listener/tcp 127.0.0.1:80"}
 
 
 @in_loop
@@ -217,7 +207,7 @@ async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
         async with observed(tmp_path, Observer("sockets", "net", observe)) as host:
             with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
                 await host.until_shown(name)
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(1.0)
                 if is_late:
                     causes[0].note_job("a.service", "exit")
             await host.until(lambda: host.names == set())
@@ -254,6 +244,7 @@ def test_the_unit_of_a_control_group(tmp_path: Path, place: str) -> None:
 
 def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
     """Groups that were asked for before are remembered, also those that are in no unit."""
+    assert ControlGroups([tmp_path]).units([7]) == {7: ""}
     (tmp_path / "cgroup.controllers").touch()
     (tmp_path / "a.service").mkdir()
     number = (tmp_path / "a.service").stat().st_ino
@@ -262,11 +253,6 @@ def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
     (tmp_path / "a.service").rename(tmp_path / "b.service")
     assert groups.units([1])[1] == ""
     assert groups.units([number])[number] == "a.service"
-
-
-def test_without_control_groups_there_are_no_units(tmp_path: Path) -> None:
-    """A host without the hierarchy that has ids tells no units."""
-    assert ControlGroups([tmp_path]).units([7]) == {7: ""}
 
 
 @in_loop

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from harness.debian import Root, build, needs_dpkg
 from harness.observing import Host, in_loop, observed, rows
 from test_observe_packages import paragraph
 
@@ -242,32 +241,6 @@ async def test_logs_that_are_cut_or_not_sane(tmp_path: Path) -> None:
         fake.close()
         cause = await until(host, tmp_path, "new", "appeared")
         assert cause == "dpkg:2026-11-22T07:01:02"
-
-
-@needs_dpkg
-@in_loop
-async def test_thirty_packages_of_the_real_dpkg(tmp_path: Path) -> None:
-    """An upgrade of 30 packages is one cause, and one row for each of them."""
-    root = Root(tmp_path / "root")
-    root.prepare()
-    log = tmp_path / "log" / "dpkg.log"
-    log.parent.mkdir()
-    log.touch()
-    names = [f"demo{number}" for number in range(30)]
-    old, new = (
-        [str(build(tmp_path, name, version=v, files={"/usr/share/x" + name: v})) for name in names]
-        for v in ("1.0", "2.0")
-    )
-    root.dpkg("--install", *old)
-    packages = Packages(root.places, tmp_path / "states", log.parent)
-    async with observed(tmp_path, Observer("packages", "packages", packages.observe)) as host:
-        await host.until_shown("packages/package/demo29")
-        await asyncio.to_thread(root.dpkg, f"--log={log}", "--install", *new)
-        await host.until_shown("packages/package/demo29", version="2.0")
-        found = [rows(tmp_path, name)[1:] for name in names]
-    assert {len(changes) for changes in found} == {1}
-    (cause,) = {cause for changes in found for _, cause, _ in changes}
-    assert cause == "dpkg:" + "T".join(log.read_text().splitlines()[0].split()[:2])
 
 
 @in_loop

@@ -2,18 +2,14 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.debian import build, needs_dpkg
 
 from system.host import Host, Monitor
 from system.observing import shown
 from system.service import CHANGES, STATE_FILE, Service
-from system.test_observe_network import address
 
 UNIT = "drifter.service"
 MEMBER = "DriftDetected"
@@ -156,43 +152,3 @@ def test_a_unit_that_is_removed(host: Host, drifting: Callable[..., Drifting]) -
     host.ask("systemctl", "daemon-reload")
     drift.until_told("fleeting", ("drift", "error", ["presence"]), ("healed", "error", []))
     host.path(path).unlink()
-
-
-@needs_dpkg
-def test_a_package_that_is_absent_or_too_old(
-    host: Host, drifting: Callable[..., Drifting], tmp_path: Path
-) -> None:
-    """A package drifts while it is absent or too old, and heals with the right version."""
-    name = "op-dbus-drift"
-    for version in ("1.0", "1.1"):
-        package = build(tmp_path, name, version=version, files={})
-        shutil.copy(package, host.path(f"/root/{version}.deb"))
-    wanted = {name: {"ensure": "installed", "version": "1.1"}}
-    drift = drifting("packages", packagekit={"packages": wanted})
-    # the file was changed just now, and the host has not followed yet
-    absent, old = ("intended", "error", ["ensure"]), ("drift", "warning", ["version"])
-    drift.until_told(name, absent)
-    assert drift.fields(name) == [("ensure", "installed", "absent")]
-    host.ask("dpkg", "--install", "/root/1.0.deb")
-    drift.until_told(name, absent, old)
-    assert drift.fields(name) == [("version", "1.1", "1.0")]
-    host.ask("dpkg", "--install", "/root/1.1.deb")
-    drift.until_told(name, absent, old, ("healed", "warning", []))
-    host.ask("dpkg", "--purge", name)
-
-
-def test_an_address_that_is_changed(host: Host, drifting: Callable[..., Drifting]) -> None:
-    """An interface drifts while it has another address, and heals."""
-    ours = ["127.0.0.1/8", "192.0.2.10/28"]
-    with address(host, "192.0.2.10/28"):
-        interface = {"name": "lo", "ipv4": {"address": ours, "dhcp": False}}
-        drift = drifting("network", net={"interfaces": [interface]})
-        assert drift.fields("lo") == []
-        host.ask("ip", "address", "del", "192.0.2.10/28", "dev", "lo")
-        with address(host, "192.0.2.99/28"):
-            changed = ("drift", "warning", ["ipv4.address"])
-            drift.until_told("lo", changed)
-            theirs = ["127.0.0.1/8", "192.0.2.99/28"]
-            assert drift.fields("lo") == [("ipv4.address", ours, theirs)]
-            host.ask("ip", "address", "add", "192.0.2.10/28", "dev", "lo")
-        drift.until_told("lo", changed, ("healed", "warning", []))

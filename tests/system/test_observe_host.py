@@ -42,6 +42,9 @@ def test_a_file_system_fills_up(host: Host, observer: Service) -> None:
         # read again at once after a change of the mounts, and not only each minute
         host.ask("mount", "-o", "remount,ro", "/mnt/cache")
         until_shown(observer, CACHE, used_percent=95, read_only=True, fstype="tmpfs")
+        with mounted(host, "/mnt/cache", "-o", "size=40M"):
+            until_shown(observer, CACHE, used_percent=0, size_gb=0.04)
+        until_shown(observer, CACHE, used_percent=95)
     until_shown(observer, CACHE)
 
 

@@ -1,14 +1,11 @@
 """The host's network and ports as a sandboxed service sees them, through sockets of systemd."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from system.host import Host
 from system.observing import until_shown
-from system.service import STATE, UNIT, Service
+from system.service import UNIT, Service
 
 SOCKETS = tuple(f"op-dbus-{name}.socket" for name in ("route", "diag", "uevent"))
 # ends well where the sandbox refuses every family but AF_UNIX
@@ -93,15 +90,10 @@ def test_sockets_start_and_stop_with_the_service(host: Host, service: Service) -
     assert states(host) == ["inactive"] * 4
 
 
-@pytest.mark.parametrize(
-    "settings", [{"VECTOR_LEVEL": "huge"}, {"EXECUTION_PROVIDER": "cuda"}], ids=["2", "3"]
-)
-def test_a_service_that_ended_for_good_stays_down(
-    host: Host, service: Service, settings: dict[str, str]
-) -> None:
+def test_a_service_that_ended_for_good_stays_down(host: Host, service: Service) -> None:
     """After a fault that no start mends, no message of the kernel starts the service again."""
     service.systemctl("stop")
-    service.configure(OBSERVE="auto", **settings)
+    service.configure(OBSERVE="auto", EXECUTION_PROVIDER="cuda")
     after = host.cursor()
     host.run("systemctl", "start", UNIT)
     service.until_failed(after)
@@ -112,6 +104,7 @@ def test_a_service_that_ended_for_good_stays_down(
 
 def test_a_killed_service_has_its_sockets_again(host: Host, observer: Service) -> None:
     """What happened on the network while the service was away is seen when it is back."""
+    observer.drop_in("RestartSec=1")
     observer.observe("network")
     after = host.cursor()
     observer.systemctl("kill", "--signal=KILL")
@@ -122,19 +115,6 @@ def test_a_killed_service_has_its_sockets_again(host: Host, observer: Service) -
     assert states(host) == ["active"] * 4
 
 
-def test_without_its_socket_an_observer_says_so(host: Host, observer: Service) -> None:
-    """Where systemd passes no socket, the status says which unit would."""
-    host.ask("systemctl", "mask", "--runtime", SOCKETS[0])
-    try:
-        observer.observe("network,sockets")
-        rows = {row[0]: row for row in observer.get("Observers", STATE)}
-        assert rows["network"][1] == "absent"
-        assert "op-dbus-route.socket" in rows["network"][3]
-        assert rows["sockets"][1] == "up"
-    finally:
-        host.ask("systemctl", "unmask", "--runtime", SOCKETS[0])
-
-
 def test_a_host_boots_with_them(host: Host, service: Service) -> None:
     """Enabled for the boot, the units order each other without a cycle."""
     service.systemctl("enable")
@@ -143,17 +123,3 @@ def test_a_host_boots_with_them(host: Host, service: Service) -> None:
         assert "cycle" not in done.stderr
     finally:
         service.systemctl("disable")
-
-
-def test_what_an_interface_forwards(host: Host, observer: Service) -> None:
-    """Whether the host passes packets on is seen from the sandbox, as soon as it is changed."""
-    observer.observe("network")
-    until_shown(observer, "net/interface/lo", forwards=[])
-    # settings are read-only inside: those of its network are written from outside
-    change = ["nsenter", f"--target={host.init}", "--net", "sysctl", "-qw"]
-    subprocess.run([*change, "net.ipv4.ip_forward=1"], check=True)
-    try:
-        until_shown(observer, "net/interface/lo", forwards=["ipv4"])
-    finally:
-        subprocess.run([*change, "net.ipv4.ip_forward=0"], check=True)
-    until_shown(observer, "net/interface/lo", forwards=[])
