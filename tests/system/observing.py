@@ -1,10 +1,11 @@
-"""What was observed of a booted host, as its commands show it."""
+"""What was observed of a booted host, as the service tells of it."""
 
 import json
 from typing import Any
 
+from opdbus.bus import paths
 from system.host import Host
-from system.service import CHANGES, STORE, Service
+from system.service import CHANGES, NAME, STATE, STATE_PATH, STORE, Service
 
 _ROWS = """
 import json, sqlite3, sys
@@ -15,9 +16,10 @@ print(json.dumps(list(rows)))
 
 
 def shown(host: Host, name: str) -> dict[str, Any]:
-    """Give what was observed of an object; nothing where it is not."""
-    done = host.run("op-dbus", "show", name, "--json")
-    return json.loads(done.stdout)["Observed"] or {} if done.returncode == 0 else {}
+    """Give what was observed of the object plugin/kind/name; nothing where it is not."""
+    get = ["busctl", "--json=short", "call", NAME, STATE_PATH, STATE, "Get", "oa{sv}"]
+    done = host.run(*get, paths.of(*name.split("/", 2)), "0")
+    return json.loads(json.loads(done.stdout)["data"][0])["observed"] if not done.returncode else {}
 
 
 def until_shown(service: Service, name: str, **values: object) -> None:

@@ -56,7 +56,7 @@ def test_the_hosts_addresses_are_seen_from_the_sandbox(host: Host, observer: Ser
 
 
 def test_a_port_and_its_unit(host: Host, observer: Service) -> None:
-    """A port that a unit opens is an object with the unit's name until the unit stops."""
+    """A port has the name of the unit that opened it, be it a socket unit, until that stops."""
     observer.observe("sockets")
     name = "net/listener/tcp 127.0.0.1:8123"
     host.ask("systemd-run", "--unit=local-pages", "--property=User=op-dbus", *WEB)
@@ -67,11 +67,6 @@ def test_a_port_and_its_unit(host: Host, observer: Service) -> None:
     finally:
         host.ask("systemctl", "stop", "local-pages.service")
     until_shown(observer, name)
-
-
-def test_a_port_of_a_socket_unit(host: Host, observer: Service) -> None:
-    """A port that systemd opened has the name of its socket unit."""
-    observer.observe("sockets")
     listen = "--socket-property=ListenStream=127.0.0.1:8124"
     host.ask("systemd-run", "--unit=late", listen, "/bin/true")
     try:
