@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.drifting import Checked, checking
-from harness.observing import Clock, in_loop
+from harness.observing import Clock
 
 from opdbus.bus.service.answers import Answers
 from opdbus.bus.service.bulk import Bulk
@@ -102,7 +102,6 @@ async def _history(checked: Checked) -> list[tuple[str, ...]]:
     return [row for row in rows if row[0] in {"drift", "intended", "healed", "undeclared"}]
 
 
-@in_loop
 async def test_what_cannot_be_compared_harms_nothing(tmp_path: Path) -> None:
     """Go on where a program published what no observer would."""
     async with checking(tmp_path) as checked:
@@ -115,7 +114,6 @@ async def test_what_cannot_be_compared_harms_nothing(tmp_path: Path) -> None:
         assert ["drift", NAME] in checked.transitions
 
 
-@in_loop
 async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
     """Say what is declared and cannot be compared, and why; not what is missing, or meant to be."""
     async with checking(tmp_path) as checked:
@@ -205,7 +203,6 @@ def test_a_crossing_is_told_once_across_restarts(tmp_path: Path) -> None:
     asyncio.run(second())
 
 
-@in_loop
 async def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
     """A declaration that has changed is intended for ten minutes, and drift then."""
     async with checking(tmp_path) as checked:
@@ -229,7 +226,6 @@ async def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
         ]
 
 
-@in_loop
 async def test_only_what_is_declared_anew_is_intended(tmp_path: Path) -> None:
     """What differed from an older declaration goes on as drift where another field changes."""
     async with checking(tmp_path) as checked:
@@ -247,7 +243,6 @@ async def test_only_what_is_declared_anew_is_intended(tmp_path: Path) -> None:
         assert checked.transitions[2:] == [["drift", NAME]]
 
 
-@in_loop
 async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) -> None:
     """Drift and its end have the cause of the row that fits; a new declaration heals by the file.
 
@@ -289,7 +284,6 @@ async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) 
         ({"ipv4": {"gateway": "10.0.0.1"}}, "route", "default via 10.0.0.1 dev lan0"),
     ],
 )
-@in_loop
 async def test_what_somebody_did_on_the_host_is_not_by_the_file(
     tmp_path: Path, declared: dict[str, Any], part: str, other: str
 ) -> None:
@@ -323,7 +317,6 @@ async def test_what_somebody_did_on_the_host_is_not_by_the_file(
         ]
 
 
-@in_loop
 async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_path: Path) -> None:
     """A fault that is told in other words than those of PID 1 has the cause of its own change."""
     waits = {"active_state": "activating", "sub_state": "auto-restart"}
@@ -338,7 +331,6 @@ async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_pa
         assert told == [("drift", "a", "exit"), ("healed", "a", "job:7 restart")]
 
 
-@in_loop
 async def test_what_is_declared_no_longer_does_not_heal(tmp_path: Path) -> None:
     """The end of a declaration is neither drift nor healing, of one field as of all."""
     async with checking(tmp_path) as checked:
@@ -369,7 +361,6 @@ async def test_what_is_declared_no_longer_does_not_heal(tmp_path: Path) -> None:
         assert {one.what for one in told} == {"drift", "undeclared"}
 
 
-@in_loop
 async def test_what_is_gone_does_not_heal(tmp_path: Path) -> None:
     """The end of a thing ends what differed of it, but makes nothing as declared."""
     async with checking(tmp_path) as checked:
@@ -392,7 +383,6 @@ async def test_what_is_gone_does_not_heal(tmp_path: Path) -> None:
         ]
 
 
-@in_loop
 @pytest.mark.parametrize(
     ("said", "absent", "end"),
     [
@@ -421,7 +411,6 @@ async def test_what_is_declared_absent_heals_when_it_goes(
         assert declarations.absence(object_id, {said: absent}) == "declared absent, and not there"
 
 
-@in_loop
 async def test_a_thing_of_two_names_has_both_sides(tmp_path: Path) -> None:
     """Give what is declared of what is observed under another name, and the other way round."""
     async with checking(tmp_path) as checked:
@@ -438,7 +427,6 @@ async def test_a_thing_of_two_names_has_both_sides(tmp_path: Path) -> None:
             assert checked.tracker.pairs.joined(ObjectId(*name.split("/", 2))).declared is None
 
 
-@in_loop
 async def test_an_interface_is_declared_by_another_name(tmp_path: Path) -> None:
     """Find an interface, its addresses and ports also by the other names that the kernel knows."""
     address = {"address": "192.0.2.1", "prefix": 24, "family": "ipv4", "interface": "ens3"}
@@ -467,7 +455,6 @@ async def test_an_interface_is_declared_by_another_name(tmp_path: Path) -> None:
         assert await drifted({"name": "enp0s4"}) == ["presence"]
 
 
-@in_loop
 async def test_an_interface_names_another_one_by_any_of_its_names(tmp_path: Path) -> None:
     """Take the bridge of an interface, and that on which it is, by other names, when they come."""
     plain: dict[str, dict[str, Any]] = {
@@ -507,7 +494,6 @@ async def test_an_interface_names_another_one_by_any_of_its_names(tmp_path: Path
         ]  # fmt: skip
 
 
-@in_loop
 async def test_what_was_not_compared_since_the_start_is_not_listed(tmp_path: Path) -> None:
     """After a restart nothing is said of drift whose values are not known yet."""
     async with checking(tmp_path) as checked:
@@ -540,7 +526,6 @@ async def test_what_was_not_compared_since_the_start_is_not_listed(tmp_path: Pat
         assert len(await checked.tracker.report({}, "info", "")) == 2
 
 
-@in_loop
 async def test_a_declaration_that_changes_while_nothing_runs(tmp_path: Path) -> None:
     """A later run knows of the first declaration, also where nothing ever differed from that."""
     async with checking(tmp_path) as checked:
@@ -559,7 +544,6 @@ async def test_a_declaration_that_changes_while_nothing_runs(tmp_path: Path) -> 
         assert checked.transitions == [["intended", NAME]]
 
 
-@in_loop
 async def test_what_left_while_nothing_ran_is_drift(tmp_path: Path) -> None:
     """What was declared lately and is gone since is drift, also where it left between two runs."""
     lee = "users/account/lee"
@@ -582,7 +566,6 @@ async def test_what_left_while_nothing_ran_is_drift(tmp_path: Path) -> None:
         assert (await _history(checked))[-1][:3] == ("drift", "lee", "start")
 
 
-@in_loop
 async def test_what_follows_a_declaration_slowly_is_intended(tmp_path: Path) -> None:
     """A declared package that takes long to be installed is intended until that is done."""
     async with checking(tmp_path) as checked:
@@ -607,7 +590,6 @@ async def test_what_follows_a_declaration_slowly_is_intended(tmp_path: Path) -> 
         assert checked.fields == {package: [["version", "2", "1", "warning"]]}
 
 
-@in_loop
 async def test_what_is_not_yet_as_declared_ends_without_drift(tmp_path: Path) -> None:
     """Tell only of the end where the host follows, or the file declares it no longer."""
     async with checking(tmp_path) as checked:
@@ -627,7 +609,6 @@ async def test_what_is_not_yet_as_declared_ends_without_drift(tmp_path: Path) ->
         assert sorted(ended) == [("healed", "devs"), ("undeclared", "ops")]
 
 
-@in_loop
 async def test_what_is_gone_with_its_source_is_no_drift(tmp_path: Path) -> None:
     """Count nothing as missing whose observer or publisher has left."""
     async with checking(tmp_path) as checked:
@@ -645,7 +626,6 @@ async def test_what_is_gone_with_its_source_is_no_drift(tmp_path: Path) -> None:
         assert checked.transitions == []
 
 
-@in_loop
 async def test_what_a_program_withdraws_of_several_is_missing(tmp_path: Path) -> None:
     """Count what was published and withdrawn, not what nobody ever published."""
     async with checking(tmp_path) as checked:
@@ -659,7 +639,6 @@ async def test_what_a_program_withdraws_of_several_is_missing(tmp_path: Path) ->
         assert checked.transitions == [["drift", "p/thing/c"]]
 
 
-@in_loop
 async def test_a_claim_that_is_given_up_heals(tmp_path: Path) -> None:
     """What was not declared where all had to be is as declared once the file claims it no more."""
     async with checking(tmp_path) as checked:
@@ -693,7 +672,6 @@ def test_a_claim_is_no_object(tmp_path: Path) -> None:
     assert file.claims == {("systemd", "unit")}
 
 
-@in_loop
 async def test_many_declared_objects_hold_the_loop_shortly(tmp_path: Path) -> None:
     """Look at few things at a time, whatever number is declared."""
     async with checking(tmp_path) as checked:

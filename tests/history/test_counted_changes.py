@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from harness.observing import in_loop, rows
+from harness.observing import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,7 +105,6 @@ def test_no_change_is_lost(is_restless: bool) -> None:  # noqa: FBT001 -- pytest
     run()
 
 
-@in_loop
 async def test_what_is_seen_later_is_not_counted(tmp_path: Path) -> None:
     """What is known of a lamp only as it changed, before or after, is shown, and no change."""
     async with StateStore(tmp_path / "memory.db") as memory:
@@ -115,16 +114,15 @@ async def test_what_is_seen_later_is_not_counted(tmp_path: Path) -> None:
         await house.do("a", "green")
         await house.know("a", maker="Tidy")
         await house.do("", "write")
+        (entry,) = memory.catalogue
+        found = memory.merge_properties([entry], await memory.content([entry]))
+        assert found == {"colour": "green", "maker": "Tidy"}
         await house.know("a", owner="Ann")
         await house.do("a", "red")
         await house.do("", "write")
-        (entry,) = memory.catalogue
-        found = memory.merge_properties([entry], await memory.content([entry]))
-    assert found == {"colour": "red", "maker": "Tidy"}
     assert rows(tmp_path, "a")[1:] == [("changed", CAUSE, 0)] * 2
 
 
-@in_loop
 async def test_what_a_timer_runs_all_the_time(tmp_path: Path) -> None:
     """Of runs every 20 s, the first of an hour are rows, and later ones counted in a few."""
     async with StateStore(tmp_path / "memory.db") as memory:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -93,13 +94,14 @@ def test_a_row_tells_what_was_forgotten_and_by_whom(tmp_path: Path) -> None:
 
 def traces(folder: Path) -> list[str]:
     """Name the files that have a word of the secret."""
-    return [file.name for file in folder.iterdir() if b"phone" in file.read_bytes()]
+    words = re.compile(b"tele|phone")
+    files = [file for file in folder.iterdir() if file.is_file()]
+    return [file.name for file in files if words.search(file.read_bytes())]
 
 
-def test_no_trace_is_left(tmp_path: Path) -> None:
+async def test_no_trace_is_left(tmp_path: Path) -> None:
     """Leave nothing of it in any file, while others read and after that."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         (done,) = await forgetting(Target(text=SECRET))(memory)
         assert len(done.rows) == 7
         assert traces(tmp_path) == []
@@ -107,15 +109,12 @@ def test_no_trace_is_left(tmp_path: Path) -> None:
         with closing(sqlite3.connect(tmp_path / "memory.db")) as reader:
             matching = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH 'phone'"
             assert reader.execute(matching).fetchone() == (0,)
-
-    run(tmp_path, work)
     assert traces(tmp_path) == []
 
 
-def test_a_reader_keeps_the_log(tmp_path: Path) -> None:
+async def test_a_reader_keeps_the_log(tmp_path: Path) -> None:
     """Say that a trace is left while another program reads, and none when asked again after it."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         await forgetting()(memory)
         await memory.archive.write(lambda store: store.sync())
         with closing(sqlite3.connect(tmp_path / "memory.db", isolation_level=None)) as reader:
@@ -126,8 +125,6 @@ def test_a_reader_keeps_the_log(tmp_path: Path) -> None:
         done, is_clean = await memory.forget(Target(text=SECRET), "")
         assert (len(done.rows), is_clean) == (0, True)
         assert traces(tmp_path) == []
-
-    run(tmp_path, work)
 
 
 def test_what_cannot_be_erased_is_counted(tmp_path: Path) -> None:
@@ -206,11 +203,10 @@ def test_changes_are_found_after_forgetting(tmp_path: Path) -> None:
     assert verified(path).problems == []
 
 
-def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
+async def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
     """Agree with the checkpoints of before, whatever was forgotten and pruned since."""
     points: list[Checkpoint] = []
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         dice = random.Random(7)  # noqa: S311 -- the same in every run
         for number in range(300):
             await memory.publish([unit(f"u{number % 9}", text=f"t{dice.random()}")], OWNER)
@@ -223,8 +219,6 @@ def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
                 points.append(point)
         await memory.forget(Target(ObjectId("systemd", "unit", "u3")), "")
         await memory.archive.write(lambda store: store.prune_history(90))
-
-    run(tmp_path, work)
     report = verified(tmp_path / "memory.db", *points)
     assert (report.problems, report.first) == ([], 91)
     assert report.vouched == points[-1].size
@@ -285,14 +279,13 @@ def filled(count: int) -> Callable[[StateStore], Awaitable[None]]:
     return work
 
 
-def test_others_publish_while_much_is_forgotten(
+async def test_others_publish_while_much_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that begins after a forget ends before it: the forget gives way after each step."""
     monkeypatch.setattr(erasure, "_AT_A_TIME", 2)
-
-    async def work(memory: StateStore) -> None:
-        await filled(3000)(memory)
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
+        await filled(900)(memory)
         ended: list[str] = []
         forgetting = asyncio.create_task(memory.forget(Target(text=SECRET), ""))
         forgetting.add_done_callback(lambda _: ended.append("forget"))
@@ -300,11 +293,8 @@ def test_others_publish_while_much_is_forgotten(
             await memory.publish([unit(f"new{number}", a=1)], OWNER)
             ended.append("publish")
         done, is_clean = await forgetting
-        assert (len(done.rows), is_clean, ended) == (2000, True, [*["publish"] * 5, "forget"])
-
-    run(tmp_path, work)
-    for file in tmp_path.iterdir():
-        assert file.is_dir() or b"tele" not in file.read_bytes(), file
+        assert (len(done.rows), is_clean, ended) == (600, True, [*["publish"] * 5, "forget"])
+    assert traces(tmp_path) == []
     assert verified(tmp_path / "memory.db").problems == []
 
 
@@ -361,5 +351,4 @@ def test_a_forget_that_was_killed_goes_on_at_the_next_start(tmp_path: Path, step
     assert len(erased) == 600
     report = verified(tmp_path / "memory.db")
     assert (report.problems, report.erased) == ([], 600)
-    for file in tmp_path.iterdir():
-        assert file.is_dir() or b"tele" not in file.read_bytes(), file
+    assert traces(tmp_path) == []

@@ -40,7 +40,7 @@ from attacks.kernel import (
     route,
     sent,
 )
-from harness.observing import Host, in_loop, less_than, observed
+from harness.observing import Host, less_than, observed
 
 from opdbus.observe.core.netlink import MAX_MESSAGES, Channel
 from opdbus.observe.core.netlink import ROUTE as PROTOCOL
@@ -117,7 +117,6 @@ LIES: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@in_loop
 @pytest.mark.parametrize("lie", LIES)
 async def test_messages_that_lie(tmp_path: Path, lie: str) -> None:
     """Messages around one that lies are read, and the next change is seen."""
@@ -149,7 +148,6 @@ async def test_messages_that_lie(tmp_path: Path, lie: str) -> None:
             await host.until_shown("net/interface/eth0", description="to the office")
 
 
-@in_loop
 async def test_what_others_send_is_no_part_of_a_list(tmp_path: Path) -> None:
     """Messages of another process are not believed, also in the middle of a list."""
 
@@ -169,7 +167,6 @@ async def test_what_others_send_is_no_part_of_a_list(tmp_path: Path) -> None:
             assert host.names == NAMES
 
 
-@in_loop
 async def test_a_list_without_an_end(tmp_path: Path) -> None:
     """A list that never ends is given up, takes little memory, and is asked for again."""
 
@@ -186,7 +183,6 @@ async def test_a_list_without_an_end(tmp_path: Path) -> None:
             await host.until_shown("net/interface/eth0")
 
 
-@in_loop
 async def test_a_list_of_millions() -> None:
     """Of a list that is far too long only a part is kept while the rest is read."""
     many = 4 * MAX_MESSAGES
@@ -201,7 +197,6 @@ async def test_a_list_of_millions() -> None:
             assert len(await channel.dump(ROUTES, bytes(12))) == MAX_MESSAGES
 
 
-@in_loop
 async def test_more_than_is_observed(tmp_path: Path) -> None:
     """Of too many routes some are observed, and the status says so."""
     routes = [route(2, 10, n >> 8, n & 255, 0) for n in range(2500)]
@@ -211,7 +206,6 @@ async def test_more_than_is_observed(tmp_path: Path) -> None:
             assert "more than 2,000 routes" in host.status.detail
 
 
-@in_loop
 async def test_a_list_that_changes_while_it_is_made(tmp_path: Path) -> None:
     """Where the kernel says that a list was interrupted, it is asked for again."""
 
@@ -225,7 +219,6 @@ async def test_a_list_that_changes_while_it_is_made(tmp_path: Path) -> None:
             await host.until(lambda: host.names == NAMES)
 
 
-@in_loop
 async def test_lists_that_are_always_interrupted(tmp_path: Path) -> None:
     """Where every list is interrupted, what there is is shown, and asking again costs little."""
 
@@ -243,7 +236,6 @@ async def test_lists_that_are_always_interrupted(tmp_path: Path) -> None:
             assert host.status.state == "up"
 
 
-@in_loop
 async def test_a_list_whose_end_is_lost(tmp_path: Path) -> None:
     """Where the buffer ran over and the end of a list was lost, it is asked for again."""
 
@@ -261,7 +253,6 @@ async def test_a_list_whose_end_is_lost(tmp_path: Path) -> None:
             await host.until_shown("net/interface/eth1")
 
 
-@in_loop
 async def test_an_end_that_is_no_success(tmp_path: Path) -> None:
     """A list that ends by an error, or without saying how, replaces nothing that was there."""
     bodies = b"", b"\0", b"\x00\x00\x00\x80", b"\xff\xff\xff\xff"
@@ -278,7 +269,6 @@ async def test_an_end_that_is_no_success(tmp_path: Path) -> None:
                 await host.until(lambda: host.status.state == "up")
 
 
-@in_loop
 async def test_a_flood_of_news(tmp_path: Path) -> None:
     """Thousands of messages lead to few lists, and what is true is shown afterwards."""
     with FakeKernel(SANE) as kernel:

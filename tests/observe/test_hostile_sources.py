@@ -16,7 +16,7 @@ from attacks.planted import MARK, MIRRORED
 from attacks.scene import Attacker, attack_again, attacking
 from attacks.sources import BUSES, SANE, SECRET, SECRETS
 from fuzz.serving import wait_until_vectorized
-from harness.observing import PATIENCE, Source, in_loop, observed
+from harness.observing import PATIENCE, Source, observed
 from harness.running import Bus, Running, state_file
 
 from opdbus.observe.core.file_reading import in_thread, read_at_most
@@ -97,7 +97,6 @@ def test_what_is_no_file_does_not_hang(tmp_path: Path, what: str) -> None:
             StatusFile(path).read()
 
 
-@in_loop
 async def test_readings_that_hang_have_a_bound() -> None:
     """When many readings of one function hang, no more are begun, and others are."""
     forever = threading.Event()
@@ -110,7 +109,6 @@ async def test_readings_that_hang_have_a_bound() -> None:
     forever.set()
 
 
-@in_loop
 async def test_a_reading_that_ended_in_time_counts(tmp_path: Path) -> None:
     """What was read counts, however late the event loop hears of it."""
     reading = asyncio.create_task(in_thread(tmp_path.exists, 0.05))
@@ -119,7 +117,6 @@ async def test_a_reading_that_ended_in_time_counts(tmp_path: Path) -> None:
     assert await reading
 
 
-@in_loop
 async def test_a_huge_value_is_refused_before_it_is_searched_for_secrets(tmp_path: Path) -> None:
     """A value of 50 MB costs no search for secrets, and the next object is stored at once."""
     source = Source()
@@ -130,7 +127,6 @@ async def test_a_huge_value_is_refused_before_it_is_searched_for_secrets(tmp_pat
         assert host.names == {"house/lamp/desk"}
 
 
-@in_loop
 async def test_every_task_of_an_observer_ends_with_it(tmp_path: Path) -> None:
     """An observer that is stopped leaves no task behind."""
     before = asyncio.all_tasks()

@@ -8,7 +8,6 @@ import struct
 import pytest
 from attacks.kernel import attribute, link
 from conftest import ROOT
-from harness.observing import in_loop
 from harness.own_network import own_network
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -143,7 +142,6 @@ def test_any_datagram(data: bytes) -> None:
     assert len(netlink.attributes(data)) <= len(data) // 4
 
 
-@in_loop
 async def test_what_another_process_sends_is_not_believed() -> None:
     """Messages that do not come from the kernel are dropped."""
     with (
@@ -160,7 +158,6 @@ async def test_what_another_process_sends_is_not_believed() -> None:
         assert passed.fileno() >= 0, "what was passed stays open"
 
 
-@in_loop
 async def test_what_the_kernel_refuses() -> None:
     """A list that the kernel has not got is an error with the kernel's reason."""
     with (
@@ -170,7 +167,6 @@ async def test_what_the_kernel_refuses() -> None:
         await channel.dump(98, bytes(16))
 
 
-@in_loop
 async def test_lost_messages_are_a_change() -> None:
     """A buffer that ran over says that something may have changed, and lists go on."""
     with own_network() as net, net.netlink(netlink.ROUTE, netlink.ROUTE_GROUPS) as passed:
@@ -183,7 +179,6 @@ async def test_lost_messages_are_a_change() -> None:
             assert len(found) == 22
 
 
-@in_loop
 async def test_the_rest_of_a_list_that_nobody_read() -> None:
     """A list that another process asked for over the socket, and left, disturbs no other."""
     with own_network() as net, net.netlink(netlink.ROUTE) as passed:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.observing import PATIENCE, Host, in_loop, observed
+from harness.observing import PATIENCE, Host, observed
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.core.skipped import Skipped
@@ -57,7 +57,6 @@ async def watched(etc: Path, content: str = "", called: str = "cron") -> AsyncIt
         yield host
 
 
-@in_loop
 async def test_jobs_are_objects(etc: Path) -> None:
     """Each job says in words when it runs, as whom, and what; two of a program have numbers."""
     async with watched(etc) as host:
@@ -77,7 +76,6 @@ async def test_jobs_are_objects(etc: Path) -> None:
         )
 
 
-@in_loop
 async def test_jobs_come_change_and_go(etc: Path) -> None:
     """A file that is added, edited and removed is seen, also in a folder that was missing."""
     async with watched(etc) as host:
@@ -100,7 +98,6 @@ async def test_jobs_come_change_and_go(etc: Path) -> None:
         await host.until_shown(f"cron/job/{etc}/anacrontab m", schedule="every month")
 
 
-@in_loop
 async def test_a_host_without_cron(tmp_path: Path) -> None:
     """Where there is none of the files the observer is absent; without a program it says so."""
     source = Cron(tmp_path / "etc", str(tmp_path))
@@ -111,7 +108,6 @@ async def test_a_host_without_cron(tmp_path: Path) -> None:
         assert "no cron here that would run them" in host.status.detail
 
 
-@in_loop
 async def test_files_that_are_no_crontabs(etc: Path) -> None:
     """Binary rubbish, one endless line, a pipe and a link in circles harm no other job."""
     (etc / "cron.d" / "rubbish").write_bytes(bytes(range(256)) * 100)
@@ -125,7 +121,6 @@ async def test_files_that_are_no_crontabs(etc: Path) -> None:
         assert not [name for name in host.names if "old" in name]
 
 
-@in_loop
 async def test_files_that_each_cron_takes(etc: Path) -> None:
     """Of Debian's cron only files whose names have no dot run; of cronie all but a few."""
     names = [*"plain_Name-1 example.com job.disabled x~ a.rpmsave .hidden #y#".split(" "), "n\xa0o"]
@@ -152,7 +147,6 @@ async def test_files_that_each_cron_takes(etc: Path) -> None:
         (etc.parent / called).unlink()
 
 
-@in_loop
 async def test_what_debians_cron_ignores(etc: Path) -> None:
     """One line that it does not understand, or no newline at the end, costs the whole file."""
     (etc / "cron.d" / "typo").write_text(
@@ -177,7 +171,6 @@ async def test_what_debians_cron_ignores(etc: Path) -> None:
         assert f"1 line not understood: {etc}/cron.d/typo:3" in host.status.detail
 
 
-@in_loop
 async def test_files_and_users_that_cron_refuses(etc: Path) -> None:
     """A job has the reason why cron refuses its file or its user, until that is mended."""
     job = "0 3 * * * {} /opt/a\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attacks.kernel import FakeKernel, sent
 from harness.hardware import database, device, uevent
-from harness.observing import Host, history, in_loop, observed
+from harness.observing import Host, history, observed
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.kernel.hardware import Database, Devices, name_pci_class
@@ -70,7 +70,6 @@ async def watched(sys: Path) -> AsyncIterator[tuple[FakeKernel, Host]]:
             yield kernel, host
 
 
-@in_loop
 async def test_devices_have_names_and_drivers(sys: Path) -> None:
     """What is plugged in has its vendor, model, sort and driver; disks, what is on them."""
     async with watched(sys) as (_, host):
@@ -98,7 +97,6 @@ async def test_devices_have_names_and_drivers(sys: Path) -> None:
         assert not {"devices/usb/1-2:1.0", "devices/block/loop0"} & host.names
 
 
-@in_loop
 async def test_an_event_of_the_kernel_shows_at_once(sys: Path) -> None:
     """A device that comes and goes is seen by its event; a replayed event changes nothing."""
     async with watched(sys) as (kernel, host):
@@ -117,7 +115,6 @@ async def test_an_event_of_the_kernel_shows_at_once(sys: Path) -> None:
         assert host.memory.generation == generation + 2
 
 
-@in_loop
 async def test_events_of_others_are_not_believed() -> None:
     """Each observer hears of its subsystem, from the kernel alone, also after another has ended."""
     with FakeKernel() as kernel:
@@ -139,7 +136,6 @@ async def test_events_of_others_are_not_believed() -> None:
             await one.changed()
 
 
-@in_loop
 async def test_a_socket_that_fails_is_opened_again(sys: Path) -> None:
     """Where messages were lost all is listed again; a fault of the socket is the observer's."""
     async with watched(sys) as (kernel, host):
@@ -156,7 +152,6 @@ async def test_a_socket_that_fails_is_opened_again(sys: Path) -> None:
         await host.until_shown("devices/block/sdb")
 
 
-@in_loop
 async def test_a_flood_of_events_leads_to_few_lists(
     sys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +203,6 @@ def _rows(folder: Path) -> list[tuple[str, str, str]]:
     return [(row["what"], row["name"], row["cause"]) for row in found]
 
 
-@in_loop
 async def test_history_tells_of_events(sys: Path) -> None:
     """The kernel is the cause of what its events lead to; a replayed one is told once a minute."""
     async with watched(sys) as (kernel, host):
@@ -232,7 +226,6 @@ async def test_history_tells_of_events(sys: Path) -> None:
     ]
 
 
-@in_loop
 async def test_what_of_a_device_is_not_understood(sys: Path) -> None:
     """A size that is no number is left out and noted, as is a database that is none."""
     (sys / "class/block/nvme0n1/size").write_text("much\n")

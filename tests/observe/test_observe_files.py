@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness.debian import Root
-from harness.observing import Host, in_loop, observed
+from harness.observing import Host, observed
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.host.config_files import (
@@ -72,7 +72,6 @@ def configuration(
     return path, hashlib.md5(content.encode(), usedforsecurity=False).hexdigest()
 
 
-@in_loop
 async def test_a_file_is_compared_with_its_package(here: Path) -> None:
     """A file is shown with its package, mode, size and digest; an edit is a modification."""
     path, md5 = configuration(here)
@@ -112,7 +111,6 @@ def test_a_package_that_is_being_installed(here: Path) -> None:
     assert (origin.md5, origin.is_obsolete) == (md5, True)
 
 
-@in_loop
 async def test_only_what_everybody_may_read_is_read(here: Path) -> None:
     """A file that is not for everybody, or in a folder that is not, has no digest."""
     secret, md5 = configuration(here, "secret.conf")
@@ -129,7 +127,6 @@ async def test_only_what_everybody_may_read_is_read(here: Path) -> None:
         await host.until_shown(f"files/file/{secret}", modified=False)
 
 
-@in_loop
 async def test_units_of_this_host(here: Path) -> None:
     """Unit files and drop-ins of this host are files; links, such as masks, are not."""
     unit, dropin = here / "units" / "my.service", here / "units" / "ssh.service.d" / "x.conf"
@@ -146,7 +143,6 @@ async def test_units_of_this_host(here: Path) -> None:
         await host.until(lambda: host.names == {f"files/file/{dropin}"})
 
 
-@in_loop
 async def test_folders_and_links_on_the_way(here: Path) -> None:
     """A file is followed where its folder or a link to it leads elsewhere, or comes later."""
     (here / "etc" / "one").mkdir()
@@ -169,7 +165,6 @@ async def test_folders_and_links_on_the_way(here: Path) -> None:
         await host.until_shown(f"files/file/{later}", size=1)
 
 
-@in_loop
 async def test_what_the_manual_describes(here: Path) -> None:
     """A file in /etc is what a page of section 5 says, and makes others beside it files, too."""
     pages = here / "usr" / "share" / "man" / "man5"
@@ -187,7 +182,6 @@ async def test_what_the_manual_describes(here: Path) -> None:
         await host.until(lambda: host.names == set())
 
 
-@in_loop
 async def test_what_is_beside_configuration(here: Path) -> None:
     """What an administrator adds is a file: beside those of packages, and in folders of parts."""
     path, md5 = configuration(here)
@@ -211,7 +205,6 @@ async def test_what_is_beside_configuration(here: Path) -> None:
         await host.until(lambda: host.names == {f"files/file/{path}"})
 
 
-@in_loop
 async def test_what_a_configuration_names(here: Path) -> None:
     """A file that a configuration names is one, too, with those beside it; nothing else is."""
     site, md5 = configuration(here, "web.conf")
@@ -240,7 +233,6 @@ async def test_what_a_configuration_names(here: Path) -> None:
         await host.until(lambda: f"files/file/{key}" not in host.names)
 
 
-@in_loop
 async def test_links_to_the_parts_that_count(here: Path) -> None:
     """A link in a folder of what is enabled is a part of the configuration; others are not."""
     path, md5 = configuration(here, "web.conf")
@@ -277,7 +269,6 @@ def test_files_that_are_no_files(here: Path) -> None:
     assert found[insane]["modified"] is True
 
 
-@in_loop
 async def test_a_flood_of_events_means_to_look_anew(here: Path) -> None:
     """More events than are worth telling apart are answered by another watch."""
     path, _ = configuration(here)
@@ -287,7 +278,6 @@ async def test_a_flood_of_events_means_to_look_anew(here: Path) -> None:
         assert await watch.change(0.3) is None
 
 
-@in_loop
 async def test_secrets_are_hidden(here: Path) -> None:
     """Names and descriptions are redacted; of contents nothing is kept but digests."""
     path, _ = configuration(here, "a.conf", f"password={SECRET}\n")
@@ -309,7 +299,6 @@ def test_no_more_files_than_there_may_be(here: Path) -> None:
     assert "more than 10,000 files" in listing.limited
 
 
-@in_loop
 async def test_what_ucf_installed(here: Path) -> None:
     """A file that a package installed with ucf is compared with ucf's sum; odd lines are noted."""
     path, md5 = configuration(here, "ssh\x0b\u2028x\xa0.conf")

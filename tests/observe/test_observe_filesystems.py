@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.observing import PATIENCE, FakeService, Host, fake_service, in_loop, observed
+from harness.observing import PATIENCE, FakeService, Host, fake_service, observed
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.core.skipped import Skipped
@@ -101,7 +101,6 @@ async def watched(mountinfo: Path, disk: Disk, patience: float = PATIENCE) -> As
         disk.free.set()
 
 
-@in_loop
 async def test_mounts_of_systemd(mountinfo: Path, system_bus: str) -> None:
     """What systemd has mounted is listed as the host sees it, not as our sandbox does."""
     async with systemd(system_bus), watched(mountinfo, Disk()) as host:
@@ -114,7 +113,6 @@ async def test_mounts_of_systemd(mountinfo: Path, system_bus: str) -> None:
         assert len(host.names) == 3
 
 
-@in_loop
 async def test_a_mount_that_comes_changes_and_goes(mountinfo: Path, system_bus: str) -> None:
     """Signals of mount units are followed; those of others ask systemd nothing."""
     async with systemd(system_bus) as service, watched(mountinfo, Disk()) as host:
@@ -135,7 +133,6 @@ async def test_a_mount_that_comes_changes_and_goes(mountinfo: Path, system_bus: 
         await host.until(lambda: "mounts/mount//home" not in host.names)
 
 
-@in_loop
 async def test_a_dead_server_costs_only_its_own_object(mountinfo: Path, system_bus: str) -> None:
     """A file system that hangs does not answer, is not asked a second time, and may come back."""
     disk = Disk()
@@ -166,7 +163,6 @@ async def test_a_dead_server_costs_only_its_own_object(mountinfo: Path, system_b
         (OSError(errno.ENOTCONN, "x"), {"answers": False}),
     ],
 )
-@in_loop
 async def test_what_is_not_measured_says_why(
     mountinfo: Path, system_bus: str, fault: Exception, shown: dict[str, object]
 ) -> None:
@@ -179,7 +175,6 @@ async def test_what_is_not_measured_says_why(
         await host.until(lambda: "not known of /home" in host.status.detail)
 
 
-@in_loop
 async def test_without_systemd_the_kernel_is_read(mountinfo: Path) -> None:
     """Only what holds files is listed, by the names that the kernel escapes, without secrets."""
     line = "40 27 0:9 / /mnt/share rw - cifs //nas/share rw,username=x,password=hunter2-PLANTED\n"
@@ -194,7 +189,6 @@ async def test_without_systemd_the_kernel_is_read(mountinfo: Path) -> None:
         )
 
 
-@in_loop
 async def test_how_full_is_told_in_steps(mountinfo: Path) -> None:
     """A step lasts until the middle to the next is passed clearly, and only what is full is 100."""
     disk = Disk()
@@ -207,7 +201,6 @@ async def test_how_full_is_told_in_steps(mountinfo: Path) -> None:
     assert told == [70, 70, 75, 75, 70, 95, 95, 100, 100, 95, 0]
 
 
-@in_loop
 async def test_a_restart_rounds_nothing_anew(mountinfo: Path) -> None:
     """A step that was told before a restart lasts as long as it would have without one."""
     disk = Disk()
@@ -218,7 +211,6 @@ async def test_a_restart_rounds_nothing_anew(mountinfo: Path) -> None:
             assert (await host.properties("mounts/mount//"))["used_percent"] == 65
 
 
-@in_loop
 async def test_inodes_are_told_where_they_run_out(mountinfo: Path) -> None:
     """The share of inodes is told from 80% on, and how full an image is, is not."""
     disk = Disk()
@@ -245,7 +237,6 @@ BOUND = """\
 """
 
 
-@in_loop
 async def test_mounts_of_one_file_system(mountinfo: Path) -> None:
     """Mounts of one file system are told apart by their folder, and one says how full it is."""
     mountinfo.write_text(BOUND)  # noqa: ASYNC240 -- nothing else runs
@@ -271,7 +262,6 @@ async def test_mounts_of_one_file_system(mountinfo: Path) -> None:
         assert [n for n in shown if shown[n].get("used_percent", 0) > 90] == ["mounts/mount//"]
 
 
-@in_loop
 async def test_bind_mounts_of_systemd(mountinfo: Path, system_bus: str) -> None:
     """Units do not say which folder they show: that is read where we see the same mount."""
     bound = "36 27 254:0 /srv/data /var/www rw - ext4 /dev/root rw\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from harness.observing import FakeService, Host, fake_service, in_loop, observed
+from harness.observing import FakeService, Host, fake_service, observed
 
 from opdbus.observe.core.report import Observer
 from opdbus.observe.core.skipped import Skipped
@@ -78,7 +78,6 @@ def watched(root: Path) -> AbstractAsyncContextManager[Host]:
     return observed(root.parent, Observer("host", "system", HostFacts(root).observe))
 
 
-@in_loop
 async def test_what_the_files_tell(root: Path) -> None:
     """Each fact has its values, says in words what it is, and follows its files alone."""
     async with watched(root) as host:
@@ -112,7 +111,6 @@ async def test_what_the_files_tell(root: Path) -> None:
         await host.until_shown("system/fact/hostname", hostname="birch")
 
 
-@in_loop
 async def test_what_only_systemd_knows(root: Path, system_bus: str) -> None:
     """The hypervisor and the service of the clock come from systemd, and follow its jobs."""
     async with systemd(system_bus) as manager, watched(root) as host:
@@ -125,7 +123,6 @@ async def test_what_only_systemd_knows(root: Path, system_bus: str) -> None:
         await host.until_shown("system/fact/time", ntp_service="none", ntp_synchronized=False)
 
 
-@in_loop
 async def test_files_that_are_not_sane(root: Path) -> None:
     """Empty, broken and missing files cost what they would tell, and nothing else."""
     for name in FILES:
@@ -146,7 +143,6 @@ async def test_files_that_are_not_sane(root: Path) -> None:
         assert f"{root}/proc/meminfo" in host.status.detail
 
 
-@in_loop
 async def test_what_a_file_says_and_is_not_understood(root: Path) -> None:
     """A line that sets nothing is noted with its file and number; the others count."""
     odd = "\n; c\n PRETTY_HOSTNAME='A\x0bB\u2028C'\r\nno assignment\nA-B=1\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from attacks.kernel import FakeKernel, message
 from harness.hardware import uevent
-from harness.observing import Host, in_loop, observed, rows
+from harness.observing import Host, observed, rows
 from harness.own_network import own_network
 
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -73,7 +73,6 @@ async def watched(root: Path) -> AsyncIterator[tuple[FakeKernel, Host]]:
             yield fake, host
 
 
-@in_loop
 async def test_modules_and_parameters(root: Path) -> None:
     """A module is an object once it is ready, as is each parameter; use counts change nothing."""
     async with watched(root) as (fake, host):
@@ -103,7 +102,6 @@ async def test_modules_and_parameters(root: Path) -> None:
         assert host.status.detail == "this kernel has no modules that could be loaded"
 
 
-@in_loop
 async def test_events_through_the_kernel(root: Path) -> None:
     """What the kernel sends in its own name is heard on a real socket, as systemd opens it."""
     with own_network() as net, net.netlink(UEVENT, GROUP) as passed, net.netlink(UEVENT) as sender:
@@ -129,7 +127,6 @@ def test_secrets_are_hidden(root: Path) -> None:
         assert "hunter2" not in str(Sysctls(root, is_apart=is_apart).read())
 
 
-@in_loop
 async def test_settings_that_differ(root: Path) -> None:
     """A setting says what it is and should be; blanks and comments change nothing."""
     conf(
@@ -198,7 +195,6 @@ async def declare(host: Host, **settings: int) -> None:
     await host.memory.replace(FILE, IdentityHashSet({identity}), [item])
 
 
-@in_loop
 async def test_settings_that_the_state_file_names(root: Path) -> None:
     """A setting is looked at while the state file names it, and its rows say that this is why."""
     async with watched(root) as (_, host):
@@ -308,7 +304,6 @@ def test_rows_that_are_no_modules() -> None:
     assert found == {"x": {"taints": both}, "y": {"taints": ["unsigned"]}}
 
 
-@in_loop
 async def test_lines_of_the_kernel_and_of_settings_that_are_not_understood(root: Path) -> None:
     """What is no module and no setting is noted with its file and line until it is mended."""
     write(root, proc__modules=f"{MODULES}half a row\n")

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.observing import FakeService, fake_service, in_loop, observed
+from harness.observing import FakeService, fake_service, observed
 
 from opdbus.observe.dbus import machined
 
@@ -56,7 +56,6 @@ async def serving(bus: str) -> AsyncIterator[Machines]:
         yield Machines(service)
 
 
-@in_loop
 async def test_machines_come_and_go(tmp_path: Path, system_bus: str) -> None:
     """A machine is an object until it leaves, and is asked once what it runs; the host is none."""
     async with serving(system_bus) as machines, observed(tmp_path, machined.OBSERVER) as host:
@@ -78,7 +77,6 @@ async def test_machines_come_and_go(tmp_path: Path, system_bus: str) -> None:
         await host.until(lambda: host.names == {"machined/machine/desk"})
 
 
-@in_loop
 async def test_a_machined_that_ends_when_it_is_idle_is_seen_again(
     tmp_path: Path, system_bus: str
 ) -> None:

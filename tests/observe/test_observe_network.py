@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from harness.observing import Host, in_loop, observed
+from harness.observing import Host, observed
 from harness.own_network import Network, own_network
 
 from opdbus.observe.core.netlink import ROUTE, ROUTE_GROUPS
@@ -23,7 +23,6 @@ async def watched(tmp_path: Path) -> AsyncIterator[tuple[Network, Host]]:
             yield net, host
 
 
-@in_loop
 async def test_interfaces_come_and_go(tmp_path: Path) -> None:
     """An interface is an object with its kind, its bridge and the other end of its cable."""
     async with watched(tmp_path) as (net, host):
@@ -48,7 +47,6 @@ async def test_interfaces_come_and_go(tmp_path: Path) -> None:
         assert "net/interface/uplink" not in host.names
 
 
-@in_loop
 async def test_what_an_interface_forwards(tmp_path: Path) -> None:
     """An interface that passes packets on says of which family; the kernel tells of a change."""
     async with watched(tmp_path) as (net, host):
@@ -61,7 +59,6 @@ async def test_what_an_interface_forwards(tmp_path: Path) -> None:
         await host.until_shown("net/interface/lo", forwards=["ipv6"])
 
 
-@in_loop
 async def test_addresses_come_and_go(tmp_path: Path) -> None:
     """An address is an object, and one of its interface's, as long as it is there."""
     async with watched(tmp_path) as (net, host):
@@ -79,7 +76,6 @@ async def test_addresses_come_and_go(tmp_path: Path) -> None:
         assert await host.properties("net/interface/lo") == before
 
 
-@in_loop
 async def test_an_address_with_a_lifetime(tmp_path: Path) -> None:
     """An address that ends by itself is dynamic; how long it still lives changes nothing."""
     async with watched(tmp_path) as (net, host):
@@ -95,7 +91,6 @@ async def test_an_address_with_a_lifetime(tmp_path: Path) -> None:
         assert host.memory.generation == generation + 1
 
 
-@in_loop
 async def test_routes_come_and_go(tmp_path: Path) -> None:
     """Routes of all tables but the local one are objects, named as ip(8) names them."""
     async with watched(tmp_path) as (net, host):

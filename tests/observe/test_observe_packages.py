@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from harness.observing import Host, in_loop, less_than, observed
+from harness.observing import Host, less_than, observed
 
 from opdbus.config import load
 from opdbus.history.row_filter import Filter
@@ -80,7 +80,6 @@ async def watched(places: Places) -> AsyncIterator[Host]:
 
 
 @pytest.mark.parametrize("word", "uninstalled purged removed deinstalled deleted".split())
-@in_loop
 async def test_what_was_uninstalled_is_found_by_any_word(places: Places, word: str) -> None:
     """Find what dpkg removed, be its configuration left or not, in any question about that."""
     write(places, *map(paragraph, ("stays", "goes", "leaves")))
@@ -98,7 +97,6 @@ async def test_what_was_uninstalled_is_found_by_any_word(places: Places, word: s
             assert {each.row.identity.name for each in found} == {"goes", "leaves"}
 
 
-@in_loop
 async def test_what_is_known_of_a_package(places: Places) -> None:
     """A package has its fields, its state and how it came, and its architecture of several."""
     write(
@@ -190,7 +188,6 @@ def test_too_large_a_status_is_read_to_a_limit(places: Places) -> None:
         assert "the rest is left out" in status.limited
 
 
-@in_loop
 async def test_too_large_a_status_is_said(places: Places) -> None:
     """What was left out stands in the observer's status, and goes when the file is sane again."""
     write(places, paragraph("one"), paragraph("two", description="x" * 300_000))
@@ -202,7 +199,6 @@ async def test_too_large_a_status_is_said(places: Places) -> None:
         await host.until(lambda: not host.status.detail)
 
 
-@in_loop
 async def test_insane_names_and_values(places: Places) -> None:
     """Control characters, bytes that are no UTF-8, huge lines and secrets do no harm."""
     write(
@@ -227,7 +223,6 @@ async def test_insane_names_and_values(places: Places) -> None:
             assert SECRET not in str(await host.properties(name))
 
 
-@in_loop
 async def test_a_host_without_packages(places: Places) -> None:
     """Without dpkg and rpm the observer is absent; its objects go with dpkg's status."""
     write(places, paragraph("one"))
@@ -257,7 +252,6 @@ def quoted(fields: Sequence[str]) -> str:
     )
 
 
-@in_loop
 async def test_packages_of_rpm(places: Places) -> None:
     """The program rpm is asked at first, and again when its database changes."""
     answer = places.root / "answer"
@@ -295,7 +289,6 @@ SUMMARIES = [
 ]
 
 
-@in_loop
 async def test_separators_in_the_summary_of_an_rpm(places: Places) -> None:
     """No character in a field ends it: the package is listed, its summary in one line."""
     row = ["0", "1", "1", "noarch", "1", "(none)", "(none)", "(none)"]
@@ -353,7 +346,6 @@ def test_a_real_rpm_with_separators(tmp_path: Path) -> None:
     assert owners == {path: Owner("odd", "A tab and its 'quotes'")}
 
 
-@in_loop
 async def test_an_rpm_that_hangs(places: Places) -> None:
     """An rpm that does not end is ended; a row with too few fields is a fault that is told."""
     fake_rpm(places, "import time; time.sleep(1000)")
@@ -371,7 +363,6 @@ async def test_an_rpm_that_hangs(places: Places) -> None:
         ("while True: print('x' * 100000)", "said more than 32 MiB"),
     ],
 )
-@in_loop
 async def test_an_rpm_that_fails(places: Places, code: str, said: str) -> None:
     """An rpm that ends with an error or says too much is reported, and listed nothing."""
     fake_rpm(places, code)
@@ -381,7 +372,6 @@ async def test_an_rpm_that_fails(places: Places, code: str, said: str) -> None:
         assert host.names == set()
 
 
-@in_loop
 async def test_what_of_dpkgs_status_is_not_understood(places: Places) -> None:
     """Lines and paragraphs that are skipped are noted by file and line, in its updates, too."""
     odd = "does\x0bmany\u2028odd\xa0things\x85"

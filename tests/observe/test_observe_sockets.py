@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.observing import FakeService, Host, fake_service, history, in_loop, observed
+from harness.observing import FakeService, Host, fake_service, history, observed
 from harness.own_network import Network, own_network
 
 from opdbus.bus.transport.values import Typed
@@ -65,7 +65,6 @@ def opened(net: Network, kind: int, address: str, port: int) -> socket.socket:
     return made
 
 
-@in_loop
 async def test_ports_that_are_open(tmp_path: Path) -> None:
     """A port that waits has its address, what can reach it, its user and its service."""
     async with watched(tmp_path) as (net, host):
@@ -101,7 +100,6 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
         await host.until(lambda: host.names == set())
 
 
-@in_loop
 async def test_a_units_change_is_followed_by_a_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
 ) -> None:
@@ -118,7 +116,6 @@ async def test_a_units_change_is_followed_by_a_list(
             await host.until(lambda: host.names == set())
 
 
-@in_loop
 async def test_ports_of_socket_units(monkeypatch: pytest.MonkeyPatch, bus_address: str) -> None:
     """A port that process 1 opened is found by the socket unit that listens there."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
@@ -158,7 +155,6 @@ class Purposes(LookupCache[str, str]):
         self.forgotten.set()
 
 
-@in_loop
 async def test_a_port_is_for_what_its_unit_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
 ) -> None:
@@ -188,7 +184,6 @@ async def test_a_port_is_for_what_its_unit_is_for(
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-@in_loop
 async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
     tmp_path: Path, *, is_late: bool
 ) -> None:
@@ -255,7 +250,6 @@ def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
     assert groups.units([number])[number] == "a.service"
 
 
-@in_loop
 async def test_what_of_the_names_of_services_is_not_understood(tmp_path: Path) -> None:
     """A name, and a comment, keep what is in them; a line without a port is noted."""
     services = " \todd\u2028name 22/tcp alias # of\x0bours\xa0x\nbroken 23\n# c\n\nx 24 /tcp\n"

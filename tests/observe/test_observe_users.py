@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from harness.account_files import GROUP, PASSWD, Files
-from harness.observing import history, in_loop, observed
+from harness.observing import history, observed
 
 
 @pytest.fixture
@@ -13,7 +13,6 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path / "etc")
 
 
-@in_loop
 async def test_what_an_account_is_and_may(tmp_path: Path, files: Files) -> None:
     """An account is described by its own text, its groups and its shell."""
     async with observed(tmp_path, files.observer) as host:
@@ -33,7 +32,6 @@ async def test_what_an_account_is_and_may(tmp_path: Path, files: Files) -> None:
         assert not {"full_name", "description"} & games.keys()
 
 
-@in_loop
 async def test_a_group_has_those_that_it_is_the_first_of(tmp_path: Path, files: Files) -> None:
     """Members are those that the group names, and those whose first group it is."""
     async with observed(tmp_path, files.observer) as host:
@@ -41,7 +39,6 @@ async def test_a_group_has_those_that_it_is_the_first_of(tmp_path: Path, files: 
         await host.until_shown("users/group/mira", members=["mira"], member_count=1, system=False)
 
 
-@in_loop
 async def test_a_user_that_is_added_and_removed(tmp_path: Path, files: Files) -> None:
     """A new line is a new account, and changes no other; a line that is gone takes it away."""
     async with observed(tmp_path, files.observer) as host:
@@ -55,7 +52,6 @@ async def test_a_user_that_is_added_and_removed(tmp_path: Path, files: Files) ->
         await host.until(lambda: "users/account/ines" not in host.names)
 
 
-@in_loop
 async def test_a_user_that_joins_a_group_is_an_administrator(tmp_path: Path, files: Files) -> None:
     """A change of a group reaches its members, and is told first."""
     async with observed(tmp_path, files.observer) as host:
@@ -66,7 +62,6 @@ async def test_a_user_that_joins_a_group_is_an_administrator(tmp_path: Path, fil
     assert last == [("group", "sudo"), ("account", "theo")]
 
 
-@in_loop
 async def test_lines_that_are_not_understood_are_left_out(tmp_path: Path, files: Files) -> None:
     """Garbage costs its own line, and is counted."""
     garbage = (
@@ -83,7 +78,6 @@ async def test_lines_that_are_not_understood_are_left_out(tmp_path: Path, files:
         assert len(accounts) == 1 + PASSWD.count("\n")
 
 
-@in_loop
 async def test_blanks_that_the_c_library_skips(tmp_path: Path, files: Files) -> None:
     """Blanks before a line, a number and a member count nothing, as `getent` shows them."""
     files.write(
@@ -113,7 +107,6 @@ async def test_blanks_that_the_c_library_skips(tmp_path: Path, files: Files) -> 
         assert host.status.objects == 4 + PASSWD.count("\n") - 1 + 3
 
 
-@in_loop
 async def test_accounts_that_the_files_do_not_show(tmp_path: Path, files: Files) -> None:
     """Wherever the switch can bring accounts or groups, the status says what is not listed."""
     files.write(files.users.passwd, f"{PASSWD}+@admins::::::\n -mallory::::::\n+::::::\n")
@@ -134,7 +127,6 @@ async def test_accounts_that_the_files_do_not_show(tmp_path: Path, files: Files)
         await host.until(lambda: host.status.detail == "")
 
 
-@in_loop
 async def test_more_accounts_than_are_listed(tmp_path: Path, files: Files) -> None:
     """Of 20,000 accounts the first are listed; groups and the rest of the host are served."""
     lines = [f"u{n}:x:{n + 2000}:1001::/home/u{n}:/bin/sh\n" for n in range(20_000)]
@@ -146,7 +138,6 @@ async def test_more_accounts_than_are_listed(tmp_path: Path, files: Files) -> No
         assert "20,006 entries: 10,000 are listed" in host.status.detail
 
 
-@in_loop
 async def test_secrets_in_what_people_wrote_are_hidden(tmp_path: Path, files: Files) -> None:
     """A password in a full name is shown to nobody, nor is what stands in its own field."""
     line = "ann:$6$HASHPLANTED:1004:1001:password=hunter2-PLANTED:/home/ann:/bin/sh\n"
@@ -156,7 +147,6 @@ async def test_secrets_in_what_people_wrote_are_hidden(tmp_path: Path, files: Fi
         assert "PLANTED" not in str(ann)
 
 
-@in_loop
 async def test_what_sudo_allows_is_not_seen(tmp_path: Path, files: Files) -> None:
     """The status says that rules of sudo may let others become root."""
     files.write(files.users.sudoers, "mira ALL=(ALL) ALL\n")
@@ -166,7 +156,6 @@ async def test_what_sudo_allows_is_not_seen(tmp_path: Path, files: Files) -> Non
         assert said in host.status.detail
 
 
-@in_loop
 async def test_a_directory_server_is_not_asked(tmp_path: Path, files: Files) -> None:
     """The status says whose accounts are not listed."""
     files.write(files.users.switch, "group: files\npasswd:  files sss [NOTFOUND=x] systemd # y\n")
@@ -175,7 +164,6 @@ async def test_a_directory_server_is_not_asked(tmp_path: Path, files: Files) -> 
         assert host.status.detail.startswith("accounts of sss are not listed")
 
 
-@in_loop
 async def test_without_accounts_there_is_nothing_to_observe(tmp_path: Path, files: Files) -> None:
     """A host without the file has no accounts, and the status says which file it is."""
     files.users.passwd.unlink()

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from harness.observing import Source, in_loop, observed, rows
+from harness.observing import Source, observed, rows
 
 from opdbus.errors import ConfigError
 from opdbus.history.change import Why
@@ -18,7 +18,6 @@ def source() -> Source:
     return Source()
 
 
-@in_loop
 async def test_a_listing_replaces_what_was_there(tmp_path: Path, source: Source) -> None:
     """What a listing has is there, and what it lacks is gone."""
     async with observed(tmp_path, source.observer) as host:
@@ -29,7 +28,6 @@ async def test_a_listing_replaces_what_was_there(tmp_path: Path, source: Source)
         assert host.status[:3] == ("lamps", "up", 1)
 
 
-@in_loop
 async def test_an_object_from_before_is_gone_when_it_is_not_listed(
     tmp_path: Path, source: Source
 ) -> None:
@@ -44,7 +42,6 @@ async def test_an_object_from_before_is_gone_when_it_is_not_listed(
         assert host.memory.generation == generation + 1
 
 
-@in_loop
 async def test_an_earlier_listing_may_have_been_empty(tmp_path: Path, source: Source) -> None:
     """What comes while op-dbus is not running to a source that had nothing was not there before."""
     lamps, source.lamps = source.lamps, {}
@@ -56,7 +53,6 @@ async def test_an_earlier_listing_may_have_been_empty(tmp_path: Path, source: So
     assert rows(tmp_path, "desk") == [("appeared", "start", 0)]
 
 
-@in_loop
 async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: Source) -> None:
     """A field that moves by itself changes what is shown, and no object."""
     async with observed(tmp_path, source.observer) as host:
@@ -70,7 +66,6 @@ async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: 
         assert "watts" not in content.properties + content.text
 
 
-@in_loop
 async def test_objects_are_gone_with_their_source(tmp_path: Path, source: Source) -> None:
     """An absent source has no objects, and they are back when it is."""
     async with observed(tmp_path, source.observer) as host:
@@ -84,7 +79,6 @@ async def test_objects_are_gone_with_their_source(tmp_path: Path, source: Source
         await host.until_shown("house/lamp/desk")
 
 
-@in_loop
 async def test_a_source_is_awaited_until_it_has_listed(tmp_path: Path, source: Source) -> None:
     """A source that has not listed yet is awaited, also while it fails; an absent one is not."""
     source.fault = LostSource("it is not up yet")
@@ -102,7 +96,6 @@ async def test_a_source_is_awaited_until_it_has_listed(tmp_path: Path, source: S
 
 
 @pytest.mark.parametrize("fault", [LostSource("it went away"), RuntimeError("a defect")])
-@in_loop
 async def test_a_lost_source_is_listed_again(
     tmp_path: Path, source: Source, fault: Exception
 ) -> None:
@@ -117,7 +110,6 @@ async def test_a_lost_source_is_listed_again(
         await host.until(lambda: host.names == {"house/lamp/hall"})
 
 
-@in_loop
 async def test_one_fault_concerns_no_other(tmp_path: Path, source: Source) -> None:
     """An observer that fails again and again leaves the others alone."""
 
@@ -131,7 +123,6 @@ async def test_one_fault_concerns_no_other(tmp_path: Path, source: Source) -> No
         assert source.runs == 1
 
 
-@in_loop
 async def test_observers_that_are_not_wanted_leave_nothing(tmp_path: Path, source: Source) -> None:
     """Objects of an observer that the setting no longer names are removed."""
     async with observed(tmp_path, source.observer) as host:
@@ -144,7 +135,6 @@ async def test_observers_that_are_not_wanted_leave_nothing(tmp_path: Path, sourc
         await host.until(lambda: not host.names)
 
 
-@in_loop
 async def test_names_and_values_of_any_kind(tmp_path: Path, source: Source) -> None:
     """Bytes, broken characters and overlong names are stored in a form that D-Bus can carry."""
     source.lamps = {
@@ -159,7 +149,6 @@ async def test_names_and_values_of_any_kind(tmp_path: Path, source: Source) -> N
         assert max(map(len, host.names)) < 1100
 
 
-@in_loop
 async def test_secrets_are_hidden(tmp_path: Path, source: Source) -> None:
     """A secret in a name, a field or a volatile field is hidden before anything is kept."""
     secret = "hunter2-PLANTED"
@@ -178,7 +167,6 @@ async def test_secrets_are_hidden(tmp_path: Path, source: Source) -> None:
     assert secret.encode() not in b"".join(kept)
 
 
-@in_loop
 async def test_a_value_that_is_no_json_is_left_out(tmp_path: Path, source: Source) -> None:
     """An observer's mistake costs the object, not the observer."""
     source.lamps["odd"] = {"when": object()}
@@ -202,7 +190,6 @@ def test_an_unknown_observer_is_an_error_that_names_the_closest() -> None:
         selection.select_observers(("login",), {})
 
 
-@in_loop
 async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: Source) -> None:
     """A field of the setting is shown and not stored, besides those of the observer."""
     fields = ("house/lamp:colour", "garden/lamp:shade")
@@ -216,7 +203,6 @@ async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: So
         assert host.memory.generation == generation
 
 
-@in_loop
 async def test_volatile_changes_are_no_rows(tmp_path: Path) -> None:
     """A volatile field makes no row; an event is one row beside it, and counts what it replaced."""
     source = Source()

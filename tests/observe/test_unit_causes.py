@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.observing import Host, history, in_loop, observed, rows
+from harness.observing import Host, history, observed, rows
 from harness.running import PATIENCE_SECONDS
 from harness.units import NAME, FakePid1, fake_pid1, install_tidy, path_of
 
@@ -132,7 +132,6 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
-@in_loop
 @pytest.mark.parametrize("about", SCRIPTS)
 async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) -> None:
     """Each part of a script makes its rows, with cause and number of folded changes."""
@@ -153,7 +152,6 @@ async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) ->
             await until(host, tmp_path, ONE, *expected)
 
 
-@in_loop
 async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, system_bus: str) -> None:
     """While a unit stops, PID 1 is asked what its job is; the end is no further event."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -169,7 +167,6 @@ async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, system_bus: str) ->
 
 
 @pytest.mark.parametrize("seconds", [0.0, NEVER])
-@in_loop
 async def test_a_reload_is_one_row_unless_it_lasts(
     tmp_path: Path, system_bus: str, seconds: float
 ) -> None:
@@ -189,7 +186,6 @@ async def test_a_reload_is_one_row_unless_it_lasts(
 
 
 @pytest.mark.parametrize("state", [("failed", "failed"), WAITS])
-@in_loop
 async def test_a_failure_has_file_systems_measured(
     tmp_path: Path, system_bus: str, state: tuple[str, str]
 ) -> None:
@@ -205,7 +201,6 @@ async def test_a_failure_has_file_systems_measured(
         await host.until_shown("mounts/mount//run", used_percent=100)
 
 
-@in_loop
 async def test_a_loop_begins_by_itself(tmp_path: Path, system_bus: str) -> None:
     """A service that is restarted again and again does that itself, and no job of systemd's."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -220,7 +215,6 @@ async def test_a_loop_begins_by_itself(tmp_path: Path, system_bus: str) -> None:
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
 
 
-@in_loop
 @pytest.mark.parametrize(
     ("code", "status", "result", "cause"),
     [
@@ -246,7 +240,6 @@ async def test_systemd_restarts_at_once(
         await until(host, tmp_path, ONE, ("event", cause, 0))
 
 
-@in_loop
 async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: str) -> None:
     """A timer has no job when it elapses: what it starts has one, which is told of both."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -259,7 +252,6 @@ async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: s
         await until(host, tmp_path, TIMER, ("changed", f"job:6 start by {TIMER}", 0))
 
 
-@in_loop
 async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_bus: str) -> None:
     """What differs after a reload has it as its cause; a job of the same time keeps its own."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -273,7 +265,6 @@ async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_b
         await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
 
 
-@in_loop
 @pytest.mark.parametrize(
     ("name", "fragment", "told"),
     [
@@ -300,7 +291,6 @@ async def test_no_reload_makes_a_unit_fail(
         assert rows(tmp_path, name)[count:] == told
 
 
-@in_loop
 async def test_lost_and_hostile_jobs(tmp_path: Path, system_bus: str) -> None:
     """Jobs of which nothing else was heard, of units that there are not, and odd names."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -313,7 +303,6 @@ async def test_lost_and_hostile_jobs(tmp_path: Path, system_bus: str) -> None:
         assert len(host.names) == 2
 
 
-@in_loop
 @pytest.mark.parametrize("job", ["job:7 stop", "job:7 start"])
 async def test_files_and_a_job_at_once(tmp_path: Path, system_bus: str, job: str) -> None:
     """What is read of `disable --now` or `enable --now` before its signals waits for them."""
@@ -346,7 +335,6 @@ async def test_files_and_a_job_at_once(tmp_path: Path, system_bus: str, job: str
         assert rows(tmp_path, name)[count:] == [("changed", job, 0)]
 
 
-@in_loop
 async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
     """A job that is heard of after it was read that a service was given up is no second time."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -363,7 +351,6 @@ async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
         await until(host, tmp_path, ONE, *both)
 
 
-@in_loop
 async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: str) -> None:
     """A service whose start by PID 1 failed ended by itself, and may be started again."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -380,7 +367,6 @@ async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: 
         assert not any("limit" in cause for _, cause, _ in rows(tmp_path, ONE))
 
 
-@in_loop
 async def test_a_unit_that_left_before_its_signals(tmp_path: Path, system_bus: str) -> None:
     """What is found of a unit that was stopped and unloaded waits for the signals that say why."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -399,7 +385,6 @@ async def test_a_unit_that_left_before_its_signals(tmp_path: Path, system_bus: s
         await host.until_shown(f"systemd/unit/{ONE}", masked=True)
 
 
-@in_loop
 async def test_a_unit_that_was_loaded_again(tmp_path: Path, system_bus: str) -> None:
     """A unit that was stopped, unloaded and loaded by our reading it waits for its signals, too."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -414,7 +399,6 @@ async def test_a_unit_that_was_loaded_again(tmp_path: Path, system_bus: str) -> 
         await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
 
 
-@in_loop
 @pytest.mark.parametrize(
     ("state", "what"), [(UP, "changed"), (("failed", "failed"), "changed"), (DOWN, "event")]
 )
@@ -438,7 +422,6 @@ async def test_a_new_unit_that_was_started(
         assert (wanted in started["fields"]) == (state != DOWN)
 
 
-@in_loop
 async def test_documents_that_are_late(
     tmp_path: Path, system_bus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,7 +448,6 @@ async def test_documents_that_are_late(
         assert [(what, cause) for what, cause, _ in rows(tmp_path, NEW)] == told
 
 
-@in_loop
 async def test_a_trigger_that_stops_or_is_masked(tmp_path: Path, system_bus: str) -> None:
     """Which loaded units start a service is shown, and is no change of the service."""
     async with watched(system_bus, tmp_path) as (fake, host):

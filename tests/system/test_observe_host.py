@@ -27,7 +27,9 @@ def test_a_user_is_added_and_removed(host: Host, observing: Service) -> None:
     name = "users/account/ines"
     host.ask("useradd", "--no-create-home", "--comment", "Ines", "--groups", "adm", "ines")
     try:
-        until_shown(observing, name, full_name="Ines", groups=["adm"], can_log_in=True, system=False)
+        until_shown(
+            observing, name, full_name="Ines", groups=["adm"], can_log_in=True, system=False
+        )
     finally:
         host.ask("userdel", "ines")
     until_shown(observing, name)
@@ -50,7 +52,7 @@ def test_a_file_system_fills_up(host: Host, observing: Service) -> None:
 def test_homes_and_early_mounts_are_measured(host: Host, observing: Service) -> None:
     """The sandbox hides neither what is mounted on homes nor what systemd mounts itself."""
     with mounted(host, "/home"):
-            assert shown(host, "mounts/mount//home")["used_percent"] == 0
+        until_shown(observing, "mounts/mount//home", used_percent=0)
         run = shown(host, "mounts/mount//run")
         assert (run["read_only"], "used_percent" in run) == (False, True)
         assert "used_percent" in shown(host, "mounts/mount//dev/shm")
