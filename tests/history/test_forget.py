@@ -15,9 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import commands
 from harness.remembering import OWNER, flipped, run, unit, verified
 from harness.rewriting import alter
-from harness.running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Running, calling, state_file
+from harness.running import (
+    HISTORY,
+    HISTORY_PATH,
+    STATE,
+    STATE_PATH,
+    Caller,
+    Running,
+    ask,
+    state_file,
+)  # fmt: skip
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.history import change, checkpoint
@@ -176,16 +186,13 @@ def test_many_rows_are_forgotten_at_once(tmp_path: Path) -> None:
     """Tell of any number of rows, in as many rows as that takes."""
 
     async def work(memory: StateStore) -> Forgotten:
-        for number in range(2):
-            items = [
-                unit(f"u{n}", text="hushed" if n % 2 else "other", n=number) for n in range(9000)
-            ]
-            await memory.publish(items, OWNER)
+        texts = ("other", "hushed")
+        await memory.publish([unit(f"u{n}", text=texts[n % 2]) for n in range(9000)], OWNER)
         done, _ = await memory.forget(Target(text="hushed"), "")
         return done
 
     assert len(run(tmp_path, work).rows) == 4500
-    assert {what for (what,) in rows(tmp_path, "what", "seq > 18000")} == {"forgot"}
+    assert {what for (what,) in rows(tmp_path, "what", "seq > 9000")} == {"forgot"}
     report = verified(tmp_path / "memory.db")
     assert (report.problems, report.erased) == ([], 4500)
 
@@ -230,40 +237,33 @@ async def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> Non
 def test_a_daemon_forgets_for_its_manager(daemons: Callable[..., Running], tmp_path: Path) -> None:
     """Forget by the command and on the bus; refuse what is not exactly one thing."""
 
-    async def work(daemon: Running) -> None:
-        async with calling(daemon.bus) as caller:
-            await caller.ready()
-            objects = [
-                ("systemd", "unit", n, {"description": "hushed"}) for n in ("a", "b", "gone")
-            ]
-            await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
-            method = HISTORY_PATH, f"{HISTORY}.Forget", "a{sv}"
-            for wrong in ({}, {"row": 1, "containing": "x"}, {"row": 0}, {"containing": ""}):
-                with pytest.raises(RemoteError, match="one of: object, row"):
-                    await caller.call(*method, wrong)
-            assert await caller.call(*method, {"row": 3}) == [1, 0, True]
-        told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/a")
-        said = "the values of 1 row of systemd/unit/a were erased\n"
-        assert (told.returncode, told.stdout) == (0, said)
-        told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/never")
-        assert (told.returncode, told.stdout) == (1, "")
-        assert "there is no object systemd/unit/never" in told.stderr
-        told = await asyncio.to_thread(
-            daemon.cli, "history", "forget", "--containing", "-", stdin="hushed\n"
-        )
-        assert told.stdout == "the values of 1 row were erased\n"
-        assert (await asyncio.to_thread(daemon.cli, "history", "forget")).returncode == 2
-        # what the daemon has open can be read all the same
-        found = await asyncio.to_thread(daemon.cli, *verifying)
-        assert (found.returncode, json.loads(found.stdout)["last"]) == (0, 6)
+    async def work(caller: Caller) -> None:
+        await caller.ready()
+        objects = [("systemd", "unit", n, {"description": "hushed"}) for n in ("a", "b", "gone")]
+        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+        method = HISTORY_PATH, f"{HISTORY}.Forget", "a{sv}"
+        for wrong in ({}, {"row": 1, "containing": "x"}, {"row": 0}, {"containing": ""}):
+            with pytest.raises(RemoteError, match="one of: object, row"):
+                await caller.call(*method, wrong)
+        assert await caller.call(*method, {"row": 3}) == [1, 0, True]
 
-    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}))
-    database = daemon.state_dir / "memory.db"
-    verifying = "history", "verify", "--json", f"--database={database}"
+    file = state_file(tmp_path / "state.json", {})
+    daemon = daemons(STATE_FILE=file, VECTOR_LEVEL="none")
+    verifying = "history", "verify", "--json", f"--database={daemon.state_dir / 'memory.db'}"
     with daemon:
-        asyncio.run(work(daemon))
+        ask(daemon, work)
+        said = "the values of 1 row of systemd/unit/a were erased\n"
+        assert commands.ok(daemon, "history", "forget", "systemd/unit/a") == said
+        told = commands.fails(daemon, 1, "history", "forget", "systemd/unit/never")
+        assert "there is no object systemd/unit/never" in told
+        told = commands.run(daemon, "history", "forget", "--containing", "-", stdin="hushed\n")
+        assert told.stdout == "the values of 1 row were erased\n"
+        assert commands.run(daemon, "history", "forget").returncode == 2
+        # what the daemon has open can be read all the same
+        found = commands.run(daemon, *verifying)
+        assert (found.returncode, json.loads(found.stdout)["last"]) == (0, 6)
         assert daemon.stop() == 0
-    found = daemon.cli(*verifying)
+    found = commands.run(daemon, *verifying)
     report = json.loads(found.stdout)
     assert (found.returncode, report["ok"], report["erased"], report["last"]) == (0, True, 3, 6)
 
