@@ -23,12 +23,14 @@ def shown(host: Host, name: str) -> dict[str, Any]:
 
 
 def until_shown(service: Service, name: str, **values: object) -> None:
-    """Wait until an object has these values; without any, until it is gone."""
+    """Wait until an object has these values, None for none; without any, until it is gone."""
+
+    def is_so() -> bool:
+        found = shown(service.host, name)
+        return bool(found) == bool(values) and all(found.get(k) == v for k, v in values.items())
+
     with service.host.monitor(*CHANGES) as heard:
-        if values:
-            heard.until(lambda: shown(service.host, name).items() >= values.items())
-        else:
-            heard.until(lambda: not shown(service.host, name))
+        heard.until(is_so)
 
 
 def rows(host: Host) -> list[tuple[str, ...]]:
