@@ -50,7 +50,7 @@ def chosen(*names: str) -> list[tuple[str, str]]:
 
 
 def test_auto_can_be_one_of_several() -> None:
-    """`auto` loads nothing of other packages; those and services on the bus are added, each once."""
+    """`auto` loads nothing of other packages; those and services on the bus are added once."""
     ours = chosen("auto")
     assert "login1" in dict(ours)
     assert not {"lamps", "broken", "other"} & dict(ours).keys()
