@@ -122,8 +122,9 @@ async def test_no_trace_is_left(tmp_path: Path) -> None:
     assert traces(tmp_path) == []
 
 
-async def test_a_reader_keeps_the_log(tmp_path: Path) -> None:
+async def test_a_reader_keeps_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Say that a trace is left while another program reads, and none when asked again after it."""
+    monkeypatch.setattr(erasure, "_TRIES", 3)
     async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         await forgetting()(memory)
         await memory.archive.write(lambda store: store.sync())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from harness.observing import history
 from harness.remembering import OWNER, SOURCE, run, unit
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.history import hash_chain
@@ -94,6 +94,7 @@ STATES = st.dictionaries(st.text(max_size=2), VALUES, max_size=5)
 
 
 @given(STATES, STATES)
+@settings(max_examples=60)
 def test_a_change_can_be_undone(before: dict[str, Any], after: dict[str, Any]) -> None:
     """Return exactly to the state before, of any two states."""
     fields = from_json(json.loads(to_json(differences(before, after))))

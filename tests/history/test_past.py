@@ -34,7 +34,7 @@ def row(seq: int, source: str, before: Any, after: Any) -> Row:
 
 
 @given(st.lists(st.tuples(st.sampled_from(SOURCES), STATES), max_size=12))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_every_state_comes_back(changes: Sequence[tuple[str, Any]]) -> None:
     """Return through all states of all sources, in which an object comes, changes and leaves."""
     states: list[dict[str, Any]] = [{}]
