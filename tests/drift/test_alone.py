@@ -4,36 +4,11 @@ from pathlib import Path
 
 from harness.drifting import checking
 
-from opdbus.drift.coverage import Coverage
-from opdbus.drift.pairs import Pairs
-from opdbus.drift.transition_filter import TransitionFilter
-from opdbus.drift.unobserved_kinds import UnobservedKinds
-from opdbus.state.object import ObjectId
-
 PLUGINS = {
     "systemd": {"units": {"a": {"active_state": "active"}, "b.service": {}}},
     "net": {"interfaces": {"eth0": {"type": "ethernet"}, "eth1": {}}},
     "sysctl": {"vm.swappiness": 10},
 }
-
-
-async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> None:
-    """Register declared objects together only if no source reports objects of their kind."""
-    async with checking(tmp_path) as checked:
-        await checked.declare(PLUGINS, tmp_path)
-        await checked.observe({"net/interface/lo": {}}, [])
-        catalogue = checked.memory.catalogue
-        pairs = Pairs(catalogue)
-        alone = UnobservedKinds(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_sorts))
-        there = [*catalogue.object_ids({}), ObjectId("systemd", "unit", "gone")]
-        taken = alone.take(there, TransitionFilter())
-        assert set(taken.left) == {
-            ObjectId("systemd", "unit", "gone"),
-            ObjectId("sysctl", "settings", "sysctl"),
-            *(ObjectId("net", "interface", name) for name in ("eth0", "eth1", "lo")),
-        }
-        assert taken.sorts == {("systemd", "unit")}
-        assert taken.declared_at == catalogue.about(ObjectId("systemd", "unit", "a"))[0].updated_at
 
 
 async def test_what_was_taken_together_is_compared_once_a_source_lists_it(tmp_path: Path) -> None:
@@ -51,30 +26,3 @@ async def test_what_was_taken_together_is_compared_once_a_source_lists_it(tmp_pa
         await checked.declare({}, tmp_path)
         await checked.until(4000.0)
         assert checked.fields == {}
-
-
-async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_path: Path) -> None:
-    """All objects of such a kind are missing until they are compared or no longer declared."""
-    async with checking(tmp_path) as checked:
-        await checked.declare(PLUGINS, tmp_path)
-        catalogue = checked.memory.catalogue
-        coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_sorts)
-        units = [ObjectId("systemd", "unit", name) for name in ("a", "b.service")]
-        coverage.note_alone(("systemd", "unit"))
-        coverage.note(units[0], is_missing=True)
-        assert sorted(coverage.all_missing()) == units
-        assert coverage.unlisted(set()) == {"systemd"}
-        coverage.note(units[0], is_missing=False)
-        assert [*coverage.all_missing()] == units[1:]
-        coverage.note(units[0], is_missing=True)
-        assert coverage.left_at(units[0]) == 5.0
-        coverage.note_alone(("net", "interface"))
-        found = [*coverage.missing(("net", "interface"))]
-        assert sorted(object_id.name for object_id in found) == ["eth0", "eth1"]
-        assert [*coverage.missing(("net", "interface"))] == []
-        coverage.note_alone(("net", "interface"))
-        await checked.declare({}, tmp_path)
-        for object_id in (*units, *found):
-            coverage.forget(object_id)
-        assert [*coverage.all_missing()] == []
-        assert coverage.unlisted(set()) == set()

@@ -442,7 +442,7 @@ async def test_a_declaration_that_changes_while_nothing_runs(tmp_path: Path) -> 
         await checked.declare({"systemd": {"units": {"a": {"state": "active"}}}}, tmp_path)
         await checked.until(1010.0)
         assert checked.transitions == []
-    async with StateStore(tmp_path / "memory.db", clock=lambda: 4e9 + 1000) as memory:
+    async with StateStore(tmp_path / "memory.db", clock=lambda: 4e9 + 1010) as memory:
         checked = Checked(memory, Clock())
         # the file is read before it is compared
         await checked.declare({"systemd": {"units": {"a": {"state": "inactive"}}}}, tmp_path)

@@ -111,7 +111,7 @@ def names(found: Sequence[RankedChange]) -> list[str]:
 
 @on_a_day()
 async def test_words_find_changes_without_a_model(day: Day) -> None:
-    """Answer by words and by what happened where there is no engine."""
+    """Answer by words, by what happened and what led to it, where there is no engine."""
     await morning(day)
     found = await day.finder.about("which services crashed?", Filter(), 3)
     assert names(found)[0] == "shop.service"
@@ -119,17 +119,20 @@ async def test_words_find_changes_without_a_model(day: Day) -> None:
     assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
     upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
     assert [each.row.seq for each in upgraded] == [5]
-
-
-@on_a_day()
-async def test_a_filter_is_met_by_all_that_is_found(day: Day) -> None:
-    """Count and rank only the rows that a filter means."""
-    await morning(day)
+    # only rows that a filter means
     of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
     assert {each.row.identity.kind for each in of_units} == {"unit"}
     assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
     early = await day.finder.about("mail stopped", Filter(below=4), 9)
     assert max(each.row.seq for each in early) == 3
+    # first what has to do with an event, such as an upgrade of its package
+    for found in (
+        await day.finder.before("the shop failed", Filter(), 9),
+        await day.finder.about("what happened before the web shop failed?", Filter(), 9),
+    ):
+        first = [(each.row.identity.name, each.row.what) for each in found][:2]
+        assert first == [("shopd", "changed"), ("shopd", "appeared")]
+        assert all(each.row.seq < 7 for each in found)
 
 
 @on_a_day()
@@ -178,19 +181,6 @@ async def test_what_happens_again_and_again_is_one_answer(day: Day) -> None:
     assert (found[0].row.identity.name, found[0].count) == ("mail.service", 100)
     assert found[0].row.seq == 107
     assert len({each.row.sentence for each in found}) == len(found)
-
-
-@on_a_day()
-async def test_what_came_before_an_event(day: Day) -> None:
-    """Begin with what has to do with it: an upgrade of its package, not the file edited later."""
-    await morning(day)
-    for found in (
-        await day.finder.before("the shop failed", Filter(), 9),
-        await day.finder.about("what happened before the web shop failed?", Filter(), 9),
-    ):
-        first = [(each.row.identity.name, each.row.what) for each in found][:2]
-        assert first == [("shopd", "changed"), ("shopd", "appeared")]
-        assert all(each.row.seq < 7 for each in found)
 
 
 @on_a_day()

@@ -74,17 +74,12 @@ def first(report: Report) -> tuple[int, str]:
     return report.problems[0].seq, report.problems[0].text
 
 
-def test_what_was_not_touched_is_right(path: Path, points: list[Checkpoint]) -> None:
-    """Find nothing wrong, and every checkpoint in agreement."""
+def test_what_nothing_vouches_for_is_told(path: Path, points: list[Checkpoint]) -> None:
+    """Find nothing wrong, and from which row and time on no checkpoint vouches for that."""
     report = verified(path, *points)
     assert (report.first, report.last, report.rows) == (1, COUNT, COUNT)
-    assert report.problems == []
+    assert (report.problems, report.unvouched_since) == ([], None)
     assert (report.vouched, report.vouched_at) == (COUNT, NOON + COUNT - 1)
-    assert report.unvouched_since is None
-
-
-def test_what_nothing_vouches_for_is_told(path: Path, points: list[Checkpoint]) -> None:
-    """Say from which row and which time on no checkpoint vouches, without one from the first."""
     with closing(sqlite3.connect(path)) as reader:
         times = dict(reader.execute("SELECT seq, at FROM history").fetchall())
     report = verified(path, *points[:2])

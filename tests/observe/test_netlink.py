@@ -109,14 +109,6 @@ def test_families_that_have_no_name_yet() -> None:
     )
 
 
-def test_routes_past_the_limit_are_left_out() -> None:
-    """No more routes are kept than are wanted."""
-    links = rtnetlink.Links.read([])
-    body = struct.pack("=BBBBBBBBI", 2, 32, 0, 0, 254, 3, 0, 1, 0)
-    many = [Message(24, 0, 1, body + attribute(1, bytes([10, 0, n, 1]))) for n in range(9)]
-    assert len(read_routes(many, links, most=3)) == 3
-
-
 @pytest.mark.parametrize("name", BODIES)
 def test_a_message_cut_anywhere(name: str) -> None:
     """A message that ends anywhere is read as far as it goes."""
@@ -165,18 +157,6 @@ async def test_what_the_kernel_refuses() -> None:
         pytest.raises(Refused, match="refused a list: Operation not supported"),
     ):
         await channel.dump(98, bytes(16))
-
-
-async def test_lost_messages_are_a_change() -> None:
-    """A buffer that ran over says that something may have changed, and lists go on."""
-    with own_network() as net, net.netlink(netlink.ROUTE, netlink.ROUTE_GROUPS) as passed:
-        passed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-        with Channel(passed, netlink.ROUTE, 0, "") as channel:
-            for number in range(20):
-                net.ip("addr", "add", f"10.0.0.{number}/24", "dev", "lo")
-            await asyncio.wait_for(channel.changed(), 10)
-            found = await channel.dump(*GET_ADDRESSES)
-            assert len(found) == 22
 
 
 async def test_the_rest_of_a_list_that_nobody_read() -> None:

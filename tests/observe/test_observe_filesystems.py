@@ -190,7 +190,7 @@ async def test_without_systemd_the_kernel_is_read(mountinfo: Path) -> None:
 
 
 async def test_how_full_is_told_in_steps(mountinfo: Path) -> None:
-    """A step lasts until the middle to the next is passed clearly, and only what is full is 100."""
+    """A step lasts until the next is passed clearly; inodes are told from 80% on, images never."""
     disk = Disk()
     gauge = Gauge(mountinfo, 5.0, disk.measure)
     mount = Mount("/", "/dev/vda", "ext4", "rw")
@@ -199,6 +199,12 @@ async def test_how_full_is_told_in_steps(mountinfo: Path) -> None:
         disk.used["/"] = used
         told.append((await gauge.read([mount]))["/"]["used_percent"])
     assert told == [70, 70, 75, 75, 70, 95, 95, 100, 100, 95, 0]
+    image = Mount("/snap/x", "/dev/loop0", "squashfs", "ro")
+    assert "inodes_used_percent" not in (await gauge.read([mount, image]))["/"]
+    disk.used = {"/": 91.0, "/snap/x": 100.0}
+    found = await gauge.read([mount, image])
+    assert found["/"]["inodes_used_percent"] == 90
+    assert "used_percent" not in found["/snap/x"]
 
 
 async def test_a_restart_rounds_nothing_anew(mountinfo: Path) -> None:
@@ -209,21 +215,6 @@ async def test_a_restart_rounds_nothing_anew(mountinfo: Path) -> None:
         async with watched(mountinfo, disk) as host:
             await host.until_shown("mounts/mount//media/stick", used_percent=int(stick))
             assert (await host.properties("mounts/mount//"))["used_percent"] == 65
-
-
-async def test_inodes_are_told_where_they_run_out(mountinfo: Path) -> None:
-    """The share of inodes is told from 80% on, and how full an image is, is not."""
-    disk = Disk()
-    gauge = Gauge(mountinfo, 5.0, disk.measure)
-    mounts = [
-        Mount("/", "/dev/vda", "ext4", "rw"),
-        Mount("/snap/x", "/dev/loop0", "squashfs", "ro"),
-    ]
-    assert "inodes_used_percent" not in (await gauge.read(mounts))["/"]
-    disk.used = {"/": 91.0, "/snap/x": 100.0}
-    found = await gauge.read(mounts)
-    assert found["/"]["inodes_used_percent"] == 90
-    assert "used_percent" not in found["/snap/x"]
 
 
 BOUND = """\

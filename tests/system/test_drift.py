@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from system.host import Host, Monitor
-from system.observing import shown
 from system.service import CHANGES, STATE_FILE, Service
 
 UNIT = "drifter.service"
@@ -131,20 +130,3 @@ def test_what_has_failed_comes_first(host: Host, drifting: Callable[..., Driftin
     assert lines[2] == f"warning  {UNIT}: declared inactive, observed active"
     assert host.run("op-dbus", "drift", "--exit-code", "--kind", "mount").returncode == 0
     host.ask("systemctl", "reset-failed", "zombie.service")
-
-
-def test_a_unit_that_is_removed(host: Host, drifting: Callable[..., Drifting]) -> None:
-    """A unit whose file is removed is missing until it is back."""
-    path = "/etc/systemd/system/fleeting.service"
-    host.write(path, "[Service]\nExecStart=/bin/true\n")
-    host.ask("systemctl", "daemon-reload")
-    drift = drifting("systemd", systemd={"units": {"fleeting": {"enabled": True}}})
-    drift.until(lambda: shown(host, "systemd/unit/fleeting.service"))
-    assert drift.told("fleeting") == []
-    host.path(path).unlink()
-    host.ask("systemctl", "daemon-reload")
-    drift.until_told("fleeting", ("drift", "error", ["presence"]))
-    host.write(path, "[Service]\nExecStart=/bin/true\n")
-    host.ask("systemctl", "daemon-reload")
-    drift.until_told("fleeting", ("drift", "error", ["presence"]), ("healed", "error", []))
-    host.path(path).unlink()
