@@ -367,13 +367,20 @@ async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: 
         assert not any("limit" in cause for _, cause, _ in rows(tmp_path, ONE))
 
 
-async def test_a_unit_that_left_before_its_signals(tmp_path: Path, system_bus: str) -> None:
-    """What is found of a unit that was stopped and unloaded waits for the signals that say why."""
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_unit_that_left_before_its_signals(
+    tmp_path: Path, system_bus: str, *, is_loaded: bool
+) -> None:
+    """What is read of a unit that stopped, also if that loads it, waits for signals that say why."""
     async with watched(system_bus, tmp_path) as (fake, host):
         file, before = fake.file(ONE, "static"), dict(fake.units[ONE])
-        fake.unload(ONE)
+        if is_loaded:
+            fake.load(ONE, StateChangeTimestampMonotonic=0)
+        else:
+            fake.unload(ONE)
         fake.tell_of("UnitNew", ONE)
         await host.until(lambda: len(fake.asked("ListUnitsByPatterns")) == 1)
+        await host.until(lambda: len(fake.read) == 2 + is_loaded)
         fake.load(ONE, **before)
         fake.work(ONE, 7, STOPS, DOWN)
         fake.end(ONE, 7)
@@ -383,20 +390,6 @@ async def test_a_unit_that_left_before_its_signals(tmp_path: Path, system_bus: s
         fake.unload(ONE)
         fake.tell_of("UnitRemoved", ONE)
         await host.until_shown(f"systemd/unit/{ONE}", masked=True)
-
-
-async def test_a_unit_that_was_loaded_again(tmp_path: Path, system_bus: str) -> None:
-    """A unit that was stopped, unloaded and loaded by our reading it waits for its signals, too."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        before = dict(fake.units[ONE])
-        fake.load(ONE, StateChangeTimestampMonotonic=0)
-        fake.tell_of("UnitNew", ONE)
-        await host.until(lambda: len(fake.read) == 3)
-        fake.load(ONE, **before)
-        fake.work(ONE, 7, STOPS, DOWN)
-        fake.end(ONE, 7)
-        fake.load(ONE, StateChangeTimestampMonotonic=0)
-        await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
 
 
 @pytest.mark.parametrize(
