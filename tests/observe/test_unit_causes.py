@@ -371,7 +371,7 @@ async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: 
 async def test_a_unit_that_left_before_its_signals(
     tmp_path: Path, system_bus: str, *, is_loaded: bool
 ) -> None:
-    """What is read of a unit that stopped, also if that loads it, waits for signals that say why."""
+    """What is read of a unit that stopped, and may load it, waits for signals that say why."""
     async with watched(system_bus, tmp_path) as (fake, host):
         file, before = fake.file(ONE, "static"), dict(fake.units[ONE])
         if is_loaded:
