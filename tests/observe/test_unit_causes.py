@@ -64,20 +64,15 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
         ([(8, STOPS, DOWN), "end 8"], ("changed", "job:8 stop", 0)),
     ],
     "restarts between two looks are counted in one row": [
-        (
-            [step for n in range(7, 12) for step in ((n, STOPS, DOWN, UP), f"end {n}")],
-            ("event", "job:11 restart", 4),
-        ),
+        ([step for n in range(7, 12) for step in ((n, STOPS, DOWN, UP), f"end {n}")],
+         ("event", "job:11 restart", 4)),
     ],
     "a stop, a start and a restart are counted apart": [
-        (
-            [(7, STOPS, DOWN), "end 7", (8, UP), "end 8", (9, STOPS, DOWN, UP), "end 9"],
-            ("event", "job:9 restart, after 1 stop 1 start", 2),
-        ),
+        ([(7, STOPS, DOWN), "end 7", (8, UP), "end 8", (9, STOPS, DOWN, UP), "end 9"],
+         ("event", "job:9 restart, after 1 stop 1 start", 2)),
     ],
     "what fails without a job did so itself, and what is forgotten later does not exit": [
-        ([(0, FAILED)], EXITS),
-        ([(0, DOWN)], ("changed", "", 0)),
+        ([(0, FAILED)], EXITS), ([(0, DOWN)], ("changed", "", 0)),
     ],
     "what is up only after its job was told was started by it": [
         ([(7, STOPS, DOWN), "end 7"], ("changed", "job:7 stop", 0)),
@@ -97,39 +92,26 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
         ([GIVEN_UP, (7, FAILED), "end 7 failed"], ("changed", "exit:start limit", 0)),
     ],
     "giving up is the cause also where restarts are told with it": [
-        (
-            [(0, WAITS), (7, DOWN, UP), "end 7", (0, WAITS), GIVEN_UP, (8, FAILED), "end 8 failed"],
-            ("changed", "exit:start limit, after 1 restart", 1),
-        ),
+        ([(0, WAITS), (7, DOWN, UP), "end 7", (0, WAITS), GIVEN_UP, (8, FAILED), "end 8 failed"],
+         ("changed", "exit:start limit, after 1 restart", 1)),
     ],
     "what had failed and fails at its next start says so": [
         ([(0, FAILED)], EXITS),
-        (
-            [(7, ("activating", "start"), FAILED), "end 7 failed"],
-            ("event", "job:7 start, failed", 0),
-        ),
+        ([(7, ("activating", "start"), FAILED), "end 7 failed"],
+         ("event", "job:7 start, failed", 0)),
     ],
     "what failed once more, in another way, while its files were read did so itself": [
         ([{"Result": "exit-code"}, (0, FAILED)], EXITS),
         (["reload begins", {"Result": "signal"}, "reload ends"], ("changed", "", 0)),
     ],
     "what files changed is told apart from a restart that follows at once": [
-        (
-            [
-                "reload begins",
-                {"DropInPaths": ["/etc/a.conf"]},
-                "reload ends",
-                (7, DOWN, UP),
-                "end 7",
-            ],
-            ("changed", "reload", 0),
-            ("event", "job:7 restart", 0),
-        ),
+        (["reload begins", {"DropInPaths": ["/etc/a.conf"]}, "reload ends", (7, DOWN, UP), "end 7"],
+         ("changed", "reload", 0), ("event", "job:7 restart", 0)),
     ],
     "what was killed and started again before a look did not only run": [
         ([(0, DOWN), (7, UP), "end 7"], ("event", "job:7 start, after 1 exit", 1)),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("about", SCRIPTS)
