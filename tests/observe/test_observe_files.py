@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.debian import Root
 from harness.observing import Host, observed
 
 from opdbus.observe.core.report import Observer
@@ -21,6 +20,7 @@ from opdbus.observe.host.config_files import (
     Origin,
     Sources,
 )
+from opdbus.observe.packages.documents import Places
 from opdbus.state.watch import Watch
 
 SECRET = "hunter2correct"
@@ -47,13 +47,14 @@ async def watched(here: Path) -> AsyncIterator[Host]:
 
 def sources(here: Path) -> Sources:
     """Return where a host in a folder names its configuration files."""
-    return Sources(Root(here).places, here / "ucf", (here / "units",), here / "etc")
+    places = Places(here, here / "dpkg", here / "usr" / "share" / "man", "no-rpm", ())
+    return Sources(places, here / "ucf", (here / "units",), here / "etc")
 
 
 def install(here: Path, conffiles: dict[Path, str], status: str = "install ok installed") -> None:
     """Have a package with configuration files, as dpkg writes it."""
-    dpkg = Root(here).places.dpkg
-    dpkg.mkdir(parents=True, exist_ok=True)
+    dpkg = here / "dpkg"
+    dpkg.mkdir(exist_ok=True)
     lines = "".join(f" {path} {note}\n" for path, note in conffiles.items())
     (dpkg / "status-new").write_text(
         f"Package: ssh\nStatus: {status}\nArchitecture: all\nVersion: 1\n"
