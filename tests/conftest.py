@@ -1,6 +1,7 @@
 """What many tests need: a tiny model, a private message bus, settings in a folder of their own."""
 
 import asyncio
+import inspect
 import os
 import shutil
 import signal
@@ -74,6 +75,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "system" if _is_of_shared_host(nodeid) else nodeid.partition("::")[0]
 
     return ByFile(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    names = inspect.signature(pyfuncitem.function).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")

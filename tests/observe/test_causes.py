@@ -2,7 +2,7 @@
 
 import time
 
-from harness.observing import Clock
+from harness.observing import Clock, less_than
 
 from opdbus.history import jobs
 from opdbus.observe.core.recent_causes import FOLLOWS_SECONDS, Causes
@@ -103,8 +103,8 @@ def test_units_are_forgotten() -> None:
     """However many units change, few are kept."""
     clock = Clock()
     causes = Causes(clock)
-    for number in range(25_000):
-        clock.now += 1
-        causes.note(f"{number}.service", "exit")
+    with less_than(3 << 20):
+        for number in range(25_000):
+            clock.now += 1
+            causes.note(f"{number}.service", "exit")
     assert causes.of_units(["24999.service"]) == "exit"
-    assert len(vars(causes)["_units"]) <= 10_001
