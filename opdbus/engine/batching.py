@@ -147,13 +147,15 @@ class BatchMetrics:
 
     def add(self, parts: Sequence[Part], computed: int, began: float, seconds: float) -> None:
         """Count a batch that computed so many tokens; `began` is of `time.perf_counter`."""
-        tokens = 0
+        texts = tokens = 0
         for part in parts:
-            tokens += int(part.request.rows.lengths.take(part.rows).sum())
-            self.queue_seconds.add(began - part.request.queued_at, len(part.rows))
+            count = len(part.rows)
+            texts += count
+            tokens += count * part.length
+            self.queue_seconds.add(began - part.request.queued_at, count)
         self.tokens += tokens
         self.padding += computed - tokens
-        self.texts_a_batch.add(count_rows(parts))
+        self.texts_a_batch.add(texts)
         self.tokens_a_batch.add(computed)
         self.run_seconds.add(seconds)
 
