@@ -4,7 +4,7 @@ import pytest
 
 from opdbus.cli import change_lines, change_words
 from opdbus.history import jobs
-from opdbus.history.change import Why
+from opdbus.history.change import Why, kind_of_cause
 from opdbus.observe.core.report import Batch, Key
 
 UP, DOWN = {"active_state": "active"}, {"active_state": "inactive"}
@@ -92,3 +92,21 @@ def test_what_else_there_was_is_told(cause: str, folded: int, said: str) -> None
     ((told, _),) = change_lines.group_by_cause([row, {**row, "cause": jobs.alone(cause)}])
     assert told == jobs.alone(cause)
     assert ", after" not in change_words.describe_cause(cause)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("job:9 restart, after 2 stop", "job"),
+        ("exit:start limit", "exit"),
+        ("apt upgrade", "apt"),
+        ("bus::1.7 uid 0", "bus"),
+        ("state file:not followed", "state file"),
+        ("start:failed", "start"),
+        ("", "unknown"),
+        ("anything else", "other"),
+    ],
+)
+def test_kind_of_cause(cause: str, kind: str) -> None:
+    """Name the cause of a change by a word of a fixed list."""
+    assert kind_of_cause(cause) == kind

@@ -65,7 +65,7 @@ def run(
 
         def take(event: Event) -> None:
             if isinstance(event, Recorded):
-                holder[0].recorded()
+                holder[0].recorded(event.seq)
 
         async with StateStore(path, take, boot="b1") as memory, asyncio.timeout(PATIENCE_SECONDS):
             holder.append(retention(memory))
@@ -112,6 +112,33 @@ def test_a_checkpoint_is_an_entry(tmp_path: Path, journald: Journald, to_journal
     assert [(point.size, point.first, point.at) for point in points] == [(5, 1, 17), (6, 1, 17)]
     report = verified(path, *points)
     assert (report.problems, report.vouched) == ([], 6)
+
+
+def numbers(retention: HistoryRetention) -> tuple[object, ...]:
+    """Return the last row of history, and the last that a checkpoint covers."""
+    return tuple(family.samples[()] for family in retention.metrics())
+
+
+def test_metrics_of_history(tmp_path: Path, journald: Journald, to_journal: Logger) -> None:
+    """Know the last row from the start on, and the last that a checkpoint of this run covers."""
+
+    async def first(memory: StateStore, retention: HistoryRetention) -> None:
+        await memory.publish([unit("a"), unit("b")], OWNER)
+        assert numbers(retention) == (2, 0)
+        await retention.keep()
+        assert numbers(retention) == (2, 2)
+
+    async def second(_memory: StateStore, retention: HistoryRetention) -> None:
+        assert numbers(retention) == (0, 0)
+        task = asyncio.create_task(retention.run())
+        while numbers(retention) == (0, 0):  # noqa: ASYNC110 -- nothing says that it was read
+            await asyncio.sleep(0)
+        assert numbers(retention) == (2, 0)
+        task.cancel()
+
+    for work in (first, second):
+        run(tmp_path / "memory.db", lambda memory: made(memory, to_journal), work)
+    assert read(journald.receive()).size == 2
 
 
 def test_checkpoints_follow_changes(tmp_path: Path, journald: Journald, to_journal: Logger) -> None:

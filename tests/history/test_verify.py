@@ -5,6 +5,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -304,6 +305,21 @@ def test_the_command_says_what_it_found(path: Path) -> None:
     assert (found["format_version"], found["ok"], found["unvouched"]) == ("1.0", False, 40)
     assert found["problems"][0]["seq"] == 7
     assert found["problems"][0]["thing"] == "systemd/unit/u6"
+
+
+def test_the_result_is_left_as_metrics(path: Path, tmp_path: Path) -> None:
+    """Write numbers of the verification for Prometheus, also where something is wrong."""
+    target = tmp_path / "history.prom"
+    began = int(time.time())
+    for problems, code in ((0, 0), (1, 1)):
+        assert command(path, "--metrics", str(target)).returncode == code
+        lines = target.read_text().splitlines()
+        samples = dict(line.split() for line in lines if not line.startswith("#"))
+        assert samples.pop("opdbus_history_problems") == str(problems)
+        assert samples.pop("opdbus_history_verified_seq") == "0"
+        assert int(samples.pop("opdbus_history_verified_timestamp_seconds")) >= began
+        assert not samples
+        alter(path, "UPDATE history SET boot = 'x' WHERE seq = 7")
 
 
 @pytest.mark.parametrize(

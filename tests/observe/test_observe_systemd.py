@@ -378,3 +378,23 @@ async def test_what_is_said_before_an_answer_counts(tmp_path: Path, system_bus: 
         fake.end("one.service", 7)
         await host.until(lambda: len(rows(tmp_path, "one.service")) == 3)
     assert ("changed", "reload", 0) in rows(tmp_path, "one.service")
+
+
+async def test_failed_and_looping_units_are_counted(tmp_path: Path, system_bus: str) -> None:
+    """Count units while they are failed, or started again and again, and none that is gone."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+
+        def counts() -> list[int]:
+            samples = {f.name: f.samples for f in host.supervisor.metrics()}["units"]
+            return [samples[state,] for state in ("failed", "looping")]
+
+        assert counts() == [0, 0]
+        fake.change("one.service", ActiveState="failed", SubState="failed", Result="exit-code")
+        await host.until(lambda: counts() == [1, 0])
+        fake.change("one.service", ActiveState="activating", SubState="auto-restart", NRestarts=4)
+        await host.until(lambda: counts() == [0, 1])
+        fake.change("one.service", ActiveState="failed", SubState="failed", NRestarts=4)
+        await host.until(lambda: counts() == [1, 0])
+        fake.unload("one.service")
+        fake.tell_of("UnitRemoved", "one.service")
+        await host.until(lambda: counts() == [0, 0])

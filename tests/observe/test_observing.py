@@ -1,6 +1,7 @@
 """Observers under the supervisor: what they report is what the memory has."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,32 @@ async def test_an_end_is_no_cause_of_a_first_row(tmp_path: Path, source: Source)
         source.report.put("lamp", "hall", {"colour": "red"}, "exit")
         await host.until_shown("house/lamp/hall", colour="red")
     assert rows(tmp_path, "hall") == [("appeared", "", 0), ("changed", "exit", 0)]
+
+
+async def test_metrics_of_an_observer(tmp_path: Path, source: Source) -> None:
+    """Count reports that differ and losses of the source; an absent one is neither up nor down."""
+    async with observed(tmp_path, source.observer) as host:
+
+        def of(name: str) -> Mapping[tuple[str, ...], object]:
+            return {f.name: f.samples for f in host.supervisor.metrics()}[name]
+
+        await host.until_shown("house/lamp/desk")
+        await host.until(lambda: of("observer_up") == {("lamps",): 1})
+        before = of("observer_events_total")["lamps",]
+        assert (before, of("objects")["lamps",]) == (1, 1)
+        source.change(desk={"colour": "blue"}, hall={"colour": "red"})
+        await host.until_shown("house/lamp/hall")
+        await host.until(lambda: of("observer_events_total") == {("lamps",): 3})
+        assert of("observer_folded_total") == {("lamps",): 0}
+        assert of("objects") == {("lamps",): 2, ("file",): 0, ("published",): 0}
+        changes = {f.name: f.samples for f in host.memory.metrics()}["changes_total"]
+        assert changes["changed", "unknown"] == 1
+        source.fault = LostSource("it went away")
+        source.news.set()
+        await host.until(lambda: of("observer_up") == {("lamps",): 0})
+        source.fault = None
+        await host.until(lambda: of("observer_up") == {("lamps",): 1})
+        assert of("observer_resyncs_total")["lamps",] == source.runs - 1 > 0
+        source.fault = Absent("there is no house")
+        source.news.set()
+        await host.until(lambda: of("observer_up") == {})

@@ -1,6 +1,7 @@
 """Construction of database records from objects, and the transactions that store them."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -84,12 +85,16 @@ class Update(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Result of `commit`: the entries of the records, and the new rows of history."""
+    """Result of `commit`: the entries of the records, and the new rows of history.
+
+    `counts` has the number of new rows by what happened and the kind of its cause.
+    """
 
     entries: list[Entry]
     rows: range
     # (row number, text digest before, text digest after) of each changed object
     moved: list[tuple[int, bytes, bytes]]
+    counts: Counter[tuple[change.What, str]]
 
 
 def commit(store: Store, update: Update, generation: int, at: int, boot: str) -> Committed:
@@ -116,7 +121,8 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
     ]
     after = {record.identity: record.text_digest for record in records if changed}
     moved = [(row, update.known[one].text_digest, after[one]) for row, one in changed]
-    return Committed(entries, rows, moved)
+    counts = Counter((one.what, change.kind_of_cause(one.why.cause)) for one in changes)
+    return Committed(entries, rows, moved, counts)
 
 
 def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:

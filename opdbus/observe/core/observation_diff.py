@@ -137,6 +137,8 @@ class ObservationDiff:
         for key in new.leaving:
             del self._seen[key]
         self._changes.forget(new.leaving)
+        self._changes.reports += len(new.seen) + len(new.leaving)
+        self._changes.delayed += sum(seen.folded is not None for seen in new.seen.values())
         for key in new.runs:
             self._changes.note(key, [RUNS])
         for key, seen in new.seen.items():

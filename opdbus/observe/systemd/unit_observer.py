@@ -143,6 +143,7 @@ class _ReportedUnits:
                 if is_started:
                     fields = unit_properties.unloaded(fields)
         self._fields[name] = fields
+        self._tally(name, fields)
         self._of_earlier.discard(name)
         shown = self._with_facts(name)
         if self.is_quiet:
@@ -171,6 +172,7 @@ class _ReportedUnits:
         self._documents.forget(name)
         of_file = self._cause_of_file(name, {})
         last = self._fields.pop(name, None)
+        self._tally(name, {})
         if last is not None and not self.is_quiet:
             other = cause or self._causes.latest(name, last) or of_file
             cause = self._causes.explain_removal(name, last, other, of_file)
@@ -211,6 +213,10 @@ class _ReportedUnits:
             if is_known and before != now and not fields.get("transient"):
                 found[name] = before | now
         return found
+
+    def _tally(self, name: str, fields: Fields) -> None:
+        is_failed = fields.get("active_state") == "failed"
+        self._report.tally(name, {"failed": is_failed, "looping": bool(fields.get(LOOP))})
 
     def _cause_of_file(self, name: str, fields: Fields) -> str:
         """Return the cause of a change of a unit's file, which may be seen before a reload."""
