@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import aclosing, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from opdbus.observe import selection
 from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.systemd.unit_mentions import find_mentions
 from opdbus.platform import gc_tuning
+from opdbus.platform.metrics import Family
 from opdbus.platform.tasks import cancel, signals, start, until_first_ends
 from opdbus.serving.serving import Serving
 from opdbus.systemd import notify
@@ -210,7 +211,7 @@ class Daemon:
             Answers(history, lambda: (self._vectorizer, self._state)),
         )
         self._vectorizer = VectorizerInterface(
-            serving, self._health, bulk, load, self._reloader.reload, self._state
+            serving, self._health, bulk, load, self._reloader.reload, self._state, self._metrics
         )
         fixed = (history, LogControlInterface(self._log))
         self._tree = Tree(
@@ -219,6 +220,12 @@ class Daemon:
         self._polkit = Polkit(connection)
         self._authorizer = Authorizer(connection, self._polkit)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
+
+    def _metrics(self) -> Iterator[Family]:
+        """Yield the metrics of all parts but the vectorizer's interface."""
+        parts = self._serving, self._dispatcher, self._memory, self._drifts, self._supervisor
+        for part in (*parts, self._retention):
+            yield from part.metrics()
 
     async def _serve(self) -> None:
         self._heap.hold(len(self._memory.catalogue))
@@ -312,7 +319,7 @@ class Daemon:
         if isinstance(event, Vectorized):
             self._heap.trim_if_shrunk(size)
         if isinstance(event, Recorded):
-            self._retention.schedule_checkpoint()
+            self._retention.schedule_checkpoint(event.seq)
         self._drifts.on_event(event)
         self._supervisor.on_event(event)
         self._announcer.announce(event)

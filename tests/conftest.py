@@ -1,6 +1,7 @@
 """What many tests need: a tiny model, a private message bus, settings in a folder of their own."""
 
 import asyncio
+import inspect
 import os
 import shutil
 import signal
@@ -42,6 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "state.example.json"
+_SYSTEM = "tests/system/"
 # To load OpenVINO as well, as `cpu` does, takes each of hundreds of starts a second more.
 ONE_RUNTIME = ProviderRequest(("cpu:onnxruntime",))
 
@@ -52,20 +54,37 @@ def pytest_xdist_auto_num_workers() -> int:
     return cpus.usable() + 2
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with booted hosts, whose tests run one after another and mostly wait."""
+    items.sort(key=lambda it: (not _is_of_shared_host(it.nodeid), _SYSTEM not in it.nodeid))
+
+
+def _is_of_shared_host(node: str) -> bool:
+    # tests with a host of their own do not have the name of its bus in theirs
+    return _SYSTEM in node and "[dbus" in node
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file together, and those of the shared hosts: they share what is costly.
-
-    Tests with a host of their own do not have the name of its bus in theirs.
-    """
+    """Keep the tests of a file together, and those of the shared hosts: they share fixtures."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "system" if "/system/" in file and "[dbus" in nodeid else file
+            return "system" if _is_of_shared_host(nodeid) else nodeid.partition("::")[0]
 
     return ByFile(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    names = inspect.signature(pyfuncitem.function).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,7 @@ MAY_IMPORT = {
         "opdbus.drift.versions",
         "opdbus.history.jobs",
         "opdbus.platform.lines",
+        "opdbus.platform.metrics",
         "opdbus.platform.name_lists",
         "opdbus.picture.scene",
         "opdbus.state.conditions",

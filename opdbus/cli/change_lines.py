@@ -87,12 +87,12 @@ def _split_into_groups(described: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
 def _line_of_listing(found: Sequence[_Item], least: str) -> ChangeLine:
     """Return the line of a first listing: the number of objects of each kind."""
     change, _ = found[-1]
-    sides: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+    sides: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for one, _ in found:
-        sides[is_declaration(one)][one["plugin"], one["kind"]] += 1
+        sides[is_declaration(one)][noun((one["plugin"], one["kind"]))] += 1
     parts = []
     for verb, counts in zip(("found", "declared"), sides.values(), strict=True):
-        kinds = [f"{n:,} {plural(noun(kind), n)}" for kind, n in counts.most_common()]
+        kinds = [f"{n:,} {plural(kind, n)}" for kind, n in counts.most_common()]
         parts += [f"{verb} {least}{', '.join(kinds)}"] if kinds else []
     changes = [change for change, _ in found]
     return ChangeLine(change["at"], "; ".join(parts), change["cause"], changes)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from opdbus.drift import versions
 from opdbus.history import jobs
 from opdbus.platform import name_lists
-from opdbus.state.object import FILE, PUBLISHED
+from opdbus.state.object import FILE, PUBLISHED, SETTINGS
 
 # Cause of a drift that the host should have followed after a recent declaration, but did not in
 # time.
@@ -244,7 +244,9 @@ def _describe_unit(values: FieldValues, cause: str) -> tuple[str, str] | None:
         again = values["sub_state"].after.startswith("auto-restart")
         if after == "activating" and (again or (result and before == "active")):
             verb, result = f"exited{result}, is starting again", ""
-        detail = f"{before or 'unknown'} -> {after}{result}"
+        # in a loop, the state is the same whether the unit runs or waits
+        was = "restart loop" if values["restart_loop"].before else before or "unknown"
+        detail = f"{was} -> {after}{result}"
         others = (f"{name} {values[name].said}" for name in _OF_FILES if values[name].said)
         return ", ".join(filter(None, (verb, file_change))), ", ".join([detail, *others])
     if values["sub_state"].after == "elapsed":
@@ -394,6 +396,9 @@ def _describe_state_file(fields: Iterable[Sequence[str]]) -> tuple[str, str]:
 def plural(kind: str, count: int = 2) -> str:
     """Return the plural of a kind, or the singular if the count is 1."""
     word = kind.replace("_", " ")
+    if word == SETTINGS:
+        # an object of this kind has many
+        return f"{'set' if count == 1 else 'sets'} of {word}"
     if count == 1:
         return word
     if word.endswith("y"):

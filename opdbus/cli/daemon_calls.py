@@ -30,7 +30,7 @@ _KIND_CONDITION: Final = re.compile(r"(?<!\S)(plugin|kind):([\w-]+)", re.IGNOREC
 _SEARCHED_VALUES: Final = 1000
 _LISTED_VALUES: Final = 8
 # (plugin, kind) preferred for a name that objects of several kinds have, the first one first
-_LIKELIEST: Final = (["systemd", "unit"], ["packages", "package"])
+_LIKELIEST: Final = (["systemd", "unit"], ["packages", "package"], ["users", "account"])
 
 
 def ask(question: Callable[[Client], Awaitable[T]]) -> T:
@@ -74,8 +74,8 @@ async def path_of(client: Client, name: str, *, past: bool = False, unique: bool
     """Return the path of an object that is given as path, PLUGIN/KIND/NAME, or shorter.
 
     With `past`, the object may be gone. Of several objects a unit is preferred, else a package,
-    with a note on stderr, unless the name must be `unique`. Raises UnknownObject if there is none,
-    and InvalidArgs if there are several.
+    else an account, with a note on stderr, unless the name must be `unique`. Raises UnknownObject
+    if there is none, and InvalidArgs if there are several.
     """
     if name.startswith(paths.STATE + "/"):
         return name

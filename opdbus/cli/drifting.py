@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = "1.1"
 DRIFTED: Final = 10
-# exit code if nothing is listed, but not all is known
+# exit code if nothing is listed, but not all is known, or no object that is compared has the name
 UNKNOWN: Final = 11
+# Beginnings of answers about objects that are as declared, and that are not.
+_YES: Final = ("yes:", "no difference")
+_NO: Final = "no:"
 # Wait after a start of op-dbus until its observers have listed the host.
 _PATIENCE_SECONDS: Final = 15.0
 _PAUSE_SECONDS: Final = 0.3
@@ -70,7 +73,8 @@ _WIDTH: Final = max(map(len, SEVERITIES))
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="End with 10 if anything is listed, else with 11 while not all is known yet.",
+    help="End with 10 if anything is listed, else with 11 if not all is known, or --about asks for"
+    " an object that is not compared.",
 )
 @click.option(
     "--watch",
@@ -114,7 +118,8 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
             output.print_note(_nothing_drifts(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
-    return DRIFTED if rows else UNKNOWN if waits else 0
+    is_unknown = bool(waits) or (bool(names) and not _has_answer(answers, *_YES))
+    return DRIFTED if rows or _has_answer(answers, _NO) else UNKNOWN if is_unknown else 0
 
 
 async def _answer_about(
@@ -166,9 +171,13 @@ def _is_as_declared(path: str, shown: Mapping[str, Any]) -> str:
     return f"{name} is declared, and nothing observes it: it is not compared"
 
 
+def _has_answer(answers: Mapping[str, str], *beginnings: str) -> bool:
+    return any(answer.startswith(beginnings) for answer in answers.values())
+
+
 def _rows_of_answers(rows: Sequence[Row], answers: Mapping[str, str]) -> list[Row]:
     """Return the rows of drifting objects in answers, also by name without suffix; else all."""
-    if not any(answer.startswith("no:") for answer in answers.values()):
+    if not _has_answer(answers, _NO):
         return []
     names = {id_of_path(path)["name"] for path in answers}
     names |= {name.rpartition(".")[0] for name in names}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -10,8 +11,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Final
 
+from opdbus.errors import InvalidArgs
 from opdbus.platform import name_lists, timestamps
 from opdbus.platform.lines import join_words
 
@@ -268,3 +271,22 @@ def _break_word(word: str, room: int) -> Iterator[str]:
             start, used = at, 0
         used += columns
     yield word[start:]
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file that everybody may read, and that changes at once; raises InvalidArgs."""
+    # few commands need it
+    import tempfile
+
+    written = None
+    try:
+        # the collector reads no file of another ending
+        file, written = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(file, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            os.fchmod(stream.fileno(), 0o644)
+        Path(written).replace(path)
+    except OSError as error:
+        if written:
+            Path(written).unlink(missing_ok=True)
+        raise InvalidArgs(f"cannot write {path}: {error.strerror}") from None

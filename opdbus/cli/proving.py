@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from opdbus.cli.daemon_calls import ask, name_of_path, path_of
 from opdbus.cli.root import as_json
 from opdbus.cli.show_history import history, parse_time
 from opdbus.errors import InvalidArgs, StoreError
+from opdbus.platform.metrics import Family, render
 from opdbus.settings.parsing import decimal
 
 if TYPE_CHECKING:
@@ -44,6 +46,13 @@ _FORMAT: Final = "1.0"
 @click.option(
     "--since", metavar="TIME", help="Only checkpoints from then on, as after a lost database."
 )
+@click.option(
+    "--metrics",
+    "target",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also replace FILE, for node_exporter's textfile collector.",
+)
 @as_json
 @click.pass_context
 def verify(
@@ -53,6 +62,7 @@ def verify(
     user: str | None,
     unit: str,
     since: str | None,
+    target: Path | None,
     json_: bool,
 ) -> int:
     """Verify that no row of history was changed, removed, reordered or rewritten.
@@ -74,6 +84,8 @@ def verify(
     if report.problem_count and (newer := _read_checkpoints(asked, begin)[0]) != found:
         # rows were pruned in between
         report = _verify_database(path, newer)
+    if target:
+        output.replace_file(target, report_metrics(report))
     if json_:
         output.print_json(_report_json(path, report, reason))
     else:
@@ -189,6 +201,16 @@ def _verify_database(path: Path, checkpoints: list[Checkpoint]) -> Report:
         if not opened.execute("SELECT 1 FROM sqlite_master WHERE name = 'history'").fetchone():
             raise StoreError(f"the database {path} has no history: an older op-dbus wrote it")
         return verified(opened, checkpoints)
+
+
+def report_metrics(report: Report) -> str:
+    """Return the metrics of a verification in Prometheus' text format."""
+    numbers = {
+        "history_verified_seq": report.vouched,
+        "history_problems": report.problem_count,
+        "history_verified_timestamp_seconds": int(time.time()),
+    }
+    return render(Family(name, {(): number}) for name, number in numbers.items())
 
 
 def _report_json(path: Path, report: Report, reason: str) -> dict[str, Any]:

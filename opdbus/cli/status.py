@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,7 +14,8 @@ import click
 from opdbus.cli import completing, output
 from opdbus.cli.daemon_calls import ask, path_of
 from opdbus.cli.root import as_json, root
-from opdbus.errors import blame
+from opdbus.errors import BusError, ShuttingDown, blame
+from opdbus.platform.metrics import Family, render
 
 if TYPE_CHECKING:
     from opdbus.client import Client
@@ -58,6 +60,8 @@ _EXPLAINED = (
     " of 95%."
 )
 _SIDES: Final = ("Observed", "Declared")
+# Of a daemon that does not answer for so long, the metrics are as of one that is down.
+_METRICS_SECONDS: Final = 10.0
 
 
 class Properties(dict[str, Any]):
@@ -213,6 +217,46 @@ def _grade_name(grade: Mapping[str, Any]) -> str:
 
 
 @root.command()
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Replace FILE, for node_exporter's textfile collector.",
+)
+def metrics(target: Path | None) -> None:
+    """Print the daemon's metrics for Prometheus, in its text format.
+
+    No daemon is started. If none answers within 10 seconds, that is an error; with --output it is
+    none, and FILE has `opdbus_up 0` alone.
+    """
+    told = ""
+    try:
+        told = ask(_read_metrics)
+    except (BusError, ShuttingDown):
+        if not target:
+            raise
+    text = render([Family("up", {(): int(bool(told))})]) + told
+    if target:
+        output.replace_file(target, text)
+    else:
+        print(text, end="")
+
+
+async def _read_metrics(client: Client) -> str:
+    import asyncio
+
+    try:
+        async with asyncio.timeout(_METRICS_SECONDS):
+            return await client.metrics()
+    except TimeoutError:
+        raise BusError(
+            f"op-dbus did not answer within {_METRICS_SECONDS:.0f} s: see its log"
+        ) from None
+
+
+@root.command()
 @click.option("--detail", is_flag=True, help="Show what the accuracy gate measured.")
 @as_json
 def levels(detail: bool, json_: bool) -> None:
@@ -239,7 +283,8 @@ def show(object: str, json_: bool) -> None:
     """Show everything about OBJECT.
 
     OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a short name: `sshd` for
-    systemd/unit/sshd.service. Of several objects of a name, a unit is shown, else a package.
+    systemd/unit/sshd.service. Of several objects of a name, a unit is shown, else a package, else
+    an account.
     """
 
     async def found(client: Client) -> tuple[str, dict[str, Any]]:

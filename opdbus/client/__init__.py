@@ -118,6 +118,12 @@ class Client:
         """Return all properties of the state."""
         return await self._state.properties()
 
+    async def metrics(self) -> str:
+        """Return all metrics in Prometheus' text format; a daemon that is down stays so."""
+        if not await self.is_served():
+            raise self._not_running()
+        return str(await self._vectorizer.one("Metrics", "a{sv}", {}))
+
     async def levels(self) -> list[list[Json]]:
         """Return (level, model, dimension, status, detail) of each level."""
         return list(await self._vectorizer.one("Levels", "a{sv}", {}))
@@ -438,14 +444,17 @@ class Client:
                     " on, unless a debugger holds it"
                 )
 
+    def _not_running(self) -> errors.BusError:
+        return errors.BusError(
+            f"op-dbus is not running on the {self._bus} bus: start it with"
+            " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus:"
+            " `op-dbus --bus BUS status`"
+        )
+
     def _translate(self, error: RemoteError) -> errors.OpDbusError:
         """Return the error of `opdbus.errors` for a reply with an error."""
         if error.name.startswith(_NOT_THERE):
-            return errors.BusError(
-                f"op-dbus is not running on the {self._bus} bus: start it with"
-                " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus:"
-                " `op-dbus --bus BUS status`"
-            )
+            return self._not_running()
         if error.name.endswith("AccessDenied"):
             return errors.AccessDenied(str(error))
         known = {kind.dbus_name: kind for kind in errors.tree()}

@@ -125,8 +125,11 @@ class Coverage:
             self._last_observed[object_id] = self._clock()
 
     def note_unobserved_kind(self, kind_id: KindId) -> None:
-        """Record a declared kind without any observed object so far."""
+        """Record a declared kind without any observed object now."""
         self._unobserved_kinds.add(kind_id)
+        observed = rule_table.of_declared(kind_id).observed
+        missing = self._missing.get(observed, ())
+        self._missing[observed] = {object_id for object_id in missing if object_id[:2] != kind_id}
 
     def forget(self, object_id: ObjectId) -> None:
         """Drop an object that is no longer declared."""

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
-from opdbus.drift.field import Path, Severity
+from opdbus.drift.field import MISSING, Path, Severity
 from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.index.query.query_parser import MAX_CHARACTERS
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.state_store.events import Drift, Event
-from opdbus.language import kinds
+from opdbus.language import kinds, vocabulary
 from opdbus.language.vocabulary import stem
 from opdbus.platform.name_lists import shorten
 from opdbus.state.fields import split
@@ -58,19 +59,29 @@ def select_drifted(rows: Ranked, wanted: Mapping[str, str], severity: str, what:
 def order_by_question(rows: Ranked, question: str) -> Ranked:
     """Order rows by a question: objects of its categories first, then by matching words.
 
-    No row is left out: a word may name a category that is not meant. Only the first
+    Where it asks for what does not exist, missing objects come before others of a category. No row
+    is left out: a word may name a category that is not meant. Only the first
     query_parser.MAX_CHARACTERS of a question are read.
     """
     question = question[:MAX_CHARACTERS]
     asked, words = kinds.requested(question, STOP_WORDS).named, _stems(question)
+    is_missing = any(bits & _missing_bit() for bits in vocabulary.values_in(question))
 
-    def rank(row: tuple[ObjectId, DriftState]) -> tuple[int, int]:
+    def rank(row: tuple[ObjectId, DriftState]) -> tuple[int, bool, int]:
         object_id, drifted = row
         fields = (f"{one.name} {one.declared} {one.observed}" for one in drifted.fields)
         own = _stems(" ".join((object_id.kind, object_id.name, *fields)))
-        return -bool(kinds.of_object(object_id)[0] & asked), -len(words & own)
+        is_last = is_missing and not any(one.is_absence for one in drifted.fields)
+        return -bool(kinds.of_object(object_id)[0] & asked), is_last, -len(words & own)
 
     return sorted(rows, key=rank)
+
+
+@cache
+def _missing_bit() -> vocabulary.Traits:
+    """Return the bit of the row of the vocabulary for what does not exist."""
+    first = (row.phrases.partition("|")[0] for row in vocabulary.rows())
+    return next(1 << number for number, phrase in enumerate(first) if phrase == MISSING)
 
 
 def _stems(text: str) -> set[str]:

@@ -13,11 +13,12 @@ from opdbus.drift.batch_comparison import AT_A_TIME, PairedDeclarations, Plan
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.drift_records import Records
 from opdbus.drift.drift_report import Ranked, rank_drifted, select_drifted
-from opdbus.drift.field import Field
+from opdbus.drift.field import Field, Severity
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.reasons import DriftHistory
 from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import (
+    CLASSES,
     MOST_QUIET_SECONDS,
     DriftTransition,
     TransitionFilter,
@@ -27,6 +28,7 @@ from opdbus.drift.unobserved_kinds import UnobservedKinds
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
 from opdbus.index.state_store.state_store import StateStore
+from opdbus.platform.metrics import Family
 from opdbus.platform.slices import slices
 from opdbus.platform.tasks import at_most
 from opdbus.state.object import FILE, ObjectId
@@ -117,6 +119,12 @@ class Tracker:
         if is_new and (self._waiting.is_more or self.transitions.due <= soon):
             waits.append("comparison")
         return waits
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the number of drifted objects of each severity and class."""
+        known = self.transitions.known_by
+        counts = {(s.word, what): known[s, what] for s in Severity for what in CLASSES}
+        yield Family("drifted_objects", counts)
 
     async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
         """Return the drifted objects that match, the worst first: see `select_drifted`."""

@@ -5,6 +5,7 @@ It does no I/O. Times are seconds of a monotonic clock, but `since`, `at` and `w
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
@@ -97,7 +98,7 @@ class TransitionFilter:
         self._not_before = not_before
         self.counted: dict[ObjectId, DriftState] = {}
         # the number of these that were compared since the start
-        self.known = 0
+        self.known_by: Counter[tuple[Severity, Class]] = Counter()
         # the number of changes of `counted`
         self.changes = 0
         self._pending: dict[ObjectId, _Pending] = {}
@@ -108,6 +109,11 @@ class TransitionFilter:
     def due(self) -> float:
         """The time at which `take` has work; infinity if never."""
         return self._queue[0][0] if self._queue else float("inf")
+
+    @property
+    def known(self) -> int:
+        """The number of objects that count and were compared since the start."""
+        return self.known_by.total()
 
     def recall(self, counted: Mapping[ObjectId, DriftState]) -> None:
         """Load the drift state that was stored before."""
@@ -199,7 +205,9 @@ class TransitionFilter:
         before = self.counted.pop(object_id, None)
         if drifted:
             self.counted[object_id] = drifted
-        self.known += _is_known(drifted) - _is_known(before)
+        for one, number in (before, -1), (drifted, 1):
+            if one and any(each.is_known for each in one.fields):
+                self.known_by[one.severity, one.what] += number
         self.changes += 1
 
     def _wait(self, object_id: ObjectId, due: float) -> None:
@@ -223,10 +231,6 @@ def _settle(
         later += [] if is_settled or (found and path in counted) else [due]
     fields.sort(key=lambda one: (-one.severity, one.path))
     return fields, later
-
-
-def _is_known(drifted: DriftState | None) -> bool:
-    return drifted is not None and any(one.is_known for one in drifted.fields)
 
 
 def _form(fields: Iterable[Field]) -> dict[Path, Severity]:

@@ -1,9 +1,10 @@
 """Batches of texts of equal length under a token budget that follows measurement; no threads."""
 
 import heapq
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.tokenizer import Tokens
+from opdbus.platform.metrics import Histogram
 from opdbus.platform.slices import slices
 
 # Target duration of a batch: short enough for the next text to wait for, long enough for a good
@@ -105,10 +107,11 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """The tokenized texts of one call and their priority."""
+    """The tokenized texts of one call, their priority, and when they were queued."""
 
     rows: Tokens
     rank: Rank = Rank.FEW
+    queued_at: float = field(default_factory=time.perf_counter)
 
 
 class Part(NamedTuple):
@@ -129,6 +132,32 @@ class Part(NamedTuple):
     def order(self) -> int:
         """Position of the first row among all rows ever added."""
         return self.base + int(self.rows[0])
+
+
+class BatchMetrics:
+    """Counters of the batches that ran; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.texts_a_batch = Histogram([1 << power for power in range(11)])
+        self.tokens_a_batch = Histogram([1 << power for power in range(5, 17)])
+        # of each text before its batch, and of each batch
+        self.queue_seconds, self.run_seconds = Histogram(), Histogram()
+        # number of tokens of texts, and of others that were computed beside them
+        self.tokens = self.padding = 0
+
+    def add(self, parts: Sequence[Part], computed: int, began: float, seconds: float) -> None:
+        """Count a batch that computed so many tokens; `began` is of `time.perf_counter`."""
+        texts = tokens = 0
+        for part in parts:
+            count = len(part.rows)
+            texts += count
+            tokens += count * part.length
+            self.queue_seconds.add(began - part.request.queued_at, count)
+        self.tokens += tokens
+        self.padding += computed - tokens
+        self.texts_a_batch.add(texts)
+        self.tokens_a_batch.add(computed)
+        self.run_seconds.add(seconds)
 
 
 class Backlog:

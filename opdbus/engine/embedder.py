@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from opdbus.engine.batching import FEW, Rank
+from opdbus.engine.batching import FEW, BatchMetrics, Rank
 from opdbus.engine.tokenizer import AT_ONCE, Rows, split_by_size
 from opdbus.errors import ShuttingDown, Truncated
 
@@ -66,6 +66,10 @@ class Runner(Protocol):
     """Interface from rows to vectors: a `Scheduler`, or `Instant` for a static table."""
 
     fault: str
+
+    @property
+    def batches(self) -> BatchMetrics | None:
+        """Counters of batches; None if there are no batches."""
 
     @property
     def texts(self) -> int:

@@ -49,6 +49,7 @@ _TOGETHER: Final = 1 << 16
 class Instant:
     """`Runner` of a static table: nothing waits, and nothing can be lost."""
 
+    batches: Final = None
     depth: Final = 0
     budget: Final = _TOGETHER
     lanes: Final = 1

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
@@ -19,7 +19,7 @@ from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.provider import Placement, Session
 from opdbus.engine.providers import candidates
 from opdbus.engine.sessions import open_session
-from opdbus.errors import ProviderError
+from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import build
 from opdbus.settings.parsing import AUTO
 
@@ -41,12 +41,17 @@ _SOLO_THREADS: Final = 4
 _DEVICE_LANES: Final = 2
 
 
+# It cannot run here, it failed its proof, or it stopped working while it served.
+ReasonClass: TypeAlias = Literal["unavailable", "unproven", "lost"]
+
+
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A requested provider that was not used, and the reason."""
+    """A requested provider that was not used, and the reason, as a sentence and as a class."""
 
     provider: str
     reason: str
+    reason_class: ReasonClass = "unavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,9 @@ class Chain:
             try:
                 return await self._try(provider, report, tuple(fallbacks))
             except ProviderError as error:
-                fallbacks.append(Fallback(provider.name, str(error)))
+                is_unproven = isinstance(error, ProofFailed)
+                reason_class: ReasonClass = "unproven" if is_unproven else "unavailable"
+                fallbacks.append(Fallback(provider.name, str(error), reason_class))
                 log.warning("provider refused", provider=provider.name, reason=str(error))
         raise ProviderError("; ".join(fallback.reason for fallback in fallbacks))
 

@@ -13,7 +13,16 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from opdbus.engine.batching import FEW, Backlog, Budget, Part, Rank, Request, count_rows
+from opdbus.engine.batching import (
+    FEW,
+    Backlog,
+    BatchMetrics,
+    Budget,
+    Part,
+    Rank,
+    Request,
+    count_rows,
+)
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
@@ -149,6 +158,7 @@ class Scheduler:
         self._dimension = dimension
         self._budget = budget
         self._backlog = Backlog()
+        self.batches = BatchMetrics()
         self._callers = Callers(dimension, limit)
         self._wake = threading.Condition()
         self._stopping = False
@@ -312,6 +322,7 @@ class Scheduler:
         self._require_vectors(vectors, len(ids))
         with self._wake:
             self._budget.ran(ids.size, seconds)
+            self.batches.add(parts, ids.size, began, seconds)
         return vectors
 
     def _require_vectors(self, vectors: NDArray[np.float32], rows: int) -> None:

@@ -22,6 +22,8 @@ CAUSE_TYPES: Final = (
     *("apt", BOOT, "bus", "dpkg", "exit", FIRST, "job", "kernel", "redaction", "reload", "rpm"),
     *(SOURCE, START, STATE_FILE),
 )
+# Kinds of causes that none of these words begins, and of changes without a cause.
+OTHER_CAUSE, NO_CAUSE = "other", "unknown"
 # In characters of JSON; larger changes keep only the names of fields.
 MAX_VALUES: Final = 256 << 10
 MAX_CAUSE: Final = 200
@@ -38,6 +40,15 @@ class Cause(NamedTuple):
     coalesced_count: int = 0
     is_event: bool = False
     ignored_fields: frozenset[str] = frozenset()
+
+
+def kind_of_cause(cause: str) -> str:
+    """Return a cause's first word if CAUSE_TYPES has it, else OTHER_CAUSE or NO_CAUSE."""
+    if not cause:
+        return NO_CAUSE
+    is_of_file = cause.startswith(STATE_FILE)
+    word = STATE_FILE if is_of_file else cause.partition(":")[0].partition(" ")[0]
+    return word if word in CAUSE_TYPES else OTHER_CAUSE
 
 
 class FieldChange(NamedTuple):

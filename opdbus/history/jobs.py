@@ -12,6 +12,9 @@ from opdbus.settings.parsing import decimal
 # the job or exit; earlier causes and their counts; the outcome
 _PARTS: Final = re.compile(r"(job:\d+[^,]*|exit(?::[^,]*)?)(?:, after ([^,]*))?(.*)", re.DOTALL)
 
+# Acts that end nothing, and those that bring nothing about.
+BEGINS: Final = frozenset(("start",))
+ENDS: Final = frozenset(("exit", "stop"))
 # A service that exited so often that systemd does not restart it.
 GAVE_UP: Final = "exit:start limit"
 

@@ -10,6 +10,7 @@ from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from opdbus.language import tables
+from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.language.synonyms import gloss
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # Rows of the table that an object belongs to or a question names, one bit each.
 Kinds: TypeAlias = int
 
+# Suffixes of units' names, which are their types.
+_SUFFIXES = frozenset((*UNIT_NOUNS, "device"))
 # Kinds that neither run nor fail.
 STATELESS = frozenset({("files", "file"), ("users", "account"), ("users", "group")})
 
@@ -74,7 +77,9 @@ def of_object(object_id: ObjectId) -> tuple[Kinds, float]:
     part, name = "", object_id.name
     if object_id.kind == "unit":
         _, at, suffix = name.rpartition("@.")
-        part = f"{at or '.'}{suffix if at else name.rpartition('.')[2]}"
+        suffix = suffix if at else name.rpartition(".")[2]
+        # as in systemctl, a name without a suffix is that of a service
+        part = f"{at or '.'}{suffix}" if suffix in _SUFFIXES else ".service"
     elif object_id.kind == "package":
         name = name.partition(":")[0]
         part = "lib" if name.startswith("lib") else f"-{name.rpartition('-')[2]}"

@@ -30,6 +30,8 @@ COMMANDS: Final[Mapping[str, str]] = {
 MOST_CHARACTERS: Final = 300
 
 _WORD: Final = re.compile(r"[\w./:@+*-]*\w")
+# `today's lunch`: what is left of a possessive names nothing
+_POSSESSIVE: Final = re.compile(r"(?<=\w)'s?(?!\w)")
 _SHORT: Final = {
     "what's": "what is", "who's": "who is", "when's": "when is", "where's": "where is",
     "how's": "how is", "why's": "why is", "it's": "it is", "that's": "that is",
@@ -107,7 +109,7 @@ def plain(question: str) -> str:
     """Return a question in lower case, without punctuation, politeness and contractions."""
     text = question[:MOST_CHARACTERS].lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     words = [_SHORT.get(word, re.sub(r"n't$", " not", word)) for word in text.split()]
-    found = " ".join(_WORD.findall(" ".join(words)))
+    found = " ".join(_WORD.findall(_POSSESSIVE.sub("", " ".join(words))))
     return _WHETHER.sub("", _POLITE.sub("", found))
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -23,8 +23,9 @@ from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.observe.core.report_writer import Writer
 from opdbus.platform import lines
+from opdbus.platform.metrics import Family
 from opdbus.platform.tasks import at_most, pauses, until_first_ends
-from opdbus.state.object import LIVE, SETTINGS, Json
+from opdbus.state.object import FILE, LIVE, SETTINGS, Json
 from opdbus.state.redact import redact_text
 
 log = structlog.get_logger()
@@ -59,12 +60,14 @@ class _RunningObserver:
     ) -> None:
         self.observer = observer
         self._causes = causes
-        self._changes = changes
+        self.changes = changes
         self._store = store
         # true until the first batch is written
         self.is_first = True
         # whether it ever listed all objects of a kind
         self.has_listed = False
+        # number of times that it ended by a fault, and had to list its source again
+        self.faults = 0
         self._noise_at = -_NOISE_SECONDS
         self._noise = ""
         self.state, self.reason = STARTING, ""
@@ -81,7 +84,7 @@ class _RunningObserver:
             recorded_until=self._store.recorded_until,
         )
         self.writer = Writer(
-            self.observer, self.report, self._store, self._changes, is_first=self.is_first
+            self.observer, self.report, self._store, self.changes, is_first=self.is_first
         )
 
     async def _stored(self, kind: str) -> Mapping[str, dict[str, Json]]:
@@ -96,10 +99,10 @@ class _RunningObserver:
 
     @property
     def detail(self) -> str:
-        now = self._changes.clock()
+        now = self.changes.clock()
         if now - self._noise_at >= _NOISE_SECONDS:
             self._noise_at = now
-            self._noise = self._changes.proposal(self.observer.plugin, self.report.count)
+            self._noise = self.changes.proposal(self.observer.plugin, self.report.count)
         report, writer = self.report, self.writer
         faults = (self.reason, writer.fault, report.left_out, writer.tracker.rejected)
         return "; ".join(filter(None, (*faults, _line(report.note), report.skipped, self._noise)))
@@ -119,6 +122,7 @@ class _RunningObserver:
         while True:
             started = clock()
             self.set(*await self._run_once())
+            self.faults += self.state == FAILED
             if clock() - started > _STEADY_SECONDS:
                 delays = pauses(retry_seconds)
             seconds = next(delays)
@@ -186,6 +190,22 @@ class Supervisor:
             Status(w.observer.name, w.state, counts[w.observer.source], w.detail)
             for w in self._watched
         ]
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the metrics of observers, and the number of units in states that need somebody."""
+        present = {(w.observer.name,): w for w in self._watched if w.state != ABSENT}
+        yield Family("observer_up", {name: int(w.state == UP) for name, w in present.items()})
+        counts = {name: w.changes for name, w in present.items()}
+        yield Family("observer_events_total", {name: of.reports for name, of in counts.items()})
+        yield Family("observer_folded_total", {name: of.delayed for name, of in counts.items()})
+        yield Family("observer_resyncs_total", {name: w.faults for name, w in present.items()})
+        tallies = [tally for w in self._watched for tally in w.report.tallies.items()]
+        yield Family("units", {(state,): len(names) for state, names in tallies})
+        sources = self._store.catalogue.sources
+        objects = {(w.observer.name,): sources[w.observer.source] for w in self._watched}
+        objects["file",] = sources[FILE]
+        objects["published",] = len(self._store.catalogue.view.places) - sum(objects.values())
+        yield Family("objects", objects)
 
     @property
     def starting(self) -> list[str]:

@@ -149,7 +149,7 @@ class Level:
                 else:
                     self._notice_loss()
                     reason = opened.embedder.fault
-                    lost = Fallback(opened.embedder.provider, reason)
+                    lost = Fallback(opened.embedder.provider, reason, "lost")
                     # the next engine may need its memory
                     await _close(opened, _PATIENCE_SECONDS)
                     opened = None

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -13,18 +21,28 @@ import structlog
 from numpy.typing import NDArray
 
 from opdbus.config import Config
-from opdbus.engine.batching import Rank
+from opdbus.engine.batching import BatchMetrics, Rank
 from opdbus.engine.embedder import Embedder, Embedding
 from opdbus.engine.opening import open_level
 from opdbus.engine.tokenizer import Rows
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
 from opdbus.models.level_table import LEVELS
+from opdbus.platform.metrics import Family, Histogram
 from opdbus.platform.tasks import cancel
 from opdbus.serving.level import RETRY_SECONDS, Level, Open
 from opdbus.serving.states import Phase, State
 
 log = structlog.get_logger()
 
+# The metrics of batches.
+_OF_BATCHES: Final[Sequence[tuple[str, Callable[[BatchMetrics], float | Histogram]]]] = (
+    ("tokens_total", lambda batches: batches.tokens),
+    ("padding_tokens_total", lambda batches: batches.padding),
+    ("batch_size", lambda batches: batches.texts_a_batch),
+    ("batch_tokens", lambda batches: batches.tokens_a_batch),
+    ("queue_duration_seconds", lambda batches: batches.queue_seconds),
+    ("inference_duration_seconds", lambda batches: batches.run_seconds),
+)
 # Memory limit of loaded levels, unless a setting gives another.
 MAX_LOADED_BYTES: Final = 1 << 30
 
@@ -51,6 +69,8 @@ class Serving:
         # one change of settings at a time
         self._switch_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        # (provider passed over, provider that serves instead, class of the reason)
+        self._fallbacks: Counter[tuple[str, str, str]] = Counter()
         # true once nothing more is served
         self.is_closed = False
 
@@ -90,6 +110,27 @@ class Serving:
                 yield await queue.get()
         finally:
             self._watchers.discard(queue)
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the metrics of the engines."""
+        engines = {(name,): engine for name, engine in self.loaded.items()}
+        proven = {
+            (*level, engine.provider, engine.proven.proof.precision, "true"): 1
+            for level, engine in engines.items()
+        }
+        wanted = self.config.vector_level
+        if wanted != "none" and (wanted,) not in engines:
+            proven[wanted, "none", "none", "false"] = 1
+        yield Family("provider_info", proven)
+        fell_back = {level: int(engine.fell_back) for level, engine in engines.items()}
+        yield Family("provider_fell_back", fell_back)
+        yield Family("provider_fallbacks_total", self._fallbacks)
+        runners = {level: engine.scheduler for level, engine in engines.items()}
+        yield Family("texts_total", {level: one.texts for level, one in runners.items()})
+        yield Family("queue_texts", {level: one.depth for level, one in runners.items()})
+        counted = [(level, one.batches) for level, one in runners.items() if one.batches]
+        for name, value in _OF_BATCHES:
+            yield Family(name, {level: value(batches) for level, batches in counted})
 
     # work
 
@@ -204,6 +245,13 @@ class Serving:
 
     def _on_phase(self, level: Level) -> None:
         """Publish the phase of a level; ignore levels that are still tried by a switch."""
+        if (embedder := level.phase.embedder) and embedder.fell_back:
+            serves = embedder.provider
+            self._fallbacks.update(
+                (passed.provider, serves, passed.reason_class)
+                for passed in embedder.proven.fallbacks
+                if passed.provider != serves
+            )
         if self._levels.get(level.name) is not level:
             return
         if level.name == self.config.vector_level:

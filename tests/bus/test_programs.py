@@ -40,6 +40,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
     "Vectorizer1.CountTokens": (["1", "mail", "0"], ["['mail']", "{}"]),
     "Vectorizer1.Levels": (["0"], ["{}"]),
     "Vectorizer1.Status": (["0"], ["{}"]),
+    "Vectorizer1.Metrics": (["0"], ["{}"]),
     "Vectorizer1.Reload": (["0"], ["{}"]),
     "Vectorizer1.SetProvider": (
         ["cpu:onnxruntime", "", "0"],

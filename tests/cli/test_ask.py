@@ -160,6 +160,25 @@ def test_everything_is_no_object(served: Running) -> None:
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("question", "code"),
+    [
+        ("is redis-server as declared?", 0),
+        ("is sshd as declared?", 10),
+        ("is the hostname as declared?", 10),
+        ("is frobnicator as declared?", 11),
+        ("is stranger as declared?", 11),
+        ("is gauge as declared?", 11),
+        ("is everything as declared?", 10),
+    ],
+)
+def test_an_exit_code_answers_a_question_of_one_object(
+    served: Running, question: str, code: int
+) -> None:
+    """End with 0 for yes, 10 for no, and 11 where nothing of this name is compared."""
+    assert run(served, "drift", "--about", question, "--exit-code").returncode == code
+
+
 def ask(daemon: Running, question: str, limit: int = 10) -> list[Any]:
     """Call State1.Ask."""
 

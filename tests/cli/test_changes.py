@@ -201,6 +201,19 @@ async def test_an_object_is_given_as_it_was(daemon: Running) -> None:
 
 
 @in_loop
+async def test_a_past_state_names_the_source_of_its_values(daemon: Running) -> None:
+    """Name the source of what was observed, and the file only where nothing was."""
+    declared = {"a.service": "A", "d.service": "D"}
+    async with calling(daemon.bus) as caller:
+        state_file(Path(daemon.settings["OP_DBUS_STATE_FILE"]), declared)
+        await caller.signal("Recorded", lambda body: body == [5])
+        both = await object_at(caller, (1 << 63) - 1)
+        assert (both["source"], both["declared"]) == ("publish:t", {"description": "A"})
+        alone = await object_at(caller, (1 << 63) - 1, UNIT.replace("a_2e", "d_2e"))
+        assert (alone["source"], alone["observed"]) == ("file", None)
+
+
+@in_loop
 async def test_erased_values_are_not_guessed(daemon: Running) -> None:
     """Say which values are not kept, of an object that was withdrawn."""
     async with calling(daemon.bus) as caller:

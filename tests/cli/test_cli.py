@@ -73,6 +73,22 @@ def test_an_ambiguous_name_lists_what_it_may_be(served: Running) -> None:
     ok(served, "withdraw", "socket/sshd")
 
 
+def test_an_account_comes_before_its_group(served: Running) -> None:
+    """A name of an account and its group is the account's, for show as for history."""
+    petra = {
+        kind: {"plugin": "users", "kind": kind, "name": "petra"} for kind in ("group", "account")
+    }
+    for object_id in petra.values():
+        ok(served, "publish", "t", stdin=json.dumps(object_id))
+    for command in ("show", "history"):
+        told = run(served, command, "petra")
+        assert told.stdout == ok(served, command, "users/account/petra")
+        others = "others of this name: users/group/petra"
+        assert told.stderr == f"'petra' is taken for users/account/petra; {others}\n"
+    ok(served, "withdraw", "account/petra")
+    ok(served, "withdraw", "group/petra")
+
+
 def test_a_wrong_name_is_told_the_closest(served: Running) -> None:
     """A name of no object is refused with those that are close."""
     assert SSHD in fails(served, 1, "show", "shsd")

@@ -173,6 +173,10 @@ SAID = [
         "a is not restarted again and again any more",
     ),
     (
+        unit("a", active_state=("activating", "inactive"), restart_loop=(True, None)),
+        "a stopped: restart loop -> inactive",
+    ),
+    (
         change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
         "a appeared, failed (exit-code)",
     ),
@@ -635,3 +639,12 @@ def test_a_first_listing_counts_what_was_observed() -> None:
     texts = [line.text for line in change_lines.group_into_lines([*real, *wish])]
     assert texts == ["found 3 accounts; declared 2 accounts"]
     assert [line.text for line in change_lines.group_into_lines(wish)] == ["declared 2 accounts"]
+
+
+def test_a_listing_names_each_noun_once() -> None:
+    """Kinds of several plugins with one noun are counted together, settings as sets of them."""
+    kinds = ["system/settings", PACKAGE, "sysctl/settings", "apt/package"]
+    rows = [change("appeared", kind, str(n), cause="first") for n, kind in enumerate(kinds)]
+    (line,) = change_lines.group_into_lines([{**row, "source": "file"} for row in rows])
+    assert line.text == "declared 2 sets of settings, 2 packages"
+    assert change_words.plural("settings", 1) == "set of settings"

@@ -24,12 +24,15 @@ from opdbus.systemd import unit
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"
 CONTAINERS = UNIT.with_name("op-dbus-containers.service")
-# As systemd counts it; that the second one is root's is most of it.
-MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6}
+# As systemd counts it; that the others are root's is most of it.
+METRICS = UNIT.with_name("op-dbus-metrics.service")
+MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, METRICS: 0.5}
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
     "usr/lib/systemd/system/op-dbus-containers.service",
+    "usr/lib/systemd/system/op-dbus-metrics.service",
+    "usr/lib/systemd/system/op-dbus-metrics.timer",
     "usr/lib/systemd/system/op-dbus-diag.socket",
     "usr/lib/systemd/system/op-dbus-uevent.socket",
     "usr/lib/systemd/system/op-dbus-route.socket",
@@ -278,6 +281,24 @@ def test_systemd_has_nothing_to_say_about_the_unit(
         timeout=60,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@needs_systemd_analyze
+def test_systemd_has_nothing_to_say_about_the_metrics_timer(tmp_path: Path, tree: Path) -> None:
+    """Let `systemd-analyze verify` print nothing about the timer and the service that it starts."""
+    for source in (METRICS, METRICS.with_suffix(".timer")):
+        text = source.read_text().replace("/usr/local/bin/op-dbus", "/bin/true")
+        (tmp_path / source.name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *tmp_path.iterdir()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+    written = (tree / "usr/lib/systemd/system" / METRICS.name).read_text()
+    assert "\nExecStart=/usr/local/bin/op-dbus metrics --output " in written
 
 
 @pytest.mark.parametrize("prefix", ["/usr", "/usr/local", "/opt/op-dbus"])

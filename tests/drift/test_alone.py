@@ -3,12 +3,9 @@
 from pathlib import Path
 
 from harness.drifting import checking
-from harness.observing import in_loop
 
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.transition_filter import TransitionFilter
-from opdbus.drift.unobserved_kinds import UnobservedKinds
 from opdbus.state.object import ObjectId
 
 PLUGINS = {
@@ -18,30 +15,6 @@ PLUGINS = {
 }
 
 
-@in_loop
-async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> None:
-    """Register declared objects together only if no source reports objects of their kind."""
-    async with checking(tmp_path) as checked:
-        await checked.declare(PLUGINS, tmp_path)
-        await checked.observe({"net/interface/lo": {}}, [])
-        catalogue = checked.memory.catalogue
-        pairs = Pairs(catalogue)
-        alone = UnobservedKinds(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_kinds))
-        there = [*catalogue.object_ids({}), ObjectId("systemd", "unit", "gone")]
-        taken = alone.take(there, TransitionFilter())
-        assert set(taken.left) == {
-            ObjectId("systemd", "unit", "gone"),
-            ObjectId("sysctl", "settings", "sysctl"),
-            *(ObjectId("net", "interface", name) for name in ("eth0", "eth1", "lo")),
-        }
-        assert taken.kinds == {("systemd", "unit")}
-        assert (
-            taken.declared_at
-            == catalogue.require_entries(ObjectId("systemd", "unit", "a"))[0].updated_at
-        )
-
-
-@in_loop
 async def test_what_was_taken_together_is_compared_once_a_source_lists_it(tmp_path: Path) -> None:
     """A unit that was declared under its short name meets the observed one that comes later."""
     async with checking(tmp_path) as checked:
@@ -59,7 +32,6 @@ async def test_what_was_taken_together_is_compared_once_a_source_lists_it(tmp_pa
         assert checked.fields == {}
 
 
-@in_loop
 async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_path: Path) -> None:
     """All objects of such a kind are missing until they are compared or no longer declared."""
     async with checking(tmp_path) as checked:
@@ -79,7 +51,12 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
         found = [*coverage.missing(("net", "interface"))]
         assert sorted(object_id.name for object_id in found) == ["eth0", "eth1"]
         assert [*coverage.missing(("net", "interface"))] == []
+        # tracked one by one once, and then none is observed again: each is still listed once
+        for object_id in found:
+            coverage.note(object_id, is_missing=True)
         coverage.note_unobserved_kind(("net", "interface"))
+        missing = [*coverage.all_missing()]
+        assert len(missing) == len(set(missing))
         await checked.declare({}, tmp_path)
         for object_id in (*units, *found):
             coverage.forget(object_id)

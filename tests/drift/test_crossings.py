@@ -151,3 +151,17 @@ def test_many_and_long_names_are_cut() -> None:
     assert len(found.fields) == MAX_FIELDS
     assert all(name.endswith("...") and len(name) == MAX_FIELD for name in found.fields)
     assert len("".join(found.fields).encode()) < 64 << 10
+
+
+def test_known_drift_is_counted_by_its_worst_field() -> None:
+    """Count each object once, under its class and worst severity, until it heals."""
+    transitions = TransitionFilter()
+    transitions.compare(A, [*drifted("x"), *drifted("y", severity=Severity.INFO)], 10.0)
+    transitions.compare(B, drifted("x", severity=Severity.NOTICE), 10.0, 100.0)
+    transitions.take(12.0, 0.0, 9)
+    counts = {(Severity.ERROR, "drift"): 1, (Severity.NOTICE, "intended"): 1}
+    assert (+transitions.known_by, transitions.known) == (counts, 2)
+    transitions.compare(A, drifted("y", severity=Severity.INFO), 20.0)
+    transitions.compare(B, [], 20.0)
+    transitions.take(22.0, 0.0, 9)
+    assert (+transitions.known_by, transitions.known) == ({(Severity.INFO, "drift"): 1}, 1)

@@ -3,8 +3,8 @@
 import asyncio
 import errno
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from opdbus.index.changes.history_reader import first_rows
 from opdbus.index.state_store.events import Changed, Claimed
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
+from opdbus.platform.tasks import cancel
 
 BAD = "{ not json"
 
@@ -51,29 +52,22 @@ class Watched:
                 await self.news.wait()
 
 
-def run(tmp_path: Path, work: Callable[[Watched], Awaitable[Any]], *, watch: bool = False) -> Any:
-    """Do work beside a memory whose state file is state.json."""
-
-    async def both() -> Any:
-        async with StateStore(tmp_path / "state" / "memory.db") as memory:
-            declared = StateFileLoader(tmp_path / "state.json", memory)
-            watched = Watched(memory, declared)
-            watching = asyncio.create_task(declared.watch()) if watch else None
-            try:
-                return await work(watched)
-            finally:
-                if watching:
-                    watching.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await watching
-
-    return asyncio.run(both())
+@asynccontextmanager
+async def watching(folder: Path, *, watch: bool = False) -> AsyncIterator[Watched]:
+    """Have a memory whose state file is state.json, and watch that."""
+    async with StateStore(folder / "state" / "memory.db") as memory:
+        declared = StateFileLoader(folder / "state.json", memory)
+        watched = Watched(memory, declared)
+        tasks = [asyncio.create_task(declared.watch())] if watch else []
+        try:
+            yield watched
+        finally:
+            await cancel(tasks)
 
 
-def test_a_file_is_taken_in(tmp_path: Path) -> None:
+async def test_a_file_is_taken_in(tmp_path: Path) -> None:
     """Hold exactly what the file declares after each load."""
-
-    async def work(house: Watched) -> None:
+    async with watching(tmp_path) as house:
         state_file(house.declared.path, {"a": "one", "b": "two"})
         await house.declared.load()
         assert house.names() == {"a", "b"}
@@ -82,23 +76,18 @@ def test_a_file_is_taken_in(tmp_path: Path) -> None:
         assert house.names() == {"b", "c"}
         assert house.errors == []
 
-    run(tmp_path, work)
 
-
-def test_reordering_a_file_changes_nothing(tmp_path: Path) -> None:
+async def test_reordering_a_file_changes_nothing(tmp_path: Path) -> None:
     """Report no change where elements of a list, with a name or without, only change places."""
     rules: list[dict[str, Any]] = [{"port": n, "action": "accept"} for n in (22, 80, 443)]
     rules += [{"name": "a", "port": 1}, {"name": "a", "port": 2}]
-
-    async def work(house: Watched) -> None:
+    async with watching(tmp_path) as house:
         for elements in (rules, rules[::-1], rules[1:] + rules[:1]):
             content = {"version": 1, "plugins": {"firewall": {"rules": elements}}}
             replace(house.declared.path, json.dumps(content))
             await house.declared.load()
             assert len(house.names()) == len(rules)
             assert house.memory.generation == 1
-
-    run(tmp_path, work)
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -108,25 +97,19 @@ def _shown(row: Row) -> dict[str, Any]:
     return {**asdict(row), **row.identity._asdict(), "fields": fields}
 
 
-def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
+async def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
     """History has a row when the file is bad or gone, with why, and one when it is read again."""
-
-    async def work(house: Watched) -> None:
-        rows = await first_rows(house.memory, Filter(), 100)
-        told.extend(row for row in rows if row.identity.source == "history")
-        await house.declared.try_load()
-        await house.declared.try_load()
-
-    told: list[Row] = []
     path = state_file(tmp_path / "state.json", {"a": "one"})
-    run(tmp_path, work)
-    for content in (BAD, None, None, path.read_text()):
+    good = path.read_text()
+    for content in (good, BAD, None, None, good):
         path.unlink(missing_ok=True)
         if content:
             path.write_text(content)
-        run(tmp_path, work)
-        told.clear()
-    run(tmp_path, work)
+        async with watching(tmp_path) as house:
+            await house.declared.try_load()
+            await house.declared.try_load()
+            rows = await first_rows(house.memory, Filter(), 100)
+    told = [row for row in rows if row.identity.source == "history"]
     assert [row.identity[1:] for row in told] == [("op-dbus", "state_file", str(path))] * 3
     assert {row.cause for row in told} == {"state file"}
     assert ["; failed" in row.sentence for row in told] == [False, True, True]
@@ -139,33 +122,30 @@ def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
     ]
 
 
-def test_what_was_declared_at_first_is_no_change(tmp_path: Path) -> None:
+async def test_what_was_declared_at_first_is_no_change(tmp_path: Path) -> None:
     """A file's first reading is a listing, of which no values are kept; what follows is changes."""
 
-    async def work(house: Watched) -> None:
-        for content in ({}, {"a": "one"}, {"a": "two", "b": "one"}):
+    async def declare(house: Watched, *contents: dict[str, str]) -> list[Row]:
+        for content in contents:
             state_file(house.declared.path, content)
             await house.declared.load()
-        rows.extend(
-            await first_rows(house.memory, Filter(has_first=True, is_oldest_first=True), 100)
-        )
+        wanted = Filter(has_first=True, is_oldest_first=True)
+        return await first_rows(house.memory, wanted, 100)
 
-    rows: list[Row] = []
-    run(tmp_path / "empty at first", work)
+    later: list[dict[str, str]] = [{}, {"a": "one"}, {"a": "two", "b": "one"}]
+    async with watching(tmp_path / "empty at first") as house:
+        rows = await declare(house, *later)
     assert [(row.cause, bool(row.fields)) for row in rows] == [("state file", True)] * 3
-    rows.clear()
-    state_file(tmp_path / "state.json", {"a": "zero"})
-    run(tmp_path, lambda house: house.declared.load())
-    run(tmp_path, work)
+    async with watching(tmp_path) as house:
+        rows = await declare(house, {"a": "zero"}, *later)
     told = [(row.identity.name, row.change_type, row.cause, bool(row.sentence)) for row in rows]
     assert told[:2] == [("a", "appeared", "first", False), ("a", "gone", "state file", True)]
     assert {cause for _, _, cause, _ in told[1:]} == {"state file"}
 
 
-def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
+async def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
     """Keep the last good state, say what is wrong, and take back the error with the next good."""
-
-    async def work(house: Watched) -> None:
+    async with watching(tmp_path) as house:
         path = state_file(house.declared.path, {"a": "one"})
         await house.declared.load()
         replace(path, BAD)
@@ -180,17 +160,13 @@ def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
         await house.declared.load()
         assert (house.errors[1:], house.declared.last_error) == ([""], "")
 
-    run(tmp_path, work)
 
-
-def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
+async def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
     """Keep what an earlier run stored where the file is missing, and say so."""
-
-    async def first(house: Watched) -> None:
+    async with watching(tmp_path) as house:
         state_file(house.declared.path, {"a": "one"})
         await house.declared.load()
-
-    async def second(house: Watched) -> None:
+    async with watching(tmp_path) as house:
         house.declared.path.unlink()
         assert not house.declared.attempted
         await house.declared.try_load()
@@ -202,15 +178,11 @@ def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
             " names another one"
         )
 
-    run(tmp_path, first)
-    run(tmp_path, second)
-
 
 @pytest.mark.parametrize("start", ["good", "bad", "missing", "folder missing"])
-def test_the_watch_picks_up_whatever_comes(tmp_path: Path, start: str) -> None:
+async def test_the_watch_picks_up_whatever_comes(tmp_path: Path, start: str) -> None:
     """Take in every later state of the file, however it began."""
-
-    async def work(house: Watched) -> None:
+    async with watching(tmp_path, watch=True) as house:
         path = house.declared.path
         if start == "good":
             state_file(path, {"old": "one"})
@@ -228,13 +200,10 @@ def test_the_watch_picks_up_whatever_comes(tmp_path: Path, start: str) -> None:
         await house.until(lambda: "No such file" in house.declared.last_error)
         assert house.names() == {"b"}
 
-    run(tmp_path, work, watch=True)
 
-
-def test_an_edit_during_the_first_load_is_taken_in(tmp_path: Path) -> None:
+async def test_an_edit_during_the_first_load_is_taken_in(tmp_path: Path) -> None:
     """Take in what the file became after it was read for the first time and before it was kept."""
-
-    async def work(house: Watched) -> None:
+    async with watching(tmp_path, watch=True) as house:
         replace_ = house.memory.replace
 
         async def edited_meanwhile(*given: Any) -> Any:
@@ -246,38 +215,30 @@ def test_an_edit_during_the_first_load_is_taken_in(tmp_path: Path) -> None:
         state_file(house.declared.path, {"a": "one"})
         await house.until(lambda: house.names() == {"b"})
 
-    run(tmp_path, work, watch=True)
 
-
-def test_a_file_that_cannot_be_watched_is_taken_in(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_watched_is_taken_in(tmp_path: Path) -> None:
     """Take the file in at start also where the kernel refuses to watch it."""
 
     async def refuse(_path: Path) -> AsyncGenerator[None]:
         raise OSError(errno.EMFILE, "too many inotify instances")
         yield
 
-    async def work() -> set[str]:
-        async with StateStore(tmp_path / "state" / "memory.db") as memory:
-            declared = StateFileLoader(
-                state_file(tmp_path / "state.json", {"a": "one"}), memory, changes=refuse
-            )
-            tried = asyncio.Event()
-            declared.on_change = tried.set
-            watching = asyncio.create_task(declared.watch())
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await tried.wait()
-            assert declared.attempted
-            assert not watching.done()
-            watching.cancel()
-            return {entry.identity.name for entry in memory.catalogue}
-
-    assert asyncio.run(work()) == {"a"}
+    async with StateStore(tmp_path / "state" / "memory.db") as memory:
+        path = state_file(tmp_path / "state.json", {"a": "one"})
+        declared, tried = StateFileLoader(path, memory, changes=refuse), asyncio.Event()
+        declared.on_change = tried.set
+        watch = asyncio.create_task(declared.watch())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await tried.wait()
+        assert declared.attempted
+        assert not watch.done()
+        await cancel([watch])
+        assert {entry.identity.name for entry in memory.catalogue} == {"a"}
 
 
-def test_what_could_not_be_kept_is_read_again(tmp_path: Path) -> None:
+async def test_what_could_not_be_kept_is_read_again(tmp_path: Path) -> None:
     """Take in the same file at the next load where the database refused it before."""
-
-    async def work(house: Watched) -> None:
+    async with watching(tmp_path) as house:
         state_file(house.declared.path, {"a": "one"})
         replace_ = house.memory.replace
 
@@ -292,13 +253,10 @@ def test_what_could_not_be_kept_is_read_again(tmp_path: Path) -> None:
         await house.declared.load()
         assert house.names() == {"a"}
 
-    run(tmp_path, work)
 
-
-def test_a_reader_that_leaves_does_not_lose_the_change(tmp_path: Path) -> None:
+async def test_a_reader_that_leaves_does_not_lose_the_change(tmp_path: Path) -> None:
     """Finish a load whose caller is cancelled, at whatever moment."""
-
-    async def work(house: Watched) -> None:
+    async with watching(tmp_path) as house:
         for number in range(30):
             state_file(house.declared.path, {f"a{number}": "one"})
             task = asyncio.ensure_future(house.declared.load())
@@ -308,63 +266,41 @@ def test_a_reader_that_leaves_does_not_lose_the_change(tmp_path: Path) -> None:
             await house.declared.load()
             assert house.names() == {f"a{number}"}
 
-    run(tmp_path, work)
 
-
-def test_a_file_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
-    """Nothing is declared without the default file; one that declared something is missed."""
-
-    async def work() -> None:
-        path = tmp_path / "etc" / "state.json"
-        async with StateStore(tmp_path / "memory.db") as memory:
-            declared = StateFileLoader(path, memory, optional=True)
+async def test_a_file_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
+    """Only the default file may be missing: not one that declared something, nor its folder."""
+    path = tmp_path / "etc" / "state.json"
+    async with StateStore(tmp_path / "memory.db") as memory:
+        declared = StateFileLoader(path, memory, optional=True)
+        await declared.load()
+        assert not declared.last_error
+        path.parent.mkdir()
+        state_file(path, {"a": "one"})
+        await declared.load()
+        path.unlink()
+        with pytest.raises(StateFileError, match="No such file"):
             await declared.load()
-            assert not declared.last_error
-            path.parent.mkdir()
-            state_file(path, {"a": "one"})
+        path.parent.rmdir()
+        path.parent.write_text("no folder")
+        with pytest.raises(StateFileError, match="Not a directory"):
             await declared.load()
-            path.unlink()
-            with pytest.raises(StateFileError, match="No such file"):
-                await declared.load()
-
-    asyncio.run(work())
 
 
-def test_a_default_file_that_cannot_be_reached_is_a_fault(tmp_path: Path) -> None:
-    """A folder that is no folder, or that may not be entered, is not a missing file."""
-
-    async def work() -> None:
-        (tmp_path / "etc").write_text("no folder")
-        async with StateStore(tmp_path / "memory.db") as memory:
-            declared = StateFileLoader(tmp_path / "etc" / "state.json", memory, optional=True)
-            with pytest.raises(StateFileError, match="Not a directory"):
-                await declared.load()
-
-    asyncio.run(work())
-
-
-def test_a_file_that_is_as_it_was_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_file_that_is_as_it_was_is_not_waited_for(tmp_path: Path) -> None:
     """Know after a restart at once what is declared; take in what is changed before or later."""
-    told: list[object] = []
 
-    async def start(one: Watched) -> None:
-        one.memory.notify = told.append
-        await one.until(lambda: one.declared.attempted)
-
-    async def edit(one: Watched) -> None:
-        await start(one)
-        assert not told
-        one.memory.notify = lambda _: one.news.set()
-        state_file(tmp_path / "state.json", {"edited": ""})
-        await one.until(lambda: one.names() == {"edited"})
-
-    def is_read() -> bool:
-        told.clear()
-        run(tmp_path, start, watch=True)
+    async def is_read(edited: str = "") -> bool:
+        told: list[object] = []
+        async with watching(tmp_path, watch=True) as one:
+            one.memory.notify = told.append
+            await one.until(lambda: one.declared.attempted)
+            if edited:
+                one.memory.notify = lambda _: one.news.set()
+                state_file(tmp_path / "state.json", {edited: ""})
+                await one.until(lambda: one.names() == {edited})
         return any(isinstance(event, Claimed) for event in told)
 
     state_file(tmp_path / "state.json", {"first": ""})
-    assert [is_read(), is_read()] == [True, False]
-    run(tmp_path, edit, watch=True)
+    assert [await is_read(), await is_read(), await is_read("edited")] == [True, False, False]
     state_file(tmp_path / "state.json", {"while it was stopped": ""})
-    assert [is_read(), is_read()] == [True, False]
+    assert [await is_read(), await is_read()] == [True, False]

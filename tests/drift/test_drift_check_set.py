@@ -11,7 +11,6 @@ from typing import Any, Final
 import pytest
 from conftest import ROOT
 from harness.drifting import checking
-from harness.observing import in_loop
 
 CASES: Final = json.loads((ROOT / "tests" / "data" / "drift.json").read_text("utf-8"))
 
@@ -29,7 +28,6 @@ def test_half_of_the_set_is_without_drift() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=_id)
-@in_loop
 async def test_exactly_what_differs_is_drift(case: dict[str, Any], tmp_path: Path) -> None:
     """Find just the fields that differ, with both values, and tell of each crossing once."""
     async with checking(tmp_path) as checked:

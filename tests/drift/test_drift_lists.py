@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from harness.account_files import GROUP, PASSWD, Files
-from harness.drifting import Checked, checking
-from harness.observing import history, in_loop, observed
+from harness.drifting import checking
+from harness.observing import history, observed
 
 from opdbus.cli import change_words, drifting
 from opdbus.drift import network_values, rule_table, word_values
@@ -161,7 +161,6 @@ def _wire(path: list[str], before: list[Any], after: list[Any]) -> tuple[str, st
     return (".".join(path), *(json.dumps(side[0]) if side else "" for side in (before, after)))
 
 
-@in_loop
 async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
     """A member more than is declared drifts, and history has what was observed, and no more."""
     files, path = Files(tmp_path / "etc"), tmp_path / "state.json"
@@ -207,16 +206,12 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
     ]
 
 
-@in_loop
 async def test_what_a_program_publishes_is_compared_whole(tmp_path: Path) -> None:
     """Lists of kinds that no row knows differ by an element more, in objects and in lists."""
     async with checking(tmp_path) as checked:
-        await _published(checked, tmp_path, {"hosts": ["a"], "acl": {"users": ["x"]}})
+        pool = {"name": "main", "hosts": ["a"], "acl": {"users": ["x"]}}
+        await checked.declare({"proxy": {"pools": [pool]}}, tmp_path)
+        seen = {"hosts": ["b", "a"], "acl": {"users": ["x", "root"]}}
+        await checked.observe({"proxy/pool/main": seen}, ["proxy/pool"])
+        await checked.until(1010.0)
         assert {name for name, *_ in checked.fields["proxy/pool/main"]} == {"hosts", "acl.users"}
-
-
-async def _published(checked: Checked, folder: Path, declared: dict[str, Any]) -> None:
-    await checked.declare({"proxy": {"pools": [{"name": "main", **declared}]}}, folder)
-    seen = {"hosts": ["b", "a"], "acl": {"users": ["x", "root"]}}
-    await checked.observe({"proxy/pool/main": seen}, ["proxy/pool"])
-    await checked.until(1010.0)

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.commands import run
 from harness.running import STATE, STATE_PATH, Caller, Running, ask, replace
+
+from opdbus.bus.service.call_options import MAX_LIMIT
+from opdbus.bus.transport.connection import RemoteError
 
 PLUGINS = {
     "users": {
@@ -98,7 +102,7 @@ def _filled(daemon: Running, declared: int = 4) -> Running:
 
 
 def _answers(host: Running, question: str, *more: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(host.cli("search", question, "--json", *more).stdout)
+    found: list[dict[str, Any]] = json.loads(run(host, "search", question, "--json", *more).stdout)
     return found
 
 
@@ -125,12 +129,30 @@ def test_a_question_is_answered_by_what_is_observed(
     """The best answer has the observed value; a declared one stands behind the word `declared`."""
     best = _answers(host, question)[0]
     assert (_names([best]), best["source"]) == ([name], "publish:t")
-    line = host.cli("search", question, "-n", "1").stdout.splitlines()[1]
+    line = run(host, "search", question, "-n", "1").stdout.splitlines()[1]
     said = line.partition(name)[2]
     plain = re.sub(r"declared [^;]*(;|$)", "", said)
     assert observed in plain
     assert declared.strip('"]') not in plain.replace(observed, "") or declared == '"alice"]'
     assert "declared" not in best["snippet"]
+
+
+def test_wrong_pages_of_drifts_are_refused(host: Running) -> None:
+    """Refuse, by its name, an option that is out of bounds, of another type, or unknown."""
+    wrong: dict[str, tuple[Any, ...]] = {
+        "limit": (0, -1, MAX_LIMIT + 1, "5", True), "offset": (-1, 1.5), "ofset": (1,),
+        "source": ("file",), "kind": (7,), "severity": ("worst",), "class": ("healed",),
+    }  # fmt: skip
+
+    async def work(caller: Caller) -> None:
+        report = STATE_PATH, f"{STATE}.DriftReport", "a{sv}"
+        for key, value in ((key, value) for key, values in wrong.items() for value in values):
+            with pytest.raises(RemoteError, match=key):
+                await caller.call(*report, {key: value})
+        for last in ({"limit": 1}, {"limit": MAX_LIMIT, "offset": 0}, {"offset": 1 << 31}):
+            await caller.call(*report, last)
+
+    ask(host, work)
 
 
 def test_json_has_both_sides(host: Running) -> None:
@@ -145,24 +167,16 @@ def test_json_has_both_sides(host: Running) -> None:
 
 def test_an_object_of_two_names_is_one(host: Running) -> None:
     """What is declared under another name is one hit, and one row of a list, with the observed."""
-    for question in (
-        "alice",
-        "memcached",
-        "nginx",
-        "eth0",
-        "vm.swappiness",
-        "kernel.panic",
-        "/srv",
-    ):
+    for question in "alice memcached nginx eth0 vm.swappiness kernel.panic /srv".split():
         names = _names(_answers(host, question, "--all", "-n", "30"))
         assert not {*RENAMED, "sysctl/settings/sysctl"}.intersection(names), question
         assert len(names) == len(set(names))
-    listed = host.cli("list", "-q").stdout.splitlines()
+    listed = run(host, "list", "-q").stdout.splitlines()
     assert not set(RENAMED).intersection(listed)
     assert len(listed) == len(set(listed)) == len(OBSERVED) + 4
     # who asks for a plugin by its name gets it
-    assert host.cli("list", "-q", "--plugin", "apt").stdout == "apt/package/nginx\n"
-    assert "apt/package/nginx\n" in host.cli("list", "-q", "--source", "file").stdout
+    assert run(host, "list", "-q", "--plugin", "apt").stdout == "apt/package/nginx\n"
+    assert "apt/package/nginx\n" in run(host, "list", "-q", "--source", "file").stdout
 
 
 @pytest.mark.parametrize("question", ["zsh", "9.9", "192.0.2.99", "xfs", "192.0.2.99/24"])
@@ -175,34 +189,30 @@ def test_what_is_only_declared_of_an_observed_object_answers_nothing(
 
 def test_what_nobody_observes_is_found_and_marked(host: Running) -> None:
     """A declared field that nobody observes finds its object, with the word `declared`."""
+    archive, cache = (
+        "declared description: keeps the archive",
+        "declared purpose: cache of the shop",
+    )
     for question, name, said in (
-        (
-            "who keeps the archive?",
-            "users/account/alice",
-            "declared description: keeps the archive",
-        ),
-        (
-            "cache of the shop",
-            "systemd/unit/varnish.service",
-            "declared purpose: cache of the shop",
-        ),
+        ("who keeps the archive?", "users/account/alice", archive),
+        ("cache of the shop", "systemd/unit/varnish.service", cache),
     ):
         assert _names(_answers(host, question))[0] == name
-        assert said in host.cli("search", question, "-n", "1").stdout
-    line = host.cli("search", "Harbour CA", "-n", "1").stdout.splitlines()[1]
+        assert said in run(host, "search", question, "-n", "1").stdout
+    line = run(host, "search", "Harbour CA", "-n", "1").stdout.splitlines()[1]
     assert "declared tls certificate shop.example" in line
     assert "declared issuer: Harbour CA" in line
 
 
 def test_an_absent_package_is_not_told_as_installed(host: Running) -> None:
     """A declared package that nothing observes says `declared`, in a search, a list and a row."""
-    said = host.cli("search", "is telnetd installed?", "-n", "1").stdout.splitlines()[1]
+    said = run(host, "search", "is telnetd installed?", "-n", "1").stdout.splitlines()[1]
     assert re.search(r"telnetd +declared packagekit package telnetd", said)
-    listed = host.cli("list", "--where", "status=installed").stdout.splitlines()
+    listed = run(host, "list", "--where", "status=installed").stdout.splitlines()
     rows = {re.split(r" {2,}", line)[2]: re.split(r" {2,}", line)[-1] for line in listed[1:]}
     assert rows == {"nginx": "installed", "telnetd": "declared installed"}
     asked = ("list", "--where", "name=telnetd", "--columns", "name,status", "--json")
-    row = json.loads(host.cli(*asked).stdout)["objects"][0]
+    row = json.loads(run(host, *asked).stdout)["objects"][0]
     assert row == {"name": "telnetd", "status": {"declared": "installed"}}
 
 
@@ -210,8 +220,8 @@ def test_the_fullest_is_what_is_observed(host: Running) -> None:
     """A superlative compares observed values, and declared ones only where nothing is observed."""
     best = _answers(host, "which filesystem is fullest?")[0]
     assert best["name"] == "/"
-    assert host.cli("list", "--where", "used_percent>98").stdout == ""
-    names = host.cli("list", "-q", "--where", "used_percent>70").stdout.splitlines()
+    assert run(host, "list", "--where", "used_percent>98").stdout == ""
+    names = run(host, "list", "-q", "--where", "used_percent>70").stdout.splitlines()
     assert names == ["mounts/mount//", "mounts/mount//wish"]
 
 
@@ -226,20 +236,20 @@ def test_conditions_are_met_by_what_is_observed(host: Running) -> None:
         ("members=bob", ["users/group/sudo"]),
         ("issuer~harbour", ["tls/certificate/shop.example"]),
     ):
-        assert host.cli("list", "-q", "--where", where).stdout.splitlines() == names, where
-    found = host.cli("list", "--where", "issuer~harbour").stdout
+        assert run(host, "list", "-q", "--where", where).stdout.splitlines() == names, where
+    found = run(host, "list", "--where", "issuer~harbour").stdout
     assert "declared Harbour CA" in found
 
 
 def test_show_has_the_observed_text(host: Running) -> None:
     """The text of an object is that of what is observed, by either name; a wish says so."""
     for name in ("users/account/alice", "users/user/alice"):
-        shown = json.loads(host.cli("show", name, "--json").stdout)
+        shown = json.loads(run(host, "show", name, "--json").stdout)
         assert shown["Text"].startswith("user account alice")
         assert not re.search("zsh|archive|declared", shown["Text"])
         assert (shown["Declared"]["shell"], shown["Observed"]["shell"]) == ("/bin/zsh", "/bin/bash")
-    assert "bob" in json.loads(host.cli("show", "group/sudo", "--json").stdout)["Text"]
-    wish = json.loads(host.cli("show", "packagekit/package/telnetd", "--json").stdout)
+    assert "bob" in json.loads(run(host, "show", "group/sudo", "--json").stdout)["Text"]
+    wish = json.loads(run(host, "show", "packagekit/package/telnetd", "--json").stdout)
     assert wish["Text"].startswith("declared packagekit package telnetd")
 
 
@@ -247,9 +257,9 @@ def test_the_map_has_the_observed_words(daemons: Callable[..., Running], tmp_pat
     """The map draws each object once, by what is observed, and says `declared` of a wish."""
     daemon = _filled(daemons(STATE_FILE=_file(tmp_path))).vectorized()
     page = tmp_path / "map.html"
-    drifts = json.loads(daemon.cli("drift", "--json").stdout)["drifts"]
-    told = json.loads(daemon.cli("map", "-o", str(page), "--json").stdout)
-    counts = {json.loads(daemon.cli("status", "--json").stdout)["Drifted"], told["drifted"]}
+    drifts = json.loads(run(daemon, "drift", "--json").stdout)["drifts"]
+    told = json.loads(run(daemon, "map", "-o", str(page), "--json").stdout)
+    counts = {json.loads(run(daemon, "status", "--json").stdout)["Drifted"], told["drifted"]}
     assert counts == {len(drifts)}
     data = re.search(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL
@@ -281,11 +291,8 @@ def test_real_accounts_are_told_as_they_are(
     daemons: Callable[..., Running], tmp_path: Path
 ) -> None:
     """The shell of an account of this machine is that of its file, whatever is declared."""
-    fields = next(
-        line.split(":")
-        for line in Path("/etc/passwd").read_text().splitlines()
-        if line.startswith("root:")
-    )
+    lines = Path("/etc/passwd").read_text().splitlines()
+    (fields,) = (line.split(":") for line in lines if line.startswith("root:"))
     accounts = [{"name": "root", "shell": "/opt/wish/fish"}, {"name": "no-such-wish"}]
     plugins = {"users": {"accounts": accounts}}
     file = replace(tmp_path / "state.json", json.dumps({"version": 1, "plugins": plugins}))
@@ -304,21 +311,21 @@ def test_real_accounts_are_told_as_they_are(
         await caller.until(lambda: caller.get(STATE_PATH, STATE, "Drifted"), len(accounts))
 
     ask(daemon, wait)
-    line = daemon.cli("search", "which shell does root have?", "-n", "1").stdout.splitlines()[1]
+    line = run(daemon, "search", "which shell does root have?", "-n", "1").stdout.splitlines()[1]
     assert f"shell: {fields[6]}" in line
     assert "declared shell: /opt/wish/fish" in line
-    assert daemon.cli("search", "fish", "--all", "-q").stdout == ""
-    assert "/opt/wish" not in daemon.cli("list", "--columns", "name,shell").stdout
+    assert run(daemon, "search", "fish", "--all", "-q").stdout == ""
+    assert "/opt/wish" not in run(daemon, "list", "--columns", "name,shell").stdout
     # it was looked for, and is not there: marked wherever it is listed
     for asked in (("list",), ("list", "--columns", "name,uid"), ("search", "kind:account")):
-        rows = json.loads(daemon.cli(*asked, "--where", "name~no-such", "--json").stdout)
+        rows = json.loads(run(daemon, *asked, "--where", "name~no-such", "--json").stdout)
         row = (rows["objects"] if asked[0] == "list" else rows)[0]
         said = row["declared"] if asked[0] == "list" else row["snippet"]
         assert "missing" in said, asked
-        assert daemon.cli(*asked[:1], *asked[1:2], "-q", "--where", "name~no-such").stdout == ""
-    hits = json.loads(daemon.cli("search", "kind:account", "-n", "1000", "--json").stdout)
+        assert run(daemon, *asked[:1], *asked[1:2], "-q", "--where", "name~no-such").stdout == ""
+    hits = json.loads(run(daemon, "search", "kind:account", "-n", "1000", "--json").stdout)
     assert [hit["source"] for hit in hits].index("file") == len(hits) - 1
-    line = daemon.cli("search", "no-such-wish", "-n", "1").stdout.splitlines()[1]
+    line = run(daemon, "search", "no-such-wish", "-n", "1").stdout.splitlines()[1]
     assert "declared, missing: user account no-such-wish" in line
 
 
@@ -355,22 +362,22 @@ def test_what_is_declared_absent_is_no_object_of_the_host(
 
 def test_a_list_marks_what_is_declared_absent(absent: Running) -> None:
     """A list of objects has a column that says which are declared absent, and JSON has a key."""
-    lines = absent.cli("list").stdout.splitlines()
+    lines = run(absent, "list").stdout.splitlines()
     marked = {line.split()[2] for line in lines[1:] if line.split()[-1] == "absent"}
     assert marked == {"telnetd", "rsh", "toor", "old.example"}
-    rows = json.loads(absent.cli("list", "--json").stdout)["objects"]
+    rows = json.loads(run(absent, "list", "--json").stdout)["objects"]
     assert {row["name"] for row in rows if row.get("declared") == "absent"} == marked
 
 
 def test_names_alone_are_of_what_is_there(absent: Running) -> None:
     """`-q` leaves out what is declared absent, and conditions alone put it behind the others."""
-    names = absent.cli("list", "-q").stdout.splitlines()
-    listed = absent.cli("list").stdout.splitlines()[1:]
+    names = run(absent, "list", "-q").stdout.splitlines()
+    listed = run(absent, "list").stdout.splitlines()[1:]
     assert len(names) == len([line for line in listed if line.split()[-1] != "absent"]) > 5
     assert "apt/package/telnetd" not in names
     asked = ("search", "telnetd", "--all", "-n", "100")
-    assert "apt/package/telnetd" not in absent.cli(*asked, "-q").stdout.splitlines()
-    columns = absent.cli(*asked, "--columns", "name,kind").stdout.splitlines()
+    assert "apt/package/telnetd" not in run(absent, *asked, "-q").stdout.splitlines()
+    columns = run(absent, *asked, "--columns", "name,kind").stdout.splitlines()
     assert [line.split() for line in columns if "telnetd" in line] == [
         ["telnetd", "package", "absent"]
     ]
@@ -383,7 +390,7 @@ def test_names_alone_are_of_what_is_there(absent: Running) -> None:
 def test_source_is_who_tells_of_an_object(host: Running) -> None:
     """A column or condition of an identity's word is that alone; a field so called has a dot."""
     rows = json.loads(
-        host.cli("list", "--kind", "mount", "--columns", "name,source,.source", "--json").stdout
+        run(host, "list", "--kind", "mount", "--columns", "name,source,.source", "--json").stdout
     )["objects"]
     assert {row["name"]: (row["source"], row[".source"]) for row in rows} == {
         "/": ("publish:t", "/dev/sda1"),
@@ -395,15 +402,15 @@ def test_source_is_who_tells_of_an_object(host: Running) -> None:
         (".source=/dev/sda1", ["mounts/mount//"]),
         ("source=publish:t, kind=mount", ["mounts/mount//", "mounts/mount//srv"]),
     ):
-        assert host.cli("list", "-q", "--where", where).stdout.splitlines() == names, where
-    assert ".source" in host.cli("fields", "--kind", "mount").stdout
+        assert run(host, "list", "-q", "--where", where).stdout.splitlines() == names, where
+    assert ".source" in run(host, "fields", "--kind", "mount").stdout
 
 
 def test_a_list_is_a_list_in_json(host: Running) -> None:
     """A column has one type: of a list with one member as of one with several, or with none."""
     rows = json.loads(
-        host.cli(
-            "list", "--where", "plugin=users", "--columns", "name,groups,members", "--json"
+        run(
+            host, "list", "--where", "plugin=users", "--columns", "name,groups,members", "--json"
         ).stdout
     )["objects"]
     assert [row["groups"] for row in rows if row["name"] == "alice"] == [["sudo"]]

@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.engine.batching import Backlog, Part, Rank, Request, count_rows, plan_batches
+from opdbus.engine.batching import (
+    Backlog,
+    BatchMetrics,
+    Part,
+    Rank,
+    Request,
+    count_rows,
+    plan_batches,
+)
 from opdbus.engine.tokenizer import Tokens
 
 LENGTHS = st.lists(st.integers(1, 12), max_size=8)
@@ -233,3 +241,20 @@ def test_plan_fills_its_chunks(count: int, length: int, budget: int) -> None:
     """Leave no chunk but the last short of the budget."""
     size = max(1, budget // length)
     assert len(plan_batches(np.full(count, length), budget)) == -(-count // size)
+
+
+def test_metrics_count_texts_and_what_was_computed_beside_them() -> None:
+    """Count each text with its own time in the queue, and tokens beyond those of the texts."""
+    few, many = request([3, 3]), request([3, 3, 3], Rank.MANY)
+    backlog, metrics = Backlog(), BatchMetrics()
+    for one in (few, many):
+        backlog.add(one)
+    batch = backlog.next_batch(12)
+    assert [len(part.rows) for part in batch] == [2, 2]
+    began = many.queued_at + 1.0
+    metrics.add(batch, 16, began, 0.25)
+    assert (metrics.tokens, metrics.padding) == (12, 4)
+    assert (metrics.texts_a_batch.sum, metrics.tokens_a_batch.sum) == (4, 16)
+    assert sum(metrics.queue_seconds.counts) == 4
+    assert metrics.queue_seconds.sum == 2 * (began - few.queued_at) + 2.0
+    assert (sum(metrics.run_seconds.counts), metrics.run_seconds.sum) == (1, 0.25)

@@ -154,6 +154,7 @@ def test_a_chain_moves_on(model: Model, config: Config) -> None:
     assert "no NVIDIA driver here" in reasons["cuda"]
     assert reasons["cpu:openvino"] == "cpu:openvino has no memory"
     assert list(dict(opener.asked)) == ["cpu:openvino", "cpu:onnxruntime"]
+    assert {fallback.reason_class for fallback in proven.fallbacks} == {"unavailable"}
 
 
 def test_a_chain_that_ends(model: Model, config: Config) -> None:

@@ -108,6 +108,9 @@ def test_the_chain_goes_on_where_a_provider_is_lost(fp32: Config) -> None:
         assert fallback.provider == OPENVINO
         assert "stopped working: CUDA failure 719" in fallback.reason
         assert [name for name, _ in hospital.seen] == [OPENVINO, "", CPU]
+        samples = {family.name: family.samples for family in serving.metrics()}
+        assert samples["provider_fallbacks_total"] == {(OPENVINO, CPU, "lost"): 1}
+        assert samples["provider_fell_back"] == {(engine.level,): 1}
 
     run(fp32, work)
 

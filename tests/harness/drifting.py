@@ -1,6 +1,7 @@
 """A memory and what drifts in it, at times that a test chooses."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,9 +79,11 @@ class Checked:
 
 
 @asynccontextmanager
-async def checking(folder: Path) -> AsyncIterator[Checked]:
-    """Have a memory whose time a test chooses."""
-    async with StateStore(folder / "memory.db") as memory:
-        checked = Checked(memory, Clock())
+async def checking(folder: Path, *, is_new: bool = False) -> AsyncIterator[Checked]:
+    """Have a memory whose time a test chooses; what is declared is new then, or of long ago."""
+    clock = Clock()
+    wall = (lambda: clock.now + 4e9) if is_new else time.time
+    async with StateStore(folder / "memory.db", clock=wall) as memory:
+        checked = Checked(memory, clock)
         await checked.tracker.begin()
         yield checked

@@ -38,6 +38,8 @@ _PLUGINS = {
     "sysctl": "kernel",
     "listener": "net",
 }
+SHOP = {"description": "Web server of the shop"}
+WEB = SHOP | {"package": "shopd"}
 
 
 class Day:
@@ -93,14 +95,13 @@ def on_a_day(*, level: str = "none") -> Callable[[Callable[..., Awaitable[None]]
 
 async def morning(day: Day) -> None:
     """Let a service be reconfigured, restarted and fail, and other things happen besides."""
-    web = {"description": "Web server of the shop", "package": "shopd"}
     await day.see("package", "shopd", version="1.0", summary="web shop")
-    await day.see("unit", "shop.service", active_state="active", **web)
+    await day.see("unit", "shop.service", active_state="active", **WEB)
     await day.see("unit", "mail.service", active_state="active", description="Mail transport")
     await day.see("unit", "mail.service", active_state="inactive", description="Mail transport")
     await day.see("package", "shopd", cause="dpkg:now", version="2.0", summary="web shop")
     await day.see("file", "/etc/hosts", description="names of hosts")
-    await day.see("unit", "shop.service", active_state="failed", **web)
+    await day.see("unit", "shop.service", active_state="failed", **WEB)
 
 
 def names(found: Sequence[RankedChange]) -> list[str]:
@@ -110,7 +111,7 @@ def names(found: Sequence[RankedChange]) -> list[str]:
 
 @on_a_day()
 async def test_words_find_changes_without_a_model(day: Day) -> None:
-    """Answer by words and by what happened where there is no engine."""
+    """Answer by words, by what happened and what led to it, where there is no engine."""
     await morning(day)
     found = await day.finder.about("which services crashed?", Filter(), 3)
     assert names(found)[0] == "shop.service"
@@ -118,32 +119,24 @@ async def test_words_find_changes_without_a_model(day: Day) -> None:
     assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
     upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
     assert [each.row.seq for each in upgraded] == [5]
-
-
-@on_a_day()
-async def test_a_filter_is_met_by_all_that_is_found(day: Day) -> None:
-    """Count and rank only the rows that a filter means."""
-    await morning(day)
+    # only rows that a filter means
     of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
     assert {each.row.identity.kind for each in of_units} == {"unit"}
     assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
     early = await day.finder.about("mail stopped", Filter(before_seq=4), 9)
     assert max(each.row.seq for each in early) == 3
+    # first what has to do with an event, such as an upgrade of its package
+    for found in (
+        await day.finder.before("the shop failed", Filter(), 9),
+        await day.finder.about("what happened before the web shop failed?", Filter(), 9),
+    ):
+        first = [(each.row.identity.name, each.row.change_type) for each in found][:2]
+        assert first == [("shopd", "changed"), ("shopd", "appeared")]
+        assert all(each.row.seq < 7 for each in found)
 
 
-@pytest.mark.parametrize(
-    ("asked", "first"),
-    [
-        ("kernel tuning", {"vm.swappiness", "vm.panic"}),
-        ("sysctl settings changed", {"vm.swappiness", "vm.panic"}),
-        ("were any sysctls adjusted?", {"vm.swappiness"}),
-        ("new users", {"carol"}),
-        ("which accounts were declared?", {"alice"}),
-        ("alice", {"alice"}),
-    ],
-)
 @on_a_day()
-async def test_a_sort_that_is_named_is_found(day: Day, asked: str, first: set[str]) -> None:
+async def test_a_sort_that_is_named_is_found(day: Day) -> None:
     """Find settings of the kernel by their names, and declarations only where they are meant."""
     await morning(day)
     await day.see("sysctl", "vm.panic", value="1")
@@ -152,9 +145,17 @@ async def test_a_sort_that_is_named_is_found(day: Day, asked: str, first: set[st
     await day.see("account", "carol", uid=1001)
     await day.see("account", "alice", STATE_FILE, uid=1000)
     await day.see("file", "/etc/hosts", size=5)
-    found = names(await day.finder.about(asked, Filter(), 9))
-    assert set(found[: len(first)]) == first
-    assert ("alice" in found) == ("alice" in first)
+    for asked, first in (
+        ("kernel tuning", {"vm.swappiness", "vm.panic"}),
+        ("sysctl settings changed", {"vm.swappiness", "vm.panic"}),
+        ("were any sysctls adjusted?", {"vm.swappiness"}),
+        ("new users", {"carol"}),
+        ("which accounts were declared?", {"alice"}),
+        ("alice", {"alice"}),
+    ):
+        found = names(await day.finder.about(asked, Filter(), 9))
+        assert set(found[: len(first)]) == first, asked
+        assert ("alice" in found) == ("alice" in first), asked
 
 
 def test_what_is_not_about_a_question_is_left_out() -> None:
@@ -182,23 +183,18 @@ async def test_what_happens_again_and_again_is_one_answer(day: Day) -> None:
     assert len({each.row.sentence for each in found}) == len(found)
 
 
-@pytest.mark.parametrize("asked", ["the shop failed", "what happened before the web shop failed?"])
 @on_a_day()
-async def test_what_came_before_an_event(day: Day, asked: str) -> None:
-    """Begin with what has to do with it: an upgrade of its package, not the file edited later."""
+async def test_what_never_happened_is_said_to_be_so(day: Day) -> None:
+    """Name the object that an event is of, and lead to no other one to which it happened."""
+    await day.see("lamp", "lamp", FIRST, colour="red")
     await morning(day)
-    find = day.finder.about if "before" in asked else day.finder.before
-    found = await find(asked, Filter(), 9)
-    assert [(each.row.identity.name, each.row.change_type) for each in found][:2] == [
-        ("shopd", "changed"),
-        ("shopd", "appeared"),
-    ]
-    assert all(each.row.seq < 7 for each in found)
-
-
-@pytest.mark.parametrize(
-    ("event", "said"),
-    [
+    await day.see("unit", "mailer.service", active_state="active")
+    await day.see("unit", "mail.service", active_state="active", description="Mail transport")
+    await day.see("account", "mail", uid=8)
+    await day.see("unit", "db.service", active_state="failed")
+    await day.repeat("db.service", "job:7 restart", 1)
+    await day.see("file", "/etc/mail")
+    for event, said in (
         ("mail failed", "mail has not failed in the history"),
         ("mail.service crashed", "mail.service has not failed in the history"),
         ("mail was restarted", "mail has not restarted"),
@@ -209,21 +205,9 @@ async def test_what_came_before_an_event(day: Day, asked: str) -> None:
         ("frobd failed", "there is no object named frobd, and history has none"),
         ("mail.timer failed", "there is no object named mail.timer"),
         ("purple elephant crashed", "there is no object named purple elephant"),
-    ],
-)
-@on_a_day()
-async def test_what_never_happened_is_said_to_be_so(day: Day, event: str, said: str) -> None:
-    """Name the object that an event is of, and lead to no other one to which it happened."""
-    await day.see("lamp", "lamp", FIRST, colour="red")
-    await morning(day)
-    await day.see("unit", "mailer.service", active_state="active")
-    await day.see("unit", "mail.service", active_state="active", description="Mail transport")
-    await day.see("account", "mail", uid=8)
-    await day.see("unit", "db.service", active_state="failed")
-    await day.repeat("db.service", "job:7 restart", 1)
-    await day.see("file", "/etc/mail")
-    with pytest.raises(CallerError, match=said):
-        await day.finder.before(event, Filter(), 9)
+    ):
+        with pytest.raises(CallerError, match=said):
+            await day.finder.before(event, Filter(), 9)
 
 
 @on_a_day()
@@ -235,6 +219,24 @@ async def test_an_event_in_other_words_is_of_what_has_them(day: Day) -> None:
     found = await day.finder.before("the web server failed", Filter(), 9)
     assert {each.event for each in found} == {7}
     assert await day.finder.before("the mail transport failed", Filter(), 9) == []
+
+
+@on_a_day()
+async def test_an_event_of_a_named_object_is_no_other_objects(day: Day) -> None:
+    """List only changes that have the name of the object that a question and an event name."""
+    await day.see("group", "scanners", members=["petra", "bob"])
+    await day.see("account", "petra", groups=["petra", "scanners"])
+    await day.see("account", "carl", uid=1007)
+    await day.see("group", "scanners", members=["bob"])
+    await day.see("account", "petra", groups=["petra"])
+    await day.see("account", "carl")
+    await day.see("file", "/etc/old", description="a file")
+    await day.see("file", "/etc/old")
+    found = await day.finder.about("who was removed from group scanners?", Filter(), 9)
+    assert names(found)[0] == "scanners"
+    assert set(names(found)) == {"scanners", "petra"}
+    every = await day.finder.about("what was removed?", Filter(), 9)
+    assert {"carl", "/etc/old"} <= set(names(every))
 
 
 @on_a_day()
@@ -270,9 +272,8 @@ async def test_a_sort_comes_first_where_only_what_happened_is_asked(day: Day) ->
 async def test_it_has_happened_before(day: Day) -> None:
     """Find the earlier changes like one, not itself, with what followed of it within minutes."""
     await morning(day)
-    web = {"description": "Web server of the shop", "package": "shopd"}
-    await day.see("unit", "shop.service", active_state="active", **web)
-    await day.see("unit", "shop.service", active_state="failed", **web)
+    await day.see("unit", "shop.service", active_state="active", **WEB)
+    await day.see("unit", "shop.service", active_state="failed", **WEB)
     rows = await day.memory.archive.read(lambda store: store.history.rows_by_seq([9]))
     found = await day.finder.nearest(rows[0], Filter(), 1)
     assert [each.found.row.seq for each in found] == [7]
@@ -338,23 +339,18 @@ def forget(store: Any) -> None:
         store._database.execute("UPDATE sentences SET engine = x'', vector = NULL")
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (words, name)
-        for name, several in {
-            "telnetd": "uninstalled deinstalled de-installed removed deleted purged erased scrapped"
-            " discarded ditched dropped",
-            "nmap": "installed added",
-            "cron.service": "stopped halted terminated",
-            "/etc/issue": "edited modified tweaked overwritten amended altered",
-            "/srv": "unmounted detached ejected",
-        }.items()
-        for words in several.split()
-    ],
-)
+WORDS = {
+    "telnetd": "uninstalled deinstalled de-installed removed deleted purged erased scrapped"
+    " discarded ditched dropped",
+    "nmap": "installed added",
+    "cron.service": "stopped halted terminated",
+    "/etc/issue": "edited modified tweaked overwritten amended altered",
+    "/srv": "unmounted detached ejected",
+}
+
+
 @on_a_day()
-async def test_what_happened_is_found_by_any_of_its_words(day: Day, words: str, name: str) -> None:
+async def test_what_happened_is_found_by_any_of_its_words(day: Day) -> None:
     """Find a change first by each synonym of what happened, and by nothing else in the question."""
     telnet = {"description": "remote login server", "version": "0.17"}
     await day.see("package", "telnetd", status="installed", **telnet)
@@ -366,10 +362,10 @@ async def test_what_happened_is_found_by_any_of_its_words(day: Day, words: str, 
     await day.see("unit", "cron.service", active_state="inactive", description="jobs")
     await day.see("package", "telnetd", status="config-files", removed=True, **telnet)
     await day.see("package", "nmap", status="installed", description="network mapper")
-    found = await day.finder.about(f"what was {words}?", Filter(), 3)
-    assert name in names(found)
-    of_package = await day.finder.about(f"which packages were {words}?", Filter(), 1)
-    assert name.startswith(("/", "cron")) or names(of_package) == [name]
+    for name, word in ((name, word) for name, words in WORDS.items() for word in words.split()):
+        assert name in names(await day.finder.about(f"what was {word}?", Filter(), 3)), word
+        of_package = await day.finder.about(f"which packages were {word}?", Filter(), 1)
+        assert name.startswith(("/", "cron")) or names(of_package) == [name], word
 
 
 async def needed(unit: str, fields: Mapping[str, Json], files: Collection[str]) -> Mentions:
@@ -388,8 +384,7 @@ async def named(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mention
 @on_a_day()
 async def test_many_changes_of_one_cause_are_one(day: Day) -> None:
     """An upgrade of 200 packages is one answer, but for the package that the event concerns."""
-    web = {"description": "Web server of the shop", "package": "shopd"}
-    await day.see("unit", "shop.service", active_state="active", **web)
+    await day.see("unit", "shop.service", active_state="active", **WEB)
     for number in range(60):
         name = "shopd" if number == 30 else f"gir{number}"
         await day.see("package", name, version="1.0", description=f"{name} data")
@@ -398,7 +393,7 @@ async def test_many_changes_of_one_cause_are_one(day: Day) -> None:
         name = "shopd" if number == 30 else f"gir{number}"
         await day.see("package", name, "apt:x", version="2.0", description=f"{name} data")
     await day.see("file", "/etc/motd", description="message of the day")
-    await day.see("unit", "shop.service", active_state="failed", **web)
+    await day.see("unit", "shop.service", active_state="failed", **WEB)
     found = await day.finder.before("shop failed", Filter(), 9, within=61_500_000)
     assert names(found)[0] == "shopd"
     others = {each.row.identity.name: each.others for each in found}
@@ -470,11 +465,10 @@ async def test_what_is_looked_at_now_and_then_may_be_seen_late(
 @on_a_day()
 async def test_an_outage_begins_with_its_first_failure(day: Day) -> None:
     """What led to an outage came before its first failure, however often it was tried again."""
-    shop = {"description": "Web server of the shop"}
-    await day.see("unit", "shop.service", active_state="failed", **shop)
-    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("unit", "shop.service", active_state="failed", **SHOP)
+    await day.see("unit", "shop.service", active_state="active", **SHOP)
     await day.see("file", "/etc/shop/shop.conf", description="configuration", sha256="1")
-    await day.see("unit", "shop.service", active_state="failed", **shop)
+    await day.see("unit", "shop.service", active_state="failed", **SHOP)
     for number in range(5):
         await day.see("file", f"/etc/shop/try{number}", description="x", sha256="1")
         await day.repeat("shop.service", "job:9 start, failed", 1)
@@ -486,17 +480,16 @@ async def test_an_outage_begins_with_its_first_failure(day: Day) -> None:
 @on_a_day()
 async def test_what_a_unit_has_run_with_led_less_to_its_failure(day: Day) -> None:
     """A change after which a unit started well comes below one that came after that start."""
-    shop = {"description": "Web server of the shop"}
     port = "tcp 0.0.0.0:80"
-    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("unit", "shop.service", active_state="active", **SHOP)
     await day.see("listener", port, unit="shop.service", port=80)
     await day.see("file", "/etc/default/shop", description="settings of shop", sha256="1")
-    await day.see("unit", "shop.service", active_state="inactive", **shop)
-    await day.see("unit", "shop.service", active_state="active", **shop)
-    await day.see("unit", "shop.service", active_state="inactive", **shop)
+    await day.see("unit", "shop.service", active_state="inactive", **SHOP)
+    await day.see("unit", "shop.service", active_state="active", **SHOP)
+    await day.see("unit", "shop.service", active_state="inactive", **SHOP)
     # somebody else has the port before it was seen to be closed
     await day.see("listener", port, unit="session-3.scope", port=80)
-    await day.see("unit", "shop.service", active_state="failed", **shop)
+    await day.see("unit", "shop.service", active_state="failed", **SHOP)
     found = await day.finder.before("shop failed", Filter(), 9)
     assert names(found)[0] == port
     assert found[0].row.seq == 7
@@ -506,24 +499,45 @@ async def test_what_a_unit_has_run_with_led_less_to_its_failure(day: Day) -> Non
 @on_a_day()
 async def test_the_newest_of_alike_failures_is_the_event(day: Day) -> None:
     """Of several failures of a unit, which differ in their details, the last one is meant."""
-    shop = {"description": "Web server of the shop"}
     for before, result in (("inactive", ""), ("active", "exit-code"), ("activating", "oom")):
-        await day.see("unit", "shop.service", active_state=before, result="", **shop)
+        await day.see("unit", "shop.service", active_state=before, result="", **SHOP)
         await day.see("file", f"/etc/shop/{before}", description="configuration", sha256="1")
-        await day.see("unit", "shop.service", active_state="failed", result=result, **shop)
-        await day.see("unit", "shop.service", "job:1 start", active_state="active", **shop)
+        await day.see("unit", "shop.service", active_state="failed", result=result, **SHOP)
+        await day.see("unit", "shop.service", "job:1 start", active_state="active", **SHOP)
     found = await day.finder.before("shop failed", Filter(), 9)
     assert {each.event for each in found} == {11}
 
 
 @on_a_day()
+@pytest.mark.parametrize("asked", ["shop failed", "the web server failed"])
+async def test_a_failure_of_another_kind_is_an_event_of_its_own(day: Day, asked: str) -> None:
+    """Of two failures that ended in different ways, the newest is meant, with what led to it."""
+    shop = {"description": "Web server of the shop"}
+    await day.see("unit", "shop.service", active_state="active", **shop)
+    await day.see("file", "/etc/shop/one", description="configuration", sha256="1")
+    failed = {"active_state": "failed", "result": "exit-code", "exit_status": 3}
+    await day.see("unit", "shop.service", "exit", **failed, **shop)
+    await day.see("file", "/etc/shop/two", description="configuration", sha256="1")
+    await day.see("unit", "shop.service", "job:1 start", active_state="activating", **shop)
+    killed = {"active_state": "failed", "result": "signal", "exit_signal": "SIGKILL"}
+    await day.see("unit", "shop.service", "job:1 start", **killed, **shop)
+    await day.repeat("shop.service", "job:2 start, failed", 2)
+    found = await day.finder.before(asked, Filter(), 9)
+    assert {each.event for each in found} == {6}
+    assert names(found)[0] == "/etc/shop/two"
+    given_up = killed | {"result": "start-limit-hit"}
+    await day.see("unit", "shop.service", "exit:start limit", **given_up, **shop)
+    found = await day.finder.before(asked, Filter(), 9)
+    assert {each.event for each in found} == {6}
+
+
+@on_a_day()
 async def test_the_event_is_of_the_time_that_is_asked_for(day: Day) -> None:
     """Of the failures of a unit that is the event which was from `since` to `before`."""
-    shop = {"description": "Web server of the shop"}
     for number in range(3):
-        await day.see("unit", "shop.service", active_state="active", **shop)
+        await day.see("unit", "shop.service", active_state="active", **SHOP)
         await day.see("file", f"/etc/shop/{number}", description="configuration", sha256="1")
-        await day.see("unit", "shop.service", active_state="failed", **shop)
+        await day.see("unit", "shop.service", active_state="failed", **SHOP)
     start = 1_800_000_000 * 1_000_000
     for number in range(3):
         since, before = (start + (3 * n) * MINUTE * 1_000_000 + 1 for n in (number, number + 1))

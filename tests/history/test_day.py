@@ -24,7 +24,6 @@ from opdbus.index.changes.connections import nothing_more
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.models import folder
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
 
@@ -131,8 +130,3 @@ def test_questions_about_a_day_are_answered_in_three_rows(name: str, tmp_path: P
     assert len(found) >= 30
     for wording in zip(*found, strict=True):
         assert sum(map(bool, wording)) >= SHARES[name] * len(wording)
-
-
-def test_the_model_is_the_shipped_one(medium_model: folder.Model) -> None:
-    """Ask with the level that op-dbus has by default."""
-    assert config.load({"HOME": "/nonexistent"}).vector_level == medium_model.level

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from harness.observing import history
 from harness.remembering import OWNER, SOURCE, run, unit
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.history import hash_chain
@@ -19,16 +19,13 @@ from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, ObjectId
 
 
-def test_each_change_is_a_row(tmp_path: Path) -> None:
+async def test_each_change_is_a_row(tmp_path: Path) -> None:
     """Record what came, changed and left, with the fields before and after, and nothing else."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         await memory.publish([unit("a", state="active", port=1)], OWNER, cause="c1")
         await memory.publish([unit("a", state="active", port=1)], OWNER, cause="c2")
         await memory.publish([unit("a", state="failed", port=1)], OWNER, cause="c3")
         await memory.observe([], {Identity(SOURCE, "systemd", "unit", "a")}, {})
-
-    run(tmp_path, work)
     found = history(tmp_path)
     assert [(row["seq"], row["what"], row["cause"]) for row in found] == [
         (1, "appeared", "c1"),
@@ -40,22 +37,18 @@ def test_each_change_is_a_row(tmp_path: Path) -> None:
     assert {row["boot"] for row in found} == {"b1"}
 
 
-def test_what_is_refused_leaves_no_row(tmp_path: Path) -> None:
+async def test_what_is_refused_leaves_no_row(tmp_path: Path) -> None:
     """Write rows and objects together, or neither."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         await memory.publish([unit("a", state="active")], OWNER)
         with pytest.raises(Exception, match="belongs to uid"):
             await memory.publish([unit("b"), unit("a", state="failed")], OWNER + 1)
-
-    run(tmp_path, work)
     assert [row["name"] for row in history(tmp_path)] == ["a"]
 
 
-def test_the_chain_covers_every_row(tmp_path: Path) -> None:
+async def test_the_chain_covers_every_row(tmp_path: Path) -> None:
     """Make each hash from the row and the hash before, and the tree's root as RFC 6962 has it."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         for number in range(7):
             await memory.publish([unit("a", number=number), unit(f"b{number}")], OWNER)
         state = await memory.archive.read(lambda store: store.ledger.state())
@@ -70,8 +63,6 @@ def test_the_chain_covers_every_row(tmp_path: Path) -> None:
         assert state.head.seq == len(found) == 14
         assert state.head.hash == before
         assert state.head.root() == root([row["hash"] for row in found])
-
-    run(tmp_path, work)
 
 
 def root(leaves: list[bytes]) -> bytes:
@@ -103,6 +94,7 @@ STATES = st.dictionaries(st.text(max_size=2), VALUES, max_size=5)
 
 
 @given(STATES, STATES)
+@settings(max_examples=60)
 def test_a_change_can_be_undone(before: dict[str, Any], after: dict[str, Any]) -> None:
     """Return exactly to the state before, of any two states."""
     fields = from_json(json.loads(to_json(differences(before, after))))
@@ -122,50 +114,41 @@ def erase_deleted(store: Store) -> None:
     assert store.empty_log()
 
 
-def test_what_lives_with_a_connection_keeps_no_values(tmp_path: Path) -> None:
+async def test_what_lives_with_a_connection_keeps_no_values(tmp_path: Path) -> None:
     """Record that something changed, and no value, nor a sentence with one."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         await memory.publish([unit("a", description="hushed")], OWNER, holder=":1.1")
         await memory.publish([unit("a", description="hidden")], OWNER, holder=":1.1")
         await memory.release(":1.1")
         await memory.archive.write(erase_deleted)
-
-    run(tmp_path, work)
     assert [row["what"] for row in history(tmp_path)] == ["appeared", "changed", "gone"]
     assert all(row["fields"] == [[["description"]]] for row in history(tmp_path))
     assert b"hushed" not in (tmp_path / "memory.db").read_bytes()
     assert b"hidden" not in (tmp_path / "memory.db").read_bytes()
 
 
-def test_what_is_withdrawn_leaves_no_values(tmp_path: Path) -> None:
+async def test_what_is_withdrawn_leaves_no_values(tmp_path: Path) -> None:
     """Erase the values of all rows about it; the rows stay, and the chain holds."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         await memory.publish([unit("a", description="hushed"), unit("b")], OWNER)
         await memory.publish([unit("a", description="hidden")], OWNER)
         await memory.withdraw([ObjectId("systemd", "unit", "a")], OWNER)
         await memory.archive.write(erase_deleted)
-
-    run(tmp_path, work)
     content = (tmp_path / "memory.db").read_bytes()
     assert b"hushed" not in content
     assert b"hidden" not in content
     assert len(history(tmp_path)) == 4
 
 
-def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
+async def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
     """Record what happened to an object and left it as it was; the object is not changed."""
-
-    async def work(memory: StateStore) -> None:
+    async with StateStore(tmp_path / "memory.db", boot="b1") as memory:
         item = unit("a", state="active")
         await memory.publish([item], OWNER)
         generation = memory.generation
         why = Cause("job:7 restart", 2, is_event=True)
         await memory.observe([], set(), {}, events={item.identity: why})
         assert memory.generation == generation
-
-    run(tmp_path, work)
     last = history(tmp_path)[-1]
     assert (last["what"], last["cause"], last["folded"]) == ("event", "job:7 restart", 2)
     assert last["fields"] == []

@@ -4,12 +4,13 @@ import pytest
 
 from opdbus.cli import change_lines, change_words
 from opdbus.history import jobs
-from opdbus.history.change import Cause
+from opdbus.history.change import Cause, kind_of_cause
 from opdbus.observe.core.report import Batch, Key
 
 UP, DOWN = {"active_state": "active"}, {"active_state": "inactive"}
 STARTING = {"active_state": "activating"}
 KEY = Key("unit", "a.service")
+ROW = {"seq": 1, "at": 5, "boot": "b", "plugin": "systemd", "kind": "unit", "name": KEY.name}
 
 
 def merged(*reports: tuple[dict[str, str], Cause]) -> Cause:
@@ -63,19 +64,9 @@ def test_causes_are_joined(before: str, count: int, after: str, cause: str) -> N
 
 def test_restarts_that_started_a_unit() -> None:
     """A unit that was down is told to be started, also where it was restarted after that."""
-    row = {
-        "seq": 1,
-        "at": 5,
-        "boot": "b",
-        "what": "changed",
-        "folded": 4,
-        "plugin": "systemd",
-        "kind": "unit",
-        "name": "a.service",
-        "cause": "job:9 restart, after 1 stop 2 start",
-        "fields": [("active_state", '"inactive"', '"active"')],
-    }
-    (line,) = change_lines.group_into_lines([row])
+    row = {"what": "changed", "folded": 4, "cause": "job:9 restart, after 1 stop 2 start"}
+    fields = [("active_state", '"inactive"', '"active"')]
+    (line,) = change_lines.group_into_lines([{**ROW, **row, "fields": fields}])
     told = "a.service started: inactive -> active (2 restarts, after 1 stop, 2 starts)"
     assert line.text == told
 
@@ -94,21 +85,28 @@ def test_restarts_that_started_a_unit() -> None:
 )
 def test_what_else_there_was_is_told(cause: str, folded: int, said: str) -> None:
     """People read how often each was done, and the cause without it."""
-    row = {
-        "seq": 1,
-        "at": 5,
-        "boot": "b",
-        "what": "event",
-        "fields": [],
-        "cause": cause,
-        "plugin": "systemd",
-        "kind": "unit",
-        "name": "a.service",
-        "folded": folded,
-    }
+    row = {**ROW, "what": "event", "fields": [], "cause": cause, "folded": folded}
     (line,) = change_lines.group_into_lines([row])
     assert line.text == said
     # what has the same job belongs to it
     ((told, _),) = change_lines.group_by_cause([row, {**row, "cause": jobs.alone(cause)}])
     assert told == jobs.alone(cause)
     assert ", after" not in change_words.describe_cause(cause)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("job:9 restart, after 2 stop", "job"),
+        ("exit:start limit", "exit"),
+        ("apt upgrade", "apt"),
+        ("bus::1.7 uid 0", "bus"),
+        ("state file:not followed", "state file"),
+        ("start:failed", "start"),
+        ("", "unknown"),
+        ("anything else", "other"),
+    ],
+)
+def test_kind_of_cause(cause: str, kind: str) -> None:
+    """Name the cause of a change by a word of a fixed list."""
+    assert kind_of_cause(cause) == kind

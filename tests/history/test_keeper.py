@@ -26,6 +26,7 @@ from opdbus.index.state_store.history_retention import HistoryRetention
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.journal import MESSAGE_IDS
 
+Logger = structlog.typing.FilteringBoundLogger
 PATIENCE_SECONDS = 20
 ALL = Limits()
 
@@ -38,7 +39,7 @@ def journald(tmp_path: Path) -> Iterator[Journald]:
 
 
 @pytest.fixture
-def to_journal(journald: Journald) -> Iterator[structlog.typing.FilteringBoundLogger]:
+def to_journal(journald: Journald) -> Iterator[Logger]:
     """Log errors only, and to the console; checkpoints reach the journal all the same."""
     before, root = structlog.get_config(), logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -64,7 +65,7 @@ def run(
 
         def take(event: Event) -> None:
             if isinstance(event, Recorded):
-                holder[0].schedule_checkpoint()
+                holder[0].schedule_checkpoint(event.seq)
 
         async with StateStore(path, take, boot="b1") as memory, asyncio.timeout(PATIENCE_SECONDS):
             holder.append(retention(memory))
@@ -75,7 +76,7 @@ def run(
 
 def made(
     memory: StateStore,
-    to_journal: structlog.typing.FilteringBoundLogger | None,
+    to_journal: Logger | None,
     seconds: float = 600,
     limits: Limits = ALL,
     clock: Callable[[], float] = time.time,
@@ -91,9 +92,7 @@ def read(entry: dict[str, str]) -> Checkpoint:
     return found
 
 
-def test_a_checkpoint_is_an_entry(
-    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
-) -> None:
+def test_a_checkpoint_is_an_entry(tmp_path: Path, journald: Journald, to_journal: Logger) -> None:
     """Write what verifies the rows, with the event's id, once for the same rows."""
     path = tmp_path / "memory.db"
 
@@ -115,9 +114,34 @@ def test_a_checkpoint_is_an_entry(
     assert (report.problems, report.vouched) == ([], 6)
 
 
-def test_checkpoints_follow_changes(
-    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
-) -> None:
+def numbers(retention: HistoryRetention) -> tuple[object, ...]:
+    """Return the last row of history, and the last that a checkpoint covers."""
+    return tuple(family.samples[()] for family in retention.metrics())
+
+
+def test_metrics_of_history(tmp_path: Path, journald: Journald, to_journal: Logger) -> None:
+    """Know the last row from the start on, and the last that a checkpoint of this run covers."""
+
+    async def first(memory: StateStore, retention: HistoryRetention) -> None:
+        await memory.publish([unit("a"), unit("b")], OWNER)
+        assert numbers(retention) == (2, 0)
+        await retention.checkpoint_and_prune()
+        assert numbers(retention) == (2, 2)
+
+    async def second(_memory: StateStore, retention: HistoryRetention) -> None:
+        assert numbers(retention) == (0, 0)
+        task = asyncio.create_task(retention.run())
+        while numbers(retention) == (0, 0):  # noqa: ASYNC110 -- nothing says that it was read
+            await asyncio.sleep(0)
+        assert numbers(retention) == (2, 0)
+        task.cancel()
+
+    for work in (first, second):
+        run(tmp_path / "memory.db", lambda memory: made(memory, to_journal), work)
+    assert read(journald.receive()).size == 2
+
+
+def test_checkpoints_follow_changes(tmp_path: Path, journald: Journald, to_journal: Logger) -> None:
     """Write one some time after a change, and none while nothing changes."""
 
     async def work(memory: StateStore, retention: HistoryRetention) -> None:
@@ -129,11 +153,7 @@ def test_checkpoints_follow_changes(
         assert read(await asyncio.to_thread(journald.receive)).size == 3
         task.cancel()
 
-    run(
-        tmp_path / "memory.db",
-        lambda memory: made(memory, to_journal, 0.01),
-        work,
-    )
+    run(tmp_path / "memory.db", lambda memory: made(memory, to_journal, 0.01), work)
 
 
 def test_no_journal_is_told(tmp_path: Path) -> None:
@@ -147,11 +167,7 @@ def test_no_journal_is_told(tmp_path: Path) -> None:
         task.cancel()
 
     with capture_logs() as lines:
-        run(
-            tmp_path / "memory.db",
-            lambda memory: made(memory, None, 0.01),
-            work,
-        )
+        run(tmp_path / "memory.db", lambda memory: made(memory, None, 0.01), work)
     assert [line["event"] for line in lines] == ["history has no checkpoints"]
 
 
@@ -211,7 +227,7 @@ def counted(path: Path) -> tuple[int, int, int, int]:
 def test_the_oldest_rows_are_pruned(
     tmp_path: Path,
     journald: Journald,
-    to_journal: structlog.typing.FilteringBoundLogger,
+    to_journal: Logger,
     limits: Limits,
     kept: range,
 ) -> None:
@@ -235,21 +251,16 @@ def test_the_oldest_rows_are_pruned(
 
 
 def test_what_becomes_too_old_is_pruned_while_nothing_changes(
-    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+    tmp_path: Path, journald: Journald, to_journal: Logger
 ) -> None:
     """Look for rows beyond the limit of days now and then, although no change comes."""
     days = [0]
 
     def retention(memory: StateStore) -> HistoryRetention:
-        return HistoryRetention(
-            memory,
-            to_journal,
-            "op-dbus/1",
-            ALL,
-            seconds=0.01,
-            clock=lambda: time.time() + days[0] * 86_400,
-            idle_seconds=0.01,
-        )
+        def clock() -> float:
+            return time.time() + days[0] * 86_400
+
+        return HistoryRetention(memory, to_journal, "op-dbus/1", ALL, 0.01, clock, 0.01)
 
     async def work(memory: StateStore, retention: HistoryRetention) -> None:
         await memory.publish([unit("a")], OWNER)
@@ -263,7 +274,7 @@ def test_what_becomes_too_old_is_pruned_while_nothing_changes(
 
 
 def test_what_was_not_pruned_is_missed(
-    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+    tmp_path: Path, journald: Journald, to_journal: Logger
 ) -> None:
     """Find that rows were removed from the beginning as if op-dbus had pruned them."""
     path = tmp_path / "memory.db"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.observing import in_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +34,7 @@ def row(seq: int, source: str, before: Any, after: Any) -> Row:
 
 
 @given(st.lists(st.tuples(st.sampled_from(SOURCES), STATES), max_size=12))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_every_state_comes_back(changes: Sequence[tuple[str, Any]]) -> None:
     """Return through all states of all sources, in which an object comes, changes and leaves."""
     states: list[dict[str, Any]] = [{}]
@@ -68,7 +67,6 @@ def test_what_is_not_kept_is_known_again_further_back() -> None:
     assert (then.unknown, then.states) == ([], {})
 
 
-@in_loop
 async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> None:
     """Tell apart what came from what was first looked at, and from what left."""
     now = 100.0
@@ -98,7 +96,6 @@ async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> No
             await history_reader.object_at(memory, LAMP, 99_999_999)
 
 
-@in_loop
 async def test_an_empty_history_says_so(tmp_path: Path) -> None:
     """Claim nothing about the past where nothing was written down."""
     async with StateStore(tmp_path / "memory.db") as memory:

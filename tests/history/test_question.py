@@ -159,9 +159,15 @@ def database(tmp_path: Path) -> sqlite3.Connection:
     ],
 )
 def test_rows_are_looked_up(database: sqlite3.Connection, wanted: Filter, index: str) -> None:
-    """Read no row outside of the numbers of a part, nor of other objects."""
-    plans = []
+    """Read no row outside of the numbers of a part, nor of other objects; of a time, no row."""
+    plans: list[str] = []
     with closing(database):
+        Ledger(database).append([change("a")], 5, "")
+        database.set_trace_callback(plans.append)
+        Reader(database).candidate_range(Filter(since=3, before=9))
+        (text,) = [text for text in plans if "latest" in text]
+        ((*_, detail),) = database.execute(f"EXPLAIN QUERY PLAN {text}").fetchall()
+        assert detail == "SCAN history_times"
         database.set_trace_callback(plans.append)
         Reader(database).rows(wanted, range(1, 9))
         database.set_trace_callback(None)
@@ -169,19 +175,6 @@ def test_rows_are_looked_up(database: sqlite3.Connection, wanted: Filter, index:
     details = [row[-1] for row in plan]
     assert any(index in detail for detail in details), details
     assert not any("SCAN history" in detail for detail in details)
-
-
-def test_times_are_looked_up(database: sqlite3.Connection) -> None:
-    """Read the times of blocks, and no row, to find the numbers of a time."""
-    plans = []
-    with closing(database):
-        Ledger(database).append([change("a")], 5, "")
-        database.set_trace_callback(plans.append)
-        Reader(database).candidate_range(Filter(since=3, before=9))
-        database.set_trace_callback(None)
-        (text,) = [text for text in plans if "latest" in text]
-        ((*_, detail),) = database.execute(f"EXPLAIN QUERY PLAN {text}").fetchall()
-        assert detail == "SCAN history_times"
 
 
 def test_numbers_of_a_time_are_near(database: sqlite3.Connection) -> None:

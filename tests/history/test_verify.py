@@ -5,21 +5,20 @@ import json
 import shutil
 import sqlite3
 import subprocess
-import sys
-from collections.abc import Callable
+import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness.remembering import flipped
+from harness.commands import run
+from harness.remembering import flipped, verified
 from harness.rewriting import alter, rewrite
-from harness.running import environment
+from harness.running import Running
 
 from opdbus.history import checkpoint
 from opdbus.history.change import Cause
 from opdbus.history.checkpoint import Checkpoint
-from opdbus.history.verify import Report, verify
+from opdbus.history.verify import Report
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, ObjectId, StateObject
 
@@ -70,34 +69,23 @@ def points(made: tuple[Path, list[Checkpoint]]) -> list[Checkpoint]:
     return made[1]
 
 
-def look(path: Path, points: list[Checkpoint]) -> Report:
-    """Verify a database."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        return verify(database, points)
-
-
 def first(report: Report) -> tuple[int, str]:
     """Give the number of the first bad row, and what is wrong with it."""
     assert report.problems
     return report.problems[0].seq, report.problems[0].text
 
 
-def test_what_was_not_touched_is_right(path: Path, points: list[Checkpoint]) -> None:
-    """Find nothing wrong, and every checkpoint in agreement."""
-    report = look(path, points)
-    assert (report.first, report.last, report.rows) == (1, COUNT, COUNT)
-    assert report.problems == []
-    assert (report.vouched, report.vouched_at) == (COUNT, NOON + COUNT - 1)
-    assert report.unvouched_since is None
-
-
 def test_what_nothing_vouches_for_is_told(path: Path, points: list[Checkpoint]) -> None:
-    """Say from which row and which time on no checkpoint vouches, without one from the first."""
+    """Find nothing wrong, and from which row and time on no checkpoint vouches for that."""
+    report = verified(path, *points)
+    assert (report.first, report.last, report.rows) == (1, COUNT, COUNT)
+    assert (report.problems, report.unvouched_since) == ([], None)
+    assert (report.vouched, report.vouched_at) == (COUNT, NOON + COUNT - 1)
     with closing(sqlite3.connect(path)) as reader:
         times = dict(reader.execute("SELECT seq, at FROM history").fetchall())
-    report = look(path, points[:2])
+    report = verified(path, *points[:2])
     assert (report.vouched, report.unvouched_since) == (20, times[21])
-    report = look(path, [])
+    report = verified(path)
     assert (report.vouched, report.unvouched_since) == (0, times[1])
     assert report.problem_count == 0
 
@@ -111,7 +99,7 @@ def test_a_flipped_byte_is_found(
     with closing(sqlite3.connect(path)) as other, other:
         (value,) = other.execute(f"SELECT {column} FROM history WHERE seq = {seq}").fetchone()  # noqa: S608 -- our own
         other.execute(f"UPDATE history SET {column} = ? WHERE seq = {seq}", (flipped(value),))  # noqa: S608 -- our own
-    report = look(path, points)
+    report = verified(path, *points)
     assert first(report)[0] == seq
     assert report.problems[0].at is not None
     assert "systemd/unit/" in report.problems[0].object_id or column in {"plugin", "kind"}
@@ -131,7 +119,7 @@ def test_a_value_of_another_type_is_found(
         "UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'history'",
     )
     alter(path, f"UPDATE history SET {column} = {value} WHERE seq = 9")  # noqa: S608 -- our own
-    assert first(look(path, points))[0] == 9
+    assert first(verified(path, *points))[0] == 9
 
 
 @pytest.mark.parametrize(
@@ -165,7 +153,7 @@ def test_rows_that_were_deleted_erased_or_added_are_found(
 ) -> None:
     """Name the first row that is missing, erased without a reason, or behind the end."""
     alter(path, *statements)
-    assert first(look(path, points)) == (seq, text)
+    assert first(verified(path, *points)) == (seq, text)
 
 
 def test_a_row_that_was_removed_and_renumbered_is_found(
@@ -175,7 +163,7 @@ def test_a_row_that_was_removed_and_renumbered_is_found(
     alter(path, "DELETE FROM history WHERE seq = 12")
     for seq in range(13, COUNT + 1):
         alter(path, f"UPDATE history SET seq = {seq - 1} WHERE seq = {seq}")  # noqa: S608 -- our own
-    assert first(look(path, points))[0] == 12
+    assert first(verified(path, *points))[0] == 12
 
 
 @pytest.mark.parametrize("other", [13, 33])
@@ -187,7 +175,7 @@ def test_a_changed_order_is_found(path: Path, points: list[Checkpoint], other: i
         f"UPDATE history SET seq = 12 WHERE seq = {other}",  # noqa: S608 -- our own
         f"UPDATE history SET seq = {other} WHERE seq = 1000",  # noqa: S608 -- our own
     )
-    seq, text = first(look(path, points))
+    seq, text = first(verified(path, *points))
     assert seq == 12
     assert text == f"the order was changed: what is row {other} now belongs here"
 
@@ -195,36 +183,32 @@ def test_a_changed_order_is_found(path: Path, points: list[Checkpoint], other: i
 def test_a_rewritten_chain_is_found(path: Path, points: list[Checkpoint]) -> None:
     """Find by checkpoints a chain that holds in itself, and say since when."""
     rewrite(path, "UPDATE history SET cause = 'job:1 stop' WHERE seq = 25")
-    assert look(path, []).problems == []
-    report = look(path, points)
+    assert verified(path).problems == []
+    report = verified(path, *points)
     seq, text = first(report)
     assert seq == 21
     assert text.startswith("rows 21 to 30 were rewritten")
     assert "the checkpoint of 30 rows at 2026-09-21" in text
     assert report.vouched == 20
-
-
-def test_a_wholly_rewritten_chain_is_found(path: Path, points: list[Checkpoint]) -> None:
-    """Find it from the first row on."""
     rewrite(path, "UPDATE history SET boot = 'b2'")
-    assert first(look(path, points))[0] == 1
+    assert first(verified(path, *points))[0] == 1
 
 
 def test_a_cut_tail_with_a_new_end_is_found(path: Path, points: list[Checkpoint]) -> None:
     """Find by checkpoints a chain that was made to end earlier."""
     rewrite(path, "SELECT 1", until=35)
-    assert look(path, []).problems == []
-    seq, text = first(look(path, points))
+    assert verified(path).problems == []
+    seq, text = first(verified(path, *points))
     assert (seq, text[:52]) == (36, "the rows up to 40 are missing: the tail was cut off ")
     alter(path, "DELETE FROM history", "DELETE FROM facts WHERE name = 'history'")
-    assert first(look(path, points))[0] == 1
+    assert first(verified(path, *points))[0] == 1
 
 
 @pytest.mark.parametrize("fact", ["", "[1]", "{}", "[40, 5, [], 1]", '[40, "zz", [], 1]'])
 def test_a_damaged_end_is_found(path: Path, points: list[Checkpoint], fact: str) -> None:
     """Find that the noted end of the chain is not what it was."""
     alter(path, "UPDATE facts SET value = :fact WHERE name = 'history'", fact=fact)
-    assert first(look(path, points))[0] == COUNT
+    assert first(verified(path, *points))[0] == COUNT
 
 
 def test_a_damaged_index_is_found(path: Path, points: list[Checkpoint]) -> None:
@@ -237,7 +221,7 @@ def test_a_damaged_index_is_found(path: Path, points: list[Checkpoint]) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(b"unit", (page - 1) * size)] ^= 1
     path.write_bytes(data)
-    report = look(path, points)
+    report = verified(path, *points)
     assert report.problems[0].seq == 0
     assert "row " in report.problems[0].text
     assert "missing from index history_by_thing" in report.problems[0].text
@@ -254,13 +238,13 @@ def test_a_withdrawal_explains_erased_values(tmp_path: Path) -> None:
 
     asyncio.run(work())
     path = tmp_path / "memory.db"
-    report = look(path, [])
+    report = verified(path)
     assert (report.problems, report.erased, report.last) == ([], 2, 4)
     alter(path, "UPDATE history SET fields = '[]' WHERE seq = 3")
-    assert first(look(path, []))[0] == 3
+    assert first(verified(path))[0] == 3
     # the withdrawal does not explain what is erased of other objects
     alter(path, "UPDATE history SET fields = '[[[]]]', salt = NULL WHERE seq IN (2, 3)")
-    assert first(look(path, []))[0] == 2
+    assert first(verified(path))[0] == 2
 
 
 # checkpoints
@@ -301,18 +285,10 @@ def test_the_origin_is_systemds_id_of_this_application() -> None:
 # the command
 
 
-def command(
-    path: Path, *more: str, run: Callable[..., Any] = subprocess.run
-) -> "subprocess.CompletedProcess[str]":
+def command(path: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     """Run `op-dbus history verify` of a database."""
-    done: subprocess.CompletedProcess[str] = run(
-        [sys.executable, "-m", "opdbus", "history", "verify", f"--database={path}", *more],
-        env=environment("unix:path=/nonexistent", path.parent, {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done
+    nobody = Running(path.parent, "unix:path=/nonexistent")
+    return run(nobody, "history", "verify", f"--database={path}", *more)
 
 
 def test_the_command_says_what_it_found(path: Path) -> None:
@@ -329,6 +305,21 @@ def test_the_command_says_what_it_found(path: Path) -> None:
     assert (found["format_version"], found["ok"], found["unvouched"]) == ("1.0", False, 40)
     assert found["problems"][0]["seq"] == 7
     assert found["problems"][0]["thing"] == "systemd/unit/u6"
+
+
+def test_the_result_is_left_as_metrics(path: Path, tmp_path: Path) -> None:
+    """Write numbers of the verification for Prometheus, also where something is wrong."""
+    target = tmp_path / "history.prom"
+    began = int(time.time())
+    for problems, code in ((0, 0), (1, 1)):
+        assert command(path, "--metrics", str(target)).returncode == code
+        lines = target.read_text().splitlines()
+        samples = dict(line.split() for line in lines if not line.startswith("#"))
+        assert samples.pop("opdbus_history_problems") == str(problems)
+        assert samples.pop("opdbus_history_verified_seq") == "0"
+        assert int(samples.pop("opdbus_history_verified_timestamp_seconds")) >= began
+        assert not samples
+        alter(path, "UPDATE history SET boot = 'x' WHERE seq = 7")
 
 
 @pytest.mark.parametrize(

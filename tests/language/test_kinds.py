@@ -23,6 +23,8 @@ from opdbus.state.object import ObjectId
         ("edited files", ("files", "file", "/etc/systemd/system/a.service"), True),
         ("services that failed", ("systemd", "unit", "a.service"), True),
         ("services that failed", ("systemd", "unit", "a.timer"), False),
+        ("services that failed", ("systemd", "unit", "acme"), True),
+        ("services that failed", ("systemd", "unit", "dev-sda1.device"), False),
         ("units that failed", ("systemd", "unit", "a.timer"), True),
         ("which version of it", ("packages", "package", "libc6:amd64"), True),
         ("how much memory", ("system", "fact", "hardware"), True),

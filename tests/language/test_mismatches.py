@@ -226,3 +226,48 @@ def test_what_says_the_reverse_of_a_question_comes_later(
     ]
     hits = search_words(tmp_path, objects, question)
     assert {hit.object_id.name for hit in hits[: len(first)]} == first
+
+
+MEMBERS: dict[tuple[str, str], dict[str, Json]] = {
+    ("group", "scanners"): {"gid": 1005, "members": ["bob", "petra"]},
+    ("group", "scanner"): {"gid": 113},
+    ("group", "petra"): {"gid": 1004},
+    ("group", "plugdev"): {"gid": 46, "members": ["bob"]},
+    ("account", "petra"): {"uid": 1004, "groups": ["petra", "scanners", "video"]},
+    ("account", "bob"): {"uid": 1003, "groups": ["bob", "scanners", "plugdev"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "named"),
+    [
+        ("is petra in the group scanners?", {"group/scanners", "account/petra"}),
+        ("may Petra use scanners", {"group/scanners", "account/petra"}),
+        ("which groups is petra in?", {"account/petra"}),
+        ("members of scanners", {"group/scanners"}),
+        ("who is petra", set()),
+        ("the group plugdev", set()),
+    ],
+)
+def test_a_membership_is_answered_by_what_lists_it(
+    tmp_path: Path, question: str, named: set[str]
+) -> None:
+    """Rank a named object whose list has another name, or is asked for, before one without."""
+    objects = [
+        StateObject(Identity("live:users", "users", *object_id), fields)
+        for object_id, fields in MEMBERS.items()
+    ]
+
+    async def work(memory: StateStore) -> set[str]:
+        entries = [entry for entry in memory.catalogue.view.entries if entry]
+        contents = await memory.content(entries)
+        return {
+            "/".join(entry.identity.object_id[1:])
+            for entry in entries
+            if hit_features.membership(question, entry, contents[entry.id])
+        }
+
+    assert run(tmp_path, objects, work) == named
+    hits = ["/".join(hit.object_id[1:]) for hit in search_words(tmp_path, objects, question)]
+    if "group/petra" in hits and len(named) > 1:
+        assert max(map(hits.index, named)) < hits.index("group/petra")

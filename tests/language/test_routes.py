@@ -58,6 +58,9 @@ def test_questions_about_objects_are_not_taken_from_them() -> None:
         ("", "objects"),
         ("?!", "objects"),
         ("host name", "objects"),
+        ("What's the matter with op-dbus today?", "status"),
+        ("is anything wrong with op-dbus-containers.service", "objects"),
+        ("which user runs op-dbus", "objects"),
     ],
 )
 def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
@@ -197,6 +200,11 @@ def test_other_words_are_no_span(words: str) -> None:
         ),
         ("what happened before the web server failed", "changes --before 'the web server failed'"),
         ("what caused the outage", "changes --before 'the outage'"),
+        (
+            "did anything touch today's backup",
+            "changes --about 'did anything touch backup' --since 2026-11-26",
+        ),
+        ("who changed the users' shells", "changes --about 'who changed the users shells'"),
         ("is all as declared?", "drift --about 'is all as declared?'"),
         ("are you ready?", "status"),
         ("web server", "search 'web server'"),

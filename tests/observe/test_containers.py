@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.observing import in_loop
 from harness.running import PATIENCE_SECONDS, Caller, Running, calling, read_lines, state_file
 
 from opdbus.bus.transport.connection import RemoteError
@@ -103,14 +102,15 @@ async def shown(caller: Caller) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.fixture
-def daemon(daemons: Callable[..., Running], tmp_path: Path) -> Running:
-    """Make a daemon."""
-    return daemons(OBSERVE="none", STATE_FILE=state_file(tmp_path / "state.json", {}))
+@pytest.fixture(scope="module")
+def daemon(shared_daemons: Callable[..., Running], tmp_path_factory: Any) -> Running:
+    """Run a daemon without objects."""
+    file = state_file(tmp_path_factory.mktemp("declared") / "state.json", {})
+    return shared_daemons(OBSERVE="none", STATE_FILE=file, VECTOR_LEVEL="none").start()
 
 
 @pytest.mark.parametrize("name", [engine.name for engine in ENGINES])
-def test_containers_are_published(daemon: Running, tmp_path: Path, name: str) -> None:
+async def test_containers_are_published(daemon: Running, tmp_path: Path, name: str) -> None:
     """They come, change and leave as the engine says, and all leave with the engine."""
     (known,) = (engine for engine in ENGINES if engine.name == name)
     engine = FakeEngine(tmp_path / "engine.sock", is_incus=name == "incus")
@@ -121,31 +121,26 @@ def test_containers_are_published(daemon: Running, tmp_path: Path, name: str) ->
 
         await caller.until(ask, wanted=True)
 
-    @in_loop
-    async def run() -> None:
-        async with calling(daemon.bus) as caller:
-            daemon.start()
-            await caller.ready()
-            task = asyncio.create_task(main([known._replace(path=str(engine.path))], daemon.bus))
-            async with engine.serve():
-                await until(caller, lambda found: len(found) == 1)
-                check(name, await shown(caller))
-                row = engine.rows[0]
-                state = "status" if engine.is_incus else "State"
-                engine.rows = [row | {state: "stopped", "Status": "Exited"}]
-                engine.tell(Action="die")
-                await until(caller, lambda f: [v["state"] for v in f.values()] == ["stopped"])
-                other = {"name": "b"} if engine.is_incus else {"Names": ["/b"]}
-                engine.rows = [row | other]
-                engine.tell(Action="create")
-                await until(caller, lambda found: list(found) == [f"{name}/b"])
-            await until(caller, lambda found: not found)
-            async with engine.serve():
-                await until(caller, lambda found: list(found) == [f"{name}/b"])
-            await cancel([task])
-            await until(caller, lambda found: not found)
-
-    run()
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        task = asyncio.create_task(main([known._replace(path=str(engine.path))], daemon.bus))
+        async with engine.serve():
+            await until(caller, lambda found: len(found) == 1)
+            check(name, await shown(caller))
+            row = engine.rows[0]
+            state = "status" if engine.is_incus else "State"
+            engine.rows = [row | {state: "stopped", "Status": "Exited"}]
+            engine.tell(Action="die")
+            await until(caller, lambda f: [v["state"] for v in f.values()] == ["stopped"])
+            other = {"name": "b"} if engine.is_incus else {"Names": ["/b"]}
+            engine.rows = [row | other]
+            engine.tell(Action="create")
+            await until(caller, lambda found: list(found) == [f"{name}/b"])
+        await until(caller, lambda found: not found)
+        async with engine.serve():
+            await until(caller, lambda found: list(found) == [f"{name}/b"])
+        await cancel([task])
+        await until(caller, lambda found: not found)
     assert set(engine.asked) == {f"GET {known.listing}", f"GET {known.events}"}
     assert "hunter2-secret" not in daemon.logs()
 
@@ -181,7 +176,7 @@ def check(name: str, found: dict[str, Any]) -> None:
     "answer",
     [b"", b"HTTP/1.1 403 Forbidden\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{", b"\0\n" * 1000],
 )
-def test_an_engine_that_is_none(
+async def test_an_engine_that_is_none(
     bus_address: str, tmp_path: Path, answer: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What answers nonsense is named, with what it said, and is tried again."""
@@ -190,19 +185,15 @@ def test_an_engine_that_is_none(
         writer.write(answer)
         await closed(writer)
 
-    @in_loop
-    async def run() -> None:
-        path = str(tmp_path / "engine.sock")
-        server = await asyncio.start_unix_server(nonsense, path)
-        task = asyncio.create_task(main([ENGINES[0]._replace(path=path)], bus_address))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while f"podman at {path}: " not in capsys.readouterr().err:  # noqa: ASYNC110 -- a text
-                await asyncio.sleep(0.01)
-        assert not task.done()
-        await cancel([task])
-        server.close()
-
-    run()
+    path = str(tmp_path / "engine.sock")
+    server = await asyncio.start_unix_server(nonsense, path)
+    task = asyncio.create_task(main([ENGINES[0]._replace(path=path)], bus_address))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while f"podman at {path}: " not in capsys.readouterr().err:  # noqa: ASYNC110 -- a text
+            await asyncio.sleep(0.01)
+    assert not task.done()
+    await cancel([task])
+    server.close()
 
 
 def test_the_program_says_which_engines_are_missing() -> None:

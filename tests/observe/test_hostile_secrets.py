@@ -14,72 +14,56 @@ from attacks.scene import Attacker, attacking
 from attacks.sources import SECRETS
 from harness.running import PATIENCE_SECONDS, Bus, Running, calling, state_file
 
-# Of each kind the fields that have a secret, on every host, and on one with PID 1 and logind.
-HIDDEN = {
-    "cron/job": "command description file name program user",
-    "devices/block": "description file label model name on used_by vendor",
-    "devices/pci": "class description driver model name vendor",
-    "devices/usb": "description model name vendor",
-    "files/file": "description name package",
-    "kernel/module": "name used_by",
-    "kernel/parameter": "description name value",
-    "kernel/sysctl": "description file name value wanted",
-    "mounts/mount": "fstype name options source",
-    "net/address": "description interface name",
-    "net/interface": "description name parent type",
-    "net/listener": "description service",
-    "net/route": "description interface name",
-    "packages/package": "architecture description homepage name priority section source version",
-    "system/fact": (
-        "board chassis codename console_font cpu deployment description"
-        " end_of_support firmware_date firmware_version hostname id keyboard_layout keyboard_model"
-        " keyboard_options keyboard_variant keymap lang language lc_time like location pretty_name"
-        " product release variant vendor version"
-    ),
-    "users/account": "description full_name group home name shell",
-    "users/group": "members name",
-}
+# Of each kind the fields that have a secret.
+HIDDEN = """\
+cron/job command description file name program user
+devices/block description file label model name on used_by vendor
+devices/pci class description driver model name vendor
+devices/usb description model name vendor
+files/file description name package
+kernel/module name used_by
+kernel/parameter description name value
+kernel/sysctl description file name value wanted
+login1/inhibitor mode name user what why
+login1/seat class desktop name remote_host seat service session state tty type user
+login1/session class desktop name remote_host seat service session state tty type user
+login1/user class desktop name remote_host seat service session state tty type user
+machined/machine description name os root service state type unit
+many/lamp device devices name nested password psk rows words
+mounts/mount description fstype name options source
+net/address description interface name
+net/interface description name parent type
+net/listener description service
+net/route description interface name
+packages/package architecture description homepage name priority section source version
+system/fact board chassis codename console_font cpu deployment description end_of_support
+system/fact firmware_date firmware_version hostname id keyboard_layout keyboard_model
+system/fact keyboard_options keyboard_variant keymap lang language lc_time like location
+system/fact pretty_name product release variant vendor version virtualization
+systemd/unit after aliases calendar description documentation drop_ins exec following fstype group
+systemd/unit listens load_error manual name options package_summary requires restart result slice
+systemd/unit status_text sub_state sysfs_path triggered_by triggers type unit unit_file_state
+systemd/unit unmet_condition user wants watches what where
+users/account description full_name group home name shell
+users/group members name
+"""
 # Answers about so many objects one by one, besides those about all: `make test-all` asks for more.
 MOST = 1000 if "OP_DBUS_TEST_SECRETS" in os.environ else 250
-LOGIN = "class desktop name remote_host seat service session state tty type user"
-WITH_SYSTEMD = {
-    "login1/inhibitor": "mode name user what why",
-    "login1/seat": LOGIN,
-    "login1/session": LOGIN,
-    "login1/user": LOGIN,
-    "machined/machine": "description name os root service state type unit",
-    "many/lamp": "device devices name nested password psk rows words",
-    "mounts/mount": "description",
-    "system/fact": "virtualization",
-    "systemd/unit": (
-        "aliases calendar description documentation drop_ins exec following fstype group listens"
-        " after load_error manual name options package_summary requires restart result slice"
-        " status_text sub_state sysfs_path triggered_by triggers type unit unit_file_state"
-        " unmet_condition user wants watches what where"
-    ),
-}
 
 
-def fields_of(table: dict[str, str]) -> set[str]:
-    """Give the fields of a table as plugin/kind/field."""
-    return {f"{kind}/{field}" for kind, fields in table.items() for field in fields.split()}
-
-
-@pytest.fixture(params=["with systemd", "without"])
-def wanted(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[set[str]]:
-    """Have a host with secrets, with fakes of PID 1 and logind or without; gives where they are."""
+@pytest.fixture
+def wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[set[str]]:
+    """Have a host with secrets, with fakes of PID 1 and logind; gives where they are."""
     for name, value in planted.install(tmp_path / "site").items():
         monkeypatch.setenv(name, value)
-    if request.param == "without":
-        monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/none")
-        yield fields_of(HIDDEN)
-        return
     bus = Bus()
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     with attacking(bus.address, SECRETS, [Attacker(program="attacks.sources")], 1000.0):
-        yield fields_of(HIDDEN) | fields_of(WITH_SYSTEMD)
+        yield {
+            f"{kind}/{field}"
+            for kind, *fields in map(str.split, HIDDEN.splitlines())
+            for field in fields
+        }
     bus.kill()
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness.observing import in_loop, observed
+from harness.observing import observed
 from harness.running import Bus
 
 from opdbus.observe.dbus.mirror import Mirror
@@ -43,23 +43,18 @@ def started(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @needs_udisks
-def test_udisks(system: str, tmp_path: Path) -> None:
+async def test_udisks(system: str, tmp_path: Path) -> None:
     """It is listed, and its objects are gone with it."""
     assert system
-
-    @in_loop
-    async def run() -> None:
-        async with observed(tmp_path, Mirror("org.freedesktop.UDisks2").observer) as host:
-            with started(UDISKS):
-                found = await host.until_shown("udisks2/manager/Manager")
-                assert "ext4" in found["supported_filesystems"]
-            await host.until(lambda: host.status.state == "absent" and not host.names)
-
-    run()
+    async with observed(tmp_path, Mirror("org.freedesktop.UDisks2").observer) as host:
+        with started(UDISKS):
+            found = await host.until_shown("udisks2/manager/Manager")
+            assert "ext4" in found["supported_filesystems"]
+        await host.until(lambda: host.status.state == "absent" and not host.names)
 
 
 @needs_network_manager
-def test_network_manager(system: str, tmp_path: Path) -> None:
+async def test_network_manager(system: str, tmp_path: Path) -> None:
     """An interface comes and goes, and a connection's secret is read by nobody."""
     assert system
     config, profiles = tmp_path / "nm.conf", tmp_path / "profiles"
@@ -67,25 +62,20 @@ def test_network_manager(system: str, tmp_path: Path) -> None:
     config.write_text(f"[main]\nplugins=keyfile\n[keyfile]\npath={profiles}\n")
     state = tmp_path / "nm.state"
     manager = ("NetworkManager", "-n", "--config", str(config), "--state-file", str(state))
-
-    @in_loop
-    async def run() -> None:
-        with started("unshare", "--net", *manager) as process:
-            inside = ("nsenter", f"--net=/proc/{process.pid}/ns/net")
-            observer = Mirror("org.freedesktop.NetworkManager").observer
-            async with observed(tmp_path, observer) as host:
-                await host.until_shown("networkmanager/device/lo", interface="lo")
-                do(*inside, "ip", "link", "add", "probe0", "type", "bridge")
-                await host.until_shown("networkmanager/device/probe0", driver="bridge")
-                wifi = ("type", "wifi", "con-name", "Home", "ssid", "home")
-                secret = ("wifi-sec.key-mgmt", "wpa-psk", "wifi-sec.psk", KEY)
-                do("nmcli", "connection", "add", *wifi, *secret)
-                await host.until_shown("networkmanager/settings_connection/Home")
-                await host.until_shown("networkmanager/settings/Settings", connections=["Home"])
-                do(*inside, "ip", "link", "del", "probe0")
-                await host.until(lambda: "networkmanager/device/probe0" not in host.names)
-
-    run()
+    with started("unshare", "--net", *manager) as process:
+        inside = ("nsenter", f"--net=/proc/{process.pid}/ns/net")
+        observer = Mirror("org.freedesktop.NetworkManager").observer
+        async with observed(tmp_path, observer) as host:
+            await host.until_shown("networkmanager/device/lo", interface="lo")
+            do(*inside, "ip", "link", "add", "probe0", "type", "bridge")
+            await host.until_shown("networkmanager/device/probe0", driver="bridge")
+            wifi = ("type", "wifi", "con-name", "Home", "ssid", "home")
+            secret = ("wifi-sec.key-mgmt", "wpa-psk", "wifi-sec.psk", KEY)
+            do("nmcli", "connection", "add", *wifi, *secret)
+            await host.until_shown("networkmanager/settings_connection/Home")
+            await host.until_shown("networkmanager/settings/Settings", connections=["Home"])
+            do(*inside, "ip", "link", "del", "probe0")
+            await host.until(lambda: "networkmanager/device/probe0" not in host.names)
     assert KEY in (profiles / "Home.nmconnection").read_text()
     assert KEY.encode() not in (tmp_path / "memory.db").read_bytes()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from attacks.kernel import FakeKernel, message
 from harness.hardware import uevent
-from harness.observing import Host, in_loop, observed, rows
+from harness.observing import Host, observed, rows
 from harness.own_network import own_network
 
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -73,9 +73,8 @@ async def watched(root: Path) -> AsyncIterator[tuple[FakeKernel, Host]]:
             yield fake, host
 
 
-@in_loop
-async def test_modules_come_and_go_with_their_events(root: Path) -> None:
-    """A module is an object once it is ready; what counts its use changes nothing."""
+async def test_modules_and_parameters(root: Path) -> None:
+    """A module is an object once it is ready, as is each parameter; use counts change nothing."""
     async with watched(root) as (fake, host):
         await host.until_shown("kernel/module/kvm", used_by=["kvm_intel"])
         taints = ["proprietary", "from outside the kernel", "unsigned"]
@@ -91,9 +90,18 @@ async def test_modules_come_and_go_with_their_events(root: Path) -> None:
         fake.tell(uevent("remove", "module"))
         await host.until(lambda: "kernel/module/loop" not in host.names)
         assert host.memory.generation == generation + 1
+        await host.until_shown("kernel/parameter/console", value="ttyS0, tty0")
+        await host.until_shown("kernel/parameter/kvm.nested", value="1", module="kvm")
+        await host.until_shown("kernel/parameter/dyndbg", value="file a.c +p")
+        # what the first program is given
+        await host.until_shown("kernel/parameter/--", value="sh -c x")
+        assert "value" not in await host.until_shown("kernel/parameter/quiet")
+    (root / "proc/modules").unlink()
+    async with watched(root) as (_, host):
+        await host.until(lambda: host.status.state == "up")
+        assert host.status.detail == "this kernel has no modules that could be loaded"
 
 
-@in_loop
 async def test_events_through_the_kernel(root: Path) -> None:
     """What the kernel sends in its own name is heard on a real socket, as systemd opens it."""
     with own_network() as net, net.netlink(UEVENT, GROUP) as passed, net.netlink(UEVENT) as sender:
@@ -106,26 +114,19 @@ async def test_events_through_the_kernel(root: Path) -> None:
             await host.until_shown("kernel/module/loop")
 
 
-@in_loop
-async def test_parameters_of_the_command_line(root: Path) -> None:
-    """Each parameter is an object; what the first program is given is another."""
-    async with watched(root) as (_, host):
-        await host.until_shown("kernel/parameter/console", value="ttyS0, tty0")
-        await host.until_shown("kernel/parameter/kvm.nested", value="1", module="kvm")
-        await host.until_shown("kernel/parameter/dyndbg", value="file a.c +p")
-        await host.until_shown("kernel/parameter/--", value="sh -c x")
-        assert "value" not in await host.until_shown("kernel/parameter/quiet")
-
-
-def test_secrets_of_the_command_line_are_hidden() -> None:
-    """What follows the name of a secret is hidden before the line is split."""
+def test_secrets_are_hidden(root: Path) -> None:
+    """What follows the name of a secret is hidden before a line is split, and in settings."""
     line = "quiet password=hunter2 luks.key=hunter2 -- --password hunter2\n"
     found = kernel.parse_parameters(line)
     assert "hunter2" not in str(found)
     assert {"quiet", "password", "--"} <= found.keys()
+    (root / "proc/sys/kernel/password").write_text("hunter2")
+    both = "kernel.password=hunter2", "net.ipv4.tcp_fastopen_key=hunter2"
+    conf(root, "etc/sysctl.d/a.conf", *both)
+    for is_apart in (False, True):
+        assert "hunter2" not in str(Sysctls(root, is_apart=is_apart).read())
 
 
-@in_loop
 async def test_settings_that_differ(root: Path) -> None:
     """A setting says what it is and should be; blanks and comments change nothing."""
     conf(
@@ -186,15 +187,6 @@ def test_values_that_mean_the_same(root: Path, value: str, wanted: str, *, diffe
     assert not differs or has != other.partition(" says ")[2]
 
 
-@in_loop
-async def test_a_kernel_without_modules(root: Path) -> None:
-    """A kernel that loads no modules has none, and the status says so."""
-    (root / "proc/modules").unlink()
-    async with watched(root) as (_, host):
-        await host.until_shown("kernel/parameter/quiet")
-        assert host.status.detail == "this kernel has no modules that could be loaded"
-
-
 async def declare(host: Host, **settings: int) -> None:
     """Take in a state file with settings; `__` in a name is a dot."""
     values = {name.replace("__", "."): value for name, value in settings.items()}
@@ -203,7 +195,6 @@ async def declare(host: Host, **settings: int) -> None:
     await host.memory.replace(FILE, IdentityHashSet({identity}), [item])
 
 
-@in_loop
 async def test_settings_that_the_state_file_names(root: Path) -> None:
     """A setting is looked at while the state file names it, and its rows say that this is why."""
     async with watched(root) as (_, host):
@@ -304,39 +295,21 @@ def test_nothing_outside_of_the_settings_is_read(root: Path) -> None:
     assert len(found) < 20
 
 
-def test_a_setting_of_a_secret_is_hidden(root: Path) -> None:
-    """A setting with the name of a secret is shown without its value."""
-    (root / "proc/sys/kernel/password").write_text("hunter2")
-    conf(
-        root, "etc/sysctl.d/a.conf", "kernel.password=hunter2", "net.ipv4.tcp_fastopen_key=hunter2"
-    )
-    assert "hunter2" not in str(Sysctls(root).read())
-    assert "hunter2" not in str(Sysctls(root, is_apart=True).read())
-
-
 def test_rows_that_are_no_modules() -> None:
-    """Half a row, a long one and one of another shape harm no other module."""
+    """Half a row, a long one and one of another shape harm no module; an odd letter is shown."""
     text = "\n\nx\na b c\n" + "y " * 100_000 + "\nkvm 1 0 - Live 0x0\nz 1 0 , Live\n"
     assert kernel.parse_modules(text).keys() == {"kvm", "z"}
+    found = kernel.parse_modules("x 1 0 - Live 0x0 (OZ)\ny 1 0 - Live 0x0 (E+)\n")
+    both = ["from outside the kernel", "flag Z"]
+    assert found == {"x": {"taints": both}, "y": {"taints": ["unsigned"]}}
 
 
-@in_loop
 async def test_lines_of_the_kernel_and_of_settings_that_are_not_understood(root: Path) -> None:
     """What is no module and no setting is noted with its file and line until it is mended."""
     write(root, proc__modules=f"{MODULES}half a row\n")
     odd = "ok=1\x0b\u2028\xa02"
-    conf(
-        root,
-        "etc/sysctl.d/10-odd.conf",
-        "# c",
-        "; d",
-        "",
-        "nothing",
-        f" vm/x = {odd}\r",
-        "=5",
-        "-vm.y",
-        "",
-    )
+    lines = "# c", "; d", "", "nothing", f" vm/x = {odd}\r", "=5", "-vm.y", ""
+    conf(root, "etc/sysctl.d/10-odd.conf", *lines)
     (root / "etc/sysctl.d/20-pipe.conf").symlink_to("20-pipe.conf")
     async with watched(root) as (_, host):
         found = await host.until_shown("kernel/sysctl/vm.x", wanted=odd)
@@ -354,11 +327,3 @@ async def test_lines_of_the_kernel_and_of_settings_that_are_not_understood(root:
         await host.until(
             lambda: host.status.detail == f"1 line not understood: {root}/proc/modules:4"
         )
-
-
-def test_letters_of_modules_that_have_no_name_yet() -> None:
-    """A letter that a later kernel gives a module is shown as it is."""
-    found = kernel.parse_modules("x 1 0 - Live 0x0 (OZ)\ny 1 0 - Live 0x0 (E+)\n")
-    assert found == {
-        "x": {"taints": ["from outside the kernel", "flag Z"]}, "y": {"taints": ["unsigned"]}
-    }  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from harness.observing import FakeService, fake_service, in_loop, observed
+from harness.observing import FakeService, fake_service, observed
 
 from opdbus.observe.dbus import login1
 
@@ -34,19 +34,12 @@ async def logind(bus: str) -> AsyncIterator[FakeService]:
         yield service
 
 
-@in_loop
-async def test_sessions_users_and_inhibitors(tmp_path: Path, system_bus: str) -> None:
-    """Sessions, users, and what holds the host awake are objects."""
-    async with logind(system_bus), observed(tmp_path, login1.OBSERVER) as host:
+async def test_a_change_reaches_the_object(tmp_path: Path, system_bus: str) -> None:
+    """Sessions, users and what holds the host awake are objects, which being idle changes not."""
+    async with logind(system_bus) as service, observed(tmp_path, login1.OBSERVER) as host:
         await host.until_shown("login1/session/3", user="alice", state="active", remote=False)
         await host.until_shown("login1/user/alice", state="active")
         await host.until_shown("login1/inhibitor/NetworkManager sleep", why="turns networks off")
-
-
-@in_loop
-async def test_a_change_reaches_the_object(tmp_path: Path, system_bus: str) -> None:
-    """A session that is locked is shown so; whether it is idle changes no object."""
-    async with logind(system_bus) as service, observed(tmp_path, login1.OBSERVER) as host:
         await host.until_shown("login1/session/3", idle=False)
         generation = host.memory.generation
         service.changed(SESSION, "org.freedesktop.login1.Session", IdleHint=True)
@@ -56,7 +49,6 @@ async def test_a_change_reaches_the_object(tmp_path: Path, system_bus: str) -> N
         await host.until_shown("login1/session/3", locked=True)
 
 
-@in_loop
 async def test_a_logind_that_leaves_takes_its_objects_along(
     tmp_path: Path, system_bus: str
 ) -> None:
@@ -71,7 +63,6 @@ async def test_a_logind_that_leaves_takes_its_objects_along(
             await host.until_shown("login1/session/3")
 
 
-@in_loop
 async def test_signals_of_others_are_not_believed(tmp_path: Path, system_bus: str) -> None:
     """A signal that another client sends to us in logind's name asks logind nothing."""
     async with (

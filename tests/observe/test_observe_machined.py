@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.observing import FakeService, fake_service, in_loop, observed
+from harness.observing import FakeService, fake_service, observed
 
 from opdbus.observe.dbus import machined
 
@@ -56,9 +56,8 @@ async def serving(bus: str) -> AsyncIterator[Machines]:
         yield Machines(service)
 
 
-@in_loop
 async def test_machines_come_and_go(tmp_path: Path, system_bus: str) -> None:
-    """A machine that is registered is an object until it leaves; the host itself is none."""
+    """A machine is an object until it leaves, and is asked once what it runs; the host is none."""
     async with serving(system_bus) as machines, observed(tmp_path, machined.OBSERVER) as host:
         await host.until(lambda: host.status.state == "up")
         assert host.names == set()
@@ -70,11 +69,14 @@ async def test_machines_come_and_go(tmp_path: Path, system_bus: str) -> None:
         )  # fmt: skip
         shown = await host.until_shown("machined/machine/desk", type="virtual machine")
         assert "os" not in shown
+        machines.service.changed(SHOP, f"{NAME}.Machine", State="closing")
+        await host.until_shown("machined/machine/shop", state="closing")
+        asked = [body for _, what, body in machines.service.calls if what.endswith("OSRelease")]
+        assert asked.count(["shop"]) == 1
         machines.stop("shop")
         await host.until(lambda: host.names == {"machined/machine/desk"})
 
 
-@in_loop
 async def test_a_machined_that_ends_when_it_is_idle_is_seen_again(
     tmp_path: Path, system_bus: str
 ) -> None:
@@ -82,23 +84,10 @@ async def test_a_machined_that_ends_when_it_is_idle_is_seen_again(
     async with observed(tmp_path, machined.OBSERVER) as host:
         await host.until(lambda: host.status.state == "absent")
         assert host.status.detail == f"{NAME} is not on the system bus"
-        for _ in range(3):
+        for _ in range(2):
             async with serving(system_bus) as machines:
                 machines.start("shop")
                 await host.until_shown("machined/machine/shop")
                 await host.until(lambda: host.status.state == "up")
             await host.until(lambda: host.status.state == "absent")
             assert host.names == set()
-
-
-@in_loop
-async def test_what_a_machine_runs_is_asked_once(tmp_path: Path, system_bus: str) -> None:
-    """Machined starts a process to tell what a machine runs: it is asked once for each."""
-    async with serving(system_bus) as machines, observed(tmp_path, machined.OBSERVER) as host:
-        await host.until(lambda: host.status.state == "up")
-        machines.start("shop")
-        await host.until_shown("machined/machine/shop")
-        machines.service.changed(f"{PATH}/machine/shop", f"{NAME}.Machine", State="closing")
-        await host.until_shown("machined/machine/shop", state="closing")
-        asked = [call for call in machines.service.calls if call[1].endswith("OSRelease")]
-        assert len(asked) == 1

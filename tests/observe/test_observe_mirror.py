@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attacks import crowd
 from attacks.crowd import Crowd
-from harness.observing import FakeService, Host, fake_service, history, in_loop, observed
+from harness.observing import FakeService, Host, fake_service, history, observed
 
 from opdbus.bus.transport.values import Typed
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
@@ -104,7 +104,6 @@ def mirrored(folder: Path, asked: str = NAME) -> AbstractAsyncContextManager[Hos
     return observed(folder, Mirror(asked).observer)
 
 
-@in_loop
 async def test_objects_of_a_service_are_objects_of_ours(tmp_path: Path, system_bus: str) -> None:
     """An object has its readable name, the properties of all its interfaces, and relations."""
     async with managed(system_bus), mirrored(tmp_path) as host:
@@ -124,7 +123,6 @@ async def test_objects_of_a_service_are_objects_of_ours(tmp_path: Path, system_b
         assert host.names == {"udisks2/block/sda1", "udisks2/drive/WDC-WD10-1"}
 
 
-@in_loop
 async def test_signals_reach_the_objects(tmp_path: Path, system_bus: str) -> None:
     """What is added, changed, invalidated and removed is so here; a moving field writes nothing."""
     async with managed(system_bus) as service, mirrored(tmp_path) as host:
@@ -146,7 +144,6 @@ async def test_signals_reach_the_objects(tmp_path: Path, system_bus: str) -> Non
         await host.until(lambda: "udisks2/drive/B" not in host.names)
 
 
-@in_loop
 async def test_an_object_that_gets_another_name(tmp_path: Path, system_bus: str) -> None:
     """The old name is gone, and what refers to the object has the new one."""
     async with managed(system_bus) as service, mirrored(tmp_path) as host:
@@ -160,7 +157,6 @@ async def test_an_object_that_gets_another_name(tmp_path: Path, system_bus: str)
         await host.until_shown("udisks2/block/sda1", drive="WDC-WD10-1")
 
 
-@in_loop
 async def test_two_objects_with_one_name_are_two(tmp_path: Path, system_bus: str) -> None:
     """The one with the higher number has its number in its name."""
     tree = {f"/org/bluez/hci0/dev_{n}": {"org.bluez.Device1": {"Name": "Headset"}} for n in (9, 10)}
@@ -174,7 +170,6 @@ async def test_two_objects_with_one_name_are_two(tmp_path: Path, system_bus: str
         await host.until(lambda: len(host.names) == 1)
 
 
-@in_loop
 async def test_a_service_that_leaves_and_comes_back(tmp_path: Path, system_bus: str) -> None:
     """Its objects are gone with it, the status says why, and it is listed as soon as it is back."""
     async with mirrored(tmp_path) as host:
@@ -186,19 +181,6 @@ async def test_a_service_that_leaves_and_comes_back(tmp_path: Path, system_bus: 
             await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
 
 
-@in_loop
-async def test_what_was_stored_before_of_a_kind_that_is_gone(
-    tmp_path: Path, system_bus: str
-) -> None:
-    """Objects that left while nobody looked are gone after the next listing."""
-    async with managed(system_bus) as service:
-        async with mirrored(tmp_path) as host:
-            await host.until_shown("udisks2/block/sda1")
-        del service.tree[BLOCK]
-        async with mirrored(tmp_path) as host:
-            await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
-
-
 @pytest.mark.parametrize(
     ("top", "asked"),
     [
@@ -207,24 +189,20 @@ async def test_what_was_stored_before_of_a_kind_that_is_gone(
         ("/else", "org.example.Lamps:/else"),
     ],
 )
-def test_where_the_manager_is(tmp_path: Path, system_bus: str, top: str, asked: str) -> None:
+async def test_where_the_manager_is(tmp_path: Path, system_bus: str, top: str, asked: str) -> None:
     """It is looked for at the root, at the path that is like the name, or where it is said."""
-
-    @in_loop
-    async def run() -> None:
-        tree = {f"{top.rstrip('/')}/a": {"org.example.Lamps.Lamp": {"Name": "desk", "Watts": 3}}}
-        async with (
-            managed(system_bus, "org.example.Lamps", top, tree) as service,
-            mirrored(tmp_path, asked) as host,
-        ):
-            await host.until_shown("lamps/lamp/desk", watts=3)
-            service.change(f"{top.rstrip('/')}/a", "org.example.Lamps.Lamp", Watts=5)
-            await host.until_shown("lamps/lamp/desk", watts=5)
-
-    run()
+    path, lamp = f"{top.rstrip('/')}/a", "org.example.Lamps.Lamp"
+    async with (
+        managed(
+            system_bus, "org.example.Lamps", top, {path: {lamp: {"Name": "desk", "Watts": 3}}}
+        ) as service,
+        mirrored(tmp_path, asked) as host,
+    ):
+        await host.until_shown("lamps/lamp/desk", watts=3)
+        service.change(path, lamp, Watts=5)
+        await host.until_shown("lamps/lamp/desk", watts=5)
 
 
-@in_loop
 async def test_a_service_without_a_manager(tmp_path: Path, system_bus: str) -> None:
     """The status says what to write instead; read as a tree it has objects."""
     name, top = "org.example.Wall", "/org/example/Wall"
@@ -241,7 +219,6 @@ async def test_a_service_without_a_manager(tmp_path: Path, system_bus: str) -> N
             await host.until_shown("wall/gate/left", open=True)
 
 
-@in_loop
 async def test_a_tree_without_end_is_limited(tmp_path: Path, system_bus: str) -> None:
     """Two thousand of its objects are read, and the status says that there are others."""
     name = "org.example.Wall"
@@ -263,7 +240,6 @@ def describe(service: FakeService, below: Callable[[str], list[str]]) -> None:
     service.answers["org.freedesktop.DBus.Introspectable.Introspect"] = described
 
 
-@in_loop
 async def test_each_change_is_a_row_of_history_with_its_cause(
     tmp_path: Path, system_bus: str
 ) -> None:
@@ -284,12 +260,7 @@ async def test_each_change_is_a_row_of_history_with_its_cause(
         async with managed(system_bus, tree=lone):
             await host.until_shown(f"udisks2/drive/{name}")
     found = [
-        (
-            row["what"],
-            row["name"],
-            row["cause"],
-            " ".join(f[0][0] for f in row["fields"]),
-        )
+        (*(row[key] for key in ("what", "name", "cause")), " ".join(f[0][0] for f in row["fields"]))
         for row in history(tmp_path)
     ]
     assert found == [
@@ -302,7 +273,6 @@ async def test_each_change_is_a_row_of_history_with_its_cause(
     ]
 
 
-@in_loop
 async def test_what_was_said_before_the_listing_is_no_change(
     tmp_path: Path, system_bus: str
 ) -> None:
@@ -319,23 +289,18 @@ async def test_what_was_said_before_the_listing_is_no_change(
             await host.until_shown("udisks2/drive/WDC-WD10-1", size=3)
             service.change(DRIVE, f"{NAME}.Drive", Size=4)
             await host.until_shown("udisks2/drive/WDC-WD10-1", size=4)
-    assert [(row["what"], row["folded"]) for row in history(tmp_path)] == [
-        ("appeared", 0),
-        ("appeared", 0),
-        ("changed", 0),
-    ]
+    told = [(row["what"], row["folded"]) for row in history(tmp_path)]
+    assert told == [("appeared", 0), ("appeared", 0), ("changed", 0)]
 
 
-@in_loop
-async def test_a_hundred_thousand_objects_are_limited(tmp_path: Path, system_bus: str) -> None:
+async def test_too_many_objects_are_limited(tmp_path: Path, system_bus: str) -> None:
     """As many as any observer may have are there, and the status says that others are not."""
-    tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(100_000)}
+    tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(30_000)}
     async with managed(system_bus, tree=tree), mirrored(tmp_path) as host:
         await host.until(lambda: host.status.detail == "left out: objects beyond 20,000")
         await host.until(lambda: len(host.names) == MAX_OBJECTS)
 
 
-@in_loop
 async def test_a_service_that_lies(tmp_path: Path, system_bus: str) -> None:
     """What is not its own, too large or of another type is left out; the rest is there."""
     tree = disks() | {
@@ -359,7 +324,6 @@ async def test_a_service_that_lies(tmp_path: Path, system_bus: str) -> None:
         )
 
 
-@in_loop
 async def test_each_of_a_thousand_changes_a_second_is_counted(
     tmp_path: Path, system_bus: str
 ) -> None:
@@ -373,7 +337,7 @@ async def test_each_of_a_thousand_changes_a_second_is_counted(
     ):
         lamps = Crowd(service, 50)
         await host.until(lambda: host.status.state == "up")
-        await lamps.run(1000.0, 4.0)
+        await lamps.run(1000.0, 2.0)
 
         def is_same() -> bool:
             found = [1 + row["folded"] for row in history(tmp_path) if row["cause"] == cause]

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from harness.observing import Host, in_loop, observed
+from harness.observing import Host, observed
 from harness.own_network import Network, own_network
 
 from opdbus.observe.core.netlink import ROUTE, ROUTE_GROUPS
@@ -23,10 +23,16 @@ async def watched(tmp_path: Path) -> AsyncIterator[tuple[Network, Host]]:
             yield net, host
 
 
-@in_loop
 async def test_interfaces_come_and_go(tmp_path: Path) -> None:
-    """An interface is an object with its kind, its bridge and the other end of its cable."""
+    """An interface has its kind, its bridge, the other end of its cable, and what it forwards."""
     async with watched(tmp_path) as (net, host):
+        await host.until_shown("net/interface/lo", forwards=[])
+        net.set("net.ipv4.ip_forward", "1")
+        await host.until_shown("net/interface/lo", forwards=["ipv4"])
+        net.set("net.ipv6.conf.lo.forwarding", "1")
+        await host.until_shown("net/interface/lo", forwards=["ipv4", "ipv6"])
+        net.set("net.ipv4.ip_forward", "0")
+        await host.until_shown("net/interface/lo", forwards=["ipv6"])
         net.ip("link", "add", "br0", "type", "bridge")
         net.ip("link", "add", "uplink", "type", "veth", "peer", "name", "other")
         net.ip("link", "set", "uplink", "up", "master", "br0", "promisc", "on", "mtu", "1400")
@@ -48,22 +54,8 @@ async def test_interfaces_come_and_go(tmp_path: Path) -> None:
         assert "net/interface/uplink" not in host.names
 
 
-@in_loop
-async def test_what_an_interface_forwards(tmp_path: Path) -> None:
-    """An interface that passes packets on says of which family; the kernel tells of a change."""
-    async with watched(tmp_path) as (net, host):
-        await host.until_shown("net/interface/lo", forwards=[])
-        net.set("net.ipv4.ip_forward", "1")
-        await host.until_shown("net/interface/lo", forwards=["ipv4"])
-        net.set("net.ipv6.conf.lo.forwarding", "1")
-        await host.until_shown("net/interface/lo", forwards=["ipv4", "ipv6"])
-        net.set("net.ipv4.ip_forward", "0")
-        await host.until_shown("net/interface/lo", forwards=["ipv6"])
-
-
-@in_loop
 async def test_addresses_come_and_go(tmp_path: Path) -> None:
-    """An address is an object, and one of its interface's, as long as it is there."""
+    """An address is an object while it is there; how long it still lives changes nothing."""
     async with watched(tmp_path) as (net, host):
         before = await host.until_shown("net/interface/lo", addresses=["127.0.0.1/8", "::1/128"])
         net.ip("addr", "add", "192.0.2.10/28", "dev", "lo")
@@ -77,12 +69,6 @@ async def test_addresses_come_and_go(tmp_path: Path) -> None:
         net.ip("addr", "del", "192.0.2.10/28", "dev", "lo")
         await host.until(lambda: name not in host.names)
         assert await host.properties("net/interface/lo") == before
-
-
-@in_loop
-async def test_an_address_with_a_lifetime(tmp_path: Path) -> None:
-    """An address that ends by itself is dynamic; how long it still lives changes nothing."""
-    async with watched(tmp_path) as (net, host):
         lifetime = "valid_lft", "1000", "preferred_lft", "0"
         net.ip("addr", "add", "2001:db8::5/64", "dev", "lo", *lifetime, "nodad")
         name = "net/address/2001:db8::5/64 on lo"
@@ -95,7 +81,6 @@ async def test_an_address_with_a_lifetime(tmp_path: Path) -> None:
         assert host.memory.generation == generation + 1
 
 
-@in_loop
 async def test_routes_come_and_go(tmp_path: Path) -> None:
     """Routes of all tables but the local one are objects, named as ip(8) names them."""
     async with watched(tmp_path) as (net, host):

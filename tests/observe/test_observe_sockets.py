@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.observing import FakeService, Host, fake_service, history, in_loop, observed
+from harness.observing import FakeService, Host, fake_service, history, observed
 from harness.own_network import Network, own_network
 
 from opdbus.bus.transport.values import Typed
@@ -65,9 +65,8 @@ def opened(net: Network, kind: int, address: str, port: int) -> socket.socket:
     return made
 
 
-@in_loop
 async def test_ports_that_are_open(tmp_path: Path) -> None:
-    """A port is an object with its address, what can reach it, its user and its service."""
+    """A port that waits has its address, what can reach it, its user and its service."""
     async with watched(tmp_path) as (net, host):
         with (
             opened(net, socket.SOCK_STREAM, EVERYWHERE, 22),
@@ -75,7 +74,12 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
             opened(net, socket.SOCK_STREAM, "127.0.0.1", 23),
             opened(net, socket.SOCK_DGRAM, "127.0.0.1", 69),
             opened(net, socket.SOCK_DGRAM, "::1", 9999),
+            # with a partner, or without a port, it waits for nobody
+            opened(net, socket.SOCK_DGRAM, "127.0.0.1", 81) as client,
+            opened(net, socket.SOCK_STREAM, "127.0.0.1", 0) as other,
         ):
+            client.connect(("127.0.0.1", 23))
+            other.close()
             about = {"protocol": "tcp", "port": 22, "state": "listening", "user": "root"}
             described = "ssh: Secure Shell, open to other machines"
             more = {"service": "ssh", "description": described}
@@ -92,26 +96,10 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
             await host.until_shown("net/listener/udp 127.0.0.1:69", service="tftp")
             nameless = await host.until_shown("net/listener/udp [::1]:9999")
             assert "service" not in nameless
+            await host.until(lambda: len(host.names) == 5)
         await host.until(lambda: host.names == set())
 
 
-@in_loop
-async def test_a_connected_socket_is_no_listener(tmp_path: Path) -> None:
-    """Sockets that have a partner, or no port, wait for nobody."""
-    async with watched(tmp_path) as (net, host):
-        with (
-            opened(net, socket.SOCK_STREAM, "127.0.0.1", 80) as server,
-            opened(net, socket.SOCK_DGRAM, "127.0.0.1", 81) as client,
-            opened(net, socket.SOCK_STREAM, "127.0.0.1", 0) as other,
-        ):
-            client.connect(("127.0.0.1", 80))
-            other.close()
-            await host.until_shown("net/listener/tcp 127.0.0.1:80")
-            assert server.fileno() >= 0
-            assert host.names == {"net/listener/tcp 127.0.0.1:80"}
-
-
-@in_loop
 async def test_a_units_change_is_followed_by_a_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
 ) -> None:
@@ -128,7 +116,6 @@ async def test_a_units_change_is_followed_by_a_list(
             await host.until(lambda: host.names == set())
 
 
-@in_loop
 async def test_ports_of_socket_units(monkeypatch: pytest.MonkeyPatch, bus_address: str) -> None:
     """A port that process 1 opened is found by the socket unit that listens there."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
@@ -168,7 +155,6 @@ class Purposes(LookupCache[str, str]):
         self.forgotten.set()
 
 
-@in_loop
 async def test_a_port_is_for_what_its_unit_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
 ) -> None:
@@ -198,7 +184,6 @@ async def test_a_port_is_for_what_its_unit_is_for(
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-@in_loop
 async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
     tmp_path: Path, *, is_late: bool
 ) -> None:
@@ -217,7 +202,7 @@ async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
         async with observed(tmp_path, Observer("sockets", "net", observe)) as host:
             with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
                 await host.until_shown(name)
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(1.0)
                 if is_late:
                     causes[0].note_job("a.service", "exit")
             await host.until(lambda: host.names == set())
@@ -254,6 +239,7 @@ def test_the_unit_of_a_control_group(tmp_path: Path, place: str) -> None:
 
 def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
     """Groups that were asked for before are remembered, also those that are in no unit."""
+    assert ControlGroups([tmp_path]).units([7]) == {7: ""}
     (tmp_path / "cgroup.controllers").touch()
     (tmp_path / "a.service").mkdir()
     number = (tmp_path / "a.service").stat().st_ino
@@ -264,12 +250,6 @@ def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
     assert groups.units([number])[number] == "a.service"
 
 
-def test_without_control_groups_there_are_no_units(tmp_path: Path) -> None:
-    """A host without the hierarchy that has ids tells no units."""
-    assert ControlGroups([tmp_path]).units([7]) == {7: ""}
-
-
-@in_loop
 async def test_what_of_the_names_of_services_is_not_understood(tmp_path: Path) -> None:
     """A name, and a comment, keep what is in them; a line without a port is noted."""
     services = " \todd\u2028name 22/tcp alias # of\x0bours\xa0x\nbroken 23\n# c\n\nx 24 /tcp\n"

@@ -3,14 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from harness.observing import in_loop
 from harness.units import MANAGER, UNIT, path_of
 from test_observe_systemd import NEVER, pid1, watched
 
 SECRET = "hunter2-xylophone"
 
 
-@in_loop
 async def test_properties_of_odd_types(tmp_path: Path, system_bus: str) -> None:
     """What is not of the type that it should have is left out, and the rest of a unit told."""
     odd = (7, "text", [], [[]], [[1, 2]], {"a": 1}, -1, 1 << 63, True, b"\xff")
@@ -34,7 +32,6 @@ async def test_properties_of_odd_types(tmp_path: Path, system_bus: str) -> None:
             assert host.status.detail == ""
 
 
-@in_loop
 async def test_listings_of_odd_types(tmp_path: Path, system_bus: str) -> None:
     """Rows that are no units are skipped, and what is no listing is an empty one."""
     async with pid1(system_bus, tmp_path) as fake:
@@ -47,7 +44,6 @@ async def test_listings_of_odd_types(tmp_path: Path, system_bus: str) -> None:
             assert len(host.names) == 2
 
 
-@in_loop
 async def test_signals_of_odd_types(tmp_path: Path, system_bus: str) -> None:
     """Signals without the values that they should have are ignored."""
     async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
@@ -60,7 +56,6 @@ async def test_signals_of_odd_types(tmp_path: Path, system_bus: str) -> None:
         await host.until_shown("systemd/unit/two.timer", active_state="active")
 
 
-@in_loop
 async def test_a_flood_of_units(tmp_path: Path, system_bus: str) -> None:
     """Thousands of signals lead to few questions, and what is true is told afterwards."""
     async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
@@ -75,7 +70,6 @@ async def test_a_flood_of_units(tmp_path: Path, system_bus: str) -> None:
         assert len(host.names) == 2
 
 
-@in_loop
 async def test_more_units_than_are_observed(tmp_path: Path, system_bus: str) -> None:
     """Of too many units some are observed, and the status says so."""
     async with pid1(system_bus, tmp_path) as fake:
@@ -86,7 +80,6 @@ async def test_more_units_than_are_observed(tmp_path: Path, system_bus: str) -> 
             assert host.status.detail == "of 100 units 40 are observed"
 
 
-@in_loop
 async def test_secrets_are_not_kept(tmp_path: Path, system_bus: str) -> None:
     """Arguments and environments of services are not kept, nor secrets in what is kept."""
     async with pid1(system_bus, tmp_path) as fake:

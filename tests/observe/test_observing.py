@@ -1,10 +1,11 @@
 """Observers under the supervisor: what they report is what the memory has."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from harness.observing import Source, in_loop, observed, rows
+from harness.observing import Source, observed, rows
 
 from opdbus.errors import ConfigError
 from opdbus.history.change import Cause
@@ -18,18 +19,6 @@ def source() -> Source:
     return Source()
 
 
-@in_loop
-async def test_a_listing_replaces_what_was_there(tmp_path: Path, source: Source) -> None:
-    """What a listing has is there, and what it lacks is gone."""
-    async with observed(tmp_path, source.observer) as host:
-        await host.until_shown("house/lamp/desk", colour="red", watts=3)
-        source.change(hall={"colour": "blue"})
-        await host.until_shown("house/lamp/hall", colour="blue")
-        assert host.names == {"house/lamp/hall"}
-        assert host.status[:3] == ("lamps", "up", 1)
-
-
-@in_loop
 async def test_an_object_from_before_is_gone_when_it_is_not_listed(
     tmp_path: Path, source: Source
 ) -> None:
@@ -44,7 +33,6 @@ async def test_an_object_from_before_is_gone_when_it_is_not_listed(
         assert host.memory.generation == generation + 1
 
 
-@in_loop
 async def test_an_earlier_listing_may_have_been_empty(tmp_path: Path, source: Source) -> None:
     """What comes while op-dbus is not running to a source that had nothing was not there before."""
     lamps, source.lamps = source.lamps, {}
@@ -56,9 +44,8 @@ async def test_an_earlier_listing_may_have_been_empty(tmp_path: Path, source: So
     assert rows(tmp_path, "desk") == [("appeared", "start", 0)]
 
 
-@in_loop
 async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: Source) -> None:
-    """A field that moves by itself changes what is shown, and no object."""
+    """A field that moves changes no object and has no row; an event beside it is one row."""
     async with observed(tmp_path, source.observer) as host:
         await host.until_shown("house/lamp/desk", watts=3)
         generation = host.memory.generation
@@ -68,13 +55,27 @@ async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: 
         (entry,) = host.memory.catalogue
         content = (await host.memory.content([entry]))[entry.id]
         assert "watts" not in content.properties + content.text
+        assert len(rows(tmp_path, "desk")) == 1
+        event = Cause("job:7 restart", 2, is_event=True)
+        source.report.put("lamp", "desk", {"colour": "red", "watts": 99}, event)
+        await host.until_shown("house/lamp/desk", watts=99)
+        assert rows(tmp_path, "desk")[1:] == [("event", "job:7 restart", 2)]
+        for colour in ("blue", "green", "red"):
+            source.report.put("lamp", "desk", {"colour": colour, "watts": 1}, "painter")
+        await host.until_shown("house/lamp/desk", watts=1)
+        # three changes: one row that stands for two more
+        assert rows(tmp_path, "desk")[2:] == [("event", "painter", 2)]
 
 
-@in_loop
 async def test_objects_are_gone_with_their_source(tmp_path: Path, source: Source) -> None:
-    """An absent source has no objects, and they are back when it is."""
+    """What a listing lacks is gone, as is all of an absent source until that is back."""
     async with observed(tmp_path, source.observer) as host:
-        await host.until_shown("house/lamp/desk")
+        source.lamps["hall"] = {"colour": "blue"}
+        source.news.set()
+        await host.until_shown("house/lamp/hall", colour="blue")
+        source.change(desk={"colour": "red", "watts": 3})
+        await host.until(lambda: host.names == {"house/lamp/desk"})
+        assert host.status[:3] == ("lamps", "up", 1)
         source.fault = Absent("there is no house")
         source.news.set()
         await host.until(lambda: host.status.state == "absent")
@@ -84,7 +85,6 @@ async def test_objects_are_gone_with_their_source(tmp_path: Path, source: Source
         await host.until_shown("house/lamp/desk")
 
 
-@in_loop
 async def test_a_source_is_awaited_until_it_has_listed(tmp_path: Path, source: Source) -> None:
     """A source that has not listed yet is awaited, also while it fails; an absent one is not."""
     source.fault = LostSource("it is not up yet")
@@ -102,7 +102,6 @@ async def test_a_source_is_awaited_until_it_has_listed(tmp_path: Path, source: S
 
 
 @pytest.mark.parametrize("fault", [LostSource("it went away"), RuntimeError("a defect")])
-@in_loop
 async def test_a_lost_source_is_listed_again(
     tmp_path: Path, source: Source, fault: Exception
 ) -> None:
@@ -117,7 +116,6 @@ async def test_a_lost_source_is_listed_again(
         await host.until(lambda: host.names == {"house/lamp/hall"})
 
 
-@in_loop
 async def test_one_fault_concerns_no_other(tmp_path: Path, source: Source) -> None:
     """An observer that fails again and again leaves the others alone."""
 
@@ -131,7 +129,6 @@ async def test_one_fault_concerns_no_other(tmp_path: Path, source: Source) -> No
         assert source.runs == 1
 
 
-@in_loop
 async def test_observers_that_are_not_wanted_leave_nothing(tmp_path: Path, source: Source) -> None:
     """Objects of an observer that the setting no longer names are removed."""
     async with observed(tmp_path, source.observer) as host:
@@ -144,22 +141,22 @@ async def test_observers_that_are_not_wanted_leave_nothing(tmp_path: Path, sourc
         await host.until(lambda: not host.names)
 
 
-@in_loop
 async def test_names_and_values_of_any_kind(tmp_path: Path, source: Source) -> None:
-    """Bytes, broken characters and overlong names are stored in a form that D-Bus can carry."""
+    """Odd bytes and names are stored as D-Bus can carry them; what is no JSON is left out."""
     source.lamps = {
         "caf\udce9\0": {"data": b"\xff\x00", "text": "\udce9", "\udce9": float("nan")},
         "x" * 5000: {},
         "": {"colour": "none"},
+        "odd": {"when": object()},
     }
     async with observed(tmp_path, source.observer) as host:
-        await host.until(lambda: len(host.names) == len(source.lamps))
+        await host.until(lambda: len(host.names) == len(source.lamps) - 1)
         shown = await host.properties(r"house/lamp/caf\udce9\x00")
         assert shown == {"data": "ff00", "text": "?", "?": "NaN"}
         assert max(map(len, host.names)) < 1100
+        await host.until(lambda: "left out" in host.status.detail)
 
 
-@in_loop
 async def test_secrets_are_hidden(tmp_path: Path, source: Source) -> None:
     """A secret in a name, a field or a volatile field is hidden before anything is kept."""
     secret = "hunter2-PLANTED"
@@ -178,31 +175,16 @@ async def test_secrets_are_hidden(tmp_path: Path, source: Source) -> None:
     assert secret.encode() not in b"".join(kept)
 
 
-@in_loop
-async def test_a_value_that_is_no_json_is_left_out(tmp_path: Path, source: Source) -> None:
-    """An observer's mistake costs the object, not the observer."""
-    source.lamps["odd"] = {"when": object()}
-    async with observed(tmp_path, source.observer) as host:
-        await host.until_shown("house/lamp/desk")
-        await host.until(lambda: host.status.state == "up")
-        assert "left out" in host.status.detail
-
-
 def test_auto_is_all_of_ours() -> None:
-    """`auto` brings every observer that ships with op-dbus, and none of other packages."""
+    """`auto` brings every observer that ships with op-dbus; a misspelt name is an error."""
     names = [observer.name for observer in selection.select_observers(("auto",), {})]
     with_sockets = ["devices", "kernel", "network", "sockets"]
     assert names == [*(observer.name for observer in selection.OURS), *with_sockets]
     assert selection.select_observers((), {}) == []
-
-
-def test_an_unknown_observer_is_an_error_that_names_the_closest() -> None:
-    """A misspelt name ends the start with a suggestion."""
     with pytest.raises(ConfigError, match="did you mean login1"):
         selection.select_observers(("login",), {})
 
 
-@in_loop
 async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: Source) -> None:
     """A field of the setting is shown and not stored, besides those of the observer."""
     fields = ("house/lamp:colour", "garden/lamp:shade")
@@ -216,22 +198,42 @@ async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: So
         assert host.memory.generation == generation
 
 
-@in_loop
-async def test_volatile_changes_are_no_rows(tmp_path: Path) -> None:
-    """A volatile field makes no row; an event is one row beside it, and counts what it replaced."""
-    source = Source()
+async def test_an_end_is_no_cause_of_a_first_row(tmp_path: Path, source: Source) -> None:
+    """What came and ended before it was written appeared for a reason that nobody knows."""
     async with observed(tmp_path, source.observer) as host:
-        await host.until_shown("house/lamp/desk", watts=3)
-        for watts in range(4, 9):
-            source.change(desk={"colour": "red", "watts": watts})
-            await host.until_shown("house/lamp/desk", watts=watts)
-        assert len(rows(tmp_path, "desk")) == 1
-        event = Cause("job:7 restart", 2, is_event=True)
-        source.report.put("lamp", "desk", {"colour": "red", "watts": 99}, event)
-        await host.until_shown("house/lamp/desk", watts=99)
-        assert rows(tmp_path, "desk")[1:] == [("event", "job:7 restart", 2)]
-        for colour in ("blue", "green", "red"):
-            source.report.put("lamp", "desk", {"colour": colour, "watts": 1}, "painter")
-        await host.until_shown("house/lamp/desk", watts=1)
-        # three changes: one row that stands for two more
-        assert rows(tmp_path, "desk")[2:] == [("event", "painter", 2)]
+        await host.until_shown("house/lamp/desk")
+        source.report.put("lamp", "hall", {"colour": "red"}, "job:7 start")
+        source.report.put("lamp", "hall", {"colour": "none"}, "exit")
+        await host.until_shown("house/lamp/hall", colour="none")
+        source.report.put("lamp", "hall", {"colour": "red"}, "exit")
+        await host.until_shown("house/lamp/hall", colour="red")
+    assert rows(tmp_path, "hall") == [("appeared", "", 0), ("changed", "exit", 0)]
+
+
+async def test_metrics_of_an_observer(tmp_path: Path, source: Source) -> None:
+    """Count reports that differ and losses of the source; an absent one is neither up nor down."""
+    async with observed(tmp_path, source.observer) as host:
+
+        def of(name: str) -> Mapping[tuple[str, ...], object]:
+            return {f.name: f.samples for f in host.supervisor.metrics()}[name]
+
+        await host.until_shown("house/lamp/desk")
+        await host.until(lambda: of("observer_up") == {("lamps",): 1})
+        before = of("observer_events_total")["lamps",]
+        assert (before, of("objects")["lamps",]) == (1, 1)
+        source.change(desk={"colour": "blue"}, hall={"colour": "red"})
+        await host.until_shown("house/lamp/hall")
+        await host.until(lambda: of("observer_events_total") == {("lamps",): 3})
+        assert of("observer_folded_total") == {("lamps",): 0}
+        assert of("objects") == {("lamps",): 2, ("file",): 0, ("published",): 0}
+        changes = {f.name: f.samples for f in host.memory.metrics()}["changes_total"]
+        assert changes["changed", "unknown"] == 1
+        source.fault = LostSource("it went away")
+        source.news.set()
+        await host.until(lambda: of("observer_up") == {("lamps",): 0})
+        source.fault = None
+        await host.until(lambda: of("observer_up") == {("lamps",): 1})
+        assert of("observer_resyncs_total")["lamps",] == source.runs - 1 > 0
+        source.fault = Absent("there is no house")
+        source.news.set()
+        await host.until(lambda: of("observer_up") == {})

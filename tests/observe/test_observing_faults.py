@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.observing import PATIENCE, Source, in_loop, observed
+from harness.observing import PATIENCE, Source, observed
 
 from opdbus.bus.transport import connection
 from opdbus.errors import StoreError
@@ -17,7 +17,6 @@ from opdbus.observe.supervisor import Supervisor
 from opdbus.platform.tasks import cancel
 
 
-@in_loop
 async def test_room_that_is_freed_is_used(tmp_path: Path) -> None:
     """A listing past the limit keeps what is known; once one fits, the status says no more."""
     source = Source()
@@ -37,7 +36,6 @@ async def test_room_that_is_freed_is_used(tmp_path: Path) -> None:
         assert host.status.detail == ""
 
 
-@in_loop
 async def test_what_was_too_large_is_back_once_it_is_not(tmp_path: Path) -> None:
     """An object that cannot be kept as it is now is not shown as it was; then it is back."""
     source = Source()
@@ -51,7 +49,6 @@ async def test_what_was_too_large_is_back_once_it_is_not(tmp_path: Path) -> None
         assert host.status.detail == ""
 
 
-@in_loop
 async def test_all_objects_together_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +65,6 @@ async def test_all_objects_together_are_limited(
         assert host.status.detail == ""
 
 
-@in_loop
 async def test_names_that_differ_only_in_a_secret_are_two_objects(tmp_path: Path) -> None:
     """Show both of two objects whose names differ only in a secret, and the secret of neither."""
     source = Source()
@@ -84,7 +80,6 @@ async def test_names_that_differ_only_in_a_secret_are_two_objects(tmp_path: Path
         await host.until(lambda: not host.names)
 
 
-@in_loop
 async def test_a_name_that_is_shown_of_another_is_left_out(tmp_path: Path) -> None:
     """Leave out an object called as another one is shown without its secret, until that is gone."""
     source = Source()
@@ -101,7 +96,6 @@ async def test_a_name_that_is_shown_of_another_is_left_out(tmp_path: Path) -> No
         await host.until(lambda: host.status.detail == "")
 
 
-@in_loop
 async def test_a_full_disk_is_said_and_forgotten(tmp_path: Path) -> None:
     """While nothing can be stored the status says why; nothing that came meanwhile is lost."""
     source = Source()
@@ -121,7 +115,6 @@ async def _full(*_: object) -> Any:
     raise StoreError("the disk is full")
 
 
-@in_loop
 async def test_what_is_being_written_when_a_source_is_lost_is_known(tmp_path: Path) -> None:
     """An object whose write outlives its observer is removed by the next listing without it."""
     source, slow = Source(), asyncio.Event()
@@ -148,7 +141,6 @@ async def test_what_is_being_written_when_a_source_is_lost_is_known(tmp_path: Pa
         assert host.names == {"house/lamp/desk"}
 
 
-@in_loop
 async def test_an_observer_that_fails_as_it_ends_ends(tmp_path: Path) -> None:
     """Whatever an observer raises when it is cancelled, the program can end."""
 
@@ -167,7 +159,6 @@ async def test_an_observer_that_fails_as_it_ends_ends(tmp_path: Path) -> None:
             await cancel([task])
 
 
-@in_loop
 async def test_a_status_is_one_short_line_without_secrets(tmp_path: Path) -> None:
     """What a fault or an observer says may quote its source: it is cleaned before it is shown."""
     source = Source()
@@ -198,7 +189,6 @@ def _flicker(report: Report) -> None:
         report.gone("lamp", str(n))
 
 
-@in_loop
 async def test_names_have_a_bound(tmp_path: Path) -> None:
     """A name that no sane thing has is left out with a reason."""
     source = Source()
@@ -208,7 +198,6 @@ async def test_names_have_a_bound(tmp_path: Path) -> None:
         assert "more than 8,192 characters" in host.status.detail
 
 
-@in_loop
 async def test_a_bus_that_never_answers_keeps_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from harness.debian import Root, build, needs_dpkg
-from harness.observing import Host, in_loop, observed, rows
+from harness.observing import Host, observed, rows
 from test_observe_packages import paragraph
 
 from opdbus.observe.core.report import Observer, Report
@@ -82,7 +81,6 @@ async def until(host: Host, folder: Path, name: str, what: str) -> str:
     return next(cause for happened, cause, _ in rows(folder, name) if happened == what)
 
 
-@in_loop
 async def test_a_run_of_apt_is_one_cause(tmp_path: Path) -> None:
     """All that dpkg does for apt has apt's command as its cause, and is read at the end."""
     async with watched(tmp_path) as (fake, host):
@@ -100,7 +98,6 @@ async def test_a_run_of_apt_is_one_cause(tmp_path: Path) -> None:
         assert fake.run == ""
 
 
-@in_loop
 async def test_what_apt_changes_before_it_begins_its_log(tmp_path: Path) -> None:
     """That dpkg notes what apt wants is the beginning of its run: nothing is read half-way."""
     async with watched(tmp_path) as (fake, host):
@@ -116,7 +113,6 @@ async def test_what_apt_changes_before_it_begins_its_log(tmp_path: Path) -> None
         assert len(rows(tmp_path, "tool")) == 2
 
 
-@in_loop
 async def test_a_run_of_dpkg_ends_with_its_lock(tmp_path: Path) -> None:
     """A run of dpkg begins with the first line in its log, and two runs are two causes."""
     async with watched(tmp_path) as (fake, host):
@@ -129,7 +125,6 @@ async def test_a_run_of_dpkg_ends_with_its_lock(tmp_path: Path) -> None:
             assert cause == f"dpkg:2026-11-22T07:01:{second}"
 
 
-@in_loop
 async def test_what_was_done_before_a_run_is_not_its(tmp_path: Path) -> None:
     """A run begins when it takes its lock, in whatever part of the second that its log has."""
     async with watched(tmp_path) as (fake, host):
@@ -146,7 +141,6 @@ async def test_what_was_done_before_a_run_is_not_its(tmp_path: Path) -> None:
         assert run(time.time()) == fake.run
 
 
-@in_loop
 @pytest.mark.parametrize(
     ("takes", "second", "begins"),
     [
@@ -173,7 +167,6 @@ async def test_when_a_run_of_dpkg_began(
         assert run(now + begins - 0.01) == ""
 
 
-@in_loop
 async def test_what_no_run_changes_has_no_cause(tmp_path: Path) -> None:
     """That a package is held is noted by dpkg without a run: its log says so."""
     async with watched(tmp_path) as (fake, host):
@@ -181,7 +174,6 @@ async def test_what_no_run_changes_has_no_cause(tmp_path: Path) -> None:
         assert await until(host, tmp_path, "tool", "changed") == ""
 
 
-@in_loop
 async def test_without_logs_time_tells_runs_apart(tmp_path: Path) -> None:
     """Where no log may be read, changes that follow each other soon have one cause."""
     async with watched(tmp_path) as (fake, host):
@@ -194,7 +186,6 @@ async def test_without_logs_time_tells_runs_apart(tmp_path: Path) -> None:
         assert fake.run == ""
 
 
-@in_loop
 async def test_an_apt_that_was_killed(tmp_path: Path) -> None:
     """A run that never says that it ended is over soon after its lock was closed."""
     async with watched(tmp_path) as (fake, host):
@@ -212,7 +203,6 @@ async def test_an_apt_that_was_killed(tmp_path: Path) -> None:
         ("apt-get \x1b[2J \x00 \udcff", "\x1b"),
     ],
 )
-@in_loop
 async def test_a_command_is_made_sane(tmp_path: Path, line: str, cause: str) -> None:
     """A command in a cause has no secrets, no control characters, and no more than 200 letters."""
     async with watched(tmp_path) as (fake, host):
@@ -226,7 +216,6 @@ async def test_a_command_is_made_sane(tmp_path: Path, line: str, cause: str) -> 
         assert len(found) <= 200
 
 
-@in_loop
 async def test_logs_that_are_cut_or_not_sane(tmp_path: Path) -> None:
     """A log that was rotated is read from its beginning; what is no run is none."""
     async with watched(tmp_path) as (fake, host):
@@ -244,33 +233,6 @@ async def test_logs_that_are_cut_or_not_sane(tmp_path: Path) -> None:
         assert cause == "dpkg:2026-11-22T07:01:02"
 
 
-@needs_dpkg
-@in_loop
-async def test_thirty_packages_of_the_real_dpkg(tmp_path: Path) -> None:
-    """An upgrade of 30 packages is one cause, and one row for each of them."""
-    root = Root(tmp_path / "root")
-    root.prepare()
-    log = tmp_path / "log" / "dpkg.log"
-    log.parent.mkdir()
-    log.touch()
-    names = [f"demo{number}" for number in range(30)]
-    old, new = (
-        [str(build(tmp_path, name, version=v, files={"/usr/share/x" + name: v})) for name in names]
-        for v in ("1.0", "2.0")
-    )
-    root.dpkg("--install", *old)
-    packages = Packages(root.places, tmp_path / "states", log.parent)
-    async with observed(tmp_path, Observer("packages", "packages", packages.observe)) as host:
-        await host.until_shown("packages/package/demo29")
-        await asyncio.to_thread(root.dpkg, f"--log={log}", "--install", *new)
-        await host.until_shown("packages/package/demo29", version="2.0")
-        found = [rows(tmp_path, name)[1:] for name in names]
-    assert {len(changes) for changes in found} == {1}
-    (cause,) = {cause for changes in found for _, cause, _ in changes}
-    assert cause == "dpkg:" + "T".join(log.read_text().splitlines()[0].split()[:2])
-
-
-@in_loop
 async def test_nobody_waits_for_a_run_that_is_not_seen(tmp_path: Path) -> None:
     """When the observer is lost while a run goes on, others do not wait for its end."""
     async with watched(tmp_path) as (fake, host):

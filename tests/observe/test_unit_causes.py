@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.observing import Host, history, in_loop, observed, rows
+from harness.observing import Host, history, observed, rows
 from harness.running import PATIENCE_SECONDS
 from harness.units import NAME, FakePid1, fake_pid1, install_tidy, path_of
 
@@ -64,25 +64,42 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
         ([(8, STOPS, DOWN), "end 8"], ("changed", "job:8 stop", 0)),
     ],
     "restarts between two looks are counted in one row": [
-        (
-            [step for n in range(7, 12) for step in ((n, STOPS, DOWN, UP), f"end {n}")],
-            ("event", "job:11 restart", 4),
-        ),
+        ([step for n in range(7, 12) for step in ((n, STOPS, DOWN, UP), f"end {n}")],
+         ("event", "job:11 restart", 4)),
     ],
     "a stop, a start and a restart are counted apart": [
-        (
-            [(7, STOPS, DOWN), "end 7", (8, UP), "end 8", (9, STOPS, DOWN, UP), "end 9"],
-            ("event", "job:9 restart, after 1 stop 1 start", 2),
-        ),
+        ([(7, STOPS, DOWN), "end 7", (8, UP), "end 8", (9, STOPS, DOWN, UP), "end 9"],
+         ("event", "job:9 restart, after 1 stop 1 start", 2)),
     ],
     "what fails without a job did so itself, and what is forgotten later does not exit": [
-        ([(0, FAILED)], EXITS),
-        ([(0, DOWN)], ("changed", "", 0)),
+        ([(0, FAILED)], EXITS), ([(0, DOWN)], ("changed", "", 0)),
     ],
     "what is up only after its job was told was started by it": [
         ([(7, STOPS, DOWN), "end 7"], ("changed", "job:7 stop", 0)),
         ([(8, ("activating", "start")), "end 8"], ("changed", "job:8 start", 0)),
         ([(0, UP)], ("changed", "job:8 start", 0)),
+    ],
+    "what came up and was stopped between two looks was up": [
+        ([(7, STOPS, DOWN), "end 7"], ("changed", "job:7 stop", 0)),
+        ([(8, ("activating", "start"))], ("changed", "job:8 start", 0)),
+        (
+            [(8, UP), "end 8", (9, STOPS, DOWN), "end 9"],
+            ("changed", "job:8 start", 0),
+            ("changed", "job:9 stop", 0),
+        ),
+    ],
+    "what was restarted by itself and stopped between two looks was up": [
+        ([(0, WAITS)], EXITS),
+        (
+            [{"NRestarts": 1}, (9, DOWN, UP), "end 9", (10, STOPS, DOWN), "end 10"],
+            ("changed", "job:9 restart, automatic", 0),
+            ("changed", "job:10 stop", 0),
+        ),
+    ],
+    "what was stopped while it started was not up": [
+        ([(7, STOPS, DOWN), "end 7"], ("changed", "job:7 stop", 0)),
+        ([(8, ("activating", "start"))], ("changed", "job:8 start", 0)),
+        ([(9, STOPS, DOWN), "end 9"], ("changed", "job:9 stop", 0)),
     ],
     "an automatic restart is a job that says so": [
         ([(0, FAILED, WAITS)], EXITS),
@@ -97,42 +114,28 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
         ([GIVEN_UP, (7, FAILED), "end 7 failed"], ("changed", "exit:start limit", 0)),
     ],
     "giving up is the cause also where restarts are told with it": [
-        (
-            [(0, WAITS), (7, DOWN, UP), "end 7", (0, WAITS), GIVEN_UP, (8, FAILED), "end 8 failed"],
-            ("changed", "exit:start limit, after 1 restart", 1),
-        ),
+        ([(0, WAITS), (7, DOWN, UP), "end 7", (0, WAITS), GIVEN_UP, (8, FAILED), "end 8 failed"],
+         ("changed", "exit:start limit, after 1 restart", 1)),
     ],
     "what had failed and fails at its next start says so": [
         ([(0, FAILED)], EXITS),
-        (
-            [(7, ("activating", "start"), FAILED), "end 7 failed"],
-            ("event", "job:7 start, failed", 0),
-        ),
+        ([(7, ("activating", "start"), FAILED), "end 7 failed"],
+         ("event", "job:7 start, failed", 0)),
     ],
     "what failed once more, in another way, while its files were read did so itself": [
         ([{"Result": "exit-code"}, (0, FAILED)], EXITS),
         (["reload begins", {"Result": "signal"}, "reload ends"], ("changed", "", 0)),
     ],
     "what files changed is told apart from a restart that follows at once": [
-        (
-            [
-                "reload begins",
-                {"DropInPaths": ["/etc/a.conf"]},
-                "reload ends",
-                (7, DOWN, UP),
-                "end 7",
-            ],
-            ("changed", "reload", 0),
-            ("event", "job:7 restart", 0),
-        ),
+        (["reload begins", {"DropInPaths": ["/etc/a.conf"]}, "reload ends", (7, DOWN, UP), "end 7"],
+         ("changed", "reload", 0), ("event", "job:7 restart", 0)),
     ],
     "what was killed and started again before a look did not only run": [
         ([(0, DOWN), (7, UP), "end 7"], ("event", "job:7 start, after 1 exit", 1)),
     ],
-}
+}  # fmt: skip
 
 
-@in_loop
 @pytest.mark.parametrize("about", SCRIPTS)
 async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) -> None:
     """Each part of a script makes its rows, with cause and number of coalesced changes."""
@@ -153,7 +156,6 @@ async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) ->
             await until(host, tmp_path, ONE, *expected)
 
 
-@in_loop
 async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, system_bus: str) -> None:
     """While a unit stops, PID 1 is asked what its job is; the end is no further event."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -169,7 +171,6 @@ async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, system_bus: str) ->
 
 
 @pytest.mark.parametrize("seconds", [0.0, NEVER])
-@in_loop
 async def test_a_reload_is_one_row_unless_it_lasts(
     tmp_path: Path, system_bus: str, seconds: float
 ) -> None:
@@ -189,7 +190,6 @@ async def test_a_reload_is_one_row_unless_it_lasts(
 
 
 @pytest.mark.parametrize("state", [("failed", "failed"), WAITS])
-@in_loop
 async def test_a_failure_has_file_systems_measured(
     tmp_path: Path, system_bus: str, state: tuple[str, str]
 ) -> None:
@@ -205,7 +205,6 @@ async def test_a_failure_has_file_systems_measured(
         await host.until_shown("mounts/mount//run", used_percent=100)
 
 
-@in_loop
 async def test_a_loop_begins_by_itself(tmp_path: Path, system_bus: str) -> None:
     """A service that is restarted again and again does that itself, and no job of systemd's."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -220,7 +219,6 @@ async def test_a_loop_begins_by_itself(tmp_path: Path, system_bus: str) -> None:
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
 
 
-@in_loop
 @pytest.mark.parametrize(
     ("code", "status", "result", "cause"),
     [
@@ -246,7 +244,6 @@ async def test_systemd_restarts_at_once(
         await until(host, tmp_path, ONE, ("event", cause, 0))
 
 
-@in_loop
 async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: str) -> None:
     """A timer has no job when it elapses: what it starts has one, which is told of both."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -259,7 +256,6 @@ async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: s
         await until(host, tmp_path, TIMER, ("changed", f"job:6 start by {TIMER}", 0))
 
 
-@in_loop
 async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_bus: str) -> None:
     """What differs after a reload has it as its cause; a job of the same time keeps its own."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -273,7 +269,6 @@ async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_b
         await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
 
 
-@in_loop
 @pytest.mark.parametrize(
     ("name", "fragment", "told"),
     [
@@ -300,7 +295,6 @@ async def test_no_reload_makes_a_unit_fail(
         assert rows(tmp_path, name)[count:] == told
 
 
-@in_loop
 async def test_lost_and_hostile_jobs(tmp_path: Path, system_bus: str) -> None:
     """Jobs of which nothing else was heard, of units that there are not, and odd names."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -313,7 +307,6 @@ async def test_lost_and_hostile_jobs(tmp_path: Path, system_bus: str) -> None:
         assert len(host.names) == 2
 
 
-@in_loop
 @pytest.mark.parametrize("job", ["job:7 stop", "job:7 start"])
 async def test_files_and_a_job_at_once(tmp_path: Path, system_bus: str, job: str) -> None:
     """What is read of `disable --now` or `enable --now` before its signals waits for them."""
@@ -346,7 +339,6 @@ async def test_files_and_a_job_at_once(tmp_path: Path, system_bus: str, job: str
         assert rows(tmp_path, name)[count:] == [("changed", job, 0)]
 
 
-@in_loop
 async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
     """A job that is heard of after it was read that a service was given up is no second time."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -363,7 +355,6 @@ async def test_systemd_gives_up_once(tmp_path: Path, system_bus: str) -> None:
         await until(host, tmp_path, ONE, *both)
 
 
-@in_loop
 async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: str) -> None:
     """A service whose start by PID 1 failed ended by itself, and may be started again."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -380,14 +371,20 @@ async def test_a_restart_that_fails_is_not_given_up(tmp_path: Path, system_bus: 
         assert not any("limit" in cause for _, cause, _ in rows(tmp_path, ONE))
 
 
-@in_loop
-async def test_a_unit_that_left_before_its_signals(tmp_path: Path, system_bus: str) -> None:
-    """What is found of a unit that was stopped and unloaded waits for the signals that say why."""
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_unit_that_left_before_its_signals(
+    tmp_path: Path, system_bus: str, *, is_loaded: bool
+) -> None:
+    """What is read of a unit that stopped, and may load it, waits for signals that say why."""
     async with watched(system_bus, tmp_path) as (fake, host):
         file, before = fake.file(ONE, "static"), dict(fake.units[ONE])
-        fake.unload(ONE)
+        if is_loaded:
+            fake.load(ONE, StateChangeTimestampMonotonic=0)
+        else:
+            fake.unload(ONE)
         fake.tell_of("UnitNew", ONE)
         await host.until(lambda: len(fake.asked("ListUnitsByPatterns")) == 1)
+        await host.until(lambda: len(fake.read) == 2 + is_loaded)
         fake.load(ONE, **before)
         fake.work(ONE, 7, STOPS, DOWN)
         fake.end(ONE, 7)
@@ -399,22 +396,6 @@ async def test_a_unit_that_left_before_its_signals(tmp_path: Path, system_bus: s
         await host.until_shown(f"systemd/unit/{ONE}", masked=True)
 
 
-@in_loop
-async def test_a_unit_that_was_loaded_again(tmp_path: Path, system_bus: str) -> None:
-    """A unit that was stopped, unloaded and loaded by our reading it waits for its signals, too."""
-    async with watched(system_bus, tmp_path) as (fake, host):
-        before = dict(fake.units[ONE])
-        fake.load(ONE, StateChangeTimestampMonotonic=0)
-        fake.tell_of("UnitNew", ONE)
-        await host.until(lambda: len(fake.read) == 3)
-        fake.load(ONE, **before)
-        fake.work(ONE, 7, STOPS, DOWN)
-        fake.end(ONE, 7)
-        fake.load(ONE, StateChangeTimestampMonotonic=0)
-        await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
-
-
-@in_loop
 @pytest.mark.parametrize(
     ("state", "what"), [(UP, "changed"), (("failed", "failed"), "changed"), (DOWN, "event")]
 )
@@ -438,7 +419,6 @@ async def test_a_new_unit_that_was_started(
         assert (wanted in started["fields"]) == (state != DOWN)
 
 
-@in_loop
 async def test_documents_that_are_late(
     tmp_path: Path, system_bus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,7 +445,6 @@ async def test_documents_that_are_late(
         assert [(what, cause) for what, cause, _ in rows(tmp_path, NEW)] == told
 
 
-@in_loop
 async def test_a_trigger_that_stops_or_is_masked(tmp_path: Path, system_bus: str) -> None:
     """Which loaded units start a service is shown, and is no change of the service."""
     async with watched(system_bus, tmp_path) as (fake, host):

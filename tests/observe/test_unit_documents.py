@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-from harness.observing import in_loop
-
 from opdbus.observe.packages.documents import Places
 from opdbus.observe.systemd.unit_documents import UnitDocuments
 
@@ -21,7 +19,6 @@ def write_page(tmp_path: Path, text: str) -> Places:
     return Places(tmp_path, tmp_path / "dpkg", tmp_path, "no-rpm", ())
 
 
-@in_loop
 async def test_what_is_known_counts_until_the_next_look(tmp_path: Path) -> None:
     """A unit whose files have changed keeps its facts; those that have changed are told."""
     documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
@@ -38,7 +35,6 @@ async def test_what_is_known_counts_until_the_next_look(tmp_path: Path) -> None:
     assert documents.facts_of(NAME, TOLD) == {"manual": "tidies each day"}
 
 
-@in_loop
 async def test_a_unit_that_is_told_when_it_is_looked_up(tmp_path: Path) -> None:
     """What is waited for is known then, and is no news; what hangs is not waited for."""
     documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
@@ -49,7 +45,6 @@ async def test_a_unit_that_is_told_when_it_is_looked_up(tmp_path: Path) -> None:
     assert documents.facts_of(NAME, TOLD) == FACTS
 
 
-@in_loop
 async def test_a_unit_that_is_gone_is_not_known(tmp_path: Path) -> None:
     """A unit of the same name is another one: nothing is known of it before a look."""
     documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))

@@ -103,45 +103,6 @@ def test_what_jobs_did(about: str) -> None:
     assert jobs.take(UNIT) == work
 
 
-def test_pid1_knows_what_a_job_will_do() -> None:
-    """While a unit still stops, only PID 1 knows that it is a restart; it is asked once."""
-    jobs = heard(told("active", 7), told("deactivating", 7, ended=NOW))
-    assert jobs.are_unclear([UNIT])
-    assert not jobs.are_unclear(["other.service"])
-    jobs.set_types({7: "restart", 8: "stop"})
-    assert not jobs.are_unclear([UNIT])
-    assert jobs.take(UNIT).cause == "job:7 restart"
-
-
-def test_pid1_calls_a_restart_a_start_in_the_end() -> None:
-    """A unit that was up before is restarted, whatever the job is called by then."""
-    jobs = heard(*LIVES["restart"])
-    jobs.set_types({7: "start"})
-    assert jobs.take(UNIT).cause == "job:7 restart"
-
-
-def test_a_change_that_was_told_is_no_event() -> None:
-    """What was told while the job worked is not told again when the job ends."""
-    jobs = heard(*LIVES["start"])
-    jobs.mark_reported(UNIT)
-    jobs.end_job(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7 start", 0)
-
-
-def test_a_start_after_an_exit() -> None:
-    """That a process ended without a job is told with the job that started it again."""
-    jobs = heard(RUNS, told("inactive", ended=NOW))
-    assert jobs.last_cause(UNIT) == "exit"
-    for signal in (told("inactive", 7, ended=NOW), told("active", 7, began=LATER)):
-        jobs.update(UNIT, signal)
-    assert jobs.take(UNIT).cause == "job:7 start"
-    jobs.end_job(7, UNIT)
-    assert jobs.take(UNIT) == Work("job:7 start, after 1 exit", 2)
-    jobs = heard(RUNS, told("inactive", ended=NOW))
-    assert jobs.take(UNIT) == Work()
-    assert not jobs.has_work(UNIT)
-
-
 def test_what_follows_what_was_read_is_no_cause_of_it() -> None:
     """A job that began only after a unit was read is told when the unit is read again."""
     jobs = heard(*LIVES["stop"])
@@ -155,6 +116,34 @@ def test_what_follows_what_was_read_is_no_cause_of_it() -> None:
     assert jobs.take(UNIT) == Work()
     jobs.set_read(UNIT, changed_at(LATER))
     assert jobs.take(UNIT) == Work("job:8 start", 1)
+
+
+def test_a_job_that_has_not_begun_is_no_cause() -> None:
+    """What is to stop a unit that is still up has not changed it yet."""
+    jobs = heard(*LIVES["start"])
+    jobs.end_job(7, UNIT)
+    jobs.update(UNIT, told("active", 8, began=NOW))
+    jobs.set_types({8: "stop"})
+    jobs.set_read(UNIT, changed_at(NOW))
+    assert jobs.take(UNIT) == Work("job:7 start", 1)
+    jobs.update(UNIT, told("inactive", 8, began=NOW, ended=LATER))
+    jobs.end_job(8, UNIT)
+    jobs.set_read(UNIT, changed_at(LATER))
+    assert jobs.take(UNIT) == Work("job:8 stop", 1)
+
+
+def test_a_unit_that_is_unloaded_while_it_is_read_has_its_jobs_one_by_one() -> None:
+    """What stopped a unit after it was read, and had it unloaded, is no cause of what was read."""
+    jobs = heard(*LIVES["start"])
+    jobs.end_job(7, UNIT)
+    jobs.set_read(UNIT, changed_at(NOW))
+    jobs.update(UNIT, told("active", 8, began=NOW))
+    jobs.update(UNIT, told("inactive", 8, began=NOW, ended=LATER))
+    jobs.end_job(8, UNIT)
+    jobs.forget(UNIT)
+    assert jobs.take(UNIT) == Work("job:7 start", 1)
+    jobs.set_read(UNIT, {})
+    assert jobs.take(UNIT) == Work("job:8 stop", 1)
 
 
 @pytest.mark.parametrize("kind", ["timer", "path", "socket"])

@@ -40,12 +40,15 @@ def looping() -> Watched:
 
 
 def test_a_loop_is_one_state(looping: Watched) -> None:
-    """Show a service that runs for a moment as it is shown while it waits."""
+    """Show a service that runs for a moment as it is shown while it waits, and its state now."""
     while_running, while_waiting = looping.read(5, 5), looping.read(5, 3, **WAITS, exit_status=9)
+    assert while_running.pop("state_now") == "active (running)"
+    assert while_waiting.pop("state_now") == "activating (auto-restart)"
     assert while_running == while_waiting
     assert while_running.items() >= (WAITS | {"exit_status": 7, "restart_loop": True}).items()
     momentary = {"active_state": "failed", "sub_state": "failed-before-auto-restart"}
-    assert looping.read(5, 1, **momentary) == while_running
+    now = "failed (failed-before-auto-restart)"
+    assert looping.read(5, 1, **momentary) == while_running | {"state_now": now}
 
 
 @pytest.mark.parametrize(

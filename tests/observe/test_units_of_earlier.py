@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.observing import history, in_loop, rows
+from harness.observing import history, rows
 from harness.units import fake_pid1, install_tidy
 from test_observe_systemd import watched
 
@@ -25,7 +25,6 @@ def changed(folder: Path) -> list[tuple[str, str, str, dict[str, Any]]]:
     ]
 
 
-@in_loop
 async def test_units_that_are_as_they_were(tmp_path: Path, system_bus: str) -> None:
     """A restart of op-dbus is no change of any unit: loaded, not loaded, or looked up."""
     install_tidy(tmp_path, "/lib/systemd/system/one.service")
@@ -39,7 +38,6 @@ async def test_units_that_are_as_they_were(tmp_path: Path, system_bus: str) -> N
         assert changed(tmp_path) == []
 
 
-@in_loop
 async def test_a_unit_that_was_stopped_and_unloaded(tmp_path: Path, system_bus: str) -> None:
     """A unit that stopped meanwhile, and is not loaded any more, is shown so at once."""
     async with fake_pid1(system_bus, tmp_path) as fake:
@@ -64,7 +62,6 @@ async def test_a_unit_that_was_stopped_and_unloaded(tmp_path: Path, system_bus: 
     }
 
 
-@in_loop
 async def test_a_unit_without_a_file_that_has_left(tmp_path: Path, system_bus: str) -> None:
     """A unit that had no file and is not loaded any more is gone at once."""
     async with fake_pid1(system_bus, tmp_path) as fake:
@@ -79,7 +76,6 @@ async def test_a_unit_without_a_file_that_has_left(tmp_path: Path, system_bus: s
     assert len(rows(tmp_path, "two.timer")) == 1
 
 
-@in_loop
 async def test_a_unit_that_comes_back_soon(tmp_path: Path, system_bus: str) -> None:
     """What is stored of a unit that is loaded before all files are listed counts as before."""
     async with fake_pid1(system_bus, tmp_path) as fake:
@@ -101,7 +97,6 @@ async def test_a_unit_that_comes_back_soon(tmp_path: Path, system_bus: str) -> N
     assert row[3].keys() == {"active_state", "sub_state"}
 
 
-@in_loop
 async def test_units_that_were_restarted(tmp_path: Path, system_bus: str) -> None:
     """What came up or ended since op-dbus wrote its last row says so, op-dbus itself as well."""
     up = {"ActiveState": "active", "SubState": "running", "ActiveEnterTimestamp": 1}
@@ -144,7 +139,6 @@ async def test_units_that_were_restarted(tmp_path: Path, system_bus: str) -> Non
     assert len(changed(tmp_path)) == len(told)
 
 
-@in_loop
 async def test_what_an_earlier_version_did_not_tell(tmp_path: Path, system_bus: str) -> None:
     """What units require is shown, and is no row of history: not of a host that upgrades."""
     async with fake_pid1(system_bus, tmp_path) as fake:

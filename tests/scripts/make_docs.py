@@ -27,6 +27,7 @@ from docs_parts import (
 from docs_parts.tables import ROOT
 
 from opdbus import config
+from opdbus.platform.metrics import PREFIX, definitions
 
 FILES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 FILES += sorted((ROOT / "docs").glob("*.md"))
@@ -39,6 +40,15 @@ def settings() -> str:
         for s in config.SETTINGS
     ]
     return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows])
+
+
+def metrics() -> str:
+    """Make a row of each metric."""
+    rows = [
+        f"| `{PREFIX}{name}` | {one.kind} | {', '.join(one.labels)} | {one.help} |"
+        for name, one in definitions().items()
+    ]
+    return "\n".join(["| metric | type | labels | is |", "|---|---|---|---|", *rows])
 
 
 def quoted(name: str, function: str) -> str:
@@ -55,6 +65,7 @@ def quoted(name: str, function: str) -> str:
 PARTS = {
     "cost": figures.cost,
     "settings": settings,
+    "metrics": metrics,
     "figures": figures.figures,
     "host": host.host,
     "day_questions": questions.day_questions,

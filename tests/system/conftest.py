@@ -75,6 +75,16 @@ def service(host: Host) -> Iterator[Service]:
     service.forget()
 
 
+@pytest.fixture(scope="module")
+def observing(request: pytest.FixtureRequest, host: Host) -> Iterator[Service]:
+    """Give the service while it observes what a file of tests names in OBSERVED."""
+    service = Service(host)
+    service.declare(UNITS)
+    service.observe(request.module.OBSERVED)
+    yield service
+    service.forget()
+
+
 @pytest.fixture
 def observer(host: Host) -> Iterator[Service]:
     """Give the service not started yet, as the test says what it observes."""

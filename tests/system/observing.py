@@ -1,10 +1,11 @@
-"""What was observed of a booted host, as its commands show it."""
+"""What was observed of a booted host, as the service tells of it."""
 
 import json
 from typing import Any
 
+from opdbus.bus import paths
 from system.host import Host
-from system.service import CHANGES, STORE, Service
+from system.service import CHANGES, NAME, STATE, STATE_PATH, STORE, Service
 
 _ROWS = """
 import json, sqlite3, sys
@@ -15,18 +16,21 @@ print(json.dumps(list(rows)))
 
 
 def shown(host: Host, name: str) -> dict[str, Any]:
-    """Give what was observed of an object; nothing where it is not."""
-    done = host.run("op-dbus", "show", name, "--json")
-    return json.loads(done.stdout)["Observed"] or {} if done.returncode == 0 else {}
+    """Give what was observed of the object plugin/kind/name; nothing where it is not."""
+    get = ["busctl", "--json=short", "call", NAME, STATE_PATH, STATE, "Get", "oa{sv}"]
+    done = host.run(*get, paths.of(*name.split("/", 2)), "0")
+    return json.loads(json.loads(done.stdout)["data"][0])["observed"] if not done.returncode else {}
 
 
 def until_shown(service: Service, name: str, **values: object) -> None:
-    """Wait until an object has these values; without any, until it is gone."""
+    """Wait until an object has these values, None for none; without any, until it is gone."""
+
+    def is_so() -> bool:
+        found = shown(service.host, name)
+        return bool(found) == bool(values) and all(found.get(k) == v for k, v in values.items())
+
     with service.host.monitor(*CHANGES) as heard:
-        if values:
-            heard.until(lambda: shown(service.host, name).items() >= values.items())
-        else:
-            heard.until(lambda: not shown(service.host, name))
+        heard.until(is_so)
 
 
 def rows(host: Host) -> list[tuple[str, ...]]:

@@ -26,12 +26,14 @@ from opdbus.observe.supervisor import STARTING, Supervisor
 from opdbus.observe.systemd import unit_observer
 from opdbus.settings.parsing import AUTO
 from system.host import PATIENCE_SECONDS, Host
-from system.watched import command
 
 # What follows from a change has followed by then: the slowest sources take three seconds.
 _QUIET_SECONDS = 4.0
 # What other hosts on this machine share, which are tested at the same time.
 _SHARED = {"devices", "filesystems"}
+_ROOT = Path(__file__).parents[2]
+# where boot.sh shows it
+_INSIDE = Path("/mnt/code")
 _COLUMNS = "seq at source kind name what cause fields folded".split()
 Row = dict[str, Any]
 
@@ -101,6 +103,15 @@ def recorded(host: Host) -> Iterator[History]:
         history.until("", "ready")
         history.settled()
         yield history
+
+
+def command(module: str) -> list[str]:
+    """Give the command that runs a module of the tests inside a host."""
+    python = Path(sys.executable)
+    if python.is_relative_to(_ROOT):
+        python = _INSIDE / python.relative_to(_ROOT)
+    paths = f"PYTHONPATH={_INSIDE}:{_INSIDE / 'tests'}"
+    return ["env", paths, str(python), "-m", module]
 
 
 async def _print_rows() -> None:

@@ -125,8 +125,9 @@ class Service:
 
     def until_ready(self) -> None:
         """Wait until the model serves and every object has its vector."""
-        with self.host.monitor(*CHANGES) as heard:
-            heard.until(self._is_ready)
+        if not self._is_ready():
+            with self.host.monitor(*CHANGES) as heard:
+                heard.until(self._is_ready)
 
     def _is_ready(self) -> bool:
         return (self.get("State"), self.get("Pending", STATE)) == ("ready", 0)

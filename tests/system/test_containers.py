@@ -54,6 +54,7 @@ def test_containers_come_and_go_with_the_service(host: Host, service: Service) -
     """Once it is enabled they are published, by root without capabilities, also after faults."""
     assert host.run("systemctl", "is-enabled", PUBLISHER).stdout.strip() == "disabled"
     assert not shown(host, WEB)
+    service.drop_in("RestartSec=1")
     host.ask("systemctl", "enable", "--now", PUBLISHER)
     until_shown(service, WEB, state="running", image="nginx")
     pid = host.ask("systemctl", "show", "--value", "--property=MainPID", PUBLISHER)

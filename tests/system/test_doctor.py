@@ -39,18 +39,10 @@ def test_other_readers_of_the_settings_are_told(host: Host) -> None:
     assert "ok       privacy of /etc/op-dbus: only root and the service may read it" in text
 
 
-@pytest.mark.parametrize(
-    ("settings", "fault"),
-    [
-        ({"THREADS": "many"}, "OP_DBUS_THREADS='many' is not accepted"),
-        ({"VECTOR_LEVEL": "high"}, "the high model sentence-transformers/all-mpnet-base-v2 is not"),
-    ],
-)
-def test_a_service_that_cannot_serve(
-    host: Host, service: Service, settings: dict[str, str], fault: str
-) -> None:
+def test_a_service_that_cannot_serve(host: Host, service: Service) -> None:
     """Every command and the doctor say why the service ended, and do not start it again."""
-    service.configure(**settings)
+    service.configure(VECTOR_LEVEL="high")
+    fault = "the high model sentence-transformers/all-mpnet-base-v2 is not"
     after = host.cursor()
     host.run("systemctl", "restart", "op-dbus")
     service.until_failed(after)
@@ -58,21 +50,16 @@ def test_a_service_that_cannot_serve(
         code, text = said(host, *command)
         assert (code, f"op-dbus.service ended by a fault: {fault}" in text) == (4, True), text
     code, text = said(host, "doctor")
-    assert (code, f"wrong    service: op-dbus.service ended by a fault: {fault}" in text) == (
-        1,
-        True,
-    )
+    wrong = f"wrong    service: op-dbus.service ended by a fault: {fault}"
+    assert (code, wrong in text) == (1, True)
     assert service.show("ActiveState") == "failed"
 
 
 def test_a_user_outside_the_group(host: Host, service: Service) -> None:
     """A user outside the group is told how to get in, whether the service runs or not."""
     code, text = said(host, "doctor", user="outsider")
-    assert (code, "outsider (uid " in text, "usermod -aG op-dbus outsider" in text) == (
-        1,
-        True,
-        True,
-    )
+    assert (code, "outsider (uid " in text) == (1, True)
+    assert "usermod -aG op-dbus outsider" in text
     service.systemctl("stop")
     code, text = said(host, "doctor", user="outsider")
     assert code == 1

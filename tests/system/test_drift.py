@@ -2,18 +2,13 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.debian import build, needs_dpkg
 
 from system.host import Host, Monitor
-from system.observing import shown
 from system.service import CHANGES, STATE_FILE, Service
-from system.test_observe_network import address
 
 UNIT = "drifter.service"
 MEMBER = "DriftDetected"
@@ -53,7 +48,7 @@ class Drifting:
 
 
 @pytest.fixture
-def drifting(host: Host, service: Service) -> Iterator[Callable[..., Any]]:
+def drifting(host: Host, observer: Service) -> Iterator[Callable[..., Any]]:
     """Give what declares something, and listens."""
     host.write(
         f"/usr/lib/systemd/system/{UNIT}",
@@ -65,7 +60,7 @@ def drifting(host: Host, service: Service) -> Iterator[Callable[..., Any]]:
 
         def declare(observers: str, **plugins: Any) -> Drifting:
             host.write(STATE_FILE, json.dumps({"version": 1, "plugins": plugins}))
-            service.observe(observers)
+            observer.observe(observers)
             return Drifting(host, heard)
 
         yield declare
@@ -75,7 +70,7 @@ def drifting(host: Host, service: Service) -> Iterator[Callable[..., Any]]:
 
 
 def test_a_unit_that_drifts_and_heals(host: Host, drifting: Callable[..., Drifting]) -> None:
-    """A unit that is stopped, disabled, masked or fails drifts once and heals once, with values."""
+    """A unit that is stopped, disabled or fails drifts once and heals once, with values."""
     declared = {"active_state": "active", "enabled": True, "masked": False}
     drift = drifting("systemd", systemd={"units": {UNIT: declared}})
     told: list[tuple[str, str, list[str]]] = []
@@ -88,7 +83,6 @@ def test_a_unit_that_drifts_and_heals(host: Host, drifting: Callable[..., Drifti
     def heals(severity: str) -> None:
         told.append(("healed", severity, []))
         drift.until_told(UNIT, *told)
-        assert drift.fields(UNIT) == []
 
     host.ask("systemctl", "stop", UNIT)
     crosses("error", ("active_state", "active", "inactive"))
@@ -100,20 +94,17 @@ def test_a_unit_that_drifts_and_heals(host: Host, drifting: Callable[..., Drifti
     crosses("warning", ("enabled", True, "disabled"))
     host.ask("systemctl", "enable", UNIT)
     heals("warning")
-    host.ask("systemctl", "mask", UNIT)
-    crosses("error", ("enabled", True, "masked"), ("masked", False, "masked"))
-    host.ask("systemctl", "unmask", UNIT)
-    heals("error")
     host.ask("systemctl", "kill", "--signal=KILL", UNIT)
     crosses("error", ("active_state", "active", "failed"))
     host.ask("systemctl", "start", UNIT)
     heals("error")
+    assert drift.fields(UNIT) == []
     rows = map(json.loads, host.ask("op-dbus", "history", UNIT, "--json").splitlines())
     # another change of the unit may be seen between two that count
     causes = [
         re.split("[:,]", row["cause"])[0] for row in rows if row["what"] in {"drift", "healed"}
     ]
-    assert causes == ["job", "job", *["reload"] * 4, "exit", "job"]
+    assert causes == ["job", "job", "reload", "reload", "exit", "job"]
 
 
 def test_what_has_failed_comes_first(host: Host, drifting: Callable[..., Drifting]) -> None:
@@ -139,60 +130,3 @@ def test_what_has_failed_comes_first(host: Host, drifting: Callable[..., Driftin
     assert lines[2] == f"warning  {UNIT}: declared inactive, observed active"
     assert host.run("op-dbus", "drift", "--exit-code", "--kind", "mount").returncode == 0
     host.ask("systemctl", "reset-failed", "zombie.service")
-
-
-def test_a_unit_that_is_removed(host: Host, drifting: Callable[..., Drifting]) -> None:
-    """A unit whose file is removed is missing until it is back."""
-    path = "/etc/systemd/system/fleeting.service"
-    host.write(path, "[Service]\nExecStart=/bin/true\n")
-    host.ask("systemctl", "daemon-reload")
-    drift = drifting("systemd", systemd={"units": {"fleeting": {"enabled": True}}})
-    drift.until(lambda: shown(host, "systemd/unit/fleeting.service"))
-    assert drift.told("fleeting") == []
-    host.path(path).unlink()
-    host.ask("systemctl", "daemon-reload")
-    drift.until_told("fleeting", ("drift", "error", ["presence"]))
-    host.write(path, "[Service]\nExecStart=/bin/true\n")
-    host.ask("systemctl", "daemon-reload")
-    drift.until_told("fleeting", ("drift", "error", ["presence"]), ("healed", "error", []))
-    host.path(path).unlink()
-
-
-@needs_dpkg
-def test_a_package_that_is_absent_or_too_old(
-    host: Host, drifting: Callable[..., Drifting], tmp_path: Path
-) -> None:
-    """A package drifts while it is absent or too old, and heals with the right version."""
-    name = "op-dbus-drift"
-    for version in ("1.0", "1.1"):
-        package = build(tmp_path, name, version=version, files={})
-        shutil.copy(package, host.path(f"/root/{version}.deb"))
-    wanted = {name: {"ensure": "installed", "version": "1.1"}}
-    drift = drifting("packages", packagekit={"packages": wanted})
-    # the file was changed just now, and the host has not followed yet
-    absent, old = ("intended", "error", ["ensure"]), ("drift", "warning", ["version"])
-    drift.until_told(name, absent)
-    assert drift.fields(name) == [("ensure", "installed", "absent")]
-    host.ask("dpkg", "--install", "/root/1.0.deb")
-    drift.until_told(name, absent, old)
-    assert drift.fields(name) == [("version", "1.1", "1.0")]
-    host.ask("dpkg", "--install", "/root/1.1.deb")
-    drift.until_told(name, absent, old, ("healed", "warning", []))
-    host.ask("dpkg", "--purge", name)
-
-
-def test_an_address_that_is_changed(host: Host, drifting: Callable[..., Drifting]) -> None:
-    """An interface drifts while it has another address, and heals."""
-    ours = ["127.0.0.1/8", "192.0.2.10/28"]
-    with address(host, "192.0.2.10/28"):
-        interface = {"name": "lo", "ipv4": {"address": ours, "dhcp": False}}
-        drift = drifting("network", net={"interfaces": [interface]})
-        assert drift.fields("lo") == []
-        host.ask("ip", "address", "del", "192.0.2.10/28", "dev", "lo")
-        with address(host, "192.0.2.99/28"):
-            changed = ("drift", "warning", ["ipv4.address"])
-            drift.until_told("lo", changed)
-            theirs = ["127.0.0.1/8", "192.0.2.99/28"]
-            assert drift.fields("lo") == [("ipv4.address", ours, theirs)]
-            host.ask("ip", "address", "add", "192.0.2.10/28", "dev", "lo")
-        drift.until_told("lo", changed, ("healed", "warning", []))

@@ -24,16 +24,12 @@ def test_events_are_found_by_field(host: Host, service: Service) -> None:
     ]
 
 
-def test_every_main_event_is_explained(host: Host) -> None:
-    """The catalog has a text of some lines for each."""
+def test_every_main_event_is_explained(host: Host, service: Service) -> None:
+    """The catalog has a text of some lines for each, which `journalctl -x` shows below it."""
     assert MESSAGE_IDS
     for event, known in MESSAGE_IDS.items():
         text = host.ask("journalctl", "--dump-catalog", known)
         assert len(text.splitlines()) > 4, event
-
-
-def test_explanations_stand_below_events(host: Host, service: Service) -> None:
-    """`journalctl -x` shows an event's explanation."""
     known, after = MESSAGE_IDS["reloading"], host.cursor()
     service.systemctl("reload")
     host.await_entry(after, MESSAGE_ID=known)

@@ -89,8 +89,8 @@ def test_an_installed_service_is_updated(bare: Host) -> None:
     assert service.pid not in ("0", pid)
 
 
-def test_an_older_installation_gets_its_sockets(bare: Host) -> None:
-    """An update of a version that was passed nothing brings the sockets of the kernel."""
+def test_an_older_installation_is_updated(bare: Host) -> None:
+    """An update brings the sockets of the kernel, and closes what was left open under /etc."""
     units = "/usr/lib/systemd/system"
     names = tuple(f"op-dbus-{name}.socket" for name in ("route", "diag", "uevent"))
     bare.ask("sed", "-i", "/^Sockets=/d", f"{units}/{UNIT}")
@@ -98,17 +98,12 @@ def test_an_older_installation_gets_its_sockets(bare: Host) -> None:
     bare.ask("systemctl", "daemon-reload")
     bare.ask("systemctl", "restart", UNIT)
     bare.run("systemctl", "stop", *names)
-    _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
-    assert [bare.show(name, "ActiveState") for name in (UNIT, *names)] == ["active"] * 4
-
-
-def test_an_older_installation_is_closed(bare: Host) -> None:
-    """An update closes what an earlier version left open under /etc/op-dbus, and says so once."""
     bare.ask("chgrp", "-R", "root", "/etc/op-dbus")
     bare.ask("chmod", "755", "/etc/op-dbus")
     bare.ask("chmod", "644", SETTINGS, STATE_FILE)
     bare.ask("groupdel", "op-dbus-config")
     said = _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
+    assert [bare.show(name, "ActiveState") for name in (UNIT, *names)] == ["active"] * 4
     assert f"-rw-r--r-- root:root {SETTINGS}\n" in said
     for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640"), (STATE_FILE, "640")):
         assert bare.ask("stat", "--format=%a %U:%G", path) == f"{mode} root:op-dbus-config"

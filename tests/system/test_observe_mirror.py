@@ -7,7 +7,7 @@ import pytest
 
 from system import lamps
 from system.host import PROGRAM, Host
-from system.observing import rows, shown, until_shown
+from system.observing import rows, until_shown
 from system.service import STATE, Service
 
 pytestmark = pytest.mark.each_bus
@@ -38,7 +38,7 @@ def tell(host: Host, method: str) -> None:
 
 @pytest.mark.usefixtures("lamp_service")
 def test_objects_come_and_go(host: Host, observer: Service) -> None:
-    """An object of the service is one of ours while it is there; history names the service."""
+    """An object of the service is one of ours while both are there; history names the service."""
     observer.observe(lamps.NAME)
     before, earlier = observer.get("Count", STATE), rows(host)
     tell(host, "Add")
@@ -48,14 +48,8 @@ def test_objects_come_and_go(host: Host, observer: Service) -> None:
     assert observer.get("Count", STATE) == before
     told = [(what, "lamp", "desk", f"bus:{lamps.NAME}") for what in ("appeared", "gone")]
     assert rows(host) == [*earlier, *told]
-
-
-@pytest.mark.usefixtures("lamp_service")
-def test_it_leaves_and_returns(host: Host, observer: Service) -> None:
-    """Objects are gone with the service that is stopped, and are back with it."""
     tell(host, "Add")
-    observer.observe(lamps.NAME)
-    assert shown(host, LAMP)["name"] == "desk"
+    until_shown(observer, LAMP, name="desk")
     host.ask("systemctl", "stop", UNIT)
     until_shown(observer, LAMP)
     start(host)

@@ -1,30 +1,16 @@
 """Packages and their configuration files, as the service sees them from inside its sandbox."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from harness.debian import build, needs_dpkg
 
-from opdbus.bus import paths
 from system.host import Host
-from system.service import CHANGES, NAME, STATE, STATE_PATH, Service
+from system.observing import shown
+from system.service import CHANGES, Service
 
 CONFIGURATION = "/etc/op-dbus-demo.conf"
-PACKAGE = paths.of("packages", "package", "op-dbus-demo")
-FILE = paths.of("files", "file", CONFIGURATION)
-
-
-def shown(host: Host, path: str) -> dict[str, Any]:
-    """Give what was observed of an object; nothing if there is none."""
-    get = ["busctl", "--json=short", "call", NAME, STATE_PATH, STATE, "Get", "oa{sv}", path, "0"]
-    done = host.run(*get)
-    if done.returncode:
-        assert "op-dbus-demo" in done.stderr, done.stderr  # there is no such object
-        return {}
-    properties: dict[str, Any] = json.loads(json.loads(done.stdout)["data"][0])["observed"]
-    return properties
+PACKAGE, FILE = "packages/package/op-dbus-demo", f"files/file/{CONFIGURATION}"
 
 
 @needs_dpkg
@@ -34,7 +20,7 @@ def test_packages_and_files(host: Host, observer: Service, tmp_path: Path) -> No
     shutil.copy(package, host.path("/root/demo.deb"))
     observer.observe("packages,files")
     with host.monitor(*CHANGES) as heard:
-        assert shown(host, paths.of("packages", "package", "dpkg"))["status"] == "installed"
+        assert shown(host, "packages/package/dpkg")["status"] == "installed"
         host.ask("dpkg", "--install", "/root/demo.deb")
         heard.until(lambda: shown(host, PACKAGE).get("status") == "installed")
         heard.until(lambda: shown(host, FILE).get("modified") is False)

@@ -28,18 +28,17 @@ def test_a_first_start_is_told_step_by_step(host: Host, service: Service) -> Non
     # so that progress is told in many steps
     service.configure(BATCH_TOKENS=1024)
     host.ask("find", STORE, "-name", "*.db*", "-delete")
-    service.declare({f"job{n}.service": f"does the work of number {n} " * 8 for n in range(1000)})
+    service.declare({f"job{n}.service": f"does the work of number {n} " * 8 for n in range(300)})
     with host.subscribed(), host.monitor(SYSTEMD, *CHANGES) as heard:
         service.systemctl("start")
         assert service.get("State") in ("loading", "ready")
         heard.until(lambda: "ready" in heard.changes("State"))
-        heard.until(lambda: heard.changes("StatusText")[-1].startswith("Ready: 1,000 objects"))
+        heard.until(lambda: heard.changes("StatusText")[-1].startswith("Ready: 300 objects"))
     assert heard.index("NameOwnerChanged", NAME) < heard.index("JobRemoved", UNIT, "done")
     told = list(filter(None, heard.changes("StatusText")))
     assert told[0] == "Loading the model"
-    assert any(re.fullmatch("Vectorizing [1-9][0-9]* of 1,000 objects", text) for text in told), (
-        told
-    )
+    step = re.compile("Vectorizing [1-9][0-9]* of 300 objects")
+    assert any(step.fullmatch(text) for text in told), told
     assert heard.changes("State")[-1] == "ready"
 
 
@@ -63,42 +62,27 @@ def test_it_runs_as_a_user_of_its_own(host: Host, service: Service) -> None:
     assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
 
 
-@pytest.fixture
-def modelled(service: Service) -> Service:
-    """Give the service with the model of the default level, which other tests need not wait for."""
+def test_the_sandboxed_model_answers(service: Service) -> None:
+    """The real model finds objects by other words, in the best precision of those tried."""
     service.configure()
     service.systemctl("restart")
     service.until_ready()
-    return service
-
-
-def test_the_sandboxed_model_answers(modelled: Service) -> None:
-    """The real model turns texts into vectors and finds objects by other words than theirs."""
-    (vector,) = modelled.call(
-        ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "name resolution", "0"
-    )
+    (vector,) = service.call(ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "name resolution", "0")
     assert len(vector) == 384
     assert sum(value * value for value in vector) == pytest.approx(1.0, abs=1e-3)
     question = ["which address belongs to a domain?", "1", "0"]
-    (hits,) = modelled.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", *question)
+    (hits,) = service.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", *question)
     assert hits[0][0].endswith("resolved_2eservice")
-
-
-def test_the_sandbox_costs_no_precision(modelled: Service) -> None:
-    """The provider is proven, and every precision that it can be asked for is tried."""
-    provider, precision = modelled.get("Provider"), modelled.get("Precision")
-    row = PROVIDERS[provider]
-    accuracy = [
-        {key: value["data"] for key, value in row.items()} for row in modelled.get("Accuracy")
-    ]
-    tried = {grade["precision"]: grade for grade in accuracy if grade["provider"] == provider}
-    assert set(tried) == set(row.dialects)
+    provider, precision = service.get("Provider"), service.get("Precision")
+    rows = service.get("Accuracy")
+    accuracy = [{key: value["data"] for key, value in row.items()} for row in rows]
+    tried = {grade["precision"] for grade in accuracy if grade["provider"] == provider}
+    assert tried == set(PROVIDERS[provider].dialects)
     accepted = [grade for grade in accuracy if not grade["refused"]]
     best = max(accepted, key=lambda grade: grade["texts_per_second"])
     assert (provider, precision) == (best["provider"], best["precision"])
-    proof = modelled.get("Proof")
-    assert precision in proof["products"]["data"]
-    assert modelled.get("Fallbacks") == []
+    assert precision in service.get("Proof")["products"]["data"]
+    assert service.get("Fallbacks") == []
 
 
 def test_a_reload_reads_the_state_file_again(host: Host, service: Service) -> None:
@@ -139,13 +123,3 @@ def test_a_stop_is_clean(host: Host, service: Service) -> None:
     service.systemctl("stop")
     assert (service.show("Result"), service.show("ExecMainStatus")) == ("success", "0")
     assert not host.path(f"/sys/fs/cgroup/systemd/{group}").exists()
-
-
-def test_a_restart_computes_nothing(host: Host, service: Service) -> None:
-    """What was vectorized before a restart is there after it, and is not computed again."""
-    after = host.cursor()
-    service.systemctl("restart")
-    service.until_ready()
-    entry = host.await_entry(after, OPDBUS_EVENT="vectors_read")
-    assert entry["OPDBUS_VECTORS"] == "3"
-    assert service.get("Vectorized", STATE) == 3

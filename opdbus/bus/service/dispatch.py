@@ -2,7 +2,9 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ from opdbus.bus.transport.messages import Call
 from opdbus.bus.transport.values import Plain, split, take_descriptors
 from opdbus.engine.batching import Rank
 from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
+from opdbus.platform.metrics import Family, Histogram
 from opdbus.platform.tasks import cancel
 
 log = structlog.get_logger()
@@ -60,6 +63,11 @@ class Dispatcher:
         self._replies = Replies(connection, load.accounts)
         self._log_limit = LogLimit()
         self._stopping = False
+        self._seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the time that calls took."""
+        yield Family("request_duration_seconds", self._seconds)
 
     def take(self, call: Call) -> None:
         """Start a task that answers a call, or reply with an error."""
@@ -110,6 +118,7 @@ class Dispatcher:
                 known.forget(sender)
 
     async def _answer(self, call: Call) -> None:
+        began = time.perf_counter()
         try:
             peer = await self._authorizer.credentials(call.sender)
             self._load.accounts.identify(call.sender, peer.uid)
@@ -123,7 +132,7 @@ class Dispatcher:
                 )
                 priority = Rank.BUSY_CALLER if turn.is_one_of_many else Rank.FEW
                 caller = Caller(call.sender, peer.uid, priority)
-                await self._reply(call, await self._perform(call, caller, turn), turn)
+                await self._reply(call, await self._perform(call, caller, turn, began), turn)
         except OpDbusError as error:
             self._refuse(call, error)
         except Exception:  # the caller gets a reply, and no traceback
@@ -172,8 +181,8 @@ class Dispatcher:
             size = self._connection.reply_error(call, error.dbus_name, str(error))
             self._replies.count(call.sender, size)
 
-    async def _perform(self, call: Call, caller: Caller, turn: Turn) -> _Result:
-        """Authorize a call, run it, and return its result."""
+    async def _perform(self, call: Call, caller: Caller, turn: Turn, began: float) -> _Result:
+        """Authorize a call, run it, and return its result; `began` is of `time.perf_counter`."""
         if standard.is_peer(call.interface, call.member):
             return _Result(*standard.peer(call))
         # before the path is looked up: a caller without rights must not learn which objects exist
@@ -208,6 +217,7 @@ class Dispatcher:
         result = await getattr(interface, snake(method.name))(caller, *arguments)
         outputs = len(split(method.outputs))
         values = list(result) if outputs > 1 else [result] * outputs
+        self._seconds[interface.info.name, method.name].add(time.perf_counter() - began)
         return _Result(method.outputs, values, method.is_large)
 
     async def _authorize(self, call: Call, action: str) -> None:

@@ -180,7 +180,7 @@ class HistoryInterface:
         # observers come first, as in StateStore.merge_properties
         ranked = sorted(states, key=lambda source: (not source.startswith(LIVE), source))
         observed = ChainMap(*(states[source] for source in ranked)) if states else None
-        source = ranked[0] if declared is None else FILE
+        source = ranked[0] if ranked else FILE
         known = None if observed is None else dict(observed)
         return object_json(object_id, source, declared, known, is_large=is_large)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -27,9 +27,12 @@ from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.index.health import Health
 from opdbus.models import folder
 from opdbus.models.level_table import LEVELS, ON_PROVIDERS
-from opdbus.platform import gc_tuning
+from opdbus.platform import gc_tuning, metrics
+from opdbus.platform.metrics import Family
 from opdbus.serving.serving import Serving
+from opdbus.serving.states import State
 
+_STATES: Final = [state.value for state in State if state is not State.CLOSED]
 # Options of every method that returns vectors.
 _OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
 # Options of those that also have a timeout.
@@ -49,6 +52,7 @@ class VectorizerInterface:
         load: RunningCalls,
         reload: Callable[[], Awaitable[None]],
         state: BusInterface,
+        others: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
         self._serving = serving
         self._health = health
@@ -61,6 +65,8 @@ class VectorizerInterface:
         # the constant properties of each engine, for its lifetime
         self._engines: WeakKeyDictionary[Embedder, Mapping[str, Plain]] = WeakKeyDictionary()
         self._state = state
+        # the metrics of all other parts
+        self._others = others
 
     async def vectorize(self, caller: Caller, text: str, options: Given) -> list[float]:
         """Embed one text."""
@@ -114,6 +120,18 @@ class VectorizerInterface:
         """Return all properties of this interface and of State1."""
         Options(options, {})
         return await standard.encode_properties((self, self._state))
+
+    async def metrics(self, _caller: Caller, options: Given) -> str:
+        """Return all metrics in Prometheus' text format."""
+        Options(options, {})
+        return metrics.render((*self._families(), *self._others()))
+
+    def _families(self) -> Iterator[Family]:
+        now = self._health.state
+        yield Family("build_info", {(__version__,): 1})
+        yield Family("state", {(state,): int(state == now) for state in _STATES})
+        yield Family("texts_truncated_total", {(): self._truncated})
+        yield Family("resident_memory_bytes", {(): gc_tuning.resident_bytes()})
 
     async def reload(self, _caller: Caller, options: Given) -> None:
         """Read settings and state file again."""

@@ -119,17 +119,20 @@ class ChangeFinder:
     ) -> list[RankedChange]:
         """Return the changes that best answer a question, one for each sentence, best first.
 
-        `What happened before EVENT?` is answered by `before`. Raises NotKept if the question names
-        an object and an event that did not happen to it.
+        `What happened before EVENT?` is answered by `before`. If the question names an object and
+        an event of it, only changes that have its name are returned. Raises NotKept if the event
+        did not happen to it.
         """
         asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
         # a question without a verb, such as `settings of lan0`, needs no matching event
-        stems = {stem(word) for word in event_questions.event_words(asked)}
+        stems, names = {stem(word) for word in event_questions.event_words(asked)}, []
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
-            await self._find_event_of_named(asked, Filter(since=wanted.since, before=wanted.before))
-        return await self._about(asked, wanted, limit, priority)
+            span = Filter(since=wanted.since, before=wanted.before)
+            if await self._find_event_of_named(asked, span):
+                names = change_ranking.naming_words(asked)
+        return await self._about(asked, wanted, limit, priority, names=names)
 
     async def before(
         self, event: str, wanted: Filter, limit: int, *, within: int = WITHIN
@@ -159,12 +162,15 @@ class ChangeFinder:
             ]
         if not events:
             return []
-        # among nearly equal matches of the same event, take the newest
+        # take the newest that is the same event of the same object; where words besides the
+        # object's may tell one from another, the newest of nearly equal matches
         best = events[0]
+        its_words = best.row.sentence.rpartition("; ")[0]
+        is_any = all(_has_name([word], its_words) for word in rest)
         tied = [
             each.row
             for each in events
-            if best.score - each.score <= _TIE_MARGIN
+            if (is_any or best.score - each.score <= _TIE_MARGIN)
             and each.row.identity == best.row.identity
             and event_questions.is_alike(each.row.sentence, best.row.sentence)
         ]
@@ -241,8 +247,16 @@ class ChangeFinder:
         ]
 
     async def _about(
-        self, asked: str, wanted: Filter, limit: int, rank: Rank, *, is_question: bool = True
+        self,
+        asked: str,
+        wanted: Filter,
+        limit: int,
+        rank: Rank,
+        *,
+        is_question: bool = True,
+        names: Collection[str] = (),
     ) -> list[RankedChange]:
+        """Return the changes about a question; with `names`, of those that have one of them."""
         counts = await self._count_sentences(wanted)
         cosines = await self._sentence_cosines(change_ranking.subject(asked) or asked, counts, rank)
 
@@ -251,6 +265,8 @@ class ChangeFinder:
             about = {each.hit.seq for each in candidates}
             if is_question:
                 about = change_ranking.about(asked, cosines, candidates)
+            if names:
+                about &= {each.hit.seq for each in candidates if _has_name(names, each.hit.text)}
             ranked = change_ranking.rank(store, asked, candidates) if about else []
             return [each for each in ranked if each[0].seq in about]
 
@@ -314,7 +330,11 @@ class ChangeFinder:
         return await asyncio.to_thread(scored)
 
     async def _find_first_failure(self, event: Row) -> Row:
-        """Return the first failure of the outage that a failure belongs to."""
+        """Return the first failure of the outage that a failure belongs to.
+
+        A failure that ended another way than the one before begins an outage of its own.
+        """
+        end = change_relations.end_of(event)
         for _ in range(_MOST_FAILURES):
             if "failed" not in event_questions.happened(event.sentence):
                 break
@@ -327,7 +347,11 @@ class ChangeFinder:
             ]
             if not failed:
                 break
-            event = failed[-1]
+            for row in failed:
+                earlier = change_relations.end_of(row)
+                if any(end[name] != earlier[name] for name in end.keys() & earlier.keys()):
+                    return event
+                event, end = row, end or earlier
         return event
 
     async def _read_followers(self, row: Row) -> list[Row]:
@@ -439,6 +463,12 @@ def _is_called(object_id: ObjectId, word: str) -> bool:
     name = object_id.name.lower()
     stem = name.removesuffix(".service")
     return word in {name, stem, stem.partition("@")[0]}
+
+
+def _has_name(names: Collection[str], sentence: str) -> bool:
+    """Return whether a sentence has one of some names, also with a suffix or within a path."""
+    words = sentence.lower()
+    return any(re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", words) for name in names)
 
 
 def _has_happened(event: str, row: Row) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -13,7 +13,7 @@ from opdbus.index.changes.connections import LISTENER, MOUNT, UNIT, Connections
 from opdbus.index.query.config_mentions import bare_name
 from opdbus.language.object_text import DESCRIBING
 from opdbus.state.fields import split
-from opdbus.state.object import ObjectId, canonical
+from opdbus.state.object import Json, ObjectId, canonical
 
 # Relation of two changes: of the same object; one names the other's object; of the same cause.
 # Changes of the object itself are likely known already, so they weigh less than a name.
@@ -41,6 +41,9 @@ _SYSCTL: Final = ("kernel", "sysctl")
 _OF_A_RUN: Final = frozenset(
     "active_state sub_state result exit_status exit_signal restart_loop triggered_by".split()
 )
+# How a process ended, but for systemd's word that it gave up.
+_OF_AN_END: Final = frozenset(("result", "exit_status", "exit_signal"))
+_GAVE_UP: Final = "start-limit-hit"
 _STARTED: Final = frozenset(("started", "restarted"))
 # A failure within this many microseconds of a start belongs to that start.
 _AT_ONCE: Final = 10 * 1_000_000
@@ -157,6 +160,16 @@ def last_start(event: Row, rows: Sequence[Row]) -> int:
             elif is_start(row) and failed_at - row.at > _AT_ONCE:
                 return row.seq
     return 0
+
+
+def end_of(row: Row) -> Mapping[str, Json]:
+    """Return the fields of a row about how a unit's process ended; giving up is no end."""
+    ends = {
+        field.path[0]: field.after[0]
+        for field in row.fields
+        if len(field.path) == 1 and field.path[0] in _OF_AN_END and field.after
+    }
+    return {} if ends.get("result") == _GAVE_UP else ends
 
 
 def is_start(row: Row) -> bool:

@@ -1,10 +1,11 @@
 """Construction of database records from objects, and the transactions that store them."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from opdbus.history import change
+from opdbus.history import change, jobs
 from opdbus.history.change import Cause, Change
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.quota import ROOT
@@ -84,12 +85,16 @@ class Update(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Result of `commit`: the entries of the records, and the new rows of history."""
+    """Result of `commit`: the entries of the records, and the new rows of history.
+
+    `counts` has the number of new rows by what happened and the kind of its cause.
+    """
 
     entries: list[Entry]
     rows: range
     # (row number, text digest before, text digest after) of each changed object
     moved: list[tuple[int, bytes, bytes]]
+    counts: Counter[tuple[change.ChangeType, str]]
 
 
 def commit(store: Store, update: Update, generation: int, at: int, boot: str) -> Committed:
@@ -116,13 +121,17 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
     ]
     after = {record.identity: record.text_digest for record in records if changed}
     moved = [(row, update.known[one].text_digest, after[one]) for row, one in changed]
-    return Committed(entries, rows, moved)
+    counts = Counter((one.change_type, change.kind_of_cause(one.why.cause)) for one in changes)
+    return Committed(entries, rows, moved, counts)
 
 
 def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
     """Yield the changes of an update, at most one for each object."""
     for record in update.records:
         entry, why = update.known.get(record.identity), update.why(record.identity)
+        if not entry and jobs.act(why.cause) in jobs.ENDS:
+            # it came and ended between two writes: an end brings nothing
+            why = Cause(ignored_fields=why.ignored_fields)
         if why.cause == change.FIRST and not entry:
             yield Change(record.identity, "appeared", why, [])
             continue

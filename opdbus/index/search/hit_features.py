@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
-from opdbus.index.query import question_patterns
+from opdbus.index.query import query_terms, question_patterns
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.ranking.scores import (
     OVERLAP_WEIGHT,
@@ -101,7 +101,8 @@ def order_by_overlap(
     overlaps = overlap_shares(question, [contents[entry.id].text for entry, _ in best])
     rows = []
     for (entry, score), share in zip(best, overlaps, strict=True):
-        overlap = share + agreement(question, contents[entry.id])
+        content = contents[entry.id]
+        overlap = share + agreement(question, content) + membership(question, entry, content)
         total = score.total + OVERLAP_WEIGHT * overlap
         rows.append((entry, score._replace(total=total, overlap=overlap, missing=missing)))
     # rows without a vector of the level come after those with one: see `second_stage`
@@ -154,6 +155,24 @@ def agreement(question: str, content: Content) -> int:
                 return -1
             is_no |= not is_so
     return int(is_no)
+
+
+def membership(question: str, entry: Entry, content: Content) -> int:
+    """Return 1 if a question names an object and one of its lists, or a member of one, else 0.
+
+    `is petra in the group scanners` names the group and its member, `which groups is petra in` the
+    account and its list of groups.
+    """
+    asked = {word.lower() for word in query_terms.names(question)}
+    if entry.identity.name.lower() not in asked:
+        return 0
+    stems = {stem(word) for word in asked}
+    for name, value in json.loads(content.properties).items():
+        members = value if isinstance(value, list) else ()
+        others = {one.lower() for one in members if isinstance(one, str)}
+        if (others & asked) - {entry.identity.name.lower()} or (others and stem(name) in stems):
+            return 1
+    return 0
 
 
 def has_asked_kind(question: str, view: EntryView) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +14,7 @@ from opdbus.history.hash_chain import Head
 from opdbus.history.ledger import Limits
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
+from opdbus.platform.metrics import Family
 
 log = structlog.get_logger()
 
@@ -54,10 +55,18 @@ class HistoryRetention:
         self._has_new_rows = asyncio.Event()
         self._has_new_rows.set()
         self._last_checkpoint = 0, 1
+        # the last row of history that was noticed
+        self._last = 0
 
-    def schedule_checkpoint(self) -> None:
-        """Schedule a checkpoint: history has new rows."""
+    def schedule_checkpoint(self, seq: int) -> None:
+        """Schedule a checkpoint: history has new rows, the last of them `seq`."""
+        self._last = max(self._last, seq)
         self._has_new_rows.set()
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the last row of history, and the last that a checkpoint of this run covers."""
+        yield Family("history_seq", {(): self._last})
+        yield Family("history_checkpoint_seq", {(): self._last_checkpoint[0]})
 
     async def close(self) -> None:
         """Write a last checkpoint, if there are new rows."""
@@ -68,6 +77,10 @@ class HistoryRetention:
         """Write checkpoints and prune until cancelled."""
         if not self._journal_log:
             log.warning("history has no checkpoints", reason="there is no journal for them")
+        with suppress(StoreError):
+            self.schedule_checkpoint(
+                (await self._archive.read(lambda store: store.ledger.state())).head.seq
+            )
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._has_new_rows.wait(), self._idle_seconds)
@@ -100,6 +113,7 @@ class HistoryRetention:
             return store.ledger.state().head, store.ledger.cut().seq
 
         head, cut = await self._archive.write(read_end)
+        self._last = max(self._last, head.seq)
         first = max(cut, pruned) + 1
         if self._journal_log and (head.seq, first) != self._last_checkpoint:
             text = checkpoint.text_of(head, self._origin)

@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
 from functools import partial
@@ -34,6 +34,7 @@ from opdbus.index.state_store.transaction_writer import BuiltRecords, Transactio
 from opdbus.index.storage import migration
 from opdbus.index.storage.archive import Archive
 from opdbus.index.storage.migration import Migration
+from opdbus.platform.metrics import Family
 from opdbus.platform.slices import batches, each, slices
 from opdbus.state.object import FILE, Identity, Json, ObjectId, StateObject
 
@@ -171,6 +172,10 @@ class StateStore:
     async def __aexit__(self, *error: object) -> None:
         """Close the database, and cancel unfinished work."""
         await self.archive.__aexit__(*error)
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the number of changes of objects since the start."""
+        yield Family("changes_total", self._writer.counts)
 
     # writing: each change holds the lock from its first to its last use of the catalogue, and is
     # shielded from cancellation, so that database and catalogue always agree

@@ -1,13 +1,13 @@
 """Writing of changes: a transaction of the database, and then the in-memory indexes."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from opdbus.history.change import Cause
+from opdbus.history.change import Cause, ChangeType
 from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind, PreparedEntries, prepare
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
@@ -73,6 +73,8 @@ class TransactionWriter:
         self.generation = 0
         # (row, old digest, new digest) of rows of history whose distance is still to be computed
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
+        # number of changes since the start, by what happened and the kind of its cause
+        self.counts: Counter[tuple[ChangeType, str]] = Counter()
         self._archive = archive
         self._boot = boot
 
@@ -147,8 +149,9 @@ class TransactionWriter:
             update = Update(records, gone, known, why, events, withdrawn=withdrawn)
             return commit(store, update, generation, int(now * 1e6), self._boot)
 
-        entries, rows, moved = await self._archive.write(work)
+        entries, rows, moved, counts = await self._archive.write(work)
         self.moved += moved
+        self.counts += counts
         self.generation = generation
         return CommittedChanges(generation, await self.apply(gone, records, entries), rows)
 

@@ -44,6 +44,8 @@ class ChangesPerHour:
         # when objects at rest were last dropped, which takes time
         self._made_room = -_HOUR
         self._coalesced: Counter[tuple[str, str]] = Counter()
+        # number of reports that differed from the one before, and of those that are stored later
+        self.reports = self.delayed = 0
 
     def note(self, key: Key, fields: Iterable[str], *, is_deferred: bool = False) -> None:
         """Count a change of some fields of an object, and whether it is stored later."""

@@ -151,6 +151,10 @@ class ReportTracker:
         for key in new.removed_keys:
             del self._seen[key]
         self._changes.forget(new.removed_keys)
+        self._changes.reports += len(new.seen) + len(new.removed_keys)
+        self._changes.delayed += sum(
+            seen.pending_properties is not None for seen in new.seen.values()
+        )
         for key in new.runs:
             self._changes.note(key, [RUNS])
         for key, seen in new.seen.items():

@@ -26,14 +26,14 @@ class _Change(NamedTuple):
 
 
 class _UnitChanges(NamedTuple):
-    """The last change of a unit, the last job or exit, and the last signal of a job or exit.
+    """The last change of a unit, the last job or exit, and the last signals of jobs or exits.
 
-    Signals come before the unit is read. `end` is the last of them that may have closed ports.
+    Signals come before the unit is read. `begin` may have opened ports, `end` may have closed some.
     """
 
     last: _Change = _Change()
     act: _Change = _Change()
-    signalled: _Change = _Change()
+    begin: _Change = _Change()
     end: _Change = _Change()
 
 
@@ -76,9 +76,11 @@ class Causes:
         """
         before, change = self._units.get(unit, _NO_CHANGES), _Change(self._clock(), job)
         is_same = job.partition(" ")[0] == before.act.cause.partition(" ")[0]
-        if not is_same or jobs.act(job) == "exit":
-            end = before.end if jobs.act(job) == "start" else change
-            self._keep(unit, before._replace(signalled=change, end=end))
+        did = jobs.act(job)
+        if not is_same or did == "exit":
+            begin = before.begin if did in jobs.ENDS else change
+            end = before.end if did in jobs.BEGINS else change
+            self._keep(unit, before._replace(begin=begin, end=end))
 
     def _keep(self, unit: str, changes: _UnitChanges) -> None:
         """Store the changes of a unit; if there are too many units, drop those long unchanged."""
@@ -126,20 +128,16 @@ class Causes:
         units: Iterable[str],
         seconds: float = FOLLOWS_SECONDS,
         *,
-        are_closed: bool = False,
+        but: frozenset[str] = frozenset(),
     ) -> str:
         """Return the latest job or exit of `units` within the last `seconds`; empty if none.
 
-        Changes of unit files are left out: they open no port. With `are_closed`, starts are left
-        out too: they close none.
+        Changes of unit files are left out: they open no port. So are the acts in `but`: jobs.BEGINS
+        for ports that were closed, jobs.ENDS for those that were opened.
         """
-        found: list[_Change] = []
-        for unit in units:
-            changes = self._units.get(unit, _NO_CHANGES)
-            found += [changes.act, changes.end if are_closed else changes.signalled]
-        if are_closed:
-            found = [change for change in found if jobs.act(change.cause) != "start"]
-        return self._latest(found, seconds)
+        known = [self._units.get(unit, _NO_CHANGES) for unit in units]
+        found = (change for _, *acts in known for change in acts)
+        return self._latest((each for each in found if jobs.act(each.cause) not in but), seconds)
 
     def _latest(self, changes: Iterable[_Change], seconds: float) -> str:
         last = max(changes, key=lambda change: change.at, default=_Change())

@@ -194,6 +194,8 @@ class Report:
         self.news = asyncio.Event()
         # the observer's own note for the status
         self.note = ""
+        # names of objects in states that the metrics count, by state
+        self.tallies: dict[str, set[str]] = {}
         # what readers did not understand, by what they read
         self._skipped: dict[str, Skipped] = {}
         # what was not taken of a kind since its last listing
@@ -269,6 +271,12 @@ class Report:
     def skip(self, part: str, skipped: Skipped) -> None:
         """Set what was not understood in the newest reading of a part."""
         self._skipped[part] = skipped
+
+    def tally(self, name: str, states: Mapping[str, bool]) -> None:
+        """Set which of the states that the metrics count an object is in."""
+        for state, is_in in states.items():
+            names = self.tallies.setdefault(state, set())
+            (names.add if is_in else names.discard)(name)
 
     @property
     def skipped(self) -> str:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from opdbus.history import jobs
 from opdbus.observe.core.file_reading import in_thread
 from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.netlink import DIAG, Channel, ListRefused, Message, attributes, number
@@ -142,10 +143,12 @@ class Sockets:
         # a unit that ended before the last listing did not close ports that were open then
         since = min(FOLLOWS_SECONDS, now - self.listed_at[0] + self.ending_seconds)
         for name in report.names("listener") - named.keys():
-            why = report.causes.of_ports(self.units.get(name, ()), since, are_closed=True)
+            why = report.causes.of_ports(self.units.get(name, ()), since, but=jobs.BEGINS)
             report.gone("listener", name, why)
+        known = report.names("listener")
         for name, values in named.items() if report.has_listed("listener") else ():
-            report.put("listener", name, values, report.causes.of_ports(units[name]))
+            but = frozenset[str]() if name in known else jobs.ENDS
+            report.put("listener", name, values, report.causes.of_ports(units[name], but=but))
         self.units.clear()
         self.units.update(units)
         self.listed_at[0] = now

@@ -108,6 +108,14 @@ class UnitCauses:
         event = self._take_why(unit, now, now, "")
         return Cause(other), event if event.is_event else None
 
+    def explain_missed_start(self, unit: str) -> Cause:
+        """Return the cause of the start of a unit that was up between two readings."""
+        work = self.jobs.take_starts(unit)
+        if work.cause:
+            self._causes.note(unit, jobs.alone(work.cause))
+        automatic = ", automatic" if work.is_automatic else ""
+        return Cause(f"{work.cause}{automatic}", max(0, work.ended_jobs - 1))
+
     def explain_removal(self, unit: str, before: Fields, other: str, of_file: str) -> str:
         """Return the cause of a unit's removal: that of its own file, before that of a job."""
         cause = self._take_why(unit, before, {}, other).cause

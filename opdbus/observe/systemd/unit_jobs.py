@@ -17,6 +17,7 @@ START, STOP, RESTART, RELOAD = "start", "stop", "restart", "reload"
 # Units that are there to start others.
 TRIGGERS: Final = (".timer", ".socket", ".path", ".automount")
 _WAITS: Final = "auto-restart"
+_ENDING: Final = frozenset((*DOWN, "deactivating"))
 _TYPES: Final = frozenset({START, STOP, RESTART, RELOAD})
 _CHANGED: Final = "StateChangeTimestampMonotonic"
 # The end of a process by itself is no job, but one that starts the unit again may follow.
@@ -83,6 +84,11 @@ class _Job:
         seen = _type_of(self.before, self.after)
         return RESTART if RESTART in {seen, self.listed_type} else self.listed_type or seen
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the job has done anything: a unit that it is to stop may still be up."""
+        return self.type not in {STOP, RESTART} or self.after != self.before
+
     def step(self, *, has_ended: bool = False) -> _Step:
         """Return the work of the job so far, or all of it."""
         count = int(has_ended and self.type in _TYPES and not self.is_reported)
@@ -96,8 +102,12 @@ class UnitJobs:
 
     def __init__(self) -> None:
         self._states: dict[str, _State] = {}
-        # times of the last changes in the properties that were read
+        # the last states that were no end
+        self._last_up: dict[str, str] = {}
+        # times of the last changes in the properties that were read: of loaded units, and of those
+        # that were unloaded since but are not reported yet
         self._read: dict[str, int] = {}
+        self._unreported: dict[str, int] = {}
         self._running: dict[str, _Job] = {}
         self._ended_steps: dict[str, list[_Step]] = {}
         # when timers, sockets and paths began to wait for the units that they had started
@@ -124,6 +134,8 @@ class UnitJobs:
             if number and job:
                 job.after = after
             _set_bounded(self._states, unit, after)
+            if active not in _ENDING:
+                _set_bounded(self._last_up, unit, active)
             if before and not number and unit.endswith(WITH_PROCESSES):
                 exits = [step.work.cause for step in self._ended_steps.get(unit, ())]
                 if after.is_auto_restarting and exits == [EXIT]:
@@ -149,7 +161,8 @@ class UnitJobs:
     def forget(self, unit: str) -> None:
         """Drop the states of an unloaded unit; its jobs are kept."""
         self._states.pop(unit, None)
-        self._read.pop(unit, None)
+        if unit in self._read:
+            _set_bounded(self._unreported, unit, self._read.pop(unit))
 
     def is_behind(self, unit: str, properties: Values, *, is_new: bool) -> bool:
         """Return whether properties are newer, by PID 1's clock, than the last signal of a unit.
@@ -159,6 +172,10 @@ class UnitJobs:
         changed, state = properties.get(_CHANGED), self._states.get(unit)
         last = state.changed if state else self._read.get(unit, 0)
         return isinstance(changed, int) and changed != last and (is_new or self.is_loaded(unit))
+
+    def was_active(self, unit: str) -> bool:
+        """Return whether a unit was active, by its signals, before it went down or stops."""
+        return self._last_up.get(unit) == "active"
 
     def is_loaded(self, unit: str) -> bool:
         """Return whether a unit had a signal or was read, and was not unloaded since."""
@@ -172,6 +189,7 @@ class UnitJobs:
     def set_read(self, unit: str, properties: Values) -> None:
         """Record the last change, by PID 1's monotonic clock, in the properties just read."""
         self._read.pop(unit, None)
+        self._unreported.pop(unit, None)
         changed = properties.get(_CHANGED)
         if isinstance(changed, int):
             _set_bounded(self._read, unit, changed)
@@ -194,12 +212,14 @@ class UnitJobs:
         without a job is not reported; one followed by a job is reported once the job ends.
         """
         job = self._running.get(unit)
-        step = job.step() if job and job.type else None
+        step = job.step() if job and job.type and job.has_begun else None
         if step and self._is_later(unit, step):
             step = None
         ended = self._ended_steps.pop(unit, [])
-        left = [each for each in ended if self._is_later(unit, each)]
-        taken = [each for each in ended if each not in left]
+        # what ended before a job that changed the unit earlier changed it earlier, too
+        past = (n for n, each in enumerate(ended, 1) if not self._is_later(unit, each))
+        count = max(past, default=0)
+        taken, left = ended[:count], ended[count:]
         if [each.work.cause for each in taken] == [EXIT]:
             left, taken = left or (taken if step else []), []
         if left:
@@ -212,12 +232,23 @@ class UnitJobs:
         work = last.work
         return work._replace(cause=f"{work.cause} by {by}") if by and work.cause else work
 
+    def take_starts(self, unit: str) -> Work:
+        """Return and remove the ended jobs of a unit, up to the last that started it."""
+        ended = self._ended_steps.pop(unit, [])
+        starts = (
+            n for n, each in enumerate(ended) if jobs.act(each.work.cause) in {START, RESTART}
+        )
+        count = max(starts, default=-1) + 1
+        if ended[count:]:
+            self._ended_steps[unit] = ended[count:]
+        return reduce(_join, ended[:count], _Step(Work())).work
+
     def _is_later(self, unit: str, step: _Step) -> bool:
         """Return whether a unit was read before a step changed it.
 
         A unit loaded anew reports change time 0: earlier steps are past.
         """
-        read = self._read.get(unit, step.changed)
+        read = self._read.get(unit, self._unreported.get(unit, step.changed))
         return read <= step.since < step.changed and (read != 0 or not step.since)
 
     def last_cause(self, unit: str) -> str:

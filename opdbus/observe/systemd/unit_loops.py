@@ -7,8 +7,9 @@ from typing import Final
 from opdbus.observe.systemd.unit_properties import DOWN
 from opdbus.state.object import Json
 
-# The field of a unit in a loop.
+# The field of a unit in a loop, and the volatile one of its state at present.
 LOOP: Final = "restart_loop"
+_NOW: Final = "state_now"
 # So many restarts within so long a time are a loop, which ends when none came for as long.
 _MANY: Final = 4
 _SECONDS: Final = 600.0
@@ -38,8 +39,8 @@ class UnitLoops:
     def steady(self, unit: str, fields: dict[str, Json]) -> tuple[dict[str, Json], float]:
         """Return fields with a steady state, and seconds until the next read (0: none).
 
-        A service in a loop is shown as waiting for a restart. The loop ends when the service is
-        down for good or was started by a job.
+        A service in a loop is shown as waiting for a restart, and in `state_now` as it is. The loop
+        ends when the service is down for good or was started by a job.
         """
         # no number stands for none
         count, before = int(str(fields.get("n_restarts", 0))), self._counts.get(unit)
@@ -66,7 +67,8 @@ class UnitLoops:
             return fields, 0.0
         shown = self._steady.setdefault(unit, _WAITS | self._ends.get(unit, {}))
         others = {name: value for name, value in fields.items() if name not in OF_END}
-        return others | shown | {LOOP: True}, wait
+        state_now = f"{fields.get('active_state')} ({fields.get('sub_state')})"
+        return others | shown | {LOOP: True, _NOW: state_now}, wait
 
     def forget(self, unit: str) -> None:
         """Drop the counts and states of a unit."""

@@ -18,7 +18,7 @@ from opdbus.observe.systemd.unit_causes import UnitCauses, is_with_file
 from opdbus.observe.systemd.unit_documents import FACTS, UnitDocuments
 from opdbus.observe.systemd.unit_files import UnitFolders
 from opdbus.observe.systemd.unit_jobs import TRIGGERS
-from opdbus.observe.systemd.unit_loops import LOOP, UnitLoops
+from opdbus.observe.systemd.unit_loops import LOOP, OF_END, UnitLoops
 from opdbus.platform.tasks import at_most, until_first_ends
 from opdbus.state.object import Json
 
@@ -28,6 +28,7 @@ _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFi
 _OF_ALL: Final = frozenset(("UnitNew", "UnitRemoved"))
 # Units that are started and stopped; others change with the kernel, or with what they hold.
 _STARTED: Final = (".service", ".socket", ".timer", ".path")
+_UP: Final = frozenset(("active", "activating", "reloading"))
 _OF_FILE: Final = ("fragment_path", "unit_file_state")
 # Signals are read together: the rest of a change that was read early comes within this time.
 _WAIT_SECONDS: Final = 1.5 * BURST_SECONDS
@@ -71,7 +72,8 @@ class _ReportedUnits:
         self._documents = documents
         self._causes = causes
         self._fields: dict[str, Fields] = {}
-        # new units whose file is the cause: this is written before they are read again
+        # units with a state that is written before they are read again: new ones whose file is the
+        # cause, and those that were up between two readings
         self._new: set[str] = set()
         # units whose files only an earlier run has read
         self._of_earlier: set[str] = set()
@@ -141,6 +143,7 @@ class _ReportedUnits:
                 if is_started:
                     fields = unit_properties.fields_of_unloaded(fields)
         self._fields[name] = fields
+        self._tally(name, fields)
         self._of_earlier.discard(name)
         shown = self._with_facts(name)
         if self.is_quiet:
@@ -155,11 +158,21 @@ class _ReportedUnits:
             self._report.happened(KIND, name, event)
         return is_started
 
+    def put_missed_start(self, name: str) -> None:
+        """Report that a unit that was starting came up, before it is read again."""
+        fields = {n: value for n, value in self._fields[name].items() if n not in OF_END}
+        self._fields[name] = fields | {"active_state": "active", "sub_state": "running"}
+        self._new.add(name)
+        self._report.put(
+            KIND, name, self._with_facts(name), self._causes.explain_missed_start(name)
+        )
+
     def remove(self, name: str, cause: str) -> None:
         """Report the removal of a unit and drop its fields."""
         self._documents.forget(name)
         of_file = self._cause_of_file(name, {})
         last = self._fields.pop(name, None)
+        self._tally(name, {})
         if last is not None and not self.is_quiet:
             other = cause or self._causes.latest(name, last) or of_file
             cause = self._causes.explain_removal(name, last, other, of_file)
@@ -184,7 +197,7 @@ class _ReportedUnits:
                     )
 
     def is_new(self, name: str) -> bool:
-        """Return whether the appearance of a unit is still to be written."""
+        """Return whether the appearance or start of a unit is still to be written."""
         if name in self._new and self._report.is_waiting(KIND, name):
             return True
         self._new.discard(name)
@@ -202,6 +215,10 @@ class _ReportedUnits:
             if is_known and before != now and not fields.get("transient"):
                 found[name] = before | now
         return found
+
+    def _tally(self, name: str, fields: Fields) -> None:
+        is_failed = fields.get("active_state") == "failed"
+        self._report.tally(name, {"failed": is_failed, "looping": bool(fields.get(LOOP))})
 
     def _cause_of_file(self, name: str, fields: Fields) -> str:
         """Return the cause of a change of a unit's file, which may be seen before a reload."""
@@ -412,6 +429,8 @@ class _Units:
         is_behind = self._causes.jobs.is_behind(name, values, is_new=is_new)
         if is_behind and self._must_wait(name, cause):
             return {}
+        if state not in _UP and self._put_missed_start(name):
+            return {}
         if state == "reloading" and not is_quiet and self._must_wait(name, cause, _RELOAD_SECONDS):
             return {}
         self._causes.jobs.set_read(name, values)
@@ -425,6 +444,21 @@ class _Units:
         if again_in:
             self._pace.queue(name, again_in)
         return steady
+
+    def _put_missed_start(self, name: str) -> bool:
+        """Report the start of a unit that is down, was starting when it was read last, and came up.
+
+        Return whether that is still to be written; the unit is then queued for later. A restart
+        loop, which is one state, is no start.
+        """
+        last = self.reported.last(name)
+        is_starting = last.get("active_state") == "activating" and LOOP not in last
+        if is_starting and not self.reported.is_quiet and self._causes.jobs.was_active(name):
+            self.reported.put_missed_start(name)
+        elif not self.reported.is_new(name):
+            return False
+        self._pace.queue(name, BURST_SECONDS)
+        return True
 
     def _must_wait(self, name: str, cause: str, seconds: float = _WAIT_SECONDS) -> bool:
         """Return whether signals of a unit may still come; queue it for later if so."""
@@ -443,6 +477,7 @@ class _Units:
         names = {
             name
             for name in names
+            if not self._put_missed_start(name)
             if self._causes.has_left(name, self.reported.last(name))
             or not self._must_wait(name, cause)
         }

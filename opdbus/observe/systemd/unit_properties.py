@@ -15,7 +15,7 @@ Values = Mapping[str, Plain]
 # Fields that move by themselves or change with each start; a reload forgets unmet conditions.
 VOLATILE: Final = frozenset(
     "main_pid n_restarts status_text active_since state_changed next_elapse last_trigger"
-    " unmet_condition".split()
+    " unmet_condition state_now".split()
 )
 # These describe one run of a unit, and are dropped when it is unloaded.
 _OF_A_RUN: Final = VOLATILE | set(
