@@ -34,8 +34,8 @@ from opdbus.bench.figures import percentiles
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
-from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.index.search.hits import SearchRequest
+from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.platform.tasks import cancel
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Asked = tuple[list[float], list[float]]
 
 EXACT, THERE, MISSING = "exact", "two stages", "two stages, vectors missing"
-_PAGE: Final = Page(50)
+_PAGE: Final = SearchRequest(50)
 # So many questions are asked while vectors are missing: each of them takes as long as is allowed.
 _MOST_MISSING: Final = 200
 _PATIENCE_SECONDS: Final = 120.0
@@ -70,10 +70,10 @@ async def compare(
     environ = {"OP_DBUS_STATE_DIR": str(scratch), "OP_DBUS_VECTOR_LEVEL": level}
     settings = config.load(os.environ | environ)
     async with filled(state_file, settings, scratch) as vectors:
-        cascade = Cascade(vectors, settings.cascade_ms / 1000, always=True)
+        cascade = TwoStageSearch(vectors, settings.cascade_ms / 1000, always=True)
         keeping = asyncio.create_task(cascade.run())
         await cascade.first.ready(_PATIENCE_SECONDS)
-        two = Finder(vectors, cascade=cascade)
+        two = Finder(vectors, two_stage=cascade)
         found: dict[str, Asked] = {way: ([], []) for way in (EXACT, THERE, MISSING)}
         rescored = []
         apart = -(-len(questions) // _MOST_MISSING)
@@ -97,7 +97,7 @@ async def _ask(finder: Finder, question: Question, into: Asked) -> list[str]:
     names = ["/".join(hit.object_id) for hit in hits]
     wanted = question["object"]
     into[0].append(1 / (names.index(wanted) + 1) if wanted in names else 0.0)
-    return [hit.score.stage for hit in hits[:24]]
+    return [hit.score.level for hit in hits[:24]]
 
 
 async def _ask_without(

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from opdbus.bench.machine import describe
 from opdbus.history import ledger
-from opdbus.history.change import Change, Why, differences
+from opdbus.history.change import Cause, Change, differences
 from opdbus.history.change_sentence import of_change
 from opdbus.history.row_filter import Filter
 from opdbus.index.database.store import Store
@@ -60,7 +60,7 @@ def changes(numbers: range) -> Iterator[Change]:
         before = {"active_state": _STATES[number % 4], "restarts": number}
         after = {"active_state": _STATES[(number + 1) % 4], "restarts": number + 1}
         name = identity(number)
-        item = Change(name, "changed", Why(f"job:{number} restart"), differences(before, after))
+        item = Change(name, "changed", Cause(f"job:{number} restart"), differences(before, after))
         yield of_change(item, f"systemd service {name.name}: keeps something right")
 
 
@@ -154,11 +154,11 @@ def verified(folder: Path, rows: int) -> dict[str, float]:
 def asked(path: Path) -> float:
     """Give the milliseconds until it is known which rows are of the older half of the time."""
     with closing(Store(path)) as store:
-        first, last = (store.history.numbered([n])[0].at for n in (1, store.history.span()[-1]))
+        first, last = (store.history.rows_by_seq([n])[0].at for n in (1, store.history.span()[-1]))
         seconds = []
         for _ in range(_REPEATS):
             began = time.perf_counter()
-            store.history.numbers(Filter(before=(first + last) // 2))
+            store.history.candidate_range(Filter(before=(first + last) // 2))
             seconds.append(time.perf_counter() - began)
     return round(statistics.median(seconds) * 1e3, 2)
 

@@ -39,9 +39,9 @@ def ours(vectors: NDArray[np.float32], folder: Path) -> tuple[Find, str]:
     for start in range(0, len(vectors), _AT_A_TIME):
         part = vectors[start : start + _AT_A_TIME]
         rows.append([(start + n + 1).to_bytes(16, "big") for n in range(len(part))], part)
-    rows.seal()
+    rows.write_snapshot()
     rows = SignQuantizedVectors(path, dimension)
-    rows.left()
+    rows.take_recovered_digests()
     every, some = np.arange(len(vectors)), np.arange(0, len(vectors), _APART)
 
     def find(query: NDArray[np.float32], is_limited: bool) -> list[int]:  # noqa: FBT001

@@ -32,7 +32,7 @@ from harness import value_host
 from opdbus.bench.machine import describe
 from opdbus.config import load
 from opdbus.index.database.quota import Quota, Usage
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.events import Event, Vectorized
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
@@ -85,7 +85,7 @@ def objects(known: Sequence[Mapping[str, str]], count: int) -> Iterator[StateObj
         properties = {key.lower(): fields[key] for key in _FIELDS if key in fields}
         properties |= {"description": fields["Description"] + again, "status": "installed"}
         name = fields["Package"] + ("+" * turn)
-        yield publish.observed("publish:benchmark", "packages", "package", name, properties)
+        yield publish.make_object("publish:benchmark", "packages", "package", name, properties)
 
 
 async def cost(known: Sequence[Mapping[str, str]], count: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ async def cost(known: Sequence[Mapping[str, str]], count: int) -> dict[str, Any]
             for name, ask in (("topics", insight.topics), ("odd", insight.outliers)):
                 for when in ("first", "kept"):
                     before, began, used = _rest(), time.perf_counter(), time.process_time()
-                    answer = await ask(Page(10))
+                    answer = await ask(SearchRequest(10))
                     found[f"{name}, {when} ms"] = round(1000 * (time.perf_counter() - began), 1)
                     found[f"{name}, {when} cpu ms"] = round(1000 * (time.process_time() - used), 1)
                     if when == "first":
@@ -131,7 +131,7 @@ async def named(vectors: ObjectVectors) -> dict[str, Any]:
     found, usual = {}, topics.count_for
     for factor in _FACTORS:
         topics.count_for = lambda n, f=factor: max(2, round(f * math.sqrt(n)))
-        answer = await Insight(vectors).topics(Page(10))
+        answer = await Insight(vectors).topics(SearchRequest(10))
         found[str(factor)] = await _coverage(answer, vectors.memory)
     topics.count_for = usual
     return found
@@ -140,7 +140,7 @@ async def named(vectors: ObjectVectors) -> dict[str, Any]:
 async def _coverage(answer: Sequence[Topic], memory: StateStore) -> dict[str, Any]:
     having, sections = [], []
     for topic in answer:
-        about = [memory.catalogue.about(object_id)[0] for object_id, _ in topic.members]
+        about = [memory.catalogue.require_entries(object_id)[0] for object_id, _ in topic.members]
         contents = await memory.content(about)
         names = {stem for word in topic.words for stem in name_words(word)}
         texts = [contents[entry.id] for entry in about]
@@ -185,7 +185,7 @@ async def of_host() -> dict[str, int]:
             Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"})) as serving,
         ):
             await memory.publish(value_host.objects(), 0)
-            found = await Insight(ObjectVectors(memory, serving)).outliers(Page(10))
+            found = await Insight(ObjectVectors(memory, serving)).outliers(SearchRequest(10))
             return {"objects": len(memory.catalogue), "odd": len(found)}
 
 

@@ -25,7 +25,7 @@ from opdbus.engine.opening import open_embedder
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.ranking import scores
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.search.rerank import Reranker
 from opdbus.index.state_store.events import Vectorized
 from opdbus.index.state_store.state_store import StateStore
@@ -141,7 +141,7 @@ async def reciprocal_ranks(
     """Return 1 / the rank of each question's object, 0 past 50; a level puts the best in order."""
     found = []
     for question in questions:
-        hits = await finder.search(str(question["question"]), Page(50), mode, level)
+        hits = await finder.search(str(question["question"]), SearchRequest(50), mode, level)
         names = ["/".join(hit.object_id) for hit in hits]
         wanted = str(question["object"])
         found.append(1 / (names.index(wanted) + 1) if wanted in names else 0.0)

@@ -60,7 +60,7 @@ def objects(count: int, seed: int = SEED, first: int = 0) -> Iterator[StateObjec
             "main_pid": chance.randrange(1 << 20),
             "path": f"/srv/{role}/{number:x}",
         }
-        yield publish.observed(
+        yield publish.make_object(
             "publish:sizes", plugin, kind, f"{role}{number}{_ENDS[number % 3]}", properties
         )
 

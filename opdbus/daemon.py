@@ -18,6 +18,7 @@ from opdbus.bus import paths
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_CALL_BYTES
 from opdbus.bus.authorization.authorizer import Authorizer
+from opdbus.bus.authorization.polkit import Polkit
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.service.answers import Answers
 from opdbus.bus.service.bulk import Bulk
@@ -49,7 +50,7 @@ from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.insight.insight import Insight
 from opdbus.observe import selection
 from opdbus.observe.supervisor import Supervisor
@@ -71,9 +72,8 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-# The interval after which Python's threads switch. The event loop gives up the lock dozens of times
-# while it takes in stored records, and waits this long each time. With 0.5 ms it was delayed by
-# more than 20 ms three times as often.
+# The GIL switch interval. While loading records the loop releases the GIL dozens of times and waits
+# up to this long to get it back; at 0.5 ms, delays over 20 ms were three times as frequent.
 _TURN_SECONDS: Final = 0.0001
 _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
 
@@ -81,14 +81,14 @@ _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwner
 def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     """Run the daemon until a signal stops it, and return its exit code.
 
-    Threads may still run then without a purpose: the caller must end the process at once.
+    Worker threads may still run; exit the process at once.
     """
     load = partial(config.load, environ, flags)
     try:
-        passed = notify.passed(environ, os.getpid())
+        passed = notify.take_sockets(environ, os.getpid())
         settings = load()
     except OpDbusError as error:
-        return _failed(error, environ)
+        return _report_failure(error, environ)
     gc_tuning.limit_fragmentation()
     gc_tuning.keep_searches_short()
     sys.setswitchinterval(_TURN_SECONDS)
@@ -105,15 +105,17 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
             to_journal = lines.target == log.JOURNAL
             if to_journal:  # the journal's fields identify it there
                 logger.error("failed", reason=str(error), exit_code=error.exit_code)  # noqa: TRY400 -- a sentence, no traceback
-            is_told = to_journal and log.is_journal(environ, sys.stderr)
-            return _failed(error, environ, is_told=is_told)
+            is_logged = to_journal and log.is_journal(environ, sys.stderr)
+            return _report_failure(error, environ, is_logged=is_logged)
     return 0
 
 
-def _failed(error: OpDbusError, environ: Mapping[str, str], *, is_told: bool = False) -> int:
+def _report_failure(
+    error: OpDbusError, environ: Mapping[str, str], *, is_logged: bool = False
+) -> int:
     """Report the fault to systemd and, unless logged, to standard error; return the exit code."""
     notify.leave(environ, os.getpid(), error)
-    if not is_told:
+    if not is_logged:
         print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
     return error.exit_code
 
@@ -145,7 +147,7 @@ class Daemon:
         logger.info("starting", version=__version__, pid=os.getpid())
         self._hung_up = asyncio.Event()
         async with signals(self._hung_up) as stopped:
-            await until_first_ends(stopped.wait(), self._live(), self._systemd.watched())
+            await until_first_ends(stopped.wait(), self._live(), self._systemd.ping_watchdog())
         logger.info("stopped")
 
     async def _live(self) -> None:
@@ -167,11 +169,12 @@ class Daemon:
     def _compose(self) -> None:
         """Create the parts that hold the host's state and history, observe it, and serve."""
         memory, serving, given = self._memory, self._serving, self._config
-        # set only now: the objects that it refreshes are created below
+        # not passed to the constructor: a refresh needs objects that only this method and `_expose`
+        # create
         memory.archive.on_change = self._refresh_soon
         self._vectors = ObjectVectors(memory, serving)
-        self._cascade = (
-            Cascade(self._vectors, given.cascade_ms / 1000, always=given.cascade == "always")
+        self._two_stage = (
+            TwoStageSearch(self._vectors, given.cascade_ms / 1000, always=given.cascade == "always")
             if given.cascade != "never"
             else None
         )
@@ -190,7 +193,7 @@ class Daemon:
     def _expose(self) -> None:
         """Create the D-Bus interfaces and the parts that answer calls."""
         memory, connection, serving = self._memory, self._connection, self._serving
-        finder = Finder(self._vectors, Reranker(serving), self._cascade)
+        finder = Finder(self._vectors, Reranker(serving), self._two_stage)
         self._announcer = Announcer(connection)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load, bulk = RunningCalls(), Bulk(jobs)
@@ -199,7 +202,7 @@ class Daemon:
         self._state = StateInterface(
             self._vectors,
             finder,
-            Insight(self._vectors, self._cascade),
+            Insight(self._vectors, self._two_stage),
             self._declared,
             self._health,
             self._supervisor,
@@ -214,7 +217,8 @@ class Daemon:
         self._tree = Tree(
             self._vectorizer, self._state, *fixed, self._vectors, finder, self._drifts, jobs
         )
-        self._authorizer = Authorizer(connection)
+        self._polkit = Polkit(connection)
+        self._authorizer = Authorizer(connection, self._polkit)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
 
     def _metrics(self) -> Iterator[Family]:
@@ -227,7 +231,7 @@ class Daemon:
         self._heap.hold(len(self._memory.catalogue))
         await self._refresh()
         self._connection.on_call = self._dispatcher.take
-        self._connection.wants_signal = lambda header, _size: self._authorizer.trusts(header.sender)
+        self._connection.wants_signal = lambda header, _size: self._polkit.trusts(header.sender)
         self._connection.on_signal = self._take_signal
         await self._connection.subscribe(_LEAVERS)
         await self._connection.own(BUS_NAME)
@@ -237,10 +241,10 @@ class Daemon:
         try:
             await until_first_ends(
                 self._connection_lost(),
-                self._memory.archive.damaged(),
+                self._memory.archive.raise_when_damaged(),
                 self._follow_serving(),
                 self._vectorize(),
-                *([self._cascade.run()] if self._cascade else []),
+                *([self._two_stage.run()] if self._two_stage else []),
                 self._declared.watch(),
                 self._supervisor.run(),
                 self._retention.run(),
@@ -263,27 +267,27 @@ class Daemon:
             on_fault=self._remember_fault,
             on_progress=lambda _left: self._systemd.renew(),
         )
-        await until_first_ends(indexer.run(), self._derive())
+        await until_first_ends(indexer.run(), self._build_indexes())
 
-    async def _derive(self) -> None:
+    async def _build_indexes(self) -> None:
         """Load terms and fields into memory; until then searches take longer.
 
-        Vectors are loaded before, since the start waits for them. Snapshots for the next start are
+        Vectors are loaded before, since `ready` waits for them. Snapshots for the next start are
         written afterwards.
         """
         with suppress(OpDbusError):
-            await self._vectors.served()
+            await self._vectors.current_index()
         await self._memory.words.ready()
-        await until_first_ends(self._memory.fields.run(), self._seal())
+        await until_first_ends(self._memory.fields.run(), self._write_snapshots())
 
-    async def _seal(self) -> None:
-        await self._memory.derive()
+    async def _write_snapshots(self) -> None:
+        await self._memory.build_indexes()
         await self._refresh()
         await self._memory.snapshot_writer.run()
 
     async def _follow_serving(self) -> None:
         """Log and announce each change of the serving engine."""
-        async with aclosing(self._serving.changes()) as changes:
+        async with aclosing(self._serving.watch_phases()) as changes:
             async for phase in changes:
                 provider = phase.embedder.provider if phase.embedder else ""
                 self._announcer.provider_changed(provider, phase.reason)
@@ -304,7 +308,7 @@ class Daemon:
         )
 
     async def _connection_lost(self) -> None:
-        await self._connection.closed()
+        await self._connection.wait_closed()
         logger.error("bus lost", bus=self._config.bus)
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
 
@@ -315,8 +319,8 @@ class Daemon:
         if isinstance(event, Vectorized):
             self._heap.trim_if_shrunk(size)
         if isinstance(event, Recorded):
-            self._retention.recorded(event.seq)
-        self._drifts.hear(event)
+            self._retention.schedule_checkpoint(event.seq)
+        self._drifts.on_event(event)
         self._supervisor.on_event(event)
         self._announcer.announce(event)
         self._systemd.renew()
@@ -343,7 +347,7 @@ class Daemon:
 
     def _take_signal(self, message: Message) -> None:
         """Stop the work for a caller that left the bus; withdraw objects tied to its connection."""
-        self._authorizer.on_signal(message)
+        self._polkit.on_signal(message)
         if message.member != "NameOwnerChanged" or message.sender != "org.freedesktop.DBus":
             return
         name = message.body[0]

@@ -20,7 +20,7 @@ from opdbus.cli import change_words, output
 from opdbus.drift import equality, field_comparison, rule_table, versions
 from opdbus.errors import OpDbusError
 from opdbus.history import change_sentence, checkpoint, event_questions, jobs
-from opdbus.history.change import Change, FieldChange, Why
+from opdbus.history.change import Cause, Change, FieldChange
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.changes import change_ranking, change_relations
 from opdbus.index.database.quota import Usage
@@ -68,7 +68,7 @@ def _object(text: str) -> dict[str, Any]:
 def _change(text: str) -> None:
     whole = Identity("live:lab", *THING)
     changed = [FieldChange((key,), [text + "x"], [text]) for key in ("version", "state", text)]
-    change_sentence.of_change(Change(whole, "changed", Why("exit"), changed), text)
+    change_sentence.of_change(Change(whole, "changed", Cause("exit"), changed), text)
 
 
 def _document(text: str) -> None:
@@ -142,7 +142,7 @@ def _readers(folder: Path) -> dict[str, Work]:
         "package": lambda text: dpkg.parse_paragraph(f"Package: {text}\nStatus: {text}\n".encode()),
         "parameters": parse_parameters,
         "program": crontab.program,
-        "published": lambda text: publish.observed("publish:x", *THING, _object(text)),
+        "published": lambda text: publish.make_object("publish:x", *THING, _object(text)),
         "redaction": lambda text: (redact.redact_text(text), redact.redact(_object(text))),
         "rendering": lambda text: render(unit(text, description=text, note=text)),
         "services": documents.parse_services,

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
     "errors platform settings state config language log history"
-    " models engine api serving index insight drift bus observe http bench distil"
+    " models engine api serving index insight drift bus observe bench distil"
     " picture systemd daemon doctor client publishers cli"
 ).split()
 # The same inside a room that has parts.
@@ -31,7 +31,7 @@ PARTS = {
     ).split(),
     "observe": "core packages systemd kernel network dbus host selection supervisor".split(),
 }
-# These two are clients of the daemon, and import little of it.
+# Clients of the daemon, which import little of it.
 MAY_IMPORT = {
     "client": {
         "opdbus.client",

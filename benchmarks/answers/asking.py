@@ -26,7 +26,7 @@ from opdbus.index.query import query_parser
 from opdbus.index.query.condition_matching import object_ids
 from opdbus.index.ranking.scores import MODES, Score
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.observe.selection import select_observers
@@ -248,7 +248,7 @@ async def _without(memory: StateStore, host: str, names: set[str]) -> AsyncItera
 
 
 async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:
-    hits = await finder.search(row["question"], Page(_KEPT), mode)
+    hits = await finder.search(row["question"], SearchRequest(_KEPT), mode)
     right = row.get("copies", set())
     names = ["/".join(hit.object_id) for hit in hits]
     ranks = [rank for rank, name in enumerate(names, 1) if name in row.get("answers", ())]

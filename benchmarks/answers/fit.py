@@ -20,7 +20,13 @@ import structlog
 from asking import EXAMS, HOSTS, STATES, Answer, answers
 from numpy.typing import NDArray
 
-from opdbus.index.ranking.confidence import Curve, Features, Weights, featured, logistic
+from opdbus.index.ranking.confidence import (
+    Features,
+    LogisticModel,
+    Weights,
+    compute_features,
+    logistic,
+)
 from opdbus.index.ranking.scores import MODES
 
 TABLE: Final = Path(__file__).parents[2] / "opdbus" / "tables" / "calibration.tsv"
@@ -54,15 +60,15 @@ _WRITTEN_BY_HAND: Final = """\
 _Row = tuple[Features, Answer, bool, float]
 
 
-def fitted(found: Sequence[Answer]) -> Curve:
+def fitted(found: Sequence[Answer]) -> LogisticModel:
     """Return the curve of the answers of one level and mode."""
     asked = [each for each in found if each.half == "fit" and each.kind != "typos"]
     used = [each for each in asked if each.scores]
     first = [_for_there(row) for each in used for row in _rows(each, 1)]
     there = _logistic(first, lambda row: row[1].kind == "answerable")
     rows = [row for each in used if each.kind != "foreign" for row in _rows(each, _HITS)]
-    curve = Curve(there, _logistic(rows, lambda row: row[2]), 0.0)
-    return curve._replace(least=_least(curve, asked))
+    model = LogisticModel(there, _logistic(rows, lambda row: row[2]), 0.0)
+    return model._replace(least=_least(model, asked))
 
 
 def _for_there(row: _Row) -> _Row:
@@ -78,7 +84,7 @@ def _rows(answer: Answer, most: int) -> list[_Row]:
     return [
         (features, answer, right, weight * (_LATER_WEIGHT if at else 1))
         for at, (features, right) in enumerate(
-            zip(featured(answer.scores)[:most], answer.right[:most], strict=True)
+            zip(compute_features(answer.scores)[:most], answer.right[:most], strict=True)
         )
     ]
 
@@ -97,43 +103,45 @@ def _logistic(rows: Sequence[_Row], label: Callable[[_Row], bool]) -> Weights:
     ridge[0] = 0
     weights = np.zeros(matrix.shape[1])
     for _ in range(50):
-        chances = 1 / (1 + np.exp(-np.clip(matrix @ weights, -30, 30)))
-        gradient = matrix.T @ (counts * (chances - labels)) + ridge * weights
-        curvature = (matrix * (counts * chances * (1 - chances))[:, None]).T @ matrix
+        confidences = 1 / (1 + np.exp(-np.clip(matrix @ weights, -30, 30)))
+        gradient = matrix.T @ (counts * (confidences - labels)) + ridge * weights
+        curvature = (matrix * (counts * confidences * (1 - confidences))[:, None]).T @ matrix
         weights -= np.linalg.solve(curvature + np.diag(ridge + 1e-9), gradient)
     weights[1:] /= spread
     weights[0] -= weights[1:] @ np.where(np.isinf(spread), 0, mean)
     return tuple(weights.tolist())
 
 
-def _least(curve: Curve, asked: Sequence[Answer]) -> float:
+def _least(model: LogisticModel, asked: Sequence[Answer]) -> float:
     """Return the chance below which an answer is refused.
 
     Enough foreign questions have less, if few answerable ones do.
     """
 
-    def chances(kind: str, host: str) -> NDArray[np.float64]:
+    def confidences(kind: str, host: str) -> NDArray[np.float64]:
         scores = [each.scores for each in asked if (each.kind, each.host) == (kind, host)]
         # where nothing is found, nothing is answered
-        return np.array([logistic(curve.there, featured(s)[0]) if s else 0.0 for s in scores])
+        return np.array(
+            [logistic(model.answerable, compute_features(s)[0]) if s else 0.0 for s in scores]
+        )
 
-    foreign = np.concatenate([chances("foreign", host) for host in HOSTS])
+    foreign = np.concatenate([confidences("foreign", host) for host in HOSTS])
     enough = max(float(np.quantile(foreign, _FOREIGN_REFUSED[asked[0].mode])), 1e-6)
-    return min(enough, _most([chances("answerable", host) for host in HOSTS]))
+    return min(enough, _most([confidences("answerable", host) for host in HOSTS]))
 
 
 def _most(by_host: Sequence[NDArray[np.float64]]) -> float:
     """Return the largest chance below which few answerable questions of the hosts have theirs."""
     every = np.concatenate(by_host)
     for least in sorted(every, reverse=True):
-        of_hosts = [(chances < least).mean() for chances in by_host]
+        of_hosts = [(confidences < least).mean() for confidences in by_host]
         if (every < least).mean() <= _REFUSED and np.mean(of_hosts) <= _REFUSED_OF_HOSTS:
             return float(least)
     return 0.0
 
 
-def _line(level: str, mode: str, curve: Curve) -> str:
-    numbers = (f"{number:.4g}" for number in (curve.least, *curve.there, *curve.right))
+def _line(level: str, mode: str, model: LogisticModel) -> str:
+    numbers = (f"{number:.4g}" for number in (model.least, *model.answerable, *model.right))
     return "\t".join((level, mode, *numbers))
 
 
@@ -151,9 +159,9 @@ def main() -> None:
             scratch = given.scratch or Path(folder)
             found = [a for host in HOSTS for a in asyncio.run(answers(host, level, scratch))]
             for mode in MODES:
-                curve = fitted([each for each in found if each.mode == mode])
+                model = fitted([each for each in found if each.mode == mode])
                 key = ("none", mode) if mode == "lexical" else (level, mode)
-                lines[key] = _line(*key, curve)
+                lines[key] = _line(*key, model)
                 print(lines[key], flush=True)
     TABLE.write_text(_WRITTEN_BY_HAND + "\n".join(lines[key] for key in sorted(lines)) + "\n")
 

@@ -33,14 +33,14 @@ _SURE: Final = 0.5
 _POINTS: Final = (0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 
 
-def chances(answer: Answer) -> list[float]:
+def confidences(answer: Answer) -> list[float]:
     """Return how likely each hit is right."""
-    return [rating.chance for rating in rate(answer.scores, answer.mode)]
+    return [rating.confidence for rating in rate(answer.scores, answer.mode)]
 
 
 def best(answer: Answer) -> float:
     """Return how likely the best hit is right, 0 where nothing was found."""
-    return next(iter(chances(answer)), 0.0)
+    return next(iter(confidences(answer)), 0.0)
 
 
 def is_refused(answer: Answer) -> bool:
@@ -79,7 +79,7 @@ def curve(answerable: Sequence[float], taken_out: Sequence[float]) -> list[tuple
     """Return (share of answerable questions refused, share of those taken out) at some cuts."""
     cuts = [float(np.quantile(answerable, point)) for point in _POINTS]
     return [
-        (point, _mean(chance < cut for chance in taken_out))
+        (point, _mean(confidence < cut for confidence in taken_out))
         for point, cut in zip(_POINTS, cuts, strict=True)
     ]
 
@@ -87,12 +87,16 @@ def curve(answerable: Sequence[float], taken_out: Sequence[float]) -> list[tuple
 def calibration(found: Sequence[Answer]) -> list[dict[str, float]]:
     """Return for each tenth of the score how many of the best hits have it, and are right."""
     rows = [
-        row for each in found for row in list(zip(chances(each), each.right, strict=True))[:_HITS]
+        row
+        for each in found
+        for row in list(zip(confidences(each), each.right, strict=True))[:_HITS]
     ]
     table = []
     for low, high in pairwise(_TENTHS):
-        right = [is_right for chance, is_right in rows if low <= chance < high + (high == 1)]
-        said = [chance for chance, _ in rows if low <= chance < high + (high == 1)]
+        right = [
+            is_right for confidence, is_right in rows if low <= confidence < high + (high == 1)
+        ]
+        said = [confidence for confidence, _ in rows if low <= confidence < high + (high == 1)]
         mean = {"score": _mean(said), "right": _mean(right)} if right else {}
         table.append({"from": round(float(low), 1), "hits": len(right), **mean})
     return table

@@ -22,9 +22,9 @@ import structlog
 from asking import HOSTS, finding, questions
 
 from opdbus.index.ranking.scores import MODES
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 
-_PAGE: Final = Page(10, is_explained=True)
+_PAGE: Final = SearchRequest(10, is_explained=True)
 
 
 async def answers(level: str, scratch: Path, hosts: Sequence[str]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from opdbus.bench import machine
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.ranking.confidence import rate
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
@@ -61,7 +61,9 @@ class Found:
 
 async def found(memory: StateStore, serving: Serving, row: dict[str, Any]) -> Found:
     """Ask for the best hit."""
-    hits = await Finder(ObjectVectors(memory, serving)).search(row["question"], Page(10), _MODE)
+    hits = await Finder(ObjectVectors(memory, serving)).search(
+        row["question"], SearchRequest(10), _MODE
+    )
     rated = rate([hit.score for hit in hits], _MODE)
     is_refused = not rated or rated[0].is_weak
     right = {tuple(answer) for answer in row["answers"]}
@@ -70,7 +72,7 @@ async def found(memory: StateStore, serving: Serving, row: dict[str, Any]) -> Fo
         not right,
         is_refused,
         not is_refused and tuple(hits[0].object_id) in right,
-        0.0 if is_refused else rated[0].chance,
+        0.0 if is_refused else rated[0].confidence,
     )
 
 

@@ -168,11 +168,11 @@ def _group_keys(items: Iterable[_Item]) -> Iterator[_Group]:
     """Yield a group key for each change: its kind and verb, and a number for each run in time."""
     last: dict[_Group, tuple[Change, int]] = {}
     for change, words in items:
-        sort = (change["plugin"], change["kind"], words.verb, is_declaration(change))
-        before, number = last.get(sort, (change, 0))
+        group = (change["plugin"], change["kind"], words.verb, is_declaration(change))
+        before, number = last.get(group, (change, 0))
         is_apart = change["at"] - before["at"] > _MOMENT
-        last[sort] = change, number + (is_apart and change["name"] != before["name"])
-        yield *sort, last[sort][1]
+        last[group] = change, number + (is_apart and change["name"] != before["name"])
+        yield *group, last[group][1]
 
 
 def _groups_of_cause(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
@@ -199,7 +199,9 @@ def _line_of_many(alike: Sequence[_Item], least: str) -> ChangeLine:
         verb = re.sub("^is ", "are ", words.verb)
         called = plural(noun((change["plugin"], change["kind"])))
         of = "declarations of " if words.subject.startswith("declaration of ") else ""
-        text = f"{of}{least}{len(names):,} {called} {verb}: {name_lists.first(names, MAX_NAMES)}"
+        text = (
+            f"{of}{least}{len(names):,} {called} {verb}: {name_lists.join_first(names, MAX_NAMES)}"
+        )
     return ChangeLine(change["at"], text, _cause_of_line(change), [change for change, _ in alike])
 
 

@@ -49,9 +49,9 @@ def describe_cause(text: str, user: Callable[[int], str] = lambda uid: f"uid {ui
         return f"package run {run[2]} {run[3] or run[1]}"
     if caller := _CALLER.fullmatch(text):
         return f"by {user(int(caller[2]))} ({caller[1]})"
-    sort, colon, rest = text.partition(":")
-    if text not in _CAUSES and colon and sort in _WITH_MORE:
-        return _WITH_MORE[sort].format(rest)
+    kind_id, colon, rest = text.partition(":")
+    if text not in _CAUSES and colon and kind_id in _WITH_MORE:
+        return _WITH_MORE[kind_id].format(rest)
     return _CAUSES.get(text, text)
 
 
@@ -102,10 +102,12 @@ def read_fields(fields: Iterable[tuple[str, str, str]]) -> FieldValues:
 def describe_fields(values: Mapping[str, FieldSides]) -> str:
     """Return the first fields of a change as text; names alone if values are not kept."""
     rest = {path: value for path, value in values.items() if path not in _REPEATING} or values
-    return name_lists.first([f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS)
+    return name_lists.join_first(
+        [f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS
+    )
 
 
-def describe_drift(what: str, values: Mapping[str, FieldSides], sort: tuple[str, str]) -> str:
+def describe_drift(what: str, values: Mapping[str, FieldSides], kind_id: tuple[str, str]) -> str:
     """Return fields of an object that drift, or drift no longer, as text."""
     texts = []
     for path, value in values.items():
@@ -115,9 +117,9 @@ def describe_drift(what: str, values: Mapping[str, FieldSides], sort: tuple[str,
             declared = values.get(f"{DECLARED}{own}", value) if own == path else value
             wanted = declared.before if declared is value else declared.after
             texts.append(
-                _describe_drifting_field(what, own, value, at_least_prefix(sort, own), wanted)
+                _describe_drifting_field(what, own, value, at_least_prefix(kind_id, own), wanted)
             )
-    return name_lists.first([text for text in texts if text], MAX_FIELDS, "; ")
+    return name_lists.join_first([text for text in texts if text], MAX_FIELDS, "; ")
 
 
 def _describe_drifting_field(
@@ -141,9 +143,9 @@ def _describe_drifting_field(
     return f"{name} is {after or 'none'}, declared {least}{wanted}"
 
 
-def at_least_prefix(sort: tuple[str, str], name: str) -> str:
+def at_least_prefix(kind_id: tuple[str, str], name: str) -> str:
     """Return "at least " for a partly declared field, also within `properties`, else ""."""
-    return "at least " if (*sort, name.rpartition(".")[2]) in AT_LEAST else ""
+    return "at least " if (*kind_id, name.rpartition(".")[2]) in AT_LEAST else ""
 
 
 def _format_sides(old: str, new: str) -> FieldSides:
@@ -155,15 +157,17 @@ def _format_sides(old: str, new: str) -> FieldSides:
     elif old or new:
         side = _shorten_value(_json_text(before if old else after))
         sides = (side, "") if old else ("", side)
-    told = f"{sides[0] or 'none'} -> {sides[1] or 'none'}" if old or new else ""
+    difference = f"{sides[0] or 'none'} -> {sides[1] or 'none'}" if old or new else ""
     had, has = _list_members(before), _list_members(after)
     if had is not None and has is not None and set(had) != set(has):
         left, came = ([v for v in a if v not in b] for a, b in ((had, has), (has, had)))
         if len(left) == len(came) == 1:
-            left, came = ([side] for side in name_lists.distinct(left[0], came[0], MAX_VALUE))
+            left, came = (
+                [side] for side in name_lists.show_difference(left[0], came[0], MAX_VALUE)
+            )
         signed = [*(("-", value) for value in left), *(("+", value) for value in came)]
-        told = " ".join(f"{sign}{_shorten_value(value)}" for sign, value in signed)
-    return FieldSides(*sides, told)
+        difference = " ".join(f"{sign}{_shorten_value(value)}" for sign, value in signed)
+    return FieldSides(*sides, difference)
 
 
 def _list_members(value: object) -> Sequence[str] | None:
@@ -180,7 +184,7 @@ def _shorten_pair(before: object, after: object) -> tuple[str, str]:
     texts = _json_text(before), _json_text(after)
     if before != after and texts[0] == texts[1]:
         texts = json.dumps(before), json.dumps(after)
-    first, second = name_lists.distinct(*texts, MAX_VALUE)
+    first, second = name_lists.show_difference(*texts, MAX_VALUE)
     return first or '""', second or '""'
 
 
@@ -195,7 +199,7 @@ def _json_text(value: object) -> str:
 
 
 def _shorten_value(text: str) -> str:
-    return name_lists.shortened(" ".join(text.split()) or '""', MAX_VALUE)
+    return name_lists.shorten(" ".join(text.split()) or '""', MAX_VALUE)
 
 
 # Fields from a unit's files, not from its state.
@@ -332,14 +336,14 @@ class ChangeWords(NamedTuple):
 
 def describe_change(change: Change) -> ChangeWords:
     """Return a change in plain words."""
-    sort = (change["plugin"], change["kind"])
+    kind_id = (change["plugin"], change["kind"])
     values = read_fields(change["fields"])
     is_published = str(change.get("source", "")).startswith(PUBLISHED)
     # a lingering user exists without being logged in
     known = {} if "yes" in values["linger"] else _COMES
-    comes, leaves = _PUBLISHED if is_published else known.get(sort, ("appeared", "is gone"))
-    subject, what = subject_of(sort, change["name"]), change["what"]
-    if sort == STATE_FILE:
+    comes, leaves = _PUBLISHED if is_published else known.get(kind_id, ("appeared", "is gone"))
+    subject, what = subject_of(kind_id, change["name"]), change["what"]
+    if kind_id == STATE_FILE:
         return ChangeWords(subject, *_describe_state_file(change["fields"]))
     if is_declaration(change):
         if what == "appeared":
@@ -349,19 +353,19 @@ def describe_change(change: Change) -> ChangeWords:
         )
         return ChangeWords(f"declaration of {subject}", *removed_or_changed)
     if what == "appeared":
-        comes = _incomplete_state(values) or comes if sort[1] == "package" else comes
+        comes = _incomplete_state(values) or comes if kind_id[1] == "package" else comes
         verb = "found" if change["cause"] == "first" else comes
-        return ChangeWords(subject, verb, _detail_of_new(sort, values))
+        return ChangeWords(subject, verb, _detail_of_new(kind_id, values))
     if what == "gone":
-        unit = values["unit"].before if sort == ("net", "listener") else ""
+        unit = values["unit"].before if kind_id == ("net", "listener") else ""
         return ChangeWords(subject, leaves, f" by {unit}" if unit else "")
     if what == "changed":
         cause = jobs.alone(change["cause"])
-        said = _BY_KIND[sort](values, cause) if sort in _BY_KIND else None
+        said = _BY_KIND[kind_id](values, cause) if kind_id in _BY_KIND else None
         return ChangeWords(subject, *(said or ("changed", describe_fields(values))))
     if what == "event":
-        event = _describe_unit_event(change["cause"]) if sort == _UNIT else ""
-        usual = "had an event" if sort[0] == "devices" else "changed, and is as it was"
+        event = _describe_unit_event(change["cause"]) if kind_id == _UNIT else ""
+        usual = "had an event" if kind_id[0] == "devices" else "changed, and is as it was"
         return ChangeWords(subject, event or usual)
     if what == "forgot":
         count = values["count"].after if "count" in values else "some"
@@ -373,7 +377,7 @@ def describe_change(change: Change) -> ChangeWords:
         return ChangeWords(subject, "need not be declared any more")
     is_late = change["cause"] == NOT_FOLLOWED
     verb = "is still other than declared" if is_late else _DRIFT_VERBS.get(what, what)
-    return ChangeWords(subject, verb, describe_drift(what, values, sort))
+    return ChangeWords(subject, verb, describe_drift(what, values, kind_id))
 
 
 def is_declaration(change: Change) -> bool:
@@ -402,34 +406,34 @@ def plural(kind: str, count: int = 2) -> str:
     return f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
 
 
-def subject_of(sort: tuple[str, str], name: str) -> str:
+def subject_of(kind_id: tuple[str, str], name: str) -> str:
     """Return an object's name in plain words."""
-    if sort == ("cron", "job") and " " in name:
+    if kind_id == ("cron", "job") and " " in name:
         # the name has a file and a program, which may be `false`
         file, _, program = name.partition(" ")
-        return f"{noun(sort)} {program} of {file}"
-    return name if sort in _WITHOUT_NOUN else f"{noun(sort)} {name}"
+        return f"{noun(kind_id)} {program} of {file}"
+    return name if kind_id in _WITHOUT_NOUN else f"{noun(kind_id)} {name}"
 
 
-def noun(sort: tuple[str, str]) -> str:
+def noun(kind_id: tuple[str, str]) -> str:
     """Return the noun for a kind."""
-    return _NOUNS.get(sort, sort[1].replace("_", " "))
+    return _NOUNS.get(kind_id, kind_id[1].replace("_", " "))
 
 
-def _detail_of_new(sort: tuple[str, str], values: FieldValues) -> str:
+def _detail_of_new(kind_id: tuple[str, str], values: FieldValues) -> str:
     """Return the most important value of a new object."""
-    if sort == ("net", "listener") and "unit" in values:
+    if kind_id == ("net", "listener") and "unit" in values:
         return f" by {values['unit'].after}"
-    if sort == ("kernel", "sysctl"):
+    if kind_id == ("kernel", "sysctl"):
         parts = (("file", " in "), ("wanted", ", to be "), ("value", ", is "))
         return "".join(
             f"{words}{values[name].after}" for name, words in parts if values[name].after
         )
-    if sort == ("packages", "package") and "version" in values:
+    if kind_id == ("packages", "package") and "version" in values:
         return f" {values['version'].after}"
-    if sort == ("users", "account") and values["administrator"].after == "yes":
+    if kind_id == ("users", "account") and values["administrator"].after == "yes":
         return ", an administrator"
-    if sort == _UNIT:
+    if kind_id == _UNIT:
         failed = f"failed{_unit_result(values)}" if values["active_state"].after == "failed" else ""
         return "".join(f", {said}" for said in (_unit_file_change(values), failed) if said)
     return ""

@@ -32,16 +32,16 @@ def complete_plugins(_context: click.Context, _parameter: click.Parameter, begun
     """Offer the plugins that op-dbus observes itself."""
     from opdbus.drift import observed_kinds
 
-    return _filter_prefix({name.split("/")[0] for name in observed_kinds.sorts()}, begun)
+    return _filter_prefix({name.split("/")[0] for name in observed_kinds.observed_kinds()}, begun)
 
 
 def complete_kinds(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Offer the kinds that op-dbus observes itself, of the given plugin if there is one."""
     from opdbus.drift import observed_kinds
 
-    sorts = (name.split("/") for name in observed_kinds.sorts())
+    kind_ids = (name.split("/") for name in observed_kinds.observed_kinds())
     plugin = context.params.get("plugin")
-    return _filter_prefix({kind for its, kind in sorts if plugin in {None, its}}, begun)
+    return _filter_prefix({kind for its, kind in kind_ids if plugin in {None, its}}, begun)
 
 
 def complete_objects(

@@ -82,7 +82,7 @@ async def path_of(client: Client, name: str, *, past: bool = False, unique: bool
     found, close = await client.resolve(name, past=past)
     if len(found) == 1:
         return found[0][0]
-    of_kinds = ([row for row in found if row[1:3] == sort] for sort in _LIKELIEST)
+    of_kinds = ([row for row in found if row[1:3] == kind_id] for kind_id in _LIKELIEST)
     likely = next(filter(None, of_kinds), [])
     if len(likely) == 1 and not unique:
         taken, *others = _quoted_names([*likely, *(row for row in found if row not in likely)])

@@ -45,7 +45,7 @@ _PATIENCE_SECONDS: Final = 15.0
 _PAUSE_SECONDS: Final = 0.3
 # Limits in a line about unobserved objects: names of a kind, and kinds.
 _MOST_NAMES: Final = 3
-_MOST_SORTS: Final = 5
+_MOST_KINDS: Final = 5
 # A name that a condition can have as its field.
 _FIELD: Final = re.compile(r"[\w.-]+")
 # Longer values are cut, around the difference.
@@ -137,7 +137,7 @@ async def _answer_about(
         if settings := await _answer_about_setting(name, rows, client):
             return settings
         if shown:
-            listed = name_lists.first([*map(name_of_path, shown)], _MOST_NAMES)
+            listed = name_lists.join_first([*map(name_of_path, shown)], _MOST_NAMES)
             return dict.fromkeys([*shown][:1], f"nothing is declared of {name}: {listed}")
     return {}
 
@@ -189,11 +189,12 @@ def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:
     for row in rows:
         _print_row(row)
     whys: dict[str, list[str]] = {}
-    for *sort, count, names, why in unobserved:
-        listed = name_lists.first([*names, *[""] * (count - len(names))], _MOST_NAMES)
-        whys.setdefault(why, []).append(f"{'/'.join(sort)} {listed}")
-    for why, sorts in whys.items():
-        output.print_note(f"not observed: {name_lists.first(sorts, _MOST_SORTS, '; ')}: {why}")
+    for *kind_id, count, names, why in unobserved:
+        listed = name_lists.join_first([*names, *[""] * (count - len(names))], _MOST_NAMES)
+        whys.setdefault(why, []).append(f"{'/'.join(kind_id)} {listed}")
+    for why, kind_ids in whys.items():
+        shown = name_lists.join_first(kind_ids, _MOST_KINDS, "; ")
+        output.print_note(f"not observed: {shown}: {why}")
 
 
 def _nothing_drifts(of: str) -> str:
@@ -341,7 +342,7 @@ def describe_row(row: Row) -> Iterator[tuple[str, str]]:
         sides = _format_side(declared), _format_side(observed)
         # JSON shows the difference of, for example, a number and the same digits in quotes
         sides = (declared, observed) if sides[0] == sides[1] else sides
-        sides = name_lists.distinct(*sides, _MAX_VALUE)
+        sides = name_lists.show_difference(*sides, _MAX_VALUE)
         least = at_least_prefix(paths.parse(path)[:2], name)
         values = f"declared {least}{sides[0]}, observed {sides[1]}"
         if _format_side(declared) == NOT_DECLARED:

@@ -269,7 +269,7 @@ def _score_parts(hit: Row) -> Iterator[tuple[str, str]]:
     missing = f"; not here: {', '.join(why['missing'])}" if why["missing"] else ""
     yield "words", f"{hit['lexical']:.3f}, the share of the question's{missing}"
     yield "values", f"{hit['values']:+.3f} for {', '.join(why['values'])}" if why["values"] else ""
-    reasons = "its sort, its name and how much of it the question says"
+    reasons = "its kind, name and term overlap"
     yield "raised", f"{why['raised']:+.3f} for {reasons}" if why["raised"] else ""
     yield "in all", f"{why['total']:.3f}, by which it is ranked"
     fields = why["fields"]
@@ -413,7 +413,7 @@ def _note_starting_observers() -> None:
     """Print on stderr the observers that have not read the host yet, if any."""
     observers = ask(lambda client: client.state())["Observers"]
     if names := [name for name, state, *_ in observers if state == STARTING]:
-        read = name_lists.first(names, _MOST_NAMES)
+        read = name_lists.join_first(names, _MOST_NAMES)
         output.print_note(f"the host is still being read ({read}): that is the answer so far")
 
 

@@ -73,8 +73,8 @@ root.add_command(daemon, "run")
 def config_(context: click.Context, json_: bool) -> None:
     """Show every setting, its value, and where it came from.
 
-    Where systemd has the service op-dbus, root sees what that runs with, from
-    /etc/op-dbus/op-dbus.env; others see the settings of their own shell's commands.
+    If the service exists, root sees the service's settings; others see those of their own
+    shell.
     """
     from opdbus.systemd import unit
 
@@ -202,8 +202,8 @@ def _unobserved_kinds(found: Judgement) -> list[str]:
     """Return a line for each declared kind that op-dbus does not observe: it cannot drift."""
     from opdbus.drift import observed_kinds
 
-    sorts = (sort for sort in found.objects if not observed_kinds.is_observed(sort))
-    return ["{}/{}: {}".format(*sort, observed_kinds.why_not(sort)) for sort in sorts]
+    kind_ids = (kind_id for kind_id in found.objects if not observed_kinds.is_observed(kind_id))
+    return ["{}/{}: {}".format(*kind_id, observed_kinds.why_not(kind_id)) for kind_id in kind_ids]
 
 
 def _list_names(object_ids: Sequence[ObjectId], why: str) -> str:

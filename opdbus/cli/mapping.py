@@ -203,9 +203,9 @@ def map_(target: Path | None, since: str, limit: int, json_: bool, **wanted: Any
 async def _read_map_data(client: Client, wanted: dict[str, Any], limit: int, since: int) -> MapData:
     """Read what the map shows; `since` becomes later if there are too many changes."""
     vectors = await client.vectors({**wanted, "sample": limit, "dtype": "float16"})
-    sort: dict[str, Any] = {key: wanted[key] for key in ("plugin", "kind") if key in wanted}
-    drifts = await client.drift(sort)
-    changes = await client.changes({**sort, "since": since}, _CHANGES)
+    kind_id: dict[str, Any] = {key: wanted[key] for key in ("plugin", "kind") if key in wanted}
+    drifts = await client.drift(kind_id)
+    changes = await client.changes({**kind_id, "since": since}, _CHANGES)
     if len(changes) == _CHANGES:
         since = changes[-1]["at"]
     try:

@@ -205,7 +205,7 @@ def format_json(text: str) -> str:
     # these strings would read as no value
     if value in ("no", "none", "yes"):
         return text
-    return name_lists.shortened(format_value(value), _LONGEST_VALUE)
+    return name_lists.shorten(format_value(value), _LONGEST_VALUE)
 
 
 def field_in_words(name: str) -> str:

@@ -95,19 +95,19 @@ async def _require_fields(client: Client, asked: dict[str, Any]) -> None:
             raise InvalidArgs(f"no row of history has a field {field}{advice}")
 
 
-def _print_with_followers(rows: Sequence[dict[str, Any]], told: set[int]) -> None:
-    """Print changes, and below each what followed; rows in `told` are omitted."""
+def _print_with_followers(rows: Sequence[dict[str, Any]], printed: set[int]) -> None:
+    """Print changes, and below each what followed; rows in `printed` are omitted."""
     for row in rows:
-        if row["seq"] in told:
+        if row["seq"] in printed:
             continue
         # how often a change happened, and other objects with a similar change
         times = f" [{row['count']:,} times]" if row["count"] > 1 else ""
         others = f" [and {row['others']:,} others likewise]" if row.get("others") else ""
         print_lines([row], times + others)
-        told.add(row["seq"])
-        new = [each for each in row.get("followed", ()) if each["seq"] not in told]
+        printed.add(row["seq"])
+        new = [each for each in row.get("followed", ()) if each["seq"] not in printed]
         print_lines(new, after=row["at"])
-        told |= {each["seq"] for each in new}
+        printed |= {each["seq"] for each in new}
 
 
 async def _parse_like(client: Client, said: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Properties(dict[str, Any]):
 def missing_properties(values: Mapping[str, Any]) -> str:
     """Return a message with the properties that the daemon lacks; empty if it has all."""
     names = ", ".join(sorted(EMPTY.keys() - values.keys()))
-    return names and f"{names}: not told by this daemon, another version: restart it"
+    return names and f"{names}: not sent by this daemon, another version: restart it"
 
 
 @root.command()

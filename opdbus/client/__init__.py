@@ -342,8 +342,8 @@ class Client:
 
     async def new_rows(self) -> AsyncGenerator[None, None]:
         """Yield when history may have new rows: after each signal, and after each daemon start."""
-        async with aclosing(self._signals(_ROWS, _STARTS)) as heard:
-            async for _ in heard:
+        async with aclosing(self._signals(_ROWS, _STARTS)) as bursts:
+            async for _ in bursts:
                 yield
 
     async def news(self) -> AsyncGenerator[frozenset[str], None]:
@@ -351,8 +351,8 @@ class Client:
 
         The first set is empty: from then on, none is missed. Raises BusError once the bus is gone.
         """
-        async with aclosing(self._signals(_ROWS, _TRANSITIONS, _STARTS)) as heard:
-            async for signals in heard:
+        async with aclosing(self._signals(_ROWS, _TRANSITIONS, _STARTS)) as bursts:
+            async for signals in bursts:
                 yield frozenset(member for member, _ in signals)
 
     async def transitions(self) -> AsyncGenerator[list[Json], None]:
@@ -361,8 +361,8 @@ class Client:
         The first item is an empty list: from then on, none is missed. Raises BusError once the bus
         is gone.
         """
-        async with aclosing(self._signals(_TRANSITIONS)) as heard:
-            async for signals in heard:
+        async with aclosing(self._signals(_TRANSITIONS)) as bursts:
+            async for signals in bursts:
                 for _, body in signals or [("", [])]:
                     yield body
 
@@ -400,7 +400,7 @@ class Client:
         for rule in rules:
             await self._connection.subscribe(rule)
         yield []
-        lost = asyncio.ensure_future(self._connection.closed())
+        lost = asyncio.ensure_future(self._connection.wait_closed())
         try:
             while not lost.done():
                 waiting = asyncio.ensure_future(news.wait())
@@ -430,7 +430,7 @@ class Client:
                 await self._refuse_if_stopped()
             return await reply
         except RemoteError as error:
-            raise self._translated(error) from None
+            raise self._translate(error) from None
         finally:
             reply.cancel()
 
@@ -451,7 +451,7 @@ class Client:
             " `op-dbus --bus BUS status`"
         )
 
-    def _translated(self, error: RemoteError) -> errors.OpDbusError:
+    def _translate(self, error: RemoteError) -> errors.OpDbusError:
         """Return the error of `opdbus.errors` for a reply with an error."""
         if error.name.startswith(_NOT_THERE):
             return self._not_running()

@@ -115,7 +115,7 @@ def make_tokenizer(model: Model, texts: Sequence[str]) -> dict[str, Any]:
 def _is_plain(words: dict[str, Any]) -> bool:
     """Return true if a table can split words as this tokenizer does."""
     try:
-        WordPieces.of(words)
+        WordPieces.parse(words)
         return all(token in words["model"]["vocab"] for token in _SPECIAL)
     except (ValueError, LookupError, TypeError):
         return False

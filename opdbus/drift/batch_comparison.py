@@ -28,7 +28,7 @@ _HOLDERS: Final = frozenset({"bridge", "bond", "team", "vrf"})
 _MAX_PARTS: Final = 500
 
 
-class Observed(NamedTuple):
+class ObservedParts(NamedTuple):
     """Entries of an observed object, and of its parts with the field that each is put in.
 
     `other_names` has the names of related objects of the same kind, by their other names.
@@ -45,7 +45,7 @@ class Plan:
 
     object_id: ObjectId
     declared: Entry | None
-    observed: Sequence[Observed]
+    observed: Sequence[ObservedParts]
 
     @property
     def row(self) -> Row:
@@ -69,16 +69,16 @@ def plan(pairs: Pairs, object_id: ObjectId) -> Plan:
     """Return the entries to read for a comparison of an object."""
     sides = pairs.sides(object_id)
     if sides.declared is None:
-        return Plan(object_id, None, [Observed(sides.observed, (), {})])
+        return Plan(object_id, None, [ObservedParts(sides.observed, (), {})])
     found = []
     for one in pairs.observed(object_id):
         parts = []
         for part in sorted(pairs.parts(one))[:_MAX_PARTS]:
             members = rule_table.of_observed(part[:2]).members
             joined = rule_table.JOINED.get(part[:2])
-            place = joined[2] if joined else members[1] if members else ""
+            place = joined.field if joined else members.members_field if members else ""
             parts.append((place, pairs.sides(part).observed))
-        found.append(Observed(pairs.sides(one).observed, parts, pairs.other_names(one)))
+        found.append(ObservedParts(pairs.sides(one).observed, parts, pairs.other_names(one)))
     return Plan(object_id, sides.declared, found)
 
 
@@ -159,12 +159,12 @@ def _merge_parts(plan: Plan, parts: Sequence[Mapping[str, Json]]) -> dict[str, J
     return named
 
 
-def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str, Json]:
+def _view(row: Row, one: ObservedParts, contents: Mapping[int, Content]) -> dict[str, Json]:
     """Return the properties of an observed object, with its parts in their fields."""
     seen = merge_entries(one.entries, contents)
-    member_field = row.members[1] if row.members else ""
+    member_field = row.members.members_field if row.members else ""
     if "addresses" in seen:
-        seen |= {place: [] for _, _, place in row.joined}
+        seen |= {one.field: [] for one in row.joined}
         if member_field and seen.get("type") in _HOLDERS:
             seen[member_field] = []
     for place, entries in one.parts:

@@ -8,11 +8,11 @@ import structlog
 
 from opdbus.drift.field import DECLARED, Field, Severity
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import Sort
-from opdbus.drift.transition_filter import Drifted, DriftTransition
+from opdbus.drift.rule_table import KindId
+from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.errors import StoreError
 from opdbus.history import change
-from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Change, FieldChange, What, Why
+from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Cause, Change, ChangeType, FieldChange
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
@@ -29,17 +29,17 @@ class Records:
 
     def __init__(self, memory: StateStore, pairs: Pairs) -> None:
         # the kinds that the file claims to declare completely; None until that is known
-        self.claims: frozenset[Sort] | None = None
+        self.claims: frozenset[KindId] | None = None
         # when the state file first declared an object: that makes no drift transition `undeclared`
         self.declared_since = 0
         self._memory = memory
         self._pairs = pairs
         # states that could not be written, to be written later
-        self._unsaved: dict[ObjectId, Drifted | None] = {}
+        self._unsaved: dict[ObjectId, DriftState | None] = {}
         # objects that publishers reported: they may withdraw values, so history keeps none
         self._published: set[ObjectId] = set()
 
-    async def read(self) -> dict[ObjectId, Drifted]:
+    async def read(self) -> dict[ObjectId, DriftState]:
         """Return the stored drift states; their fields have paths and severities, but no values."""
         rows, claims, declared_since = await self._memory.archive.read(
             lambda store: (list(store.drifts()), store.fact(_CLAIMS), store.fact(_SINCE))
@@ -53,7 +53,9 @@ class Records:
                 Field(tuple(path), None, None, Severity[word.upper()], is_known=False)
                 for path, word in json.loads(text)
             ]
-            found[object_id] = Drifted("intended" if what == "intended" else "drift", since, fields)
+            found[object_id] = DriftState(
+                "intended" if what == "intended" else "drift", since, fields
+            )
         return found
 
     async def declare(self, at: int) -> None:
@@ -106,14 +108,14 @@ class Records:
             is_kept = all(one.is_known for one in fields)
             if publisher.transient if publisher else transition.object_id in self._published:
                 is_kept = False
-            changed = [row for one in fields for row in _moved(what, transition, one)]
+            changed = [row for one in fields for row in _field_changes(what, transition, one)]
             rows = changed if is_kept else change.without_values(changed)
-            yield of_change(Change(identity, what, Why(cause), rows), "")
+            yield of_change(Change(identity, what, Cause(cause), rows), "")
         if transition.after is None:
             self._published.discard(transition.object_id)
 
 
-def _history_rows(transition: DriftTransition) -> Iterator[tuple[What, str, Sequence[Field]]]:
+def _history_rows(transition: DriftTransition) -> Iterator[tuple[ChangeType, str, Sequence[Field]]]:
     """Yield what happened in a transition, its cause, and the affected fields."""
     before, after = transition.before, transition.after
     if after and transition.began:
@@ -132,7 +134,9 @@ def _history_rows(transition: DriftTransition) -> Iterator[tuple[What, str, Sequ
         yield "undeclared", STATE_FILE, transition.dropped
 
 
-def _moved(what: What, transition: DriftTransition, field: Field) -> Iterator[FieldChange]:
+def _field_changes(
+    what: ChangeType, transition: DriftTransition, field: Field
+) -> Iterator[FieldChange]:
     """Yield the observed value of a field before and after, and its declared value.
 
     The declared value is not the value before: it has a row of its own, below `declared`.

@@ -7,28 +7,28 @@ from functools import cache
 from typing import Final
 
 from opdbus.drift.field import MISSING, Path, Severity
-from opdbus.drift.transition_filter import Drifted, DriftTransition
+from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.index.query.query_parser import MAX_CHARACTERS
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.state_store.events import Drift, Event
 from opdbus.language import kinds, vocabulary
 from opdbus.language.vocabulary import stem
-from opdbus.platform.name_lists import shortened
+from opdbus.platform.name_lists import shorten
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId, matches
 
-Ranked = Sequence[tuple[ObjectId, Drifted]]
+Ranked = Sequence[tuple[ObjectId, DriftState]]
 
 # Limits of a signal: number of fields, and characters of each field's name.
 MAX_FIELDS: Final = 64
 MAX_FIELD: Final = 200
 
 
-async def rank_drifted(counted: Mapping[ObjectId, Drifted]) -> Ranked:
+async def rank_drifted(counted: Mapping[ObjectId, DriftState]) -> Ranked:
     """Return drifted objects, the worst first, with the fields compared since the start."""
     rows = list(counted.items())
 
-    def rank(row: tuple[ObjectId, Drifted]) -> tuple[object, ...]:
+    def rank(row: tuple[ObjectId, DriftState]) -> tuple[object, ...]:
         object_id, drifted = row
         has_failed = any(str(one.observed).startswith("failed") for one in drifted.fields)
         return -drifted.severity, not has_failed, drifted.what != "drift", object_id
@@ -67,7 +67,7 @@ def order_by_question(rows: Ranked, question: str) -> Ranked:
     asked, words = kinds.requested(question, STOP_WORDS).named, _stems(question)
     is_missing = any(bits & _missing_bit() for bits in vocabulary.values_in(question))
 
-    def rank(row: tuple[ObjectId, Drifted]) -> tuple[int, bool, int]:
+    def rank(row: tuple[ObjectId, DriftState]) -> tuple[int, bool, int]:
         object_id, drifted = row
         fields = (f"{one.name} {one.declared} {one.observed}" for one in drifted.fields)
         own = _stems(" ".join((object_id.kind, object_id.name, *fields)))
@@ -108,7 +108,7 @@ def drift_event(transition: DriftTransition, threshold: Severity) -> Drift | Non
     )
     was, now = transition.before, transition.after
     if now and after and (after != before or (was and was.what != now.what)):
-        names = [shortened(field.name, MAX_FIELD) for field in now.fields[:MAX_FIELDS]]
+        names = [shorten(field.name, MAX_FIELD) for field in now.fields[:MAX_FIELDS]]
         return Drift(transition.object_id, now.what, now.severity.word, names)
     if was and before and not after:
         what = "healed" if transition.healed or not transition.dropped else "undeclared"
@@ -116,6 +116,6 @@ def drift_event(transition: DriftTransition, threshold: Severity) -> Drift | Non
     return None
 
 
-def _severities(drifted: Drifted | None, threshold: Severity) -> dict[Path, Severity]:
+def _severities(drifted: DriftState | None, threshold: Severity) -> dict[Path, Severity]:
     fields = drifted.fields if drifted else ()
     return {field.path: field.severity for field in fields if field.severity >= threshold}

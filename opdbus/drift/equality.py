@@ -185,7 +185,7 @@ def _form(value: Json) -> str:
 
 def _same_scalar(declared: Json, observed: Json) -> bool:
     if declared == observed or _form(declared) == _form(observed):
-        return "/" not in str(declared) or _stripped(declared) == _stripped(observed)
+        return "/" not in str(declared) or _strip(declared) == _strip(observed)
     if declared is None or observed is None:
         return "" in (declared, observed)
     if isinstance(declared, bool) or isinstance(observed, bool):
@@ -196,10 +196,10 @@ def _same_scalar(declared: Json, observed: Json) -> bool:
         if one is not None and other is not None:
             return one == other
         return is_true(declared) is not None and is_true(declared) is is_true(observed)
-    return _same_text(_stripped(declared), _stripped(observed))
+    return _same_text(_strip(declared), _strip(observed))
 
 
-def _stripped(value: Json) -> str:
+def _strip(value: Json) -> str:
     return str(value).strip(_BLANKS)
 
 

@@ -21,7 +21,7 @@ from opdbus.drift.field import (
 from opdbus.drift.rule_table import Row, Rule
 from opdbus.drift.word_values import Difference
 from opdbus.index.catalogue.declarations import Declaration
-from opdbus.platform.name_lists import cut_to_difference, shortened
+from opdbus.platform.name_lists import cut_to_difference, shorten
 from opdbus.state.conditions import same_span
 from opdbus.state.fields import split
 from opdbus.state.object import Json
@@ -98,7 +98,7 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
             # an equal name is no misspelling: the field can be observed, but is not
             hint = f"; did you mean {close}?" if close not in {"", path[-1]} else ""
             found[path] = f"{_NO_FIELD}{hint}"
-    return {shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
+    return {shorten(".".join(path), _MAX_NAME): why for path, why in found.items()}
 
 
 def declaration(row: Row, declared: Properties, observed: Properties) -> Declaration:
@@ -279,7 +279,7 @@ def _field(path: Path, declared: Json, found: Difference, usual: Severity) -> Fi
 
 
 def _cut(field: Field) -> Field:
-    path = tuple(shortened(key, _MAX_NAME) for key in field.path)
+    path = tuple(shorten(key, _MAX_NAME) for key in field.path)
     declared, observed = field.declared, field.observed
     if isinstance(declared, str) and isinstance(observed, str):
         declared, observed = cut_to_difference(declared, observed, _MAX_TEXT)
@@ -290,7 +290,7 @@ def _cut(field: Field) -> Field:
 
 def _shorten(value: Json) -> Json:
     if isinstance(value, str):
-        return shortened(value, _MAX_TEXT)
+        return shorten(value, _MAX_TEXT)
     if isinstance(value, list) and len(value) > _MAX_ITEMS:
         return [*map(_shorten, value[:_MAX_ITEMS]), f"and {len(value) - _MAX_ITEMS} more"]
     if isinstance(value, list):

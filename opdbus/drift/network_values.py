@@ -38,7 +38,7 @@ def addresses(family: int) -> Meaning:
     """Return a comparison of the addresses of a family: 4, 6, or 0 for both."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
-        wanted = [_written(item) for item in equality.items(declared)]
+        wanted = [_to_kernel_notation(item) for item in equality.items(declared)]
         found = [one for one in _addresses(seen) if family in {0, _family(one)}]
         found = [one for one in found if one in wanted or not _is_link_local(one)]
         bare = {one for one in wanted if "/" not in one}
@@ -83,7 +83,7 @@ def gateway(family: int) -> Meaning:
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
         routes = [row for row in _rows(seen, "default_routes") if row["family"] == f"ipv{family}"]
         found = sorted({str(row["gateway"]) for row in routes if row.get("gateway")})
-        wanted = sorted({_written(one) for one in equality.items(declared)})
+        wanted = sorted({_to_kernel_notation(one) for one in equality.items(declared)})
         if "default_routes" not in seen or found == wanted:
             return None
         return Difference(found[0] if len(found) == 1 else found or "none", Severity.WARNING)
@@ -128,7 +128,7 @@ def _other(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:
     return Difference(list(found), declared=list(wanted))
 
 
-def _written(item: Json) -> str:
+def _to_kernel_notation(item: Json) -> str:
     """Return an address in the kernel's notation: 192.0.2.1/24."""
     if isinstance(item, dict):
         address = item.get("ip") or item.get("address") or ""

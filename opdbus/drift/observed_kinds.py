@@ -6,7 +6,7 @@ from functools import cache
 from typing import Final
 
 from opdbus.drift import equality, rule_table, word_values
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.language import kinds
 from opdbus.state.object import SETTINGS, StateObject
 
@@ -19,17 +19,17 @@ _SETTINGS: Final = (
 )
 
 
-def is_observed(sort: Sort) -> bool:
+def is_observed(kind_id: KindId) -> bool:
     """Return whether op-dbus itself observes objects for a declared kind."""
-    return "/".join(sort) in sorts()
+    return "/".join(kind_id) in observed_kinds()
 
 
-def why_not(sort: Sort) -> str:
+def why_not(kind_id: KindId) -> str:
     """Return the reason why no object of a kind is observed, with a suggestion."""
-    if sort[1] == SETTINGS:
+    if kind_id[1] == SETTINGS:
         return _SETTINGS
-    name = "/".join(sort)
-    close = difflib.get_close_matches(name, sorts() - {name}, 1, _ALIKE)
+    name = "/".join(kind_id)
+    close = difflib.get_close_matches(name, observed_kinds() - {name}, 1, _ALIKE)
     meant = f"; did you mean {close[0]}?" if close else ""
     return f"nothing observes such things, unless a program publishes them{meant}"
 
@@ -45,25 +45,21 @@ def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
         for key, value in item.properties.items():
             field = equality.normalize_key(key)
             rule = rules.get(field)
-            if (
-                puzzle := word_values.puzzle(rule.means, value)
-                if rule
-                else _misspelled(field, rules)
-            ):
+            if puzzle := word_values.puzzle(rule.means, value) if rule else _suggest(field, rules):
                 name = "/".join((item.plugin, item.kind, item.name))
                 found.setdefault(f"{field}: {puzzle}", []).append(name)
     for puzzle, (first, *more) in found.items():
         yield f"{first}{f' and {len(more)} more' if more else ''}: {puzzle}"
 
 
-def _misspelled(field: str, known: Iterable[str]) -> str:
+def _suggest(field: str, known: Iterable[str]) -> str:
     close = next(iter(difflib.get_close_matches(field, known, 1, _ALIKE)), field)
     # singular and plural both exist, such as an account's `group` and `groups`
     return "" if close.rstrip("s") == field.rstrip("s") else f"did you mean {close}?"
 
 
 @cache
-def sorts() -> frozenset[str]:
+def observed_kinds() -> frozenset[str]:
     """Return all observed kinds, as PLUGIN/KIND."""
     object_ids = (
         object_id
@@ -72,4 +68,4 @@ def sorts() -> frozenset[str]:
         if object_id.count("/") > 1
     )
     observed = {"/".join(object_id.split("/")[:2]) for object_id in object_ids}
-    return frozenset(observed | {"/".join(sort) for sort in rule_table.DECLARED})
+    return frozenset(observed | {"/".join(kind_id) for kind_id in rule_table.DECLARED})

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from opdbus.drift import rule_table
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.database.store import Entry
 from opdbus.state.object import FILE, PUBLISHED, Json, ObjectId
 
 # An observed kind, and the text by which declared and observed names match.
-Key: TypeAlias = tuple[Sort, str]
+Key: TypeAlias = tuple[KindId, str]
 K = TypeVar("K")
 
 # The most objects whose sides are cached: more than are compared in a batch.
@@ -45,9 +45,9 @@ class Pairs:
         # the names in fields of declared objects of rows with `each`
         self._named: dict[ObjectId, Sequence[str]] = {}
         # observed kinds that are paired with declared ones, and kinds that belong to such
-        self.active: set[Sort] = set()
+        self.active: set[KindId] = set()
         # published objects of active kinds
-        self._published: dict[Sort, set[ObjectId]] = {}
+        self._published: dict[KindId, set[ObjectId]] = {}
         # declared objects that are observed under another name
         self.renamed: set[ObjectId] = set()
         # cached sides as of a version of the catalogue: a comparison reads each several times
@@ -80,11 +80,11 @@ class Pairs:
                 return Sides(own.declared, self.sides(other).observed)
         return own
 
-    def is_published(self, sort: Sort) -> bool:
+    def is_published(self, kind_id: KindId) -> bool:
         """Return whether publishers report objects of an active kind."""
-        return bool(self._published.get(sort))
+        return bool(self._published.get(kind_id))
 
-    def declare(self, object_id: ObjectId, fields: Sequence[str] = ()) -> set[Sort]:
+    def declare(self, object_id: ObjectId, fields: Sequence[str] = ()) -> set[KindId]:
         """Register a declared object; return the kinds to activate.
 
         `fields` are given if they name its observed objects.
@@ -92,9 +92,9 @@ class Pairs:
         if self._named.get(object_id, ()) != fields:
             self.undeclare(object_id)
             self._named[object_id] = fields
-        sorts = self.declare_each(object_id[:2], [object_id])
+        kind_ids = self.declare_each(object_id[:2], [object_id])
         self.note(object_id)
-        return sorts
+        return kind_ids
 
     def note(self, object_id: ObjectId) -> None:
         """Update whether a declared object is observed under another name."""
@@ -104,14 +104,14 @@ class Pairs:
         else:
             self.renamed.discard(object_id)
 
-    def declare_each(self, sort: Sort, object_ids: Iterable[ObjectId]) -> set[Sort]:
+    def declare_each(self, kind_id: KindId, object_ids: Iterable[ObjectId]) -> set[KindId]:
         """Register declared objects of a kind with their known fields: see `declare`."""
-        row = rule_table.of_declared(sort)
+        row = rule_table.of_declared(kind_id)
         for object_id in object_ids:
             for key in self._keys_of(object_id):
-                if key != (sort, object_id.name):
+                if key != (kind_id, object_id.name):
                     self._wanted.setdefault(key, set()).add(object_id)
-        return {sort, row.observed, *(joined for joined, *_ in row.joined)} - self.active
+        return {kind_id, row.observed, *(one.kind for one in row.joined)} - self.active
 
     def undeclare(self, object_id: ObjectId) -> None:
         """Drop a declared object."""
@@ -182,7 +182,7 @@ class Pairs:
 
     def about(self, object_id: ObjectId) -> set[ObjectId]:
         """Return a declared object, its observed objects, and those of its keys that are gone."""
-        plain = (ObjectId(*sort, name) for sort, name in self._keys_of(object_id))
+        plain = (ObjectId(*kind_id, name) for kind_id, name in self._keys_of(object_id))
         return {object_id, *plain, *self.observed(object_id)}
 
     def parts(self, object_id: ObjectId) -> set[ObjectId]:
@@ -229,12 +229,11 @@ def _further(object_id: ObjectId, properties: Mapping[str, Json]) -> Iterator[Ke
 
 
 def _owners(object_id: ObjectId, properties: Mapping[str, Json]) -> Iterator[Key]:
-    if joined := rule_table.JOINED.get(object_id[:2]):
-        row, pattern, _ = joined
-        if match := pattern.fullmatch(object_id.name):
-            yield row.observed, match[1]
+    joined = rule_table.JOINED.get(object_id[:2])
+    if joined and (match := joined.pattern.fullmatch(object_id.name)):
+        yield joined.row.observed, match[1]
     row = rule_table.of_observed(object_id[:2])
-    if row.members and isinstance(owner := properties.get(row.members[0]), str):
+    if row.members and isinstance(owner := properties.get(row.members.owner_field), str):
         yield row.observed, owner
 
 

@@ -14,7 +14,7 @@ from opdbus.drift.drift_records import Records
 from opdbus.drift.field import NOT_DECLARED, PRESENCE, QUIET_SECONDS, Field, Path
 from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import DriftTransition
 from opdbus.history.change import FIRST, STATE_FILE
 from opdbus.history.row_filter import Filter, Row
@@ -79,7 +79,7 @@ class DriftHistory:
         gone = {
             plan.object_id: self._pairs.about(plan.object_id)
             for plan, _ in new
-            if not (plan.observed or self._coverage.left_at(plan.object_id))
+            if not (plan.observed or self._coverage.last_observed_at(plan.object_id))
         }
         left = await self._memory.archive.read(
             lambda store: {
@@ -102,24 +102,24 @@ class DriftHistory:
             (e.updated_at for e in plan.entries if e is not plan.declared), default=0
         )
         if not plan.observed:
-            latest = max(latest, self._coverage.left_at(plan.object_id))
+            latest = max(latest, self._coverage.last_observed_at(plan.object_id))
         has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
         return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
 
     async def explain(
-        self, transitions: Sequence[DriftTransition], claims: frozenset[Sort]
+        self, transitions: Sequence[DriftTransition], claims: frozenset[KindId]
     ) -> list[DriftTransition]:
         """Return the transitions with their causes and observed values."""
         found = []
         # one transition at a time: rows may be large
         for one in transitions:
             joined = rule_table.of_declared(one.object_id[:2]).joined
-            sorts = [sort for sort, *_ in joined]
+            kind_ids = [one.kind for one in joined]
             since = int(max(0, one.at * 1e6 - _EARLIER))
-            read = partial(_newest, self._pairs.about(one.object_id), sorts, since)
+            read = partial(_newest, self._pairs.about(one.object_id), kind_ids, since)
             recent = await self._memory.archive.read(read)
-            declared = await self._declared(one)
-            dropped = self._dropped(one, declared, claims)
+            declared = await self._read_declared(one)
+            dropped = self._find_undeclared(one, declared, claims)
             known = replace(one, dropped=dropped, is_gone=self._is_gone(one, declared))
             observed = _observed_before(recent, one)
             if known.healed:
@@ -128,7 +128,7 @@ class DriftHistory:
             found.append(_with_causes(replace(known, observed=observed), recent))
         return found
 
-    async def _declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
+    async def _read_declared(self, one: DriftTransition) -> Mapping[str, Json] | None:
         """Return the declared properties of an object; None if it is not declared."""
         if (declared := self._pairs.sides(one.object_id).declared) is None:
             return None
@@ -145,8 +145,8 @@ class DriftHistory:
         is_meant = declared is not None and is_wanted(declared)
         return is_meant and not self._pairs.observed(one.object_id)
 
-    def _dropped(
-        self, one: DriftTransition, declared: Mapping[str, Json] | None, claims: frozenset[Sort]
+    def _find_undeclared(
+        self, one: DriftTransition, declared: Mapping[str, Json] | None, claims: frozenset[KindId]
     ) -> list[Field]:
         """Return the fields that ended because the file no longer declares them."""
         if not one.ended:
@@ -162,13 +162,15 @@ class DriftHistory:
 def _read_declarations(store: Store, object_id: ObjectId, since: int) -> list[Row]:
     """Return the newest changes of an object's declaration since a time (microseconds)."""
     rows = store.history.newest(object_id, _MAX_DECLARATIONS, since)
-    return [r for r in rows if r.identity.source == FILE and r.what in {"appeared", "changed"}]
+    return [
+        r for r in rows if r.identity.source == FILE and r.change_type in {"appeared", "changed"}
+    ]
 
 
 def _has_left(store: Store, object_ids: AbstractSet[ObjectId], since: int) -> bool:
     """Return whether an observed object is gone since a time in seconds since 1970."""
     return any(
-        row.what == "gone" and row.identity.source != FILE
+        row.change_type == "gone" and row.identity.source != FILE
         for one in object_ids
         for row in store.history.newest(one, _MAX_DECLARATIONS, since * 1_000_000)
     )
@@ -181,7 +183,7 @@ def _declared_at(field: Field, rows: Sequence[Row]) -> int:
     """
     for row in rows:
         pairs = (zip(change.path, field.path, strict=False) for change in row.fields)
-        if row.what == "appeared" or any(all(a == b for a, b in pair) for pair in pairs):
+        if row.change_type == "appeared" or any(all(a == b for a, b in pair) for pair in pairs):
             return row.at // 1_000_000
     return 0
 
@@ -202,7 +204,7 @@ def _observed_before(rows: Sequence[Row], one: DriftTransition) -> dict[Path, Se
 
 
 def _newest(
-    object_ids: AbstractSet[ObjectId], joined: Sequence[Sort], since: int, store: Store
+    object_ids: AbstractSet[ObjectId], joined: Sequence[KindId], since: int, store: Store
 ) -> list[Row]:
     """Return the newest rows about some objects without those about drift, the newest first.
 
@@ -215,10 +217,10 @@ def _newest(
     names = {object_id.name for object_id in object_ids}
     for plugin, kind in joined:
         wanted = Filter(since=since, plugin=plugin, kind=kind)
-        parts = store.history.rows(wanted, store.history.numbers(wanted)).rows
+        parts = store.history.rows(wanted, store.history.candidate_range(wanted)).rows
         pattern = rule_table.JOINED[plugin, kind][1]
         rows += [r for r in parts if (m := pattern.fullmatch(r.identity.name)) and m[1] in names]
-    return sorted((row for row in rows if row.what in _OF_OBJECTS), key=lambda row: -row.seq)
+    return sorted((row for row in rows if row.change_type in _OF_OBJECTS), key=lambda row: -row.seq)
 
 
 def _with_causes(one: DriftTransition, rows: Sequence[Row]) -> DriftTransition:
@@ -254,7 +256,7 @@ def _fits(row: Row, field: Field, side: int) -> bool:
             field.path[: len(path)] == tuple(path) for path, _, _ in row.fields
         )
     if field.path == PRESENCE or field.observed in _THERE:
-        return row.what in {"appeared", "gone"}
+        return row.change_type in {"appeared", "gone"}
     if any(tuple(change.path) == field.path for change in row.fields):
         return True
     sides = ((change.before, change.after)[side] for change in row.fields)

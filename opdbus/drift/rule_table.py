@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.drift import network_values, word_values
 from opdbus.drift.field import Severity
@@ -16,7 +16,7 @@ from opdbus.drift.word_values import Meaning
 from opdbus.state.object import SETTINGS, Json, ObjectId
 
 # A kind with its plugin.
-Sort: TypeAlias = tuple[str, str]
+KindId: TypeAlias = tuple[str, str]
 
 # Comparison of a declared list: with all observed elements, in any order or in the same order, or
 # only that each declared element is observed. docs/drift.md lists the fields of the last two.
@@ -46,12 +46,39 @@ class Rule:
     lists: Lists = WHOLE
 
 
+class BelongingKind(NamedTuple):
+    """An observed kind whose objects belong to an object of another kind.
+
+    `pattern` finds the owner's key in their names, and `field` is the owner's field in which they
+    are put: the address `192.0.2.1/24 on eth0` is in `addresses_in_detail` of `eth0`.
+    """
+
+    kind: KindId
+    pattern: str
+    field: str
+
+
+class Membership(NamedTuple):
+    """Membership among objects of one kind: `master` of eth0 is br0, whose `members` has eth0."""
+
+    owner_field: str
+    members_field: str
+
+
+class Belonging(NamedTuple):
+    """The row of the owners of a kind, and its BelongingKind with a compiled pattern."""
+
+    row: "Row"
+    pattern: re.Pattern[str]
+    field: str
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Declared kinds that are paired with one observed kind by keys made of object names."""
 
-    declared: tuple[Sort, ...]
-    observed: Sort
+    declared: tuple[KindId, ...]
+    observed: KindId
     rules: Mapping[str, Rule] = field(default_factory=dict)
     # keys of a declared and an observed name; equal keys make a pair
     declared_key: Callable[[str, str], str] = lambda _kind, name: name
@@ -66,17 +93,14 @@ class Row:
     each: str = ""
     # the observed field with aliases of an object
     aliases: str = ""
-    # observed kinds whose objects belong to another object: kind, pattern with the owner's key, and
-    # the field in which they are put
-    joined: tuple[tuple[Sort, str, str], ...] = ()
-    # the observed field that names the owner among objects of the same kind, and the field of the
-    # owner in which they are put
-    members: tuple[str, str] | None = None
+    joined: tuple[BelongingKind, ...] = ()
+    members: Membership | None = None
     # the observed fields that name objects of the same kind
     related: frozenset[str] = frozenset()
     # a field and those of its values that mean that the object does not exist
     gone: tuple[str, frozenset[str]] = ("", frozenset())
-    # severity of a missing object; None if not all existing objects are observed
+    # severity of a missing object; None: absence is not reported, because observers list only some
+    # objects of the kind
     missing: Severity | None = Severity.ERROR
     # comparison of fields without a rule
     means: Meaning = word_values.equal
@@ -88,7 +112,7 @@ def _rules(*rules: Rule) -> dict[str, Rule]:
     return {key: rule for rule in rules for key in rule.keys.split()}
 
 
-def _sorts(names: str) -> tuple[Sort, ...]:
+def _kind_ids(names: str) -> tuple[KindId, ...]:
     pairs = (name.split("/") for name in names.split())
     return tuple((plugin, kind) for plugin, kind in pairs)
 
@@ -141,7 +165,7 @@ _UNITS: Final = Row(
     aliases="aliases",
 )
 _INTERFACES: Final = Row(
-    _sorts("net/interface network/interface"),
+    _kind_ids("net/interface network/interface"),
     ("net", "interface"),
     _rules(
         Rule("type kind", "type", network_values.kind),
@@ -161,15 +185,15 @@ _INTERFACES: Final = Row(
         Rule("parent", "parent", network_values.parent),
     ),
     joined=(
-        (("net", "address"), r".* on (.+)", "addresses_in_detail"),
-        (("net", "route"), r"default\b.* dev (\S+).*", "default_routes"),
+        BelongingKind(("net", "address"), r".* on (.+)", "addresses_in_detail"),
+        BelongingKind(("net", "route"), r"default\b.* dev (\S+).*", "default_routes"),
     ),
-    members=("master", "members"),
+    members=Membership("master", "members"),
     related=frozenset({"master", "parent"}),
     aliases="aliases",
 )
 _PACKAGES: Final = Row(
-    _sorts(
+    _kind_ids(
         "packagekit/package packages/package apt/package dpkg/package rpm/package dnf/package"
         " yum/package zypper/package software/package"
     ),
@@ -191,14 +215,14 @@ ROWS: Final[Sequence[Row]] = (
     _INTERFACES,
     _PACKAGES,
     Row(
-        _sorts("login1/session"),
+        _kind_ids("login1/session"),
         ("login1", "session"),
         # sessions end when users log out
         missing=Severity.NOTICE,
         never=frozenset({"path", "leader", "leader_pid"}),
     ),
     Row(
-        _sorts("mounts/mount"),
+        _kind_ids("mounts/mount"),
         ("mounts", "mount"),
         _rules(
             Rule("source device what", "source", word_values.source, Severity.WARNING),
@@ -210,7 +234,7 @@ ROWS: Final[Sequence[Row]] = (
         never=frozenset({"size_gb", "used_percent", "free_gb"}),
     ),
     Row(
-        _sorts("users/account users/user"),
+        _kind_ids("users/account users/user"),
         ("users", "account"),
         _rules(
             Rule("groups", "groups", word_values.groups, Severity.WARNING),
@@ -224,7 +248,7 @@ ROWS: Final[Sequence[Row]] = (
         ),
     ),
     Row(
-        _sorts("users/group"),
+        _kind_ids("users/group"),
         ("users", "group"),
         _rules(Rule("members", "members", word_values.name_set, Severity.WARNING)),
     ),
@@ -252,7 +276,7 @@ ROWS: Final[Sequence[Row]] = (
         means=word_values.setting,
     ),
     Row(
-        _sorts("kernel/sysctl sysctl/setting"),
+        _kind_ids("kernel/sysctl sysctl/setting"),
         ("kernel", "sysctl"),
         _rules(Rule("value", "value", word_values.setting, lists=IN_ORDER)),
         declared_key=lambda _kind, name: _sysctl(name),
@@ -260,29 +284,29 @@ ROWS: Final[Sequence[Row]] = (
         missing=None,
     ),
     Row(
-        _sorts("cron/job"),
+        _kind_ids("cron/job"),
         ("cron", "job"),
         _rules(Rule("schedule line when", "line schedule", word_values.schedule)),
         missing=None,
     ),
     Row(
-        _sorts("files/file"),
+        _kind_ids("files/file"),
         ("files", "file"),
         _rules(Rule("mode permissions", "mode", word_values.mode)),
         gone=_LOOKED_FOR,
         missing=None,
     ),
     *(
-        Row((sort,), sort, gone=_LOOKED_FOR, missing=None)
-        for sort in _sorts("net/listener net/route login1/inhibitor")
+        Row((kind_id,), kind_id, gone=_LOOKED_FOR, missing=None)
+        for kind_id in _kind_ids("net/listener net/route login1/inhibitor")
     ),
     Row(
-        _sorts("dnsresolver/item"),
+        _kind_ids("dnsresolver/item"),
         ("dnsresolver", "item"),
         _rules(Rule("search", "search", word_values.in_order, Severity.WARNING, lists=IN_ORDER)),
     ),
 )
-_BY_DECLARED: Final = {sort: row for row in ROWS for sort in row.declared}
+_BY_DECLARED: Final = {kind_id: row for row in ROWS for kind_id in row.declared}
 _BY_OBSERVED: Final = {row.observed: row for row in ROWS}
 # Declared kinds that have a row.
 DECLARED: Final = frozenset(_BY_DECLARED)
@@ -290,39 +314,41 @@ DECLARED: Final = frozenset(_BY_DECLARED)
 LOOKED_AT: Final = (("kernel", "sysctl"),)
 # Observed kinds whose objects belong to objects of another kind.
 JOINED: Final = {
-    sort: (row, re.compile(pattern, re.DOTALL), place)
+    kind_id: Belonging(row, re.compile(pattern, re.DOTALL), place)
     for row in ROWS
-    for sort, pattern, place in row.joined
+    for kind_id, pattern, place in row.joined
 }
 
 
-def of_declared(sort: Sort) -> Row:
+def of_declared(kind_id: KindId) -> Row:
     """Return the row of a declared kind; one without a row is paired with itself."""
-    return _BY_DECLARED.get(sort) or _just_so(sort)
+    return _BY_DECLARED.get(kind_id) or _default_row(kind_id)
 
 
-def declared_of(observed: Sort) -> frozenset[Sort]:
+def declared_of(observed: KindId) -> frozenset[KindId]:
     """Return the declared kinds that are paired with an observed kind."""
     return frozenset({observed}.union(*(r.declared for r in ROWS if r.observed == observed)))
 
 
-def is_claimed(object_id: ObjectId, claims: frozenset[Sort]) -> bool:
+def is_claimed(object_id: ObjectId, claims: frozenset[KindId]) -> bool:
     """Return whether an observed object belongs to a kind that the file claims completely."""
     row = of_observed(object_id[:2])
-    return any(sort in claims and row.covers(sort[1], object_id.name) for sort in row.declared)
+    return any(
+        kind_id in claims and row.covers(kind_id[1], object_id.name) for kind_id in row.declared
+    )
 
 
-def is_read(sort: Sort) -> bool:
+def is_read(kind_id: KindId) -> bool:
     """Return whether observed fields of a kind are needed to find an object's aliases or owner."""
-    row = of_observed(sort)
+    row = of_observed(kind_id)
     return bool(row.aliases or row.members)
 
 
-def of_observed(sort: Sort) -> Row:
+def of_observed(kind_id: KindId) -> Row:
     """Return the row of an observed kind; one without a row is paired with itself."""
-    return _BY_OBSERVED.get(sort) or _just_so(sort)
+    return _BY_OBSERVED.get(kind_id) or _default_row(kind_id)
 
 
 @lru_cache(maxsize=256)
-def _just_so(sort: Sort) -> Row:
-    return Row((sort,), sort)
+def _default_row(kind_id: KindId) -> Row:
+    return Row((kind_id,), kind_id)

@@ -16,14 +16,14 @@ from opdbus.drift.drift_report import Ranked, rank_drifted, select_drifted
 from opdbus.drift.field import Field, Severity
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.reasons import DriftHistory
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import (
     CLASSES,
     MOST_QUIET_SECONDS,
     DriftTransition,
     TransitionFilter,
 )
-from opdbus.drift.unobserved import Unobserved, unobserved
+from opdbus.drift.unobserved import UnobservedRow, find_unobserved
 from opdbus.drift.unobserved_kinds import UnobservedKinds
 from opdbus.index.database.store import Entry
 from opdbus.index.state_store.events import Changed, Claimed, Event, Listed
@@ -90,7 +90,7 @@ class Tracker:
         self.transitions = TransitionFilter(BOOT_SECONDS)
         self._records = Records(memory, self.pairs)
         self._waiting = WorkQueue()
-        self._coverage = Coverage(self.pairs, wall, memory.catalogue.of_sorts)
+        self._coverage = Coverage(self.pairs, wall, memory.catalogue.of_kinds)
         self._unobserved = UnobservedKinds(memory.catalogue, self.pairs, self._coverage)
         self.declarations = PairedDeclarations(
             memory, self.pairs, self._is_missing, self._coverage.covers
@@ -109,8 +109,8 @@ class Tracker:
         `observers(plugins, unlisted)` returns the observers of `plugins` that have not listed
         anything yet, and those of `unlisted` that have not listed all.
         """
-        plugins = {sort[0] for sort in self.pairs.active}
-        unlisted = self._coverage.unlisted(self._claimed)
+        plugins = {kind_id[0] for kind_id in self.pairs.active}
+        unlisted = self._coverage.plugins_to_list(self._claimed_kinds)
         waits = [f"observer {name}" for name in observers(plugins, unlisted)]
         if self._clock() < BOOT_SECONDS:
             waits.append(f"the first {BOOT_SECONDS:.0f} seconds after the boot")
@@ -133,9 +133,9 @@ class Tracker:
             self._ranked = changes, await rank_drifted(self.transitions.counted)
         return select_drifted(self._ranked[1], wanted, severity, what)
 
-    async def unobserved(self, why_not: Callable[[Sort], str]) -> list[Unobserved]:
+    async def unobserved(self, why_not: Callable[[KindId], str]) -> list[UnobservedRow]:
         """Return the declared objects that cannot be compared: see `unobserved.unobserved`."""
-        return await unobserved(self._memory, self.pairs, self._coverage, why_not)
+        return await find_unobserved(self._memory, self.pairs, self._coverage, why_not)
 
     def entries(self, object_id: ObjectId) -> tuple[Entry | None, Entry | None]:
         """Return the entry that declares an object, and the first that observes it."""
@@ -153,25 +153,25 @@ class Tracker:
         met = self.pairs.observed(object_id) if self.pairs.sides(object_id).declared else ()
         return {*self.pairs.declared(object_id), *met} - {object_id}
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Queue the objects that an event of the state store may have changed."""
         if isinstance(event, Changed):
             self._waiting.add(event.changes)
         elif isinstance(event, Listed):
-            news = self._coverage.set_listed(event.source, event.sorts)
+            news = self._coverage.set_listed(event.source, event.kinds)
             self._news_at = self._clock() if news else self._news_at
-            for sort in news:
-                self._waiting.add(self._coverage.missing(sort))
+            for kind_id in news:
+                self._waiting.add(self._coverage.missing(kind_id))
         elif isinstance(event, Claimed):
-            others = event.sorts ^ self._claims
-            self._records.claims = event.sorts
-            self._activate({rule_table.of_declared(sort).observed for sort in others})
+            others = event.kinds ^ self._claims
+            self._records.claims = event.kinds
+            self._activate({rule_table.of_declared(kind_id).observed for kind_id in others})
 
-    def _activate(self, sorts: set[Sort]) -> None:
+    def _activate(self, kind_ids: set[KindId]) -> None:
         """Activate observed kinds and queue their objects, which had no declared counterpart."""
-        if sorts:
-            self.pairs.active |= sorts
-            self._waiting.add(self._memory.catalogue.of_sorts(sorts))
+        if kind_ids:
+            self.pairs.active |= kind_ids
+            self._waiting.add(self._memory.catalogue.of_kinds(kind_ids))
 
     async def run(self) -> None:
         """Compare objects as they change, until cancelled."""
@@ -183,7 +183,7 @@ class Tracker:
                 async with at_most(self.transitions.due - self._clock()):
                     await self._waiting.news.wait()
                 self._waiting.news.clear()
-            await self._memory.archive.calm.wait()
+            await self._memory.archive.no_bulk_load.wait()
             await self.work()
 
     async def begin(self) -> None:
@@ -193,7 +193,7 @@ class Tracker:
             latest = await self._memory.archive.read(lambda store: store.latest(FILE))
             await self._records.declare(latest)
         self.transitions.recall(stored)
-        self._activate(self._claimed)
+        self._activate(self._claimed_kinds)
         # other observed objects have no state that could be outdated
         catalogue = self._memory.catalogue
         self._waiting.add(catalogue.object_ids_of(FILE))
@@ -219,7 +219,7 @@ class Tracker:
         taken = self._unobserved.take(object_ids, self.transitions)
         if taken.declared_at:
             await self._records.declare(taken.declared_at)
-            self._activate(taken.sorts)
+            self._activate(taken.kinds)
         object_ids = taken.left
         concerned: dict[ObjectId, None] = {}
         observed = [object_id for object_id in object_ids if object_id[:2] in self.pairs.active]
@@ -243,13 +243,13 @@ class Tracker:
         await self._compare(list(concerned))
 
     @property
-    def _claims(self) -> frozenset[Sort]:
+    def _claims(self) -> frozenset[KindId]:
         return self._records.claims or frozenset()
 
     @property
-    def _claimed(self) -> set[Sort]:
+    def _claimed_kinds(self) -> set[KindId]:
         """The observed kinds of the kinds that the file claims."""
-        return {rule_table.of_declared(sort).observed for sort in self._claims}
+        return {rule_table.of_declared(kind_id).observed for kind_id in self._claims}
 
     def _is_claimed(self, object_id: ObjectId) -> bool:
         return rule_table.is_claimed(object_id, self._claims)
@@ -260,7 +260,7 @@ class Tracker:
         readable = [t for t in object_ids if there[t] and rule_table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
         concerned: dict[ObjectId, None] = {}
-        renamed: set[Sort] = set()
+        renamed: set[KindId] = set()
         for object_id in object_ids:
             was_published = self.pairs.is_published(object_id[:2])
             before = self.pairs.declared(object_id)
@@ -277,7 +277,7 @@ class Tracker:
             if was_published is not self.pairs.is_published(object_id[:2]):
                 self._waiting.add(self._coverage.missing(object_id[:2]))
         if renamed:
-            self._waiting.add(self._memory.catalogue.of_sorts(renamed))
+            self._waiting.add(self._memory.catalogue.of_kinds(renamed))
         return concerned
 
     async def _compare(self, object_ids: Sequence[ObjectId]) -> None:
@@ -315,7 +315,7 @@ class Tracker:
         intended = self._history.seconds(plan, fields, declared_at)
         self.transitions.compare(plan.object_id, fields, now, now + intended)
         for one in plan.observed if plan.declared else ():
-            extra = ObjectId(*one.entries[0].identity[1:])
+            extra = one.entries[0].identity.object_id
             # it has a declaration now, and its drift as an undeclared object ends
             if extra != plan.object_id and self.transitions.knows(extra):
                 self.transitions.compare(extra, [], now)

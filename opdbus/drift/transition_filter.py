@@ -24,7 +24,7 @@ _ROUNDING: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Drifted:
+class DriftState:
     """The fields of an object that count as drift, their class, and since when."""
 
     what: Class
@@ -47,8 +47,8 @@ class DriftTransition:
     """
 
     object_id: ObjectId
-    before: Drifted | None
-    after: Drifted | None
+    before: DriftState | None
+    after: DriftState | None
     at: float = 0.0
     began_by: str = ""
     ended_by: str = ""
@@ -96,7 +96,7 @@ class TransitionFilter:
 
     def __init__(self, not_before: float = 0.0) -> None:
         self._not_before = not_before
-        self.counted: dict[ObjectId, Drifted] = {}
+        self.counted: dict[ObjectId, DriftState] = {}
         # the number of these that were compared since the start
         self.known_by: Counter[tuple[Severity, Class]] = Counter()
         # the number of changes of `counted`
@@ -115,7 +115,7 @@ class TransitionFilter:
         """The number of objects that count and were compared since the start."""
         return self.known_by.total()
 
-    def recall(self, counted: Mapping[ObjectId, Drifted]) -> None:
+    def recall(self, counted: Mapping[ObjectId, DriftState]) -> None:
         """Load the drift state that was stored before."""
         for object_id, drifted in counted.items():
             self._set(object_id, drifted)
@@ -179,7 +179,7 @@ class TransitionFilter:
         self, object_id: ObjectId, pending: _Pending, now: float, wall: float
     ) -> Iterator[DriftTransition]:
         before = self.counted.get(object_id)
-        fields, later = _settled(pending, before, now)
+        fields, later = _settle(pending, before, now)
         is_intended = now + _ROUNDING < pending.intended_until
         if fields and is_intended:
             later.append(pending.intended_until)
@@ -188,20 +188,20 @@ class TransitionFilter:
             self._wait(object_id, min(later))
         else:
             del self._pending[object_id]
-        after: Drifted | None = None
+        after: DriftState | None = None
         if fields:
             what: Class = "intended" if is_intended else "drift"
             if before and any(one.path not in pending.fields for one in fields):
                 # fields that are about to end do not begin as another class
                 what = before.what
-            after = Drifted(what, before.since if before else wall, fields)
+            after = DriftState(what, before.since if before else wall, fields)
         self._set(object_id, after)
         transition = DriftTransition(object_id, before, after)
         if moved := [*transition.began, *transition.ended]:
             ago = now - min(pending.since.get(one.path, now) for one in moved)
             yield replace(transition, at=wall - ago)
 
-    def _set(self, object_id: ObjectId, drifted: Drifted | None) -> None:
+    def _set(self, object_id: ObjectId, drifted: DriftState | None) -> None:
         before = self.counted.pop(object_id, None)
         if drifted:
             self.counted[object_id] = drifted
@@ -215,8 +215,8 @@ class TransitionFilter:
         heapq.heappush(self._queue, (due, next(self._numbers), object_id))
 
 
-def _settled(
-    pending: _Pending, before: Drifted | None, now: float
+def _settle(
+    pending: _Pending, before: DriftState | None, now: float
 ) -> tuple[list[Field], list[float]]:
     """Return the fields that count now, the worst first, and the times of the next checks."""
     counted = {one.path: one for one in before.fields} if before else {}

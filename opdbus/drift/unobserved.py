@@ -12,7 +12,7 @@ from opdbus.drift.batch_comparison import AT_A_TIME
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.field_comparison import is_only_observed, is_wanted
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import batches, slices
 from opdbus.state.object import FILE, ObjectId
@@ -31,39 +31,41 @@ _NO_SUCH: Final = (
 )
 
 
-class Unobserved(NamedTuple):
+class UnobservedRow(NamedTuple):
     """Declared objects of a kind: their number, the first names, and why they are not observed."""
 
-    sort: Sort
+    kind: KindId
     total: int
     names: list[str]
     why: str
 
 
-async def unobserved(
-    memory: StateStore, pairs: Pairs, coverage: Coverage, why_not: Callable[[Sort], str]
-) -> list[Unobserved]:
+async def find_unobserved(
+    memory: StateStore, pairs: Pairs, coverage: Coverage, why_not: Callable[[KindId], str]
+) -> list[UnobservedRow]:
     """Return the declared objects and fields that cannot be compared, at most 50 rows.
 
     `why_not` returns why a kind is not listed; rows for which it returns an empty text are left
     out.
     """
-    whys: dict[Sort, str] = {}
-    found: dict[tuple[Sort, str], list[str]] = {}
+    whys: dict[KindId, str] = {}
+    found: dict[tuple[KindId, str], list[str]] = {}
     for object_id in await _missing_objects(memory, pairs, coverage):
-        sort = rule_table.of_declared(object_id[:2]).observed
-        if sort not in whys:
-            is_listed = coverage.lists(sort)
-            whys[sort] = _NO_SUCH.format(*sort) if is_listed else why_not(sort)
-        found.setdefault((object_id[:2], whys[sort]), []).append(object_id.name)
-    for sort in filter(coverage.lists, rule_table.LOOKED_AT):
-        for name, why in await _hidden(memory, pairs, sort):
-            found.setdefault((sort, why), []).append(name)
+        kind_id = rule_table.of_declared(object_id[:2]).observed
+        if kind_id not in whys:
+            is_listed = coverage.lists(kind_id)
+            whys[kind_id] = _NO_SUCH.format(*kind_id) if is_listed else why_not(kind_id)
+        found.setdefault((object_id[:2], whys[kind_id]), []).append(object_id.name)
+    for kind_id in filter(coverage.lists, rule_table.LOOKED_AT):
+        for name, why in await _hidden(memory, pairs, kind_id):
+            found.setdefault((kind_id, why), []).append(name)
     for object_id, field, why in await _fields(memory, pairs):
         found.setdefault((object_id[:2], why), []).append(f"{field} of {object_id.name}")
     rows = (
-        Unobserved(sort, len(names), [n[:_MAX_NAME] for n in nsmallest(_MOST_NAMES, names)], why)
-        for (sort, why), names in found.items()
+        UnobservedRow(
+            kind_id, len(names), [n[:_MAX_NAME] for n in nsmallest(_MOST_NAMES, names)], why
+        )
+        for (kind_id, why), names in found.items()
     )
     return sorted(row for row in rows if row.why)[:_MOST_ROWS]
 
@@ -112,12 +114,12 @@ async def _fields(memory: StateStore, pairs: Pairs) -> list[tuple[ObjectId, str,
     return found
 
 
-async def _hidden(memory: StateStore, pairs: Pairs, sort: Sort) -> list[tuple[str, str]]:
+async def _hidden(memory: StateStore, pairs: Pairs, kind_id: KindId) -> list[tuple[str, str]]:
     """Return the names of objects that were looked up but could not be read, and why."""
     seen = [
         (name, entry)
-        for name in await find_named(memory, sort)
-        for entry in pairs.sides(ObjectId(*sort, name)).observed
+        for name in await find_named(memory, kind_id)
+        for entry in pairs.sides(ObjectId(*kind_id, name)).observed
     ]
     contents = await memory.content([entry for _, entry in seen])
     found = []
@@ -129,15 +131,18 @@ async def _hidden(memory: StateStore, pairs: Pairs, sort: Sort) -> list[tuple[st
     return found
 
 
-async def find_named(memory: StateStore, observed: Sort) -> frozenset[str]:
+async def find_named(memory: StateStore, observed: KindId) -> frozenset[str]:
     """Return the names under which declared objects of an observed kind would be observed.
 
     Objects of some kinds are only observed if the state file names them.
     """
-    sorts = rule_table.declared_of(observed)
-    found = (memory.catalogue.about(object_id)[0] for object_id in memory.catalogue.of_sorts(sorts))
+    kind_ids = rule_table.declared_of(observed)
+    found = (
+        memory.catalogue.require_entries(object_id)[0]
+        for object_id in memory.catalogue.of_kinds(kind_ids)
+    )
     declared = [
-        (entry, ObjectId(*entry.identity[1:])) for entry in found if entry.identity.source == FILE
+        (entry, entry.identity.object_id) for entry in found if entry.identity.source == FILE
     ]
     contents = await memory.content(
         [entry for entry, object_id in declared if rule_table.of_declared(object_id[:2]).each]
@@ -153,5 +158,5 @@ async def find_named(memory: StateStore, observed: Sort) -> frozenset[str]:
 
 def plugins(object_ids: Iterable[ObjectId]) -> set[str]:
     """Return the plugins that would observe objects if the file declares them."""
-    sorts = {object_id[:2] for object_id in object_ids}
-    return {rule_table.of_declared(sort).observed[0] for sort in sorts}
+    kind_ids = {object_id[:2] for object_id in object_ids}
+    return {rule_table.of_declared(kind_id).observed[0] for kind_id in kind_ids}

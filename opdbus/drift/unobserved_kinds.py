@@ -11,18 +11,18 @@ from typing import Final, NamedTuple
 from opdbus.drift import rule_table
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.pairs import Pairs
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.transition_filter import TransitionFilter
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.state.object import FILE, ObjectId
 
-_SORT: Final = itemgetter(slice(2))
+_KIND_ID: Final = itemgetter(slice(2))
 
 
 class ActivationPlan(NamedTuple):
     """Kinds to activate, the earliest time of a declaration, and objects still to be compared."""
 
-    sorts: set[Sort]
+    kinds: set[KindId]
     declared_at: int
     left: Sequence[ObjectId]
 
@@ -37,10 +37,10 @@ class UnobservedKinds:
 
     def take(self, object_ids: Sequence[ObjectId], transitions: TransitionFilter) -> ActivationPlan:
         """Register objects of kinds that cannot be observed yet; return the rest in the plan."""
-        sorts, left, times = set[Sort](), list[ObjectId](), list[int]()
-        for sort, group in groupby(object_ids, _SORT):
+        kind_ids, left, times = set[KindId](), list[ObjectId](), list[int]()
+        for kind_id, group in groupby(object_ids, _KIND_ID):
             same = list(group)
-            if not self._is_alone(sort):
+            if not self._is_unobserved(kind_id):
                 left += same
                 continue
             places = self._catalogue.places(same)
@@ -51,22 +51,22 @@ class UnobservedKinds:
                     at.append(place)
                 else:
                     left.append(object_id)
-            sorts |= self._declare(sort, taken)
+            kind_ids |= self._declare(kind_id, taken)
             times += self._catalogue.view.times[at].tolist()
-        return ActivationPlan(sorts, min(times, default=0), left)
+        return ActivationPlan(kind_ids, min(times, default=0), left)
 
-    def _is_alone(self, sort: Sort) -> bool:
+    def _is_unobserved(self, kind_id: KindId) -> bool:
         """Return whether no object of a kind can be compared: only the file reports it."""
-        row = rule_table.of_declared(sort)
-        told = {sort, row.observed}
-        others = (of for of in self._catalogue.view.of_number if of[1:] in told)
+        row = rule_table.of_declared(kind_id)
+        owned_kinds = {kind_id, row.observed}
+        others = (of for of in self._catalogue.view.source_kinds if of[1:] in owned_kinds)
         return not (
             row.each
             or self._coverage.lists(row.observed)
             or any(source != FILE for source, *_ in others)
         )
 
-    def _declare(self, sort: Sort, object_ids: Sequence[ObjectId]) -> set[Sort]:
+    def _declare(self, kind_id: KindId, object_ids: Sequence[ObjectId]) -> set[KindId]:
         if object_ids:
-            self._coverage.note_alone(sort)
-        return self._pairs.declare_each(sort, object_ids)
+            self._coverage.note_unobserved_kind(kind_id)
+        return self._pairs.declare_each(kind_id, object_ids)

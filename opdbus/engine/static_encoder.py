@@ -68,7 +68,7 @@ class StaticEncoder:
             table.folder / TOKENIZER, table.max_tokens, table.words, most_words
         )
         self._unpacked = _Unpacked(table)
-        self._around = table.sums(np.array(table.words.around)).astype(np.float32)
+        self._around = table.sums(np.array(table.words.special_ids)).astype(np.float32)
         self._memory = threading.local()
 
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
@@ -96,7 +96,7 @@ class StaticEncoder:
     def _sums(self, tokens: Tokens) -> NDArray[np.float32]:
         """Return the sums of texts' rows without [CLS] and [SEP]; texts come shortest first."""
         sums = np.empty((len(tokens), self.table.dimension), np.float32)
-        first, counts = tokens.first + 1, tokens.lengths - len(self.table.words.around)
+        first, counts = tokens.first + 1, tokens.lengths - len(self.table.words.special_ids)
         end = len(tokens)
         while end:
             # texts of similar length are summed together

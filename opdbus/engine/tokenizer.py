@@ -274,6 +274,6 @@ class Tokenizer:
 def _read_word_pieces(library: LibraryTokenizer) -> WordPieces | None:
     """Read the vocabulary of a WordPiece tokenizer; None for any other kind."""
     try:
-        return WordPieces.of(json.loads(read_regular(library.path, follow=True)))
+        return WordPieces.parse(json.loads(read_regular(library.path, follow=True)))
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -255,7 +255,7 @@ class WordCache:
 
     def _begun(self, entries: Entries) -> WordSlots:
         """Return new slots with these words and room for at least `most` words."""
-        before, behind = self._words.around
+        before, behind = self._words.special_ids
         none = Entries(
             np.array([_BETWEEN_KEY, _TOO_LONG_KEY]), [[behind, before], [self._words.unknown]]
         )

@@ -8,7 +8,7 @@ from opdbus.state.object import Identity, Json, canonical
 
 # An `event`, such as a restart, changes no field; `drift`, `intended`, `healed` and `undeclared`
 # are about a declaration; `forgot` records the erasure of values in other rows.
-What: TypeAlias = Literal[
+ChangeType: TypeAlias = Literal[
     "appeared", "changed", "gone", "event", "drift", "intended", "healed", "undeclared", "forgot"
 ]
 # Causes that op-dbus sets itself: the first listing of a source, changes while op-dbus or the host
@@ -18,7 +18,7 @@ STATE_FILE: Final = "state file"
 # the host did not follow a recent declaration in time
 NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"
 # The first words of causes.
-SORTS_OF_CAUSES: Final = (
+CAUSE_TYPES: Final = (
     *("apt", BOOT, "bus", "dpkg", "exit", FIRST, "job", "kernel", "redaction", "reload", "rpm"),
     *(SOURCE, START, STATE_FILE),
 )
@@ -29,26 +29,26 @@ MAX_VALUES: Final = 256 << 10
 MAX_CAUSE: Final = 200
 
 
-class Why(NamedTuple):
+class Cause(NamedTuple):
     """The cause of a change, and the number of other changes that were coalesced into it.
 
-    With `is_event`, the change is recorded even if no field changed. Fields in `seen` were only
+    With `is_event`, the change is recorded even if no field changed. `ignored_fields` were only
     observed again: they are no change.
     """
 
     cause: str = ""
-    folded: int = 0
+    coalesced_count: int = 0
     is_event: bool = False
-    seen: frozenset[str] = frozenset()
+    ignored_fields: frozenset[str] = frozenset()
 
 
 def kind_of_cause(cause: str) -> str:
-    """Return a cause's first word if SORTS_OF_CAUSES has it, else OTHER_CAUSE or NO_CAUSE."""
+    """Return a cause's first word if CAUSE_TYPES has it, else OTHER_CAUSE or NO_CAUSE."""
     if not cause:
         return NO_CAUSE
     is_of_file = cause.startswith(STATE_FILE)
     word = STATE_FILE if is_of_file else cause.partition(":")[0].partition(" ")[0]
-    return word if word in SORTS_OF_CAUSES else OTHER_CAUSE
+    return word if word in CAUSE_TYPES else OTHER_CAUSE
 
 
 class FieldChange(NamedTuple):
@@ -71,8 +71,8 @@ class Change(NamedTuple):
     """One change of one entry; `sentence` is its text for search, and may be empty."""
 
     identity: Identity
-    what: What
-    why: Why
+    change_type: ChangeType
+    why: Cause
     fields: Sequence[FieldChange]
     sentence: str = ""
 

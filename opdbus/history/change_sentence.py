@@ -84,7 +84,7 @@ def of_change(change: Change, text: str) -> Change:
     named = ", ".join(text.splitlines()) or " ".join([*split(plugin), *split(kind), name])
     # without values, the sentence must not reveal them by the event
     happened = events_of(change if text else change._replace(fields=[]))
-    details = ", ".join(_describe_fields(change.fields)) if change.what == "changed" else ""
+    details = ", ".join(_describe_fields(change.fields)) if change.change_type == "changed" else ""
     happened += f": {details.replace('; ', ', ')}" if details else ""
     return change._replace(sentence=f"{named}; {happened}")
 
@@ -116,26 +116,26 @@ def _as_words(value: Json) -> str:
 
 def events_of(change: Change) -> str:
     """Return the events of a change, joined by commas; "changed" if nothing else is known."""
-    if change.what == "event":
+    if change.change_type == "event":
         cause = change.why.cause
         return "restarted" if jobs.ended_by(cause) else _unit_event(jobs.alone(cause))
-    if change.identity.source == FILE and change.what in _DECLARED:
-        return _DECLARED[change.what]
+    if change.identity.source == FILE and change.change_type in _DECLARED:
+        return _DECLARED[change.change_type]
     kind, found = change.identity.kind, list[str]()
     came, left = _COMINGS.get(kind, ("", ""))
-    if change.what == "appeared":
+    if change.change_type == "appeared":
         found += [came, "added"]
-    elif change.what == "gone":
+    elif change.change_type == "gone":
         found += [left, "removed"]
-    elif change.what != "changed":
-        found.append(_WHATS.get(change.what, ""))
+    elif change.change_type != "changed":
+        found.append(_WHATS.get(change.change_type, ""))
     elif kind == "sysctl" or (kind == "file" and not _is_same_content(change)):
         found.append("edited")
-    if change.what in {"appeared", "changed"}:
+    if change.change_type in {"appeared", "changed"}:
         found += _field_events(change)
         if kind in _MEMBERSHIPS:
             found += _membership_events(change)
-    again = change.why.folded - sum(jobs.others(change.why.cause).values())
+    again = change.why.coalesced_count - sum(jobs.others(change.why.cause).values())
     if "crash loop" not in found and again > 0 and "failed" in found:
         found += ["crash loop"]
     return ", ".join(dict.fromkeys(filter(None, ", ".join(found).split(", ")))) or "changed"
@@ -180,7 +180,7 @@ def _field_events(change: Change) -> Iterator[str]:
         if turn and before is not None and after is not None:
             old, new = (values[0] if values else None for values in (before, after))
             yield turn(old, new)
-    done = _done(change.why.cause) if change.what == "changed" else ""
+    done = _done(change.why.cause) if change.change_type == "changed" else ""
     if done == "restart":
         yield "restarted"
     elif done == "start":
@@ -200,7 +200,7 @@ def _membership_events(change: Change) -> Iterator[str]:
             )
             if change.identity.name in ADMINISTRATORS:
                 yield "administrator" if after - before else "no administrator"
-            if change.what == "changed":
+            if change.change_type == "changed":
                 yield "joined" if after - before else "left"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from opdbus.history import change
-from opdbus.history.change import Change, FieldChange, Why
+from opdbus.history.change import Cause, Change, FieldChange
 from opdbus.history.ledger import Ledger
 from opdbus.history.row_filter import of_objects
 from opdbus.platform.slices import batches
@@ -97,7 +97,7 @@ def record_erasure(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boo
     for part in batches(runs, _MOST_RANGES):
         count = sum(last - first + 1 for first, last in part)
         fields = [FieldChange(["count"], [], [count]), FieldChange(["rows"], [], [part])]
-        ledger.append([Change(HISTORY, "forgot", Why(cause), fields)], at, boot)
+        ledger.append([Change(HISTORY, "forgot", Cause(cause), fields)], at, boot)
 
 
 def count_named(ledger: Ledger, text: str) -> int:

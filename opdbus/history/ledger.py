@@ -179,7 +179,7 @@ class Ledger:
             fields, salt = to_json(change.fields), salts.read(hash_chain.SALT_BYTES)
             digest = hash_chain.values_digest(salt, fields)
             cause, folded, *_ = change.why
-            covered = (seq, at, boot, *change.identity, change.what, cause)
+            covered = (seq, at, boot, *change.identity, change.change_type, cause)
             last = hash_chain.row_hash(last, [*covered, folded, digest.hex()])
             hash_chain.grow(frontier, seq - 1, last)
             size += _ROW_BYTES + sum([len(one) for one in (*covered, fields) if type(one) is str])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
 from opdbus.errors import InvalidArgs
-from opdbus.history.change import FIRST, FieldChange, What, from_json, undone
+from opdbus.history.change import FIRST, ChangeType, FieldChange, from_json, undone
 from opdbus.history.ledger import BLOCK, UNCHECKED
 from opdbus.platform.slices import slices
 from opdbus.state.conditions import AllOf, Condition
@@ -19,8 +19,8 @@ from opdbus.state.fields import IDENTITY
 from opdbus.state.object import Identity, Json, ObjectId
 
 # Larger than any number or time in the database.
-NEVER: Final = (1 << 63) - 1
-KINDS: Final[Sequence[str]] = get_args(What)
+MAX_INT64: Final = (1 << 63) - 1
+KINDS: Final[Sequence[str]] = get_args(ChangeType)
 # Prefixes that limit a condition to one side of a change.
 SIDES: Final = ("before", "after")
 # Row numbers that one read covers, some milliseconds of work: without objects, and with.
@@ -28,7 +28,7 @@ _SCANNED: Final = 8192
 _LOOKED_UP: Final = 1 << 18
 # The most rows of one read; each may have 256 KiB.
 _AT_A_TIME: Final = 256
-_UNCHECKED: Final = (
+_LAST_UNREDACTED: Final = (
     f"SELECT ifnull(max(CAST(value AS INTEGER)), 0) FROM facts WHERE name = '{UNCHECKED}'"  # noqa: S608 -- our own name
 )
 # The clock may have been set back: a later block may have an earlier time.
@@ -62,14 +62,14 @@ _CHANGES: Final = ("appeared", "changed", "gone")
 class Filter:
     """Conditions for rows; all must hold.
 
-    `since` (inclusive) and `before` (exclusive) are microseconds since 1970; `after` and `below`
-    are exclusive row numbers. `cause` matches the beginning of a cause.
+    `since` (inclusive) and `before` (exclusive) are microseconds since 1970; `after_seq`
+    and `before_seq` are exclusive row numbers. `cause` matches the beginning of a cause.
     """
 
     since: int = 0
-    before: int = NEVER
-    after: int = 0
-    below: int = NEVER
+    before: int = MAX_INT64
+    after_seq: int = 0
+    before_seq: int = MAX_INT64
     cause: str = ""
     what: str = ""
     plugin: str = ""
@@ -91,18 +91,18 @@ class Filter:
 class Row:
     """One row of history; `at` is in microseconds since 1970.
 
-    `moved` is the cosine distance of the object's texts before and after, None if unknown.
+    `text_distance` is the cosine distance of the object's texts before and after, None if unknown.
     """
 
     seq: int
     at: int
     boot: str
     identity: Identity
-    what: str
+    change_type: str
     cause: str
     fields: Sequence[FieldChange]
-    folded: int
-    moved: float | None
+    coalesced_count: int
+    text_distance: float | None
     sentence: str
     # characters of its fields as JSON
     size: int = 0
@@ -125,7 +125,7 @@ class Part(NamedTuple):
 class Present(NamedTuple):
     """The present states of an object by source, and the numbers of all kept rows.
 
-    `first_at` is the time of the first of these rows; NEVER without rows.
+    `first_at` is the time of the first of these rows; MAX_INT64 without rows.
     """
 
     states: Mapping[str, dict[str, Json]]
@@ -139,16 +139,16 @@ class Reader:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
 
-    def unchecked(self) -> int:
+    def last_unredacted_seq(self) -> int:
         """Return the last row that may have values that are secret by the present rules.
 
         Rows up to it are hidden: another version wrote them, and they are still to be redacted.
         """
-        return self._one(_UNCHECKED)
+        return self._one(_LAST_UNREDACTED)
 
     def span(self) -> range:
         """Return the numbers of all kept rows without the hidden ones."""
-        first = self._one("SELECT min(seq) FROM history WHERE seq > ?", self.unchecked())
+        first = self._one("SELECT min(seq) FROM history WHERE seq > ?", self.last_unredacted_seq())
         last = self._one("SELECT max(seq) FROM history")
         return range(first, last + 1) if first else range(0)
 
@@ -157,18 +157,18 @@ class Reader:
 
         They can be erased nevertheless.
         """
-        last = self.unchecked()
+        last = self.last_unredacted_seq()
         first = self._one("SELECT min(seq) FROM history WHERE seq <= ?", last)
         return range(first, last + 1) if first else range(0)
 
-    def numbers(self, wanted: Filter) -> range:
+    def candidate_range(self, wanted: Filter) -> range:
         """Return a range that includes every matching row, from the times of whole blocks."""
         kept, times = self.span(), (wanted.since, wanted.before)
         begin, end = self._database.execute(_OF_TIMES, times).fetchone()
         if begin is None:
             return range(0)
-        first = max(kept.start, wanted.after + 1, begin)
-        return range(first, max(first, min(kept.stop, wanted.below, end)))
+        first = max(kept.start, wanted.after_seq + 1, begin)
+        return range(first, max(first, min(kept.stop, wanted.before_seq, end)))
 
     def rows(self, wanted: Filter, numbers: range) -> Part:
         """Return the next matching rows in a range of numbers, in the order of the filter."""
@@ -179,7 +179,7 @@ class Reader:
             f"{index} WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?",
             (numbers.start, numbers.stop - 1, *values, _AT_A_TIME),
         )
-        holds = test(wanted)
+        holds = predicate(wanted)
         rest = range(0)
         if len(found) == _AT_A_TIME:
             last = found[-1].seq
@@ -187,11 +187,11 @@ class Reader:
             rest = range(*ahead)
         return Part([row for row in found if holds(row)], rest)
 
-    def numbered(self, numbers: Sequence[int]) -> list[Row]:
+    def rows_by_seq(self, numbers: Sequence[int]) -> list[Row]:
         """Return the kept rows of some numbers, in ascending order."""
         return self._rows(
             "WHERE seq IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq",
-            (json.dumps(list(numbers)), self.unchecked()),
+            (json.dumps(list(numbers)), self.last_unredacted_seq()),
         )
 
     def newest(self, object_id: ObjectId, limit: int, since: int = 0) -> list[Row]:
@@ -199,7 +199,7 @@ class Reader:
         return self._rows(
             "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? AND seq > ?"
             " ORDER BY seq DESC LIMIT ?",
-            (*object_id, since, self.unchecked(), limit),
+            (*object_id, since, self.last_unredacted_seq(), limit),
         )
 
     def sources(self, object_id: ObjectId) -> list[str]:
@@ -227,7 +227,7 @@ class Reader:
             ).fetchall()
             numbers = self.span()
             of_first = "SELECT at FROM history WHERE seq = ?"
-            first_at = self._one(of_first, numbers.start, default=NEVER)
+            first_at = self._one(of_first, numbers.start, default=MAX_INT64)
         finally:
             self._database.execute("COMMIT")
         return Present({source: json.loads(text) for source, text in states}, numbers, first_at)
@@ -259,10 +259,10 @@ def read_ranges(wanted: Filter, numbers: range) -> Sequence[range]:
 
 
 def clause(wanted: Filter) -> Clause:
-    """Return SQL that is true of the rows that match a filter; `test` completes its conditions."""
+    """Return SQL that is true of the rows that match a filter; `predicate` checks the rest."""
     tests: list[tuple[str, Sequence[str | int]]] = [
         ("at >= ? AND at < ?", (wanted.since, wanted.before)),
-        ("seq > ? AND seq < ?", (wanted.after, wanted.below)),
+        ("seq > ? AND seq < ?", (wanted.after_seq, wanted.before_seq)),
     ]
     # unary + prevents the use of an index in another order
     tests += [
@@ -295,7 +295,7 @@ def of_objects(object_ids: Iterable[ObjectId]) -> Clause:
     return Clause(_OF_THINGS, [json.dumps([[*object_id] for object_id in object_ids])])
 
 
-def test(wanted: Filter) -> Callable[[Row], bool]:
+def predicate(wanted: Filter) -> Callable[[Row], bool]:
     """Return a function that returns whether a row meets a filter's conditions.
 
     A condition may hold before or after the change; `before.state` and `after.state` select one
@@ -325,10 +325,10 @@ class StateRewinder:
 
     def undo(self, row: Row) -> None:
         """Undo a change; rows must come in the order from the newest to the oldest."""
-        if row.what not in _CHANGES:
+        if row.change_type not in _CHANGES:
             return
         source, self.last = row.identity.source, row
-        if row.what == "appeared":
+        if row.change_type == "appeared":
             self.states.pop(source, None)
             self._unknown.pop(source, None)
             return

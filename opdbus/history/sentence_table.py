@@ -108,7 +108,7 @@ class Sentences:
         return self._database.execute(
             "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own SQL
             f" WHERE sentence IS NOT NULL AND seq > ? AND {sql} GROUP BY sentence",
-            (self._history.unchecked(), *values),
+            (self._history.last_unredacted_seq(), *values),
         ).fetchall()
 
     def object_ids(self, rows: Sequence[int]) -> dict[int, ObjectId]:
@@ -128,7 +128,7 @@ class Sentences:
         Sentences whose newest row may have values that are secret by the present rules are left
         out.
         """
-        unchecked, found = self._history.unchecked(), []
+        unchecked, found = self._history.last_unredacted_seq(), []
         texts = self._database.execute(
             "SELECT id, text FROM sentences WHERE id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(ids)),),

@@ -64,7 +64,7 @@ class Health:
             return "Loading the model"
         if self._store.stale.is_set():
             return f"Looking for objects without vectors among {count:,}"
-        if waiting := self._vectors.waiting():
+        if waiting := self._vectors.missing_object_count():
             return f"Vectorizing {count - waiting:,} of {count:,} objects"
         precision = embedder.proven.proof.precision
         return f"{state.title()}: {count:,} objects, {level} on {embedder.provider} {precision}"

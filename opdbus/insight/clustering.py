@@ -40,7 +40,7 @@ def nearest(vectors: Vectors, centres: Vectors) -> tuple[NDArray[np.intp], Vecto
     return labels, cosines[np.arange(len(labels)), labels]
 
 
-def normalized(vectors: Vectors) -> Vectors:
+def normalize(vectors: Vectors) -> Vectors:
     """Return vectors scaled to length 1; zero stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     found: Vectors = vectors / np.maximum(lengths, np.float32(_EPSILON))
@@ -60,7 +60,7 @@ def _refine(vectors: Vectors, found: Vectors) -> Vectors:
         sums = having.T @ vectors
         # a centre without vectors stays in place
         moved = np.linalg.norm(sums, axis=1) > _EPSILON
-        found[moved] = normalized(sums[moved])
+        found[moved] = normalize(sums[moved])
     return found
 
 

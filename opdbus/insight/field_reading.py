@@ -41,7 +41,7 @@ async def surveys(store: StateStore, wanted: Mapping[str, str], run: Run) -> Seq
     objects are in different surveys, since they have different fields.
     """
     catalogue, renamed = store.catalogue, frozenset(store.declarations.renamed())
-    known = [object_id for object_id in catalogue.known() if object_id not in renamed]
+    known = [object_id for object_id in catalogue.all_object_ids() if object_id not in renamed]
     counts = Counter(map(kind_of, known))
     services = await _system_accounts(store, known)
     found: dict[tuple[Kind, bool], Survey] = {}
@@ -56,7 +56,7 @@ async def surveys(store: StateStore, wanted: Mapping[str, str], run: Run) -> Seq
     clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
 
     def alone(identity: Identity, properties: Mapping[str, Json]) -> list[_Item]:
-        object_id = ObjectId(*identity[1:])
+        object_id = identity.object_id
         if catalogue.is_shared(object_id) or object_id in renamed:
             return []
         return [_Item(object_id, identity.source != FILE, properties)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from opdbus.index.catalogue.catalogue import representative
-from opdbus.insight.clustering import Vectors, normalized
+from opdbus.insight.clustering import Vectors, normalize
 from opdbus.language.object_text import UNIT_NOUNS
 from opdbus.state.object import matches
 
@@ -45,7 +45,7 @@ def kind_of(object_id: ObjectId) -> Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ComparedObjects:
     """Objects in the order of their text digests: the first ones are a random sample."""
 
     object_ids: Sequence[ObjectId]
@@ -70,13 +70,13 @@ def gather(
     within: AbstractSet[ObjectId] | None,
     index: VectorIndex,
     renamed: AbstractSet[ObjectId] = frozenset(),
-) -> Rows:
+) -> ComparedObjects:
     """Return the objects that match and have vectors; for any thread.
 
     Objects in `renamed` are left out: they are included under another name.
     """
     object_ids, entries = [], []
-    for object_id in catalogue.known():
+    for object_id in catalogue.all_object_ids():
         is_left_out = within is not None and object_id not in within
         if not matches(object_id, wanted) or is_left_out or object_id in renamed:
             continue
@@ -89,7 +89,7 @@ def gather(
     # numpy releases the GIL; sorting a list would stop all other threads
     keys = _as_numbers(entry.text_digest[:8] for entry in entries)
     order = np.argsort(keys, kind="stable").tolist()
-    return Rows([object_ids[n] for n in order], [entries[n] for n in order])
+    return ComparedObjects([object_ids[n] for n in order], [entries[n] for n in order])
 
 
 def _as_numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
@@ -110,7 +110,7 @@ class Residuals:
     The means are computed from the first `sample` rows.
     """
 
-    def __init__(self, rows: Rows, index: VectorIndex, sample: int) -> None:
+    def __init__(self, rows: ComparedObjects, index: VectorIndex, sample: int) -> None:
         self._rows = rows
         self._index = index
         self._kinds = rows.kinds()
@@ -126,7 +126,7 @@ class Residuals:
 
     def part(self, wanted: slice) -> Vectors:
         """Return the residuals of a slice of rows (rows, dimension), of length 1."""
-        return normalized(self._take(wanted) - self._common[self._number(wanted)])
+        return normalize(self._take(wanted) - self._common[self._number(wanted)])
 
     def parts(self) -> Iterator[Vectors]:
         """Yield the residuals of all rows in parts."""

@@ -18,9 +18,9 @@ from opdbus.platform.slices import slices
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
 
-    from opdbus.index.search.hits import Page
+    from opdbus.index.search.hits import SearchRequest
     from opdbus.index.vectors.object_vectors import ObjectVectors
-    from opdbus.index.vectors.two_stage_search import Cascade
+    from opdbus.index.vectors.two_stage_search import TwoStageSearch
     from opdbus.index.vectors.vector_index import VectorIndex
     from opdbus.insight.kind_survey import Odd
     from opdbus.insight.topics import Topic
@@ -40,17 +40,17 @@ class Insight:
     One result is computed at a time, and never twice for the same objects and vectors.
     """
 
-    def __init__(self, vectors: ObjectVectors, cascade: Cascade | None = None) -> None:
+    def __init__(self, vectors: ObjectVectors, two_stage: TwoStageSearch | None = None) -> None:
         self._vectors = vectors
         self._store = vectors.memory
-        self._cascade = cascade
+        self._two_stage = two_stage
         self._one = asyncio.Lock()
         # a thread of its own: a large host takes seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="insight")
         # the least recently used result comes first
         self._results: OrderedDict[Hashable, Any] = OrderedDict()
 
-    async def topics(self, page: Page) -> Sequence[Topic]:
+    async def topics(self, page: SearchRequest) -> Sequence[Topic]:
         """Return the topics of the objects that have vectors, the largest first.
 
         Raises NoModel, NoVector.
@@ -79,7 +79,7 @@ class Insight:
         version = (index.numerics, index.version)
         return await self._get(("topics", version, tuple(wanted.items()), within), make)
 
-    async def outliers(self, page: Page) -> Sequence[Odd]:
+    async def outliers(self, page: SearchRequest) -> Sequence[Odd]:
         """Return the objects that are unlike their kind, the worst first.
 
         Without vectors, only fields count.
@@ -128,10 +128,10 @@ class Insight:
 
     async def _index(self) -> VectorIndex:
         """Return the vector index of the level, or of static vectors while that is incomplete."""
-        cascade = self._cascade
-        if cascade and cascade.is_used() and cascade.first.index is not None:
-            return cascade.first.index
-        return await self._vectors.served()
+        two_stage = self._two_stage
+        if two_stage and two_stage.is_used() and two_stage.first.index is not None:
+            return two_stage.first.index
+        return await self._vectors.current_index()
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -108,7 +108,7 @@ class Vocabulary:
             scores = np.where(more >= _MORE, counts / most * np.log(more), -math.inf)
         best = np.argsort(-scores, kind="stable")[:_CANDIDATES]
         chosen = self._distinct([n for n in best if scores[n] > 0], scores, members)
-        return [self._spelled(word, members) for word in chosen]
+        return [self._usual_spelling(word, members) for word in chosen]
 
     def _distinct(
         self, candidates: list[int], scores: NDArray[np.float64], members: NDArray[np.bool_]
@@ -128,7 +128,7 @@ class Vocabulary:
                 scores[n] *= 1 - _SAME * len(texts[n] & texts[best]) / len(texts[n])
         return chosen
 
-    def _spelled(self, word: str, members: NDArray[np.bool_]) -> str:
+    def _usual_spelling(self, word: str, members: NDArray[np.bool_]) -> str:
         """Return the most frequent spelling, in lower case unless its capitals are consistent."""
         rows = np.flatnonzero(members).tolist()
         found = Counter(self._texts[row][word] for row in rows if word in self._texts[row])

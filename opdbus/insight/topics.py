@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from opdbus.insight import clustering
-from opdbus.insight.gathering import Residuals, Rows
+from opdbus.insight.gathering import ComparedObjects, Residuals
 from opdbus.insight.naming import WORDS, Vocabulary
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Topic:
 class TopicAssignment:
     """The assignment of objects to the topic of the nearest centre, if it is near enough."""
 
-    def __init__(self, rows: Rows, index: VectorIndex) -> None:
+    def __init__(self, rows: ComparedObjects, index: VectorIndex) -> None:
         self._rows = rows
         residuals = Residuals(rows, index, SAMPLE)
         sample = residuals.part(slice(0, min(SAMPLE, len(rows))))

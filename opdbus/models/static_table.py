@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,12 +33,12 @@ class WordPieces:
     # special tokens; texts that contain one, in any case, are not split by these rules
     specials: tuple[str, ...]
     # ids before and after each text
-    around: tuple[int, int]
+    special_ids: tuple[int, int]
     unknown: int
     longest_word: int
 
     @classmethod
-    def of(cls, described: dict[str, Any]) -> Self:
+    def parse(cls, described: dict[str, Any]) -> Self:
         """Parse a tokenizer.json; raises ValueError, LookupError or TypeError for other kinds."""
         normalizer, model = described["normalizer"], described["model"]
         is_bert = normalizer["type"] == "BertNormalizer"
@@ -49,7 +51,7 @@ class WordPieces:
         return cls(
             model["vocab"],
             tuple(token["content"] for token in described["added_tokens"]),
-            _read_around(described["post_processor"]),
+            _read_special_ids(described["post_processor"]),
             model["vocab"][model["unk_token"]],
             model["max_input_chars_per_word"],
         )
@@ -75,8 +77,8 @@ class WordPieces:
         return found
 
 
-def _read_around(processor: dict[str, Any]) -> tuple[int, int]:
-    """Return the ids before and after a text; raises as `of` does unless it is one each."""
+def _read_special_ids(processor: dict[str, Any]) -> tuple[int, int]:
+    """Return the ids before and after a text; raises as `parse` does unless it is one each."""
     if processor["type"] != "TemplateProcessing":
         return processor["cls"][1], processor["sep"][1]
     before, _, after = processor["single"]
@@ -89,7 +91,7 @@ def _read_around(processor: dict[str, Any]) -> tuple[int, int]:
 class StaticTable:
     """The rows of a table and the word pieces they belong to.
 
-    A row is `scale` times 8-bit integers; its length is the piece's weight. A text's vector is the
+    A row is `scale` times 8-bit integers; its norm is the piece's weight. A text's vector is the
     sum of the rows of its pieces, including [CLS] and [SEP], normalized to length 1.
     """
 
@@ -103,20 +105,18 @@ class StaticTable:
     def read(cls, folder: Path, max_tokens: int) -> StaticTable:
         """Read a folder's table; raises ModelError if it is invalid."""
         path = folder / TABLE_ROWS
-        try:
+        with _translate_errors(folder):
             # not memory-mapped: overwriting a mapped file would crash the process
             table = numpy_files.load_array(path)
-            words = WordPieces.of(json.loads(read_regular(folder / TOKENIZER, follow=True)))
+            words = WordPieces.parse(json.loads(read_regular(folder / TOKENIZER, follow=True)))
             made = cls(folder, table["scale"], table["row"], words, max_tokens)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ModelError(f"cannot read the static table {folder}: {error}") from None
         if max(words.pieces.values(), default=0) >= len(table):
             raise ModelError(f"{path} has {len(table)} rows, and {TOKENIZER} names more pieces")
         return made
 
     @property
     def dimension(self) -> int:
-        """The length of every vector."""
+        """Number of components of a vector."""
         dimension: int = self.rows.shape[1]
         return dimension
 
@@ -129,14 +129,20 @@ class StaticTable:
 
 def table_shape(folder: Path) -> tuple[int, int]:
     """Return the number of rows of a folder's table, and their length; raises ModelError."""
-    try:
+    with _translate_errors(folder):
         table = numpy_files.map_array(folder / TABLE_ROWS)
         return len(table), table["row"].shape[1]
+
+
+@contextmanager
+def _translate_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ModelError(f"cannot read the static table {folder}: {error}") from None
 
 
-def write_table(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any]) -> None:
+def write_table(folder: Path, vectors: NDArray[np.float64], tokenizer: dict[str, Any]) -> None:
     """Write vectors (pieces, dimension) as a table, with the tokenizer's JSON."""
     scales = np.abs(vectors).max(axis=1) / 127
     # a row of zeros may have any scale
@@ -147,4 +153,4 @@ def write_table(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any
     table["row"] = np.rint(vectors / table["scale"][:, None].astype(np.float64)).clip(-127, 127)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / TABLE_ROWS, table)
-    (folder / TOKENIZER).write_text(json.dumps(words, ensure_ascii=False), "utf-8")
+    (folder / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")

@@ -11,10 +11,10 @@ import structlog
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.drift import observed_kinds, unobserved
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.errors import OpDbusError
 from opdbus.history import change
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.state_store.events import Changed, Event
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe import selection
@@ -52,7 +52,7 @@ class Status(NamedTuple):
     detail: str
 
 
-class _Watched:
+class _RunningObserver:
     """An observer with its report, writer and state."""
 
     def __init__(
@@ -104,7 +104,7 @@ class _Watched:
             self._noise_at = now
             self._noise = self.changes.proposal(self.observer.plugin, self.report.count)
         report, writer = self.report, self.writer
-        faults = (self.reason, writer.fault, report.left_out, writer.diff.left_out)
+        faults = (self.reason, writer.fault, report.left_out, writer.tracker.rejected)
         return "; ".join(filter(None, (*faults, _line(report.note), report.skipped, self._noise)))
 
     def set(self, state: str, reason: str = "") -> None:
@@ -178,7 +178,7 @@ class Supervisor:
         changes: Callable[[], ChangesPerHour] = ChangesPerHour,
     ) -> None:
         causes = Causes()
-        self._watched = [_Watched(each, store, changes(), causes) for each in observers]
+        self._watched = [_RunningObserver(each, store, changes(), causes) for each in observers]
         self._store = store
         self._retry_seconds = retry_seconds
 
@@ -225,17 +225,17 @@ class Supervisor:
             if w.observer.plugin in (plugins if w.is_first else unlisted)
         ]
 
-    def why_not(self, sort: Sort) -> str:
+    def why_not(self, kind_id: KindId) -> str:
         """Return why no observer lists objects of a kind; empty while one may still do so."""
-        of = [watched for watched in self._watched if watched.observer.plugin == sort[0]]
-        if sort[1] == SETTINGS:
-            return observed_kinds.why_not(sort)
-        if not of and (names := selection.names_of_plugin(sort[0])):
+        of = [watched for watched in self._watched if watched.observer.plugin == kind_id[0]]
+        if kind_id[1] == SETTINGS:
+            return observed_kinds.why_not(kind_id)
+        if not of and (names := selection.names_of_plugin(kind_id[0])):
             return f"OP_DBUS_OBSERVE leaves out the observer {' and '.join(names)}"
         for watched in of:
             if watched.state in {ABSENT, FAILED}:
                 return f"the observer {watched.observer.name} is {watched.state}: {watched.detail}"
-        return observed_kinds.why_not(sort) if all(watched.has_listed for watched in of) else ""
+        return observed_kinds.why_not(kind_id) if all(watched.has_listed for watched in of) else ""
 
     def on_event(self, event: Event) -> None:
         """Wake observers whose objects the state file names; call for each state store event."""
@@ -252,7 +252,7 @@ class Supervisor:
         others = {source for source in catalogue.sources if source.startswith(LIVE)} - wanted
         gone = {entry.identity for source in others for entry in catalogue.of_source(source)}
         with suppress(OpDbusError):  # at the next start, then
-            await self._store.observe([], gone, {}, lambda _: Why(change.SOURCE))
+            await self._store.observe([], gone, {}, lambda _: Cause(change.SOURCE))
         async with asyncio.TaskGroup() as group:
             for watched in self._watched:
                 group.create_task(watched.keep_running(self._retry_seconds))

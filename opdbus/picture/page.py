@@ -41,9 +41,9 @@ def _digest(content: str) -> str:
 
 def _script_data(scene: Scene) -> dict[str, Any]:
     """Return the script's data: numbers, and lists of distinct texts that they index."""
-    sorts = list(dict.fromkeys((row.plugin, row.kind) for row in scene.rows))
+    kind_ids = list(dict.fromkeys((row.plugin, row.kind) for row in scene.rows))
     states = list(dict.fromkeys(row.state for row in scene.rows))
-    sort_of = {sort: number for number, sort in enumerate(sorts)}
+    number_of = {kind_id: number for number, kind_id in enumerate(kind_ids)}
     state_of = {state: number for number, state in enumerate(states)}
     colours = scene.colours()
     return {
@@ -52,10 +52,10 @@ def _script_data(scene: Scene) -> dict[str, Any]:
         "y": [round(y * _WIDE) for _, y in scene.places],
         "name": [row.name for row in scene.rows],
         "text": [row.text for row in scene.rows],
-        "kind": [sort_of[row.plugin, row.kind] for row in scene.rows],
+        "kind": [number_of[row.plugin, row.kind] for row in scene.rows],
         "state": [state_of[row.state] for row in scene.rows],
-        "kinds": ["/".join(sort) for sort in sorts],
-        "colours": [colours[plugin] for plugin, _ in sorts],
+        "kinds": ["/".join(kind_id) for kind_id in kind_ids],
+        "colours": [colours[plugin] for plugin, _ in kind_ids],
         "states": states,
         "marks": scene.marks,
         "legend": scene.legend(),

@@ -91,7 +91,7 @@ def keep_searches_short() -> None:
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def pause() -> Iterator[None]:
     """Disable garbage collection while many lasting objects are made."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -11,7 +11,7 @@ _BEFORE: Final = 12
 _MAX_COMPARED: Final = 2000
 # Characters that look like those of ASCII: from confusables.txt of UTS #39, limited to scripts that
 # are used beside Latin.
-_LOOKS: Final = str.maketrans(
+_CONFUSABLES: Final = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0501\u04bb"
     "\u051b\u051d\u04cf\u0475\u0433\u0410\u0412\u0415\u041a\u041c\u041d\u041e"
     "\u0420\u0421\u0422\u0425\u0405\u0406\u0408\u04ae\u051a\u051c\u03bf\u03bd"
@@ -22,24 +22,26 @@ _LOOKS: Final = str.maketrans(
 )
 
 
-def first(names: Sequence[str], most: int, between: str = ", ") -> str:
+def join_first(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Join the first `most` names, with the number of the rest."""
     more = len(names) - most
     return between.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Cut a text to `most` characters; a cut text ends in `...`."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def distinct(one: str, other: str, most: int) -> tuple[str, str]:
+def show_difference(one: str, other: str, most: int) -> tuple[str, str]:
     """Return two texts, of at most `most` characters each, in which their difference is visible.
 
     Texts that look alike are quoted, with characters beyond ASCII escaped. Long texts are cut to
     the part that differs.
     """
-    if one != other and _look_alike(one, other):
+    # equal skeletons: they differ only in blanks, invisible characters or letters of other scripts;
+    # `Müller` and `Möller` are visibly different
+    if one != other and _skeleton(one) == _skeleton(other):
         sides = json.dumps(one), json.dumps(other)
     else:
         sides = " ".join(one.split()), " ".join(other.split())
@@ -55,20 +57,13 @@ def cut_to_difference(one: str, other: str, most: int) -> tuple[str, str]:
         shared = near + bisect_left(lengths, 1, key=lambda n: one[:n] != other[:n]) - 1
         start = max(0, shared - _BEFORE)
         one, other = f"...{one[start:]}", f"...{other[start:]}"
-    return shortened(one, most), shortened(other, most)
+    return shorten(one, most), shorten(other, most)
 
 
-def _look_alike(one: str, other: str) -> bool:
-    """Return whether texts differ only in blanks, invisible characters or look-alike letters.
-
-    Look-alikes are letters of another script; `Müller` and `Möller` are visibly different.
-    """
-    return _seen(one) == _seen(other)
-
-
-def _seen(text: str) -> str:
+def _skeleton(text: str) -> str:
+    """Return a text without invisible characters, with ASCII for confusable letters (UTS #39)."""
     # the differing parts of longer texts are shown in any case
-    plain = unicodedata.normalize("NFKC", text[:_MAX_COMPARED]).translate(_LOOKS)
+    plain = unicodedata.normalize("NFKC", text[:_MAX_COMPARED]).translate(_CONFUSABLES)
     invisible = {"Cf", "Cc"}
     kept = (c for c in plain if c in "\t\n" or unicodedata.category(c) not in invisible)
     return " ".join("".join(kept).split())

@@ -28,7 +28,7 @@ _PATIENCE_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = (30.0, 60.0, 120.0, 300.0, 600.0)
 
 
-class Opened(NamedTuple):
+class OpenEngine(NamedTuple):
     """An engine, and the stack that closes it."""
 
     embedder: Embedder
@@ -40,8 +40,8 @@ class Level:
 
     Opening starts at once; unless `graded`, precisions are graded while fp32 serves. A lost engine
     is replaced by the next provider of the chain, and that one by a better one once it is proven. A
-    level is over after a failure if it never served or is not `lasting`. `on_phase` is called after
-    each transition.
+    level is over after a failure if it never served or is not one that `retries_forever`.
+    `on_phase` is called after each transition.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Level:
         config: Config,
         open_engine: Open,
         *,
-        lasting: bool,
+        retries_forever: bool,
         graded: bool,
         retry_seconds: Sequence[float],
         on_phase: Callable[[Level], None],
@@ -59,7 +59,7 @@ class Level:
         self.config = config
         self.phase = Phase(State.LOADING)
         self._open_engine = open_engine
-        self._lasting = lasting
+        self._retries_forever = retries_forever
         self._graded = graded
         self._retry_seconds = retry_seconds
         self._on_phase = on_phase
@@ -135,12 +135,12 @@ class Level:
 
     async def _serve_on(self) -> None:
         """Open an engine, serve until it is lost or a better one is proven, and repeat."""
-        opened = await self._opened((), once=True)
+        opened = await self._open_with_retries((), once=True)
         reason, lost = "proven at start", None
         try:
             while opened:
                 self._serve(opened.embedder, reason)
-                better = await self._better(opened.embedder, lost)
+                better = await self._wait_for_better(opened.embedder, lost)
                 if better:
                     # closed once the calls that hold it have ended
                     start(_close(opened, None), self._closing)
@@ -153,16 +153,18 @@ class Level:
                     # the next engine may need its memory
                     await _close(opened, _PATIENCE_SECONDS)
                     opened = None
-                    opened = await self._opened((lost,), once=not self._lasting)
+                    opened = await self._open_with_retries((lost,), once=not self._retries_forever)
         finally:
             if opened:
                 await _close(opened, None if self._drain else 0.0)
 
-    async def _opened(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
+    async def _open_with_retries(
+        self, lost: Sequence[Fallback], *, once: bool
+    ) -> OpenEngine | None:
         """Open an engine, and retry after each failure; with `once`, return None instead."""
         for delay in pauses(self._retry_seconds):
             found = await self._attempt(lost)
-            if isinstance(found, Opened):
+            if isinstance(found, OpenEngine):
                 return found
             self._move(Event.REFUSED, str(found), error=found)
             if once:
@@ -171,14 +173,16 @@ class Level:
             await asyncio.sleep(delay)
         return None
 
-    async def _better(self, embedder: Embedder, lost: Fallback | None) -> Opened | None:
+    async def _wait_for_better(
+        self, embedder: Embedder, lost: Fallback | None
+    ) -> OpenEngine | None:
         """Wait until the engine is lost (None) or a better one is proven.
 
         A better engine runs on the provider that was lost before, or in the precision that passed
         the gate.
         """
         if embedder.is_provisional:
-            return await self._graded_beside(embedder)
+            return await self._grade_and_open(embedder)
         if lost is None or embedder.provider == lost.provider:
             await embedder.lost()
             return None
@@ -196,7 +200,7 @@ class Level:
                 await found.stack.aclose()
         return None
 
-    async def _graded_beside(self, embedder: Embedder) -> Opened | None:
+    async def _grade_and_open(self, embedder: Embedder) -> OpenEngine | None:
         """Grade precisions while the engine serves, and open the best; None if it is lost."""
         self._graded = True
         attempt = asyncio.ensure_future(self._attempt(()))
@@ -208,20 +212,20 @@ class Level:
             found = attempt.result()
         finally:
             await cancel([lost, attempt])
-        if isinstance(found, Opened):
+        if isinstance(found, OpenEngine):
             return found
         log.error("precisions not graded", level=self.name, reason=str(found))
         embedder.is_provisional = False
         self._serve(embedder, "precisions could not be graded")
-        return await self._better(embedder, None)
+        return await self._wait_for_better(embedder, None)
 
-    async def _attempt(self, lost: Sequence[Fallback]) -> Opened | OpDbusError:
+    async def _attempt(self, lost: Sequence[Fallback]) -> OpenEngine | OpDbusError:
         """Open an engine once; return any failure as an error that callers can be given."""
         try:
             async with AsyncExitStack() as stack:
                 opening = self._open_engine(self.config, self.name, lost, graded=self._graded)
                 embedder = await stack.enter_async_context(opening)
-                return Opened(embedder, stack.pop_all())
+                return OpenEngine(embedder, stack.pop_all())
         except OpDbusError as error:
             return error
         except Exception as error:  # a defect of ours or of a runtime: callers must not wait for it
@@ -229,7 +233,7 @@ class Level:
             return Internal(f"the engine could not be opened: {error!r}; the log says more")
 
 
-async def _close(opened: Opened, patience: float | None) -> None:
+async def _close(opened: OpenEngine, patience: float | None) -> None:
     """Close an engine once no call holds it, or after `patience` seconds (None: no limit)."""
     try:
         async with at_most(patience):

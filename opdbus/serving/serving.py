@@ -48,7 +48,7 @@ MAX_LOADED_BYTES: Final = 1 << 30
 
 
 class Serving:
-    """Owner of all engines: opens, switches, replaces and closes them; use as a context.
+    """Owner of all engines: opens, switches, replaces and closes them; an async context manager.
 
     This class decides which levels are open; `level.py` and the table in `states.py` decide the
     state of a level's engine. Callers request an engine for each piece of work and do not keep it.
@@ -67,7 +67,7 @@ class Serving:
         self._levels: dict[str, Level] = {}
         self._watchers: set[asyncio.Queue[Phase]] = set()
         # one change of settings at a time
-        self._one_switch = asyncio.Lock()
+        self._switch_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         # (provider passed over, provider that serves instead, class of the reason)
         self._fallbacks: Counter[tuple[str, str, str]] = Counter()
@@ -101,7 +101,7 @@ class Serving:
         phases = {name: level.phase for name, level in self._levels.items()}
         return {name: phase.embedder for name, phase in phases.items() if phase.embedder}
 
-    async def changes(self) -> AsyncGenerator[Phase]:
+    async def watch_phases(self) -> AsyncGenerator[Phase]:
         """Yield every phase of the configured level from now on, without gaps."""
         queue: asyncio.Queue[Phase] = asyncio.Queue()
         self._watchers.add(queue)
@@ -137,11 +137,11 @@ class Serving:
     async def embedder(self, level: str = "") -> Embedder:
         """Return a level's engine, opening it if needed; "" is the configured level.
 
-        Hold it before the next await, or it may be closed. Raises InvalidArgs, NoModel, ModelError,
-        ProviderError, ShuttingDown.
+        Enter `held()` before the next await, or it may be closed. Raises InvalidArgs, NoModel,
+        ModelError, ProviderError, ShuttingDown.
         """
         while True:
-            wanted = self._level(level)
+            wanted = self._get_or_create_level(level)
             try:
                 return await wanted.embedder()
             except ShuttingDown:
@@ -172,7 +172,7 @@ class Serving:
                     raise
 
     def lease(self, embedder: Embedder) -> Lease:
-        """Return a lease of an engine for work of several steps; use as a context."""
+        """Return a lease of an engine for work of several steps; a context manager."""
         return Lease(embedder, self.embedder)
 
     # changes of configuration
@@ -184,26 +184,27 @@ class Serving:
         try:
             await self.embedder()
         except OpDbusError:
-            async with self._one_switch:
+            async with self._switch_lock:
                 # a switch that began meanwhile may have opened another engine
                 if self.phase.embedder is None:
                     raise
 
     async def switch(self, config: Config) -> None:
-        """Apply other settings: open and prove a new engine beside the old one, then swap.
+        """Apply other settings: open and prove a new engine, then swap.
 
-        Calls that hold the old engine finish on it. Raises ModelError and ProviderError; then
-        nothing has changed. Cancelling the caller does not interrupt the switch.
+        The old engines keep serving meanwhile. Calls that hold the old engine finish on it. Raises
+        ModelError and ProviderError; then nothing has changed. Cancelling the caller does not
+        interrupt the switch.
         """
-        await asyncio.shield(self._background(self._switch(config)))
+        await asyncio.shield(self._spawn(self._switch(config)))
 
     async def _switch(self, config: Config) -> None:
-        async with self._one_switch:
+        async with self._switch_lock:
             name = config.vector_level
             levels: dict[str, Level] = {}
             if name != "none":
-                # beside those that serve
-                level = levels[name] = self._new(name, config, graded=True)
+                # the old engines keep serving meanwhile
+                level = levels[name] = self._create_level(name, config, graded=True)
                 try:
                     await level.embedder()
                 except BaseException:
@@ -214,8 +215,8 @@ class Serving:
                 self._retire(level)
             self._publish(f"switched to {config.execution_provider}")
 
-    def _level(self, name: str) -> Level:
-        """Return a level; make a new one if there is none or it is over."""
+    def _get_or_create_level(self, name: str) -> Level:
+        """Return a level; make a new one if there is none or it has ended."""
         configured = self.config.vector_level
         if configured == "none":
             raise _no_model()
@@ -227,16 +228,16 @@ class Serving:
         level = self._levels.pop(wanted, None)
         if level is None or level.is_over:
             # The configured level starts without grading: all objects wait for its vectors.
-            level = self._new(wanted, self.config, graded=wanted != configured)
+            level = self._create_level(wanted, self.config, graded=wanted != configured)
         self._levels[wanted] = level
         return level
 
-    def _new(self, name: str, config: Config, *, graded: bool) -> Level:
+    def _create_level(self, name: str, config: Config, *, graded: bool) -> Level:
         return Level(
             name,
             config,
             self._open_engine,
-            lasting=name == config.vector_level,
+            retries_forever=name == config.vector_level,
             graded=graded,
             retry_seconds=self._retry_seconds,
             on_phase=self._on_phase,
@@ -261,20 +262,20 @@ class Serving:
     def _make_room(self, newest: Level) -> None:
         """Unload the least recently used levels past the limit, never the configured one."""
         limit = self.config.max_loaded_bytes or MAX_LOADED_BYTES
-        held = sum(embedder.weight_bytes for embedder in self.loaded.values())
+        used_bytes = sum(embedder.weight_bytes for embedder in self.loaded.values())
         for name, embedder in self.loaded.items():
-            if held <= limit:
+            if used_bytes <= limit:
                 return
             if name not in {newest.name, self.config.vector_level}:
-                held -= embedder.weight_bytes
+                used_bytes -= embedder.weight_bytes
                 log.info("level unloaded", level=name, reason="OP_DBUS_MAX_LOADED_BYTES")
                 self._retire(self._levels.pop(name))
 
     def _retire(self, level: Level) -> None:
-        """Close a level in the background, once no call holds its engine or at shutdown."""
-        self._background(self._closed(level))
+        """Close a level once no call holds its engine, or immediately at shutdown."""
+        self._spawn(self._drain_and_close(level))
 
-    async def _closed(self, level: Level) -> None:
+    async def _drain_and_close(self, level: Level) -> None:
         try:
             await level.close(drain=True)
         except asyncio.CancelledError:
@@ -286,13 +287,13 @@ class Serving:
         for queue in self._watchers:
             queue.put_nowait(phase)
 
-    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, in case no caller waits any more
@@ -303,14 +304,16 @@ def _no_model() -> NoModel:
 
 
 class Lease:
-    """Lease of an engine, which stays open; if it is lost, its successor takes its place.
+    """Keeps an engine open; if the engine is lost, continues on its replacement.
 
-    `serving` returns the engine that a level uses now.
+    `current_engine` returns the engine that a level uses now.
     """
 
-    def __init__(self, embedder: Embedder, serving: Callable[[str], Awaitable[Embedder]]) -> None:
+    def __init__(
+        self, embedder: Embedder, current_engine: Callable[[str], Awaitable[Embedder]]
+    ) -> None:
         self._embedder = embedder
-        self._serving = serving
+        self._current_engine = current_engine
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -342,17 +345,17 @@ class Lease:
             try:
                 return await embedder.run(rows)
             except ProviderLost:
-                await self._succeed(embedder)
+                await self._fail_over(embedder)
 
-    async def _succeed(self, lost: Embedder) -> None:
+    async def _fail_over(self, lost: Embedder) -> None:
         if self._embedder is lost:
             # released now, so that it is closed sooner
             self._held.close()
-        found = await self._serving(lost.level)
+        found = await self._current_engine(lost.level)
         if found.numerics != lost.numerics:
             raise ProviderLost(
                 f"{lost.provider} stopped working, and {found.provider} computes in another"
-                " precision: ask for all of it again"
+                " precision: repeat the whole request"
             )
         if self._embedder is lost:
             self._held.enter_context(found.held())

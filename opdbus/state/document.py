@@ -147,7 +147,7 @@ def _find_fault(text: str, path: Path) -> StateFileError:
         if token != ":":
             problem = _fault(token, depth=len(keys) + 1)
         elif keys in seen:
-            problem = f"the key {_shown(keys[-1])} is given twice in one object"
+            problem = f"the key {_shorten(keys[-1])} is given twice in one object"
         else:
             problem = _UNSENDABLE_PROBLEM if _is_unsendable(str(keys[-1])) else None
             seen.add(keys)
@@ -231,14 +231,14 @@ def _error(
 
 def json_path(keys: tuple[str | int, ...]) -> str:
     """Return keys and indexes as a JSON path: $.plugins.net["eth0.1"][2]."""
-    shown = [_shown(key) for key in keys]
+    shown = [_shorten(key) for key in keys]
     return "$" + "".join(
         f".{key[1:-1]}" if _PLAIN_KEY.fullmatch(key[1:-1]) and key[0] == '"' else f"[{key}]"
         for key in shown
     )
 
 
-def _shown(key: str | int) -> str:
+def _shorten(key: str | int) -> str:
     """Return a key for a message: shortened and without secrets."""
     if isinstance(key, int):
         return str(key)

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from opdbus.errors import StateFileError
 from opdbus.platform.regular_files import open_regular
 from opdbus.state import document
-from opdbus.state.flatten import EXCLUSIVE, Reader, claimed, is_table
+from opdbus.state.flatten import EXCLUSIVE, Reader, find_claims, is_table
 from opdbus.state.object import Identity, Json, StateObject
 
 VERSION: Final = 1
@@ -47,16 +47,16 @@ class StateFile:
         before = signature(self.path)
         plugins = parse(read_bytes(self.path), self.path)["plugins"]
         self.signature = before if before == signature(self.path) else ""
-        self.claims = claimed(plugins)
+        self.claims = find_claims(plugins)
         return self._reader.stream(plugins, are_known=bool(same) and same == self.signature)
 
     def forget(self) -> None:
         """Treat every object as changed at the next read."""
         self._reader.forget()
 
-    def known(self) -> Known:
+    def state_for_recall(self) -> Known:
         """Return the memory of the last read as plain values, for `recall`."""
-        return (*self._reader.seen(), sorted(self.claims), self.signature)
+        return (*self._reader.state_for_recall(), sorted(self.claims), self.signature)
 
     def recall(self, known: Known) -> None:
         """Restore the memory of a read in another process."""

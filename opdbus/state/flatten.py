@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # hash of its content, which does not change with its place in the list.
 NAMING_KEYS: Final = tuple("name id unit path address key label host url mountpoint".split())
 
-# The key that declares a kind complete; see `claimed`.
+# The key that declares a kind complete; see `find_claims`.
 EXCLUSIVE: Final = "exclusive"
 _MARK: Final = struct.Struct("q")
 # Names that are searched for secrets together.
@@ -94,7 +94,7 @@ def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
             yield plugin, SETTINGS, plugin, rest
 
 
-def claimed(plugins: Mapping[str, Mapping[str, Json]]) -> frozenset[tuple[str, str]]:
+def find_claims(plugins: Mapping[str, Mapping[str, Json]]) -> frozenset[tuple[str, str]]:
     """Return the (plugin, kind) pairs of which the plugins declare all objects.
 
     `"exclusive": true` claims all tables beside it; a list of keys claims the tables of these keys.
@@ -185,7 +185,7 @@ class Reader:
         """Treat every object as changed at the next call."""
         self._seen = array("q")
 
-    def seen(self) -> tuple[bytes, bytes]:
+    def state_for_recall(self) -> tuple[bytes, bytes]:
         """Return the key and the hashes, for `recall` in another process."""
         return self._key, self._seen.tobytes()
 
@@ -222,10 +222,10 @@ def _distinct(groups: Mapping[Identity, list[Json]]) -> Iterator[tuple[Identity,
 @lru_cache(maxsize=64)
 def _clean_kind(plugin: str, kind: str) -> tuple[str, str, str]:
     """Return the source, plugin and kind of declared objects, redacted and bounded."""
-    return bounded(redact_identity(Identity(FILE, plugin, kind, "")))[:3]
+    return bound(redact_identity(Identity(FILE, plugin, kind, "")))[:3]
 
 
-def bounded(identity: Identity) -> Identity:
+def bound(identity: Identity) -> Identity:
     """Cut names that are too long for an object path; a hash keeps cut names distinct."""
     named = zip(identity[1:], MAX_NAME.values(), strict=True)
     return Identity(identity.source, *(_cut(part, most) for part, most in named))

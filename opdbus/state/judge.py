@@ -41,7 +41,7 @@ def judge(
     """Return the findings on a valid state file; `warn` returns further warnings."""
     plugins = content["plugins"]
     _, objects = Reader().read(plugins)
-    object_ids = sorted(ObjectId(*item.identity[1:]) for item in objects)
+    object_ids = sorted(item.identity.object_id for item in objects)
     present = set(object_ids)
     declared = {(plugin, kind, name) for plugin, kind, name, _ in flatten(plugins)}
     renamed: list[ObjectId] = []

@@ -33,6 +33,14 @@ _CANONICAL: Final = json.JSONEncoder(
 )
 
 
+class ObjectId(NamedTuple):
+    """Plugin, kind and name: an object that the state file may declare and programs may observe."""
+
+    plugin: str
+    kind: str
+    name: str
+
+
 class Identity(NamedTuple):
     """The identity of a state object; `source` is `file`, `publish:<name>` or `live:<observer>`."""
 
@@ -41,13 +49,10 @@ class Identity(NamedTuple):
     kind: str
     name: str
 
-
-class ObjectId(NamedTuple):
-    """Plugin, kind and name: an object that the state file may declare and programs may observe."""
-
-    plugin: str
-    kind: str
-    name: str
+    @property
+    def object_id(self) -> ObjectId:
+        """The object that this source reports."""
+        return ObjectId(*self[1:])
 
 
 def matches(named: Identity | ObjectId, wanted: Mapping[str, str]) -> bool:

@@ -32,16 +32,18 @@ def source(name: str) -> str:
     return PUBLISHED + name
 
 
-def observed(
+def make_object(
     publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
 ) -> StateObject:
     """Return the state object of a published object; raises InvalidArgs."""
     object_id = ObjectId(plugin, kind, name)
     for (what, most), value in zip(MAX_NAME.items(), object_id, strict=True):
         if not value:
-            raise InvalidArgs(f"the {what} of the object '{_shown(object_id)}' is empty: give one")
+            raise InvalidArgs(
+                f"the {what} of the object '{_shorten(object_id)}' is empty: give one"
+            )
         if len(value.encode()) > most:
-            raise InvalidArgs(f"the {what} of {_shown(object_id)} must have at most {most} bytes")
+            raise InvalidArgs(f"the {what} of {_shorten(object_id)} must have at most {most} bytes")
     item = redact_object(Identity(publisher, *object_id), _json(dict(properties), object_id, 1))
     # a bound on the size suffices for most objects; the exact size takes longer
     about = len(marshal.dumps(dict(item.properties), 2))
@@ -51,12 +53,13 @@ def observed(
             size = len(item.json().encode())
         if size > MAX_BYTES:
             raise InvalidArgs(
-                f"{_shown(object_id)} has {size} bytes of properties, or more: {MAX_BYTES} at most"
+                f"{_shorten(object_id)} has {size} bytes of properties, or more:"
+                f" {MAX_BYTES} at most"
             )
     return item
 
 
-def _shown(object_id: ObjectId) -> str:
+def _shorten(object_id: ObjectId) -> str:
     """Return an object's name for an error message: shortened and without secrets."""
     return "/".join(redact_text(part)[:MAX_SHOWN] for part in object_id)
 
@@ -72,7 +75,7 @@ def _json(value: Json, object_id: ObjectId, depth: int) -> Json:
         return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
         raise InvalidArgs(
-            f"{_shown(object_id)} has properties nested deeper than {MAX_DEPTH} levels"
+            f"{_shorten(object_id)} has properties nested deeper than {MAX_DEPTH} levels"
         )
     if isinstance(value, dict):
         return {

@@ -47,7 +47,7 @@ class Systemd:
         self._is_stopping = False
         self._is_ready = False
 
-    async def watched(self) -> None:
+    async def ping_watchdog(self) -> None:
         """Ping the watchdog while the event loop runs; never returns."""
         while self._watchdog_seconds:
             self._send("WATCHDOG=1")
@@ -80,20 +80,22 @@ class Systemd:
 
     def stopping(self, fault: BaseException | None = None) -> None:
         """Notify that the service stops, with a fault if given; sends nothing afterwards."""
-        self._notify("STOPPING=1", _ended(fault) if isinstance(fault, OpDbusError) else "Stopping")
+        self._notify(
+            "STOPPING=1", _end_status(fault) if isinstance(fault, OpDbusError) else "Stopping"
+        )
         self._is_stopping = True
 
-    def failed(self, error: OpDbusError) -> None:
+    def send_fault(self, error: OpDbusError) -> None:
         """Send a fault as the status, which systemd keeps after the service has ended."""
-        self._notify(_ended(error))
+        self._notify(_end_status(error))
 
     def renew(self) -> None:
         """Send the status if it has changed, at once or when `status_seconds` have passed."""
         self._is_stale = True
         if self._next is None:
-            self._renewed()
+            self._renew()
 
-    def _renewed(self) -> None:
+    def _renew(self) -> None:
         self._next = None
         if self._is_stopping or not self._is_stale:
             return
@@ -101,7 +103,7 @@ class Systemd:
         if (status := self.describe()) != self._status:
             self._notify(status)
         loop = asyncio.get_running_loop()
-        self._next = loop.call_later(self._status_seconds, self._renewed)
+        self._next = loop.call_later(self._status_seconds, self._renew)
 
     def _notify(self, *assignments: str) -> None:
         """Send assignments, the last of which is the status; nothing once the service stops."""
@@ -140,7 +142,7 @@ def _notify(path: str, message: str) -> None:
         sender.sendall(message.encode())
 
 
-def passed(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.socket]:
+def take_sockets(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.socket]:
     """Return the sockets that systemd passed to process `pid`, by name; see sd_listen_fds(3).
 
     The variables are removed from `environ`, since children must not inherit them. Raises
@@ -163,7 +165,7 @@ def passed(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.sock
 def leave(environ: Mapping[str, str], pid: int, error: OpDbusError) -> None:
     """Send a fault as the status if the service ends before a `Systemd` exists."""
     with suppress(ConfigError):
-        connect(environ, pid).failed(error)
+        connect(environ, pid).send_fault(error)
 
 
 def _socket(descriptor: int) -> socket.socket:
@@ -171,7 +173,7 @@ def _socket(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def _ended(fault: OpDbusError) -> str:
+def _end_status(fault: OpDbusError) -> str:
     return unit.FAILED + str(fault)
 
 

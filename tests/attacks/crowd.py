@@ -60,7 +60,7 @@ class Crowd:
         while (passed := min(clock() - began, seconds)) < seconds or self.changes < rate * seconds:
             while self.changes < rate * passed:
                 self.change()
-            await self._service.connection.flushed()
+            await self._service.connection.wait_flushed()
             await asyncio.sleep(_TICK_SECONDS)  # the rhythm is the load
         return round(clock() - began, 1)
 

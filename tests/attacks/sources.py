@@ -116,19 +116,19 @@ async def flood(services: dict[str, FakeService]) -> None:
     for service, path in ((services[name], path) for name, path in flooded.items()):
         for n in range(_TOGETHER):
             outgoing = new_signal(f"{path}/unit{n}_2eservice", CHANGED, "sa{sv}as", _changed(path))
-            blocks.append((service, service.connection.encoded(outgoing).data))
+            blocks.append((service, service.connection.encode(outgoing).data))
     mirrored = services[MIRRORED]
     for n in range(_TOGETHER):
         path, lamp = f"{LAMPS}/{n % 70}", {"Level": n, "Words": f"token={SECRET}"}
         outgoing = new_signal(path, CHANGED, "sa{sv}as", [LAMP, lamp, ["Name"]])
         if n % 2:
             outgoing = new_signal(LAMPS, _ADDED, _NEW, [path, {LAMP: lamp}])
-        blocks.append((mirrored, mirrored.connection.encoded(outgoing).data))
+        blocks.append((mirrored, mirrored.connection.encode(outgoing).data))
     while True:
         for service in services.values():
             data = b"".join(block for owner, block in blocks if owner is service)
             service.connection.send(Written(data, [], ""))
-            await service.connection.flushed()
+            await service.connection.wait_flushed()
 
 
 def _changed(path: str) -> list[Any]:

@@ -127,15 +127,15 @@ def test_files_in_memory_are_taken_whatever_hangs(monkeypatch: pytest.MonkeyPatc
 def test_texts_have_a_limit_for_each_user() -> None:
     """Refuse texts past a user's share of the queue; another user has a share as well."""
     load = RunningCalls()
-    with load.texts.reserved({"user": 1000}, MAX_TEXTS_OF_A_USER - 1):
+    with load.texts.reserve({"user": 1000}, MAX_TEXTS_OF_A_USER - 1):
         with (
             pytest.raises(LimitsExceeded, match="16383 texts of this user"),
-            load.texts.reserved({"user": 1000}, 2),
+            load.texts.reserve({"user": 1000}, 2),
         ):
             pass
-        with load.texts.reserved({"user": 1000}, 1), load.texts.reserved({"user": 1001}, 2):
+        with load.texts.reserve({"user": 1000}, 1), load.texts.reserve({"user": 1001}, 2):
             pass
-    with load.texts.reserved({"user": 1000}, MAX_TEXTS_OF_A_USER):
+    with load.texts.reserve({"user": 1000}, MAX_TEXTS_OF_A_USER):
         pass
 
 
@@ -146,7 +146,7 @@ def test_nothing_is_kept_of_clients_that_left() -> None:
     # the user becomes known while calls are running
     load.accounts.identify(":1.1", 1000)
     calls += fill(load, ":1.1", 3)
-    with load.texts.reserved({"user": 1000}, 5):
+    with load.texts.reserve({"user": 1000}, 5):
         pass
     for one in calls:
         load.release(one)

@@ -69,7 +69,7 @@ def test_what_is_told_is_what_is_there(steps: list[dict[str, Any]], receiver: in
     for values in steps:
         mine.clear()
         mine |= values
-        found = told(encoder.encoded(mine), f":1.{receiver}")
+        found = told(encoder.encode_values(mine), f":1.{receiver}")
         assert found == plain(values)
         assert list(found) == list(values)
 
@@ -77,10 +77,10 @@ def test_what_is_told_is_what_is_there(steps: list[dict[str, Any]], receiver: in
 def test_a_value_that_does_not_fit_leaves_nothing_behind() -> None:
     """After a value that cannot be sent, those beside it are told as they are."""
     encoder = AllProperties(OVEN)
-    encoder.encoded({"DoorState": "shut", "Heat": 20})
+    encoder.encode_values({"DoorState": "shut", "Heat": 20})
     with pytest.raises(UNFIT):
-        encoder.encoded({"DoorState": "open", "Heat": -1})
-    assert told(encoder.encoded({"DoorState": "shut", "Heat": 21}))["DoorState"] == "shut"
+        encoder.encode_values({"DoorState": "open", "Heat": -1})
+    assert told(encoder.encode_values({"DoorState": "shut", "Heat": 21}))["DoorState"] == "shut"
 
 
 def test_a_status_is_both_interfaces_and_always_new(daemons: Callable[..., Running]) -> None:

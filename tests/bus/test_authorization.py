@@ -195,7 +195,7 @@ def test_the_bus_tells_the_groups_of_a_caller(bus_address: str) -> None:
 
     async def check() -> list[list[str]]:
         async with Connection(bus_address) as connection:
-            authorizer = Authorizer(connection, group=lambda _: GROUP)
+            authorizer = Authorizer(connection, gid_of=lambda _: GROUP)
             node = Node((_State(),), list)
             dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get, RunningCalls())
             connection.on_call = dispatcher.take

@@ -46,7 +46,7 @@ def _group(_name: str) -> int:
 
 
 def _authorizer(bus: Bus, group: Callable[[str], int] = _group) -> Authorizer:
-    return Authorizer(bus, group=group)  # type: ignore[arg-type] -- all of it that is used
+    return Authorizer(bus, gid_of=group)  # type: ignore[arg-type] -- all of it that is used
 
 
 def _allowed(bus: Bus, sender: str = ":1.1", group: Callable[[str], int] = _group) -> set[str]:

@@ -246,8 +246,8 @@ def test_a_lost_bus_ends_every_wait() -> None:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(BusError, match="lost"):
                     await client.call(service.name, "/", "a.b.C")
-                await client.closed()
-                await service.closed()
+                await client.wait_closed()
+                await service.wait_closed()
                 service.emit("/", "a.b.S", "s", "nobody")
                 with pytest.raises(BusError, match="lost"):
                     await client.ask_bus("GetId")
@@ -285,7 +285,7 @@ def test_signals_that_are_not_wanted_are_not_heard() -> None:
             ):
                 message = Message.new_signal("/a", "a.b", member, signature, body)
                 message.destination = receiver.name
-                sender.send(sender.encoded(Outgoing(message)))
+                sender.send(sender.encode(Outgoing(message)))
             await sender.ask_bus("GetId")
             await receiver.ask_bus("GetId")
         return heard

@@ -152,7 +152,7 @@ def test_a_reply_that_names_a_file_it_lacks_is_damaged(bus_address: str) -> None
             def answer(call: Call) -> None:
                 reply = Message(message_type=MessageType.METHOD_RETURN, destination=call.sender,
                                 reply_serial=call.serial, signature="h", body=[3])  # fmt: skip
-                service.send(service.encoded(Outgoing(reply)))
+                service.send(service.encode(Outgoing(reply)))
 
             service.on_call = answer
             with pytest.raises(BusError, match="is damaged: argument 1 names the descriptor 3"):
@@ -177,7 +177,7 @@ async def _no_reply_wanted(service: Service, file: int) -> object:
     quiet = Message(destination=service.connection.name, path="/it", interface=names.VECTORIZER,
                     member="VectorizeBulk", signature=OPTIONS, body=[0, {}], unix_fds=[file],
                     flags=MessageFlag.NO_REPLY_EXPECTED)  # fmt: skip
-    service.client.send(service.client.encoded(Outgoing(quiet, copies([file]))))
+    service.client.send(service.client.encode(Outgoing(quiet, copies([file]))))
     return await service.raw("", [], [], interface="org.freedesktop.DBus.Peer", member="Ping")
 
 
@@ -209,7 +209,7 @@ async def _unheard(service: Service, file: int) -> None:
     told = Message.new_signal("/", "a.b", "S", "h", [0], [file])
     told.destination = target
     for message in (reply, told):
-        service.client.send(service.client.encoded(Outgoing(message, copies([file]))))
+        service.client.send(service.client.encode(Outgoing(message, copies([file]))))
     assert await service.raw(OPTIONS, [0, {}], [file], path="/no") == "UnknownObject"
 
 
@@ -293,7 +293,7 @@ def test_files_that_nobody_took_any_more_are_closed() -> None:
             for _ in range(10):
                 sender.emit("/", "a.b.S", "h", file)
             bus.kill()
-            await sender.closed()
+            await sender.wait_closed()
 
     asyncio.run(both())
     assert open_files(settled=True) < before  # the bus's own pipe is closed, too

@@ -353,7 +353,7 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
         raise AssertionError("nobody hears what this finds")
 
     async def ask(service: Service) -> None:
-        take, write = service.dispatcher.take, service.connection.encoded
+        take, write = service.dispatcher.take, service.connection.encode
 
         def quietly(call: Any) -> None:
             take(replace(call, wants_reply=call.body[0] != "quiet"))
@@ -364,7 +364,7 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
             return write(outgoing)
 
         service.connection.on_call = quietly
-        service.connection.encoded = count  # type: ignore[method-assign] -- counts what is sent
+        service.connection.encode = count  # type: ignore[method-assign] -- counts what is sent
         arguments = "sa(sssa{sv})a{sv}", "quiet", [], {}
         waiting = [
             asyncio.ensure_future(service.call("Search", "sua{sv}", "quiet", 1, {})),

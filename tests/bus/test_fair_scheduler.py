@@ -132,12 +132,12 @@ def test_a_user_that_comes_late_has_no_arrears() -> None:
     shares = FairQueue()
     shares.add("old")
     for _ in range(100):
-        assert shares.least_served(["old"]) == "old"
+        assert shares.find_least_served(["old"]) == "old"
         shares.charge("old", 1.0)
     shares.add("new")
     served = []
     for _ in range(10):
-        served.append(shares.least_served(["old", "new"]))
+        served.append(shares.find_least_served(["old", "new"]))
         shares.charge(served[-1], 1.0)
     assert Counter(served) == {"old": 5, "new": 5}
 

@@ -14,7 +14,7 @@ from opdbus.bus.service.history1 import HistoryInterface
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import NotKept
-from opdbus.history.change import Change, FieldChange, What, Why
+from opdbus.history.change import Cause, Change, ChangeType, FieldChange
 from opdbus.history.ledger import UNCHECKED
 from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.changes import history_reader
@@ -35,7 +35,7 @@ STOPPED = FieldChange(["active_state"], ["active"], ["inactive"])
 
 def run(
     folder: Path,
-    rows: Sequence[tuple[str, What, str]],
+    rows: Sequence[tuple[str, ChangeType, str]],
     work: Callable[[StateStore, HistoryInterface], Awaitable[Any]],
 ) -> Any:
     """Run something with a history of (object, what, cause) each."""
@@ -44,7 +44,7 @@ def run(
         async with StateStore(folder / "memory.db") as memory:
             fields = [FieldChange(["version"], ["3.0"], ["2.0"])]
             changes = [
-                Change(Identity("file", *name.split("/")), what, Why(cause), fields)
+                Change(Identity("file", *name.split("/")), what, Cause(cause), fields)
                 for name, what, cause in rows
             ]
             await memory.record(changes, lambda _: None)
@@ -60,7 +60,7 @@ def run(
 
 def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
     """Erase what says of an object's declaration how the host was other, and nothing else of it."""
-    told: dict[tuple[str, What, str], bool] = {
+    told: dict[tuple[str, ChangeType, str], bool] = {
         ("packages/package/x", "changed", ""): True,
         ("packagekit/package/x", "appeared", ""): False,
         ("packagekit/package/x", "drift", ""): True,
@@ -72,7 +72,7 @@ def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
 
     async def work(memory: StateStore, history: HistoryInterface) -> list[bool]:
         await history.forget(ROOT, {"object": PACKAGE})
-        kept = await history_reader.numbered(memory, range(1, len(told) + 1))
+        kept = await history_reader.rows_by_seq(memory, range(1, len(told) + 1))
         return [row.fields[0].path == [] for row in kept]
 
     assert run(tmp_path, list(told), work) == list(told.values())
@@ -80,7 +80,7 @@ def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
 
 def test_the_history_of_a_thing_has_all_its_names(tmp_path: Path) -> None:
     """Tell of what is declared what was observed of it, and the other way, also when it is gone."""
-    rows: list[tuple[str, What, str]] = [
+    rows: list[tuple[str, ChangeType, str]] = [
         ("packages/package/x", "changed", ""),
         ("packages/package/x:amd64", "gone", ""),
         ("packagekit/package/x", "gone", ""),
@@ -117,7 +117,7 @@ def test_what_followed_is_told_once(tmp_path: Path) -> None:
 
     async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
         async def see(name: str, cause: str, state: str, *, is_event: bool = False) -> None:
-            unit, why = Identity("live:x", "systemd", "unit", name), Why(cause, is_event=is_event)
+            unit, why = Identity("live:x", "systemd", "unit", name), Cause(cause, is_event=is_event)
             what = StateObject(unit, {"active_state": state})
             events = {unit: why} if is_event else {}
             await memory.observe([] if is_event else [what], set(), {}, lambda _: why, events)
@@ -155,7 +155,7 @@ def test_what_was_around_an_object_is_told_by_all_its_names(tmp_path: Path) -> N
     """Tell of ports that are closed, and of a declaration that is gone and has the short name."""
 
     async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
-        told: list[tuple[Identity, What, FieldChange]] = [
+        told: list[tuple[Identity, ChangeType, FieldChange]] = [
             (
                 PORT._replace(name="tcp :1"),
                 "gone",
@@ -165,7 +165,7 @@ def test_what_was_around_an_object_is_told_by_all_its_names(tmp_path: Path) -> N
             (Identity("file", "systemd", "unit", "web"), "gone", FieldChange(["x"], ["1"], None)),
             (Identity("live:x", "systemd", "unit", "web.service"), "changed", STOPPED),
         ]
-        changes = [Change(identity, what, Why(), [field]) for identity, what, field in told]
+        changes = [Change(identity, what, Cause(), [field]) for identity, what, field in told]
         await memory.record(changes, lambda _: None)
         asked = [{"around": f"{UNITS}/{name}"} for name in ("web", "web_2eservice")]
         found = [await history.changes(ROOT, each, 9) for each in asked]
@@ -189,9 +189,9 @@ def test_all_things_are_walked_on_a_thread(
         await history.changes(ROOT, {"around": path}, 9)
         return threading.get_ident()
 
-    original = Catalogue.known
-    monkeypatch.setattr(Catalogue, "known", known)
-    rows: list[tuple[str, What, str]] = [("systemd/unit/web", "changed", "")]
+    original = Catalogue.all_object_ids
+    monkeypatch.setattr(Catalogue, "all_object_ids", known)
+    rows: list[tuple[str, ChangeType, str]] = [("systemd/unit/web", "changed", "")]
     loop = run(tmp_path, rows, work)
     assert walkers
     assert loop not in walkers
@@ -199,7 +199,7 @@ def test_all_things_are_walked_on_a_thread(
 
 def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> None:
     """Leave out what was there when it was first listed, unless a cause is asked for."""
-    rows: list[tuple[str, What, str]] = [
+    rows: list[tuple[str, ChangeType, str]] = [
         ("packages/package/x", "appeared", "first"),
         ("packages/package/x", "changed", "apt:1"),
     ]
@@ -226,7 +226,7 @@ def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
             await history.nearest(ROOT, {"seq": 3}, 1)
         return await history.forget(ROOT, {"row": 2})
 
-    rows: list[tuple[str, What, str]] = [("packages/package/x", "changed", "")] * 3
+    rows: list[tuple[str, ChangeType, str]] = [("packages/package/x", "changed", "")] * 3
     assert run(tmp_path, rows, work) == (1, 0, True)
 
 

@@ -211,7 +211,7 @@ def test_what_is_not_taken_waits_in_order() -> None:
         while len(received) < 4_000_000:
             received += await loop.sock_recv(end.other, 1 << 20)
         assert received == b"".join(sent)
-        await end.transport.flushed()
+        await end.transport.wait_flushed()
         assert end.transport.waiting == 0
 
     run(work)
@@ -237,7 +237,7 @@ def test_a_file_waits_with_its_message() -> None:
         assert [os.pread(file, 9, 0) for file in files] == [b"0", b"1", b"2"]
         for file in files:
             os.close(file)
-        await end.transport.flushed()
+        await end.transport.wait_flushed()
         assert open_files(settled=True) == before
 
     run(work)
@@ -249,7 +249,7 @@ def test_the_end_is_told_once(how: str) -> None:
 
     async def work(end: End) -> None:
         end.transport.send(Written(bytes(4 << 20)))
-        waiting = asyncio.ensure_future(end.transport.flushed())
+        waiting = asyncio.ensure_future(end.transport.wait_flushed())
         await asyncio.sleep(0)
         if how == "closed":
             end.other.close()

@@ -63,7 +63,7 @@ def ask(bus: str, calls: Sequence[Sequence[Any]], user: User | None = None) -> t
     async def work() -> tuple[Any, ...]:
         oven, signals = Oven(), []
         async with Connection(bus) as connection, Connection(bus) as client:
-            authorizer = Authorizer(connection, group=lambda _: GROUP)
+            authorizer = Authorizer(connection, gid_of=lambda _: GROUP)
             node = Node((oven,), list)
             connection.on_call = Dispatcher(
                 connection, authorizer, {"/it": node}.get, RunningCalls()

@@ -41,7 +41,7 @@ class Service:
         try:
             self.accounts.identify(call.sender, self.users.get(call.sender, 1000))
             await self.replies.wait_until_read(call.sender)
-            reply = self.connection.written(call, "ay", [bytes(size)])
+            reply = self.connection.encode_reply(call, "ay", [bytes(size)])
             await self.replies.send(call.sender, reply)
         except LimitsExceeded as error:
             self.refused.append(call.sender)

@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.bus import names, paths
-from opdbus.bus.service.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
+from opdbus.bus.service.signals import (
+    MAX_BYTES,
+    MAX_CHANGES,
+    MERGE_SECONDS,
+    Announcer,
+    merge_changes,
+)
 from opdbus.bus.transport.values import Typed
-from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.state_store.events import Changed, Drift, Event, Listed, Vectorized
 from opdbus.state.object import ObjectId
 
@@ -49,7 +55,7 @@ def told(work: Callable[[Announcer, Bus], Awaitable[None]]) -> list[tuple[str, l
     return asyncio.run(run())
 
 
-def changed(generation: int, **names: Change) -> Changed:
+def changed(generation: int, **names: ChangeKind) -> Changed:
     """Make an event of units by name."""
     return Changed(generation, {ObjectId("systemd", "unit", n): what for n, what in names.items()})
 
@@ -72,9 +78,11 @@ def path(object_id: ObjectId) -> str:
         ("removed", "added", "changed"),
     ],
 )
-def test_two_changes_are_one(first: Change, second: Change, both: Change | None) -> None:
+def test_two_changes_are_one(
+    first: ChangeKind, second: ChangeKind, both: ChangeKind | None
+) -> None:
     """Tell of two changes of a thing what they are together."""
-    assert merged({A: first}, {A: second}) == ({A: both} if both else {})
+    assert merge_changes({A: first}, {A: second}) == ({A: both} if both else {})
 
 
 HISTORIES = st.lists(st.dictionaries(st.sampled_from([A, B, C]), st.booleans()), max_size=8)
@@ -85,9 +93,9 @@ def test_merged_changes_say_what_became_of_a_thing(
     start: set[ObjectId], history: list[dict[ObjectId, bool]]
 ) -> None:
     """Lead whoever knew what was there to what is there, by any number of changes."""
-    there, whole = set(start), dict[ObjectId, Change]()
+    there, whole = set(start), dict[ObjectId, ChangeKind]()
     for step in history:
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for object_id, stays in step.items():
             if stays:
                 changes[object_id] = "changed" if object_id in there else "added"
@@ -95,7 +103,7 @@ def test_merged_changes_say_what_became_of_a_thing(
             elif object_id in there:
                 changes[object_id] = "removed"
                 there.remove(object_id)
-        whole = merged(whole, changes)
+        whole = merge_changes(whole, changes)
     assert {object_id for object_id, what in whole.items() if what == "added"} == there - start
     assert {object_id for object_id, what in whole.items() if what == "removed"} == start - there
     assert {object_id for object_id, what in whole.items() if what == "changed"} <= start & there
@@ -248,7 +256,7 @@ def test_parts_let_others_go_first() -> None:
 
 def test_many_changes_come_in_parts() -> None:
     """Send no more changes in a signal than its limit, and all of them, in order."""
-    many: Mapping[ObjectId, Change] = {
+    many: Mapping[ObjectId, ChangeKind] = {
         ObjectId("p", "k", str(n)): "added" for n in range(2 * MAX_CHANGES + 201)
     }
 

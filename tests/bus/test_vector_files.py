@@ -37,7 +37,7 @@ def handed_out(files: VectorFiles, mib: int, uid: int = 1000) -> Descriptor:
     """Make a file of so many MiB for a user, of which one is written."""
     with files.create(Caller(":1.5", uid), WIDE, mib) as file:
         file.write(mib - 1, np.zeros((1, WIDE.dimensions), np.float32))
-        return file.sealed()
+        return file.seal()
 
 
 def refused(files: VectorFiles, mib: int, uid: int, words: str) -> None:
@@ -98,7 +98,7 @@ def test_small_files_count_as_one_mib() -> None:
         small, caller, kept = Format("float32", 8), Caller(":1.5", 1000), []
         for _ in range(MAX_BULK_BYTES["user"] // MIB):
             with files.create(caller, small, 1) as file:
-                kept.append(file.sealed())
+                kept.append(file.seal())
         refused(files, 1, 1000, "of this user")
         for descriptor in kept:
             descriptor.close()

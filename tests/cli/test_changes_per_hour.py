@@ -1,4 +1,4 @@
-"""Fields that change all the time: they are proposed as volatile, and their changes folded."""
+"""Fields that change all the time: they are proposed as volatile, and their changes coalesced."""
 
 import asyncio
 import itertools
@@ -49,28 +49,28 @@ def noted(counter: ChangesPerHour, clock: Clock, times: int, *names: str) -> Non
 
 
 def test_more_than_twelve_changes_in_an_hour() -> None:
-    """Twelve changes an hour are not restless, and thirteen are, until the hour has passed."""
+    """Twelve changes an hour are not noisy, and thirteen are, until the hour has passed."""
     clock = Clock()
     counter = ChangesPerHour(clock)
     noted(counter, clock, PER_HOUR, "eth0")
-    assert not counter.restless("interface", 1)
+    assert not counter.noisy_fields("interface", 1)
     clock.now += HOUR
     noted(counter, clock, PER_HOUR + 1, "eth0")
-    assert counter.restless("interface", 1) == {"mtu"}
-    assert not counter.restless("address", 1)
+    assert counter.noisy_fields("interface", 1) == {"mtu"}
+    assert not counter.noisy_fields("address", 1)
     clock.now += HOUR
-    assert not counter.restless("interface", 1)
+    assert not counter.noisy_fields("interface", 1)
 
 
 def test_most_objects_of_a_kind() -> None:
-    """A field is restless when it is so in more than half of the objects of its kind."""
+    """A field is noisy when it is so in more than half of the objects of its kind."""
     clock = Clock()
     counter = ChangesPerHour(clock)
     noted(counter, clock, PER_HOUR + 1, "eth0", "eth1")
-    assert not counter.restless("interface", 4)
-    assert counter.restless("interface", 3) == {"mtu"}
+    assert not counter.noisy_fields("interface", 4)
+    assert counter.noisy_fields("interface", 3) == {"mtu"}
     counter.forget({Key("interface", "eth1")})
-    assert not counter.restless("interface", 3)
+    assert not counter.noisy_fields("interface", 3)
 
 
 def test_memory_is_bounded() -> None:
@@ -81,7 +81,7 @@ def test_memory_is_bounded() -> None:
         counter.note(Key("flow", str(number)), ["packets"])
     clock.now += 2 * HOUR
     noted(counter, clock, PER_HOUR + 1, "eth0")
-    assert counter.restless("interface", 1) == {"mtu"}
+    assert counter.noisy_fields("interface", 1) == {"mtu"}
 
 
 def test_a_proposal_has_no_secret_and_few_names() -> None:
@@ -97,7 +97,7 @@ def test_a_proposal_has_no_secret_and_few_names() -> None:
 
 
 @in_loop
-async def test_changes_are_folded_and_counted(tmp_path: Path) -> None:
+async def test_changes_are_coalesced_and_counted(tmp_path: Path) -> None:
     """What changes all the time is written once a minute, and the status proposes what to do."""
     clock, lamps = Clock(), Lamps()
     counter = ChangesPerHour(clock)
@@ -123,10 +123,10 @@ async def test_changes_are_folded_and_counted(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_what_was_folded_is_written_without_another_report(tmp_path: Path) -> None:
+async def test_pending_changes_are_written_without_another_report(tmp_path: Path) -> None:
     """After the last change its value is written, though nothing more is reported."""
     lamps = Lamps()
-    counter = ChangesPerHour(fold_seconds=0.5)
+    counter = ChangesPerHour(coalesce_seconds=0.5)
     async with observed(tmp_path, lamps.observer, changes=lambda: counter) as host:
         await lamps.started.wait()
         for watts in range(PER_HOUR + 2):

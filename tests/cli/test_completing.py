@@ -18,7 +18,7 @@ def served(shared_daemons: Callable[..., Running]) -> Running:
 
 
 def offered(*typed: str, **environ: str) -> list[str]:
-    """Give what bash is offered for the last word, each with its sort."""
+    """Give what bash is offered for the last word, each with its kind."""
     done = subprocess.run(
         [sys.executable, "-m", "opdbus"],
         env=os.environ

@@ -6,7 +6,7 @@ import pytest
 
 from opdbus.cli import change_words
 from opdbus.cli.drifting import describe_row
-from opdbus.platform.name_lists import distinct
+from opdbus.platform.name_lists import show_difference
 
 ALIKE = [
     ("a ", "a"),
@@ -30,8 +30,8 @@ ALIKE = [
 @pytest.mark.parametrize(("one", "other"), ALIKE)
 def test_what_looks_alike_is_quoted_and_escaped(one: str, other: str) -> None:
     """Quote two values that look alike, and write all that is not plain ASCII by its number."""
-    assert distinct(one, other, 40) == (json.dumps(one), json.dumps(other))
-    assert distinct(other, one, 40) == (json.dumps(other), json.dumps(one))
+    assert show_difference(one, other, 40) == (json.dumps(one), json.dumps(other))
+    assert show_difference(other, one, 40) == (json.dumps(other), json.dumps(one))
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_what_looks_alike_is_quoted_and_escaped(one: str, other: str) -> None:
 )
 def test_what_differs_visibly_is_shown_as_it_is(one: str, other: str) -> None:
     """Leave two values alone whose difference everybody sees."""
-    assert distinct(one, other, 40) == (one, other)
+    assert show_difference(one, other, 40) == (one, other)
 
 
 @pytest.mark.parametrize("at", [0, 20, 39, 40, 500, 999])
 def test_long_values_show_where_they_differ(at: int) -> None:
     """Cut two long values so that both are short and different, wherever the difference is."""
     one, other = "x" * 1000, "x" * at + "y" + "x" * (999 - at)
-    sides = distinct(one, other, 40)
+    sides = show_difference(one, other, 40)
     assert sides[0] != sides[1]
     assert all(len(side) <= 40 for side in sides)
 

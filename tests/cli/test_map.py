@@ -269,7 +269,7 @@ def test_long_names_have_two_lines(name: str, lines: list[str]) -> None:
 
 
 def seen(colour: str, kind: str) -> Any:
-    """Give a colour as people see it who lack one sort of cones; "" for all others.
+    """Give a colour as people see it who lack one kind of cones; "" for all others.
 
     The matrices, for linear RGB: Machado, Oliveira, Fernandes 2009, severity 1.
     """
@@ -329,7 +329,7 @@ def test_a_map_has_a_usual_place(
 
 
 def test_map_says_what_is_wrong(daemon: Running, tmp_path: Path) -> None:
-    """A file of another sort, one that cannot be written, and nothing to draw are refused."""
+    """A file of another kind, one that cannot be written, and nothing to draw are refused."""
     target = str(tmp_path / "host.html")
     assert "neither FILE.html nor FILE.svg" in fails(daemon, 2, "map", "-o", "host.png")
     assert "cannot write" in fails(daemon, 2, "map", "-o", str(tmp_path / "no" / "host.html"))

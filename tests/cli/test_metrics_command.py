@@ -19,7 +19,7 @@ from opdbus.cli import proving
 from opdbus.config import LEVELS, SEVERITIES
 from opdbus.drift.transition_filter import CLASSES
 from opdbus.engine.providers import PROVIDERS
-from opdbus.history.change import NO_CAUSE, OTHER_CAUSE, SORTS_OF_CAUSES
+from opdbus.history.change import CAUSE_TYPES, NO_CAUSE, OTHER_CAUSE
 from opdbus.history.verify import Report
 from opdbus.platform.metrics import PREFIX, definitions
 
@@ -116,7 +116,7 @@ def test_labels_are_from_fixed_lists(served: Running) -> None:
         "proven": {"true", "false"},
         "severity": {*SEVERITIES},
         "class": {*CLASSES},
-        "cause": {*SORTS_OF_CAUSES, NO_CAUSE, OTHER_CAUSE},
+        "cause": {*CAUSE_TYPES, NO_CAUSE, OTHER_CAUSE},
         "what": {"appeared", "changed", "gone", "event"},
         "state": {"loading", "ready", "degraded", "failed"},
         "source": {"file", "published"},

@@ -78,10 +78,10 @@ def test_a_daemon_of_another_version_may_tell_less() -> None:
     for name in EMPTY:
         values = Properties(VALUES)
         del values[name]
-        assert describe_host(values)["Unknown"].startswith(f"{name}: not told by this daemon")
+        assert describe_host(values)["Unknown"].startswith(f"{name}: not sent by this daemon")
         describe_serving(values)
         shown = screen.draw_screen(Facts("web1", values, 1.0), View(), 100, 24, 1.0)
-        assert f"! unknown {name}: not told by this daemon, another" in "\n".join(
+        assert f"! unknown {name}: not sent by this daemon, another" in "\n".join(
             map(plain_text, shown)
         )
     assert "Unknown" not in describe_host(VALUES)

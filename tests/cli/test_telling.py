@@ -431,7 +431,7 @@ def test_many_declarations_are_one_line() -> None:
 
 
 def test_alike_changes_are_one_line() -> None:
-    """Count many changes of one sort and cause, name the first, and leave few as they are.
+    """Count many changes of one kind and cause, name the first, and leave few as they are.
 
     What has no known cause is put together only where nothing came between.
     """
@@ -598,7 +598,7 @@ def test_a_first_listing_is_not_cut_in_two(
 
 
 def test_a_first_listing_is_one_line() -> None:
-    """Count what a first listing found by its sorts."""
+    """Count what a first listing found by its kinds."""
     kinds = [UNIT, UNIT, PORT, "cron/job", UNIT]
     found = [change("appeared", kind, str(n), cause="first") for n, kind in enumerate(kinds)]
     (line,) = change_lines.group_into_lines(found)
@@ -625,7 +625,7 @@ def test_of_lists_is_said_what_came_and_left(old: Any, new: Any, said: str) -> N
 def test_what_happens_during_a_package_run_need_not_be_its_doing() -> None:
     """Of packages the run is the cause; of anything else it is only said that it went on."""
     run = "dpkg:2026-11-22T07:01:02"
-    rows = [change("gone", sort, "a", cause=run) for sort in (PACKAGE, "users/account", UNIT)]
+    rows = [change("gone", kind_id, "a", cause=run) for kind_id in (PACKAGE, "users/account", UNIT)]
     rows.append(change("gone", PORT, "tcp 0.0.0.0:80", cause="exit"))
     causes = [run, f"during {run}", f"during {run}", "unit exit"]
     assert [line.cause for line in change_lines.group_into_lines(rows)] == causes

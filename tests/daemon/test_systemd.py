@@ -1,4 +1,4 @@
-"""What systemd is told by a daemon that it started, and what a watchdog would see."""
+"""Messages of a started daemon to systemd, and what a watchdog would see."""
 
 import asyncio
 import os
@@ -232,7 +232,7 @@ def test_a_blocked_loop_does_not_ping_and_a_busy_one_does() -> None:
     async def work() -> tuple[int, int]:
         messages: list[str] = []
         service = Systemd(messages.append, watchdog_seconds=0.03)
-        watched = asyncio.create_task(service.watched())
+        watched = asyncio.create_task(service.ping_watchdog())
 
         async def turn() -> None:
             while len(messages) < 5:  # noqa: ASYNC110 -- a busy loop is meant
@@ -251,8 +251,8 @@ def test_a_blocked_loop_does_not_ping_and_a_busy_one_does() -> None:
     assert blocked == 0
 
 
-def test_no_child_inherits_systemds_ear(tmp_path: Path) -> None:
-    """Start children without the variables by which systemd hears of us."""
+def test_child_inherits_no_systemd_variables(tmp_path: Path) -> None:
+    """Start children without the variables of systemd's notification protocol."""
     variables = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}
     script = (
         "import asyncio\nfrom opdbus.models import child\nprint(asyncio.run(child.run('environ')))"
@@ -306,7 +306,7 @@ TAKE_PASSED = """
 import os, sys
 from opdbus.systemd import notify
 os.environ["LISTEN_PID"] = os.environ["LISTEN_PID"] or str(os.getpid())
-for name, one in notify.passed(os.environ, os.getpid()).items():
+for name, one in notify.take_sockets(os.environ, os.getpid()).items():
     print(name, one.fileno(), one.get_inheritable())
 print(*(key for key in os.environ if key.startswith("LISTEN_")))
 """
@@ -341,7 +341,7 @@ def test_sockets_of_another_process_are_left_alone() -> None:
 
 @pytest.mark.parametrize(("count", "names"), [("x", "a"), ("2", "a"), ("", ""), ("3", "a:b:c")])
 def test_passed_sockets_that_are_none_are_a_sentence(count: str, names: str) -> None:
-    """Refuse what systemd would not pass, as a bad setting."""
+    """Malformed LISTEN_FDS is a ConfigError."""
     assert "LISTEN_FDS" in take_passed("", count, names).stderr.splitlines()[-1]
 
 
@@ -371,7 +371,7 @@ def test_a_systemd_that_is_gone_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> 
     notify.connect({"NOTIFY_SOCKET": "/nowhere/notify"}, os.getpid()).ready()
 
 
-def told(status_seconds: float) -> tuple[Systemd, list[str]]:
+def recording_systemd(status_seconds: float) -> tuple[Systemd, list[str]]:
     """Give a systemd whose messages are kept."""
     messages: list[str] = []
     return Systemd(messages.append, status_seconds=status_seconds), messages
@@ -409,7 +409,7 @@ def test_the_same_status_is_told_once() -> None:
     """Say nothing where nothing is new."""
 
     async def work() -> list[str]:
-        service, messages = told(0.0)
+        service, messages = recording_systemd(0.0)
         service.describe = lambda: "at rest"
         for _ in range(3):
             service.renew()
@@ -424,7 +424,7 @@ def test_no_status_follows_stopping(before: int) -> None:
     """Be silent after STOPPING, whatever still happens, and whatever still waited."""
 
     async def work() -> list[str]:
-        service, messages = told(0.0)
+        service, messages = recording_systemd(0.0)
         service.describe = lambda: f"at {len(messages)}"
         for _ in range(before):
             service.renew()
@@ -437,8 +437,8 @@ def test_no_status_follows_stopping(before: int) -> None:
 
 
 def test_ready_does_not_follow_stopping() -> None:
-    """Leave a reload that stopping cut short untold: systemd would take us for serving again."""
-    service, messages = told(0.0)
+    """Send no end of a reload that stopping cut short: systemd would take us for serving again."""
+    service, messages = recording_systemd(0.0)
 
     def cut_short() -> None:
         with service.reloading():
@@ -450,11 +450,11 @@ def test_ready_does_not_follow_stopping() -> None:
     assert messages[1:] == ["STOPPING=1\nSTATUS=Stopping"]
 
 
-def test_a_status_cannot_say_more_than_a_status() -> None:
+def test_status_is_one_bounded_line() -> None:
     """Keep a sentence with line breaks in its line, and no longer than systemctl shows."""
 
     async def work() -> list[str]:
-        service, messages = told(0.0)
+        service, messages = recording_systemd(0.0)
         service.describe = lambda: "bad file\nMAINPID=1 " + "x" * 10_000
         service.renew()
         return messages
@@ -466,7 +466,7 @@ def test_a_status_cannot_say_more_than_a_status() -> None:
 
 def test_ready_follows_a_failed_reload() -> None:
     """Say READY after a reload that raised."""
-    service, messages = told(0.0)
+    service, messages = recording_systemd(0.0)
     with pytest.raises(ConfigError), service.reloading():
         raise ConfigError("bad")
     assert [message.partition("=")[0] for message in messages] == ["RELOADING", "READY"]
@@ -476,7 +476,7 @@ def test_long_work_before_ready_extends_the_start() -> None:
     """Ask for more time with each report before READY, and none after it."""
 
     async def work() -> list[str]:
-        service, messages = told(0.0)
+        service, messages = recording_systemd(0.0)
         service.describe = lambda: "at rest"
         service.progress()
         service.ready()

@@ -23,7 +23,7 @@ MRR with nothing refused and, in brackets, the share of answers among the first 
 {found}
 
 What is refused, which answers to questions about what is not there have a score of 0.5 or more, and
-the area under the curve of answerable questions beside those whose answer was taken out:
+the area under the curve of answerable questions against removed-answer questions:
 
 {refused}
 
@@ -32,8 +32,8 @@ the object that was asked for or a near copy of it:
 
 {calibration}
 
-Hybrid at the level medium: if so many answerable questions were refused, so many would be whose
-answer was taken out:
+Hybrid at the level medium. Share of answerable questions refused, against share of removed-answer
+questions refused:
 
 {curve}"""
 

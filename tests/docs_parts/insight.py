@@ -15,9 +15,9 @@ Of more and fewer topics, at {size:,} packages:
 
 {names}
 
-One of fifty packages got a value in one field that no other had: of {small} packages,
-{found_small:.0%} of those were found, and of {large:,}, {found_large:.0%}. Of the others,
-{others:.1%} were called odd. Of a host of {objects} objects, on which nothing was planted, {odd}
+One of fifty packages got a value in one field that no other had. Of these planted values,
+{found_small:.0%} were found at {small} packages, and {found_large:.0%} at {large:,}. Of the
+others, {others:.1%} were called odd. On a host of {objects} objects without planted values, {odd}
 were."""
 
 

@@ -37,28 +37,28 @@ async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_pat
     async with checking(tmp_path) as checked:
         await checked.declare(PLUGINS, tmp_path)
         catalogue = checked.memory.catalogue
-        coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_sorts)
+        coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_kinds)
         units = [ObjectId("systemd", "unit", name) for name in ("a", "b.service")]
-        coverage.note_alone(("systemd", "unit"))
+        coverage.note_unobserved_kind(("systemd", "unit"))
         coverage.note(units[0], is_missing=True)
         assert sorted(coverage.all_missing()) == units
-        assert coverage.unlisted(set()) == {"systemd"}
+        assert coverage.plugins_to_list(set()) == {"systemd"}
         coverage.note(units[0], is_missing=False)
         assert [*coverage.all_missing()] == units[1:]
         coverage.note(units[0], is_missing=True)
-        assert coverage.left_at(units[0]) == 5.0
-        coverage.note_alone(("net", "interface"))
+        assert coverage.last_observed_at(units[0]) == 5.0
+        coverage.note_unobserved_kind(("net", "interface"))
         found = [*coverage.missing(("net", "interface"))]
         assert sorted(object_id.name for object_id in found) == ["eth0", "eth1"]
         assert [*coverage.missing(("net", "interface"))] == []
         # tracked one by one once, and then none is observed again: each is still listed once
         for object_id in found:
             coverage.note(object_id, is_missing=True)
-        coverage.note_alone(("net", "interface"))
+        coverage.note_unobserved_kind(("net", "interface"))
         missing = [*coverage.all_missing()]
         assert len(missing) == len(set(missing))
         await checked.declare({}, tmp_path)
         for object_id in (*units, *found):
             coverage.forget(object_id)
         assert [*coverage.all_missing()] == []
-        assert coverage.unlisted(set()) == set()
+        assert coverage.plugins_to_list(set()) == set()

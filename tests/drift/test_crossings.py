@@ -4,7 +4,7 @@ from opdbus.drift import rule_table
 from opdbus.drift.drift_report import MAX_FIELD, MAX_FIELDS, drift_event
 from opdbus.drift.field import Field, Severity
 from opdbus.drift.field_comparison import compare
-from opdbus.drift.transition_filter import Drifted, DriftTransition, TransitionFilter
+from opdbus.drift.transition_filter import DriftState, DriftTransition, TransitionFilter
 from opdbus.index.state_store.events import Drift
 from opdbus.state.object import ObjectId
 
@@ -47,7 +47,7 @@ def test_nothing_counts_before_its_time() -> None:
 def test_a_short_difference_is_none() -> None:
     """Count nothing that is as declared again before its time, in either direction."""
     transitions = TransitionFilter()
-    transitions.recall({B: Drifted("drift", 0.0, drifted("x"))})
+    transitions.recall({B: DriftState("drift", 0.0, drifted("x"))})
     transitions.compare(A, drifted("x"), 10.0)
     transitions.compare(B, [], 10.0)
     transitions.compare(A, [], 11.0)
@@ -69,7 +69,7 @@ def test_fields_that_follow_each_other_are_one_crossing() -> None:
     assert (found.began, found.ended) == (drifted("z"), [])
 
 
-def test_a_restless_field_keeps_no_other_from_being_counted() -> None:
+def test_a_noisy_field_keeps_no_other_from_being_counted() -> None:
     """Count what lasts although another field changes every second."""
     transitions = TransitionFilter()
     for second in range(20):
@@ -120,7 +120,7 @@ def test_what_is_about_to_end_begins_as_nothing_else() -> None:
 
 def transition(before: list[Field], after: list[Field]) -> DriftTransition:
     """Make a crossing between two sets of fields."""
-    sides = [Drifted("drift", 0.0, fields) if fields else None for fields in (before, after)]
+    sides = [DriftState("drift", 0.0, fields) if fields else None for fields in (before, after)]
     return DriftTransition(A, *sides)
 
 

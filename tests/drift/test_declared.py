@@ -138,7 +138,7 @@ async def test_what_was_declared_at_first_is_no_change(tmp_path: Path) -> None:
     assert [(row.cause, bool(row.fields)) for row in rows] == [("state file", True)] * 3
     async with watching(tmp_path) as house:
         rows = await declare(house, {"a": "zero"}, *later)
-    told = [(row.identity.name, row.what, row.cause, bool(row.sentence)) for row in rows]
+    told = [(row.identity.name, row.change_type, row.cause, bool(row.sentence)) for row in rows]
     assert told[:2] == [("a", "appeared", "first", False), ("a", "gone", "state file", True)]
     assert {cause for _, _, cause, _ in told[1:]} == {"state file"}
 

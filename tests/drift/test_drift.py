@@ -11,9 +11,9 @@ from harness.observing import Clock
 from opdbus.drift import drift_report
 from opdbus.drift.drift_report import announce
 from opdbus.drift.field import MISSING, PRESENCE, Field, Severity
-from opdbus.drift.transition_filter import Drifted
+from opdbus.drift.transition_filter import DriftState
 from opdbus.errors import StateFileError
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
 from opdbus.index.state_store.state_store import StateStore
@@ -170,7 +170,7 @@ async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) 
     async with checking(tmp_path, is_new=True) as checked:
 
         async def turn(unit: dict[str, dict[str, Any]], cause: str) -> None:
-            await checked.observe(unit, [], Why(cause))
+            await checked.observe(unit, [], Cause(cause))
             await checked.until(checked.clock.now + 10)
 
         await checked.declare(DECLARED, tmp_path)
@@ -213,7 +213,7 @@ async def test_what_somebody_did_on_the_host_is_not_by_the_file(
         await checked.observe(
             {"net/interface/lan0": link},
             ["net/interface", "net/address", "net/route"],
-            Why("first"),
+            Cause("first"),
         )
         interfaces = [{"name": "lan0", **declared}]
         await checked.declare({"net": {"interfaces": interfaces}}, tmp_path)
@@ -223,7 +223,7 @@ async def test_what_somebody_did_on_the_host_is_not_by_the_file(
         up = {**link, "addresses": ["10.0.0.5/24"]} if part == "address" else link
         await checked.observe({**seen, "net/interface/lan0": up}, [])
         await checked.until(checked.clock.now + 5)
-        await checked.memory.observe([], {identity}, {}, lambda _: Why())
+        await checked.memory.observe([], {identity}, {}, lambda _: Cause())
         await checked.observe({"net/interface/lan0": link}, [])
         await checked.until(checked.clock.now + 5)
         told = [row[:3] for row in await _history(checked)]
@@ -241,7 +241,7 @@ async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_pa
         await checked.observe(RUNNING, ["systemd/unit"])
         await checked.declare(DECLARED, tmp_path)
         for states, cause in ((waits, "exit"), ({"active_state": "active"}, "job:7 restart")):
-            await checked.observe({"systemd/unit/a.service": states}, [], Why(cause))
+            await checked.observe({"systemd/unit/a.service": states}, [], Cause(cause))
             await checked.until(checked.clock.now + 10)
         told = [row[:3] for row in await _history(checked) if row[1] == "a"]
         assert told == [("drift", "a", "exit"), ("healed", "a", "job:7 restart")]
@@ -463,7 +463,7 @@ async def test_what_left_while_nothing_ran_is_drift(tmp_path: Path) -> None:
         await checked.until(1020.0)
     async with StateStore(tmp_path / "memory.db", clock=lambda: 4e9 + 1030) as memory:
         gone = {Identity("live:users", *lee.split("/"))}
-        await memory.observe([], gone, {}, lambda _: Why("start"))
+        await memory.observe([], gone, {}, lambda _: Cause("start"))
         checked = Checked(memory, Clock())
         checked.clock.now = 1030.0
         await checked.tracker.begin()
@@ -594,7 +594,7 @@ def test_drift_reads_the_beginning_of_a_question() -> None:
     """Read no more of what drift is asked about than the first 2000 characters."""
     field = Field(("state",), "active", "failed", Severity.ERROR)
     rows = [
-        (ObjectId("systemd", "unit", name), Drifted("drift", 0.0, [field]))
+        (ObjectId("systemd", "unit", name), DriftState("drift", 0.0, [field]))
         for name in ("mail.service", "web.service")
     ]
     for padding, first in ((500, rows[1]), (1000, rows[0])):
@@ -614,9 +614,9 @@ def test_what_does_not_exist_is_listed_first_where_it_is_asked_for(question: str
     stopped = Field(("active_state",), "active", "inactive", Severity.ERROR)
     missing = Field(PRESENCE, "present", MISSING, Severity.ERROR)
     rows = [
-        (ObjectId("systemd", "unit", "declared.service"), Drifted("drift", 0.0, [stopped])),
-        (ObjectId("packages", "package", "p"), Drifted("drift", 0.0, [missing])),
-        (ObjectId("systemd", "unit", "acme"), Drifted("drift", 0.0, [missing])),
+        (ObjectId("systemd", "unit", "declared.service"), DriftState("drift", 0.0, [stopped])),
+        (ObjectId("packages", "package", "p"), DriftState("drift", 0.0, [missing])),
+        (ObjectId("systemd", "unit", "acme"), DriftState("drift", 0.0, [missing])),
     ]
     ordered = [row[0].name for row in drift_report.order_by_question(rows, question)]
     assert ordered == ["acme", "declared.service", "p"]

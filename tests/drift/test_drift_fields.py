@@ -207,8 +207,8 @@ RULES: dict[str, Sequence[tuple[Any, Any, bool]]] = {
 )
 def test_notations_of_one_value(field: str, declared: Any, observed: str, *, is_same: bool) -> None:
     """Take the notations of a value as one where the rule of its kind and field says so."""
-    sort, name = field.split()
-    plugin, kind = sort.split("/")
+    kind_id, name = field.split()
+    plugin, kind = kind_id.split("/")
     row = rule_table.of_declared((plugin, SETTINGS if kind == "settings" else kind))
     fields = compare(row, {name: declared}, {name: observed})
     assert [one.name for one in fields] == ([] if is_same else [name])

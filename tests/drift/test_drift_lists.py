@@ -17,7 +17,7 @@ from opdbus.drift import network_values, rule_table, word_values
 from opdbus.drift.field_comparison import compare
 from opdbus.drift.rule_table import AT_LEAST, IN_ORDER, ROWS, WHOLE, Row, Rule
 from opdbus.drift.tracker import Tracker
-from opdbus.drift.transition_filter import Drifted, DriftTransition
+from opdbus.drift.transition_filter import DriftState, DriftTransition
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.platform.tasks import cancel, start
 
@@ -109,9 +109,9 @@ def test_the_documentation_lists_what_is_not_compared_whole() -> None:
         for name, rule in row.rules.items()
         if rule.lists != WHOLE
     }
-    said = {(f"`{name}` of `{'/'.join(sort)}`", how) for sort, name, how in others}
+    said = {(f"`{name}` of `{'/'.join(kind_id)}`", how) for kind_id, name, how in others}
     assert set(_documented()) == said
-    least = {(*sort, name) for sort, name, how in others if how == AT_LEAST}
+    least = {(*kind_id, name) for kind_id, name, how in others if how == AT_LEAST}
     assert least == change_words.AT_LEAST
 
 
@@ -143,7 +143,7 @@ def test_drift_says_where_more_is_allowed(name: str) -> None:
 SUDO = {"users": {"groups": [{"name": "sudo", "members": ["mira"]}]}}
 
 
-def _by_name(drifted: Drifted | None) -> dict[str, Any]:
+def _by_name(drifted: DriftState | None) -> dict[str, Any]:
     return {one.name: one.observed for one in drifted.fields} if drifted else {}
 
 
@@ -181,7 +181,7 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
         # long after the boot
         tracker = Tracker(host.memory, take, lambda: 1e6 + asyncio.get_running_loop().time())
         hear = host.memory.notify
-        host.memory.notify = lambda event: (hear(event), tracker.hear(event))[0]
+        host.memory.notify = lambda event: (hear(event), tracker.on_event(event))[0]
         tasks: set[Any] = set()
         start(tracker.run(), tasks)
         await StateFileLoader(path, host.memory).load()
@@ -207,7 +207,7 @@ async def test_an_additional_administrator_is_drift(tmp_path: Path) -> None:
 
 
 async def test_what_a_program_publishes_is_compared_whole(tmp_path: Path) -> None:
-    """Lists of sorts that no row knows differ by an element more, in objects and in lists."""
+    """Lists of kinds that no row knows differ by an element more, in objects and in lists."""
     async with checking(tmp_path) as checked:
         pool = {"name": "main", "hosts": ["a"], "acl": {"users": ["x"]}}
         await checked.declare({"proxy": {"pools": [pool]}}, tmp_path)

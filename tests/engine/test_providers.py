@@ -265,7 +265,7 @@ def test_why_not(name: str, broken: Host, missing: str, advice: str) -> None:
 
 
 def test_every_row_has_a_reason() -> None:
-    """Flip each row of the table at least once, so that none is believed unseen."""
+    """WHY_NOT has a case for every provider."""
     assert {name for name, *_ in WHY_NOT} == set(PROVIDERS)
 
 
@@ -448,7 +448,7 @@ def test_every_setting_has_a_row() -> None:
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_every_precision_has_its_graph(name: str) -> None:
-    """Have a dialect that exists for each precision, fp32 included, of which all know the name."""
+    """Every precision, fp32 among them, has an existing dialect and a known limit."""
     row = PROVIDERS[name]
     assert "fp32" in row.dialects
     assert row.dialects.keys() <= set(config.PRECISIONS)

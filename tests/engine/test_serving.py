@@ -51,7 +51,7 @@ class Hospital:
 
     async def follow(self, serving: Serving) -> None:
         """Take note of every change."""
-        async with aclosing(serving.changes()) as changes:
+        async with aclosing(serving.watch_phases()) as changes:
             async for phase in changes:
                 provider = phase.embedder.provider if phase.embedder else ""
                 self.seen.append((provider, phase.reason))
@@ -298,7 +298,7 @@ def test_a_lease_never_mixes_numerics(fp32: Config) -> None:
             await serving.switch(replace(serving.config, precision="int8"))
             assert (await serving.embedder()).proven.proof.precision == "int8"
             hospital.dead.add(CPU)
-            with pytest.raises(ProviderLost, match="another precision: ask for all of it again"):
+            with pytest.raises(ProviderLost, match="another precision: repeat the whole request"):
                 await engine.embed(rows)
 
     only = ProviderRequest((CPU,))

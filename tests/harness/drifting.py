@@ -10,14 +10,14 @@ from typing import Any
 from harness.observing import Clock
 from opdbus.drift.tracker import Tracker
 from opdbus.drift.transition_filter import DriftTransition
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject
 
-NO_WHY = Why()
+NO_WHY = Cause()
 
 
 class Checked:
@@ -29,7 +29,7 @@ class Checked:
         self.transitions: list[list[str]] = []
         # declared long ago
         self.tracker = Tracker(memory, self._take, clock, wall=lambda: clock.now + 4e9)
-        memory.notify = self.tracker.hear
+        memory.notify = self.tracker.on_event
 
     def _take(self, transition: DriftTransition) -> None:
         what = transition.after.what if transition.after else "healed"
@@ -45,7 +45,7 @@ class Checked:
         self.memory.notify(Claimed(file.claims))
 
     async def observe(
-        self, objects: dict[str, dict[str, Any]], listed: Iterable[str], why: Why = NO_WHY
+        self, objects: dict[str, dict[str, Any]], listed: Iterable[str], why: Cause = NO_WHY
     ) -> None:
         """Take in what an observer saw."""
         sorts = frozenset((plugin, kind) for plugin, kind in (one.split("/") for one in listed))

@@ -14,11 +14,12 @@ from opdbus.engine.opening import open_level
 from opdbus.engine.sessions import open_session
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Page
+from opdbus.index.search.hits import Hit, SearchRequest
+from opdbus.index.state_store.events import Vectorized
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.insight.insight import Insight
 from opdbus.serving.level import RETRY_SECONDS
 from opdbus.serving.serving import Serving
@@ -42,8 +43,8 @@ class House:
         self.memory = memory
         self.serving = serving
         self.vectors = ObjectVectors(memory, serving)
-        self.cascade = Cascade(self.vectors, cascade or 0.0, always=always)
-        self.finder = Finder(self.vectors, cascade=None if cascade is None else self.cascade)
+        self.cascade = TwoStageSearch(self.vectors, cascade or 0.0, always=always)
+        self.finder = Finder(self.vectors, two_stage=None if cascade is None else self.cascade)
         self.insight = Insight(self.vectors)
         # vectors that were kept on disk
         self.known = 0
@@ -65,6 +66,11 @@ class House:
                         return event
                 self._news.clear()
                 await self._news.wait()
+
+    async def vectorized(self) -> None:
+        """Wait until every object has its vector."""
+        while self.vectors.missing_object_count():
+            await self.event(Vectorized)
 
     async def declare(self, *objects: StateObject) -> Any:
         """Make these all that the state file declares."""
@@ -150,7 +156,7 @@ def lived(**how: Any) -> Callable[[Callable[..., Awaitable[None]]], Any]:
 
 
 def search_words(
-    folder: Path, objects: Sequence[StateObject], question: str, *pages: Page
+    folder: Path, objects: Sequence[StateObject], question: str, *pages: SearchRequest
 ) -> list[Hit]:
     """Search by words among some objects, without a model; return the hits of all pages."""
 
@@ -161,7 +167,10 @@ def search_words(
                 identities = IdentityHashSet({item.identity for item in mine})
                 await memory.replace(source, identities, mine)
             finder = Finder(ObjectVectors(memory, Serving(load({}))))
-            every = [await finder.search(question, one, "lexical") for one in pages or (Page(10),)]
+            every = [
+                await finder.search(question, one, "lexical")
+                for one in pages or (SearchRequest(10),)
+            ]
             return [hit for hits in every for hit in hits]
 
     return asyncio.run(searching())

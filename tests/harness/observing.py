@@ -154,7 +154,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 
 def rows(folder: Path, name: str) -> list[tuple[str, str, int]]:
-    """Return what history has of an object: what happened, why, and how many changes are folded."""
+    """Return (what happened, cause, number of coalesced changes) of an object in history."""
     found = [row for row in history(folder) if row["name"] == name]
     return [(row["what"], row["cause"], row["folded"]) for row in found]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opdbus.config import Config
-from opdbus.history.change import FIRST, Why
+from opdbus.history.change import FIRST, Cause
 from opdbus.history.row_filter import Filter
 from opdbus.index.changes import connections, history_reader
 from opdbus.index.changes.change_finder import ChangeFinder
@@ -60,12 +60,12 @@ class Host:
         """List what there is for the first time."""
         self._now = {_identity(path): dict(values) for path, values in objects.items()}
         listed = [StateObject(identity, values) for identity, values in self._now.items()]
-        await self.memory.observe(listed, set(), {}, lambda _: Why(FIRST))
+        await self.memory.observe(listed, set(), {}, lambda _: Cause(FIRST))
 
     async def see(self, at: float, what: str, path: str, values: State, cause: str = "") -> None:
         """Observe one change; values are added to those that an object has."""
         self._clock[0] = at
-        identity, why = _identity(path), Why(cause)
+        identity, why = _identity(path), Cause(cause)
         if what == "event":
             event = {identity: why._replace(is_event=True)}
             await self.memory.observe([], set(), {}, events=event)
@@ -328,7 +328,7 @@ async def measure(
         unit = ObjectId("systemd", "unit", outage["unit"])
         near = await connections.around(memory, unit, look)
         object_ids = near.among(
-            {*memory.catalogue.known(), *await history_reader.object_ids(memory)}
+            {*memory.catalogue.all_object_ids(), *await history_reader.object_ids(memory)}
         )
         object_ids |= await connections.earlier(memory, unit)
         failed = (
@@ -353,7 +353,8 @@ async def measure(
             "total": sum(getattr(each, "others", 0) + each.total for each in found[:1]),
             "rows": named,
             "event": "/".join(
-                found and (await history_reader.numbered(memory, [found[0].event]))[0].identity[1:]
+                found
+                and (await history_reader.rows_by_seq(memory, [found[0].event]))[0].identity[1:]
             ),
         }
 
@@ -365,7 +366,7 @@ def _place(cause: str, names: Sequence[str]) -> int:
 async def _embed(vectors: ObjectVectors, serving: Serving) -> None:
     """Give every sentence its vector."""
     embedder = await serving.embedder()
-    engine = (await vectors.index(embedder.numerics, embedder.dimension)).engine
+    engine = (await vectors.index(embedder.numerics, embedder.dimension)).numerics_key
     indexing = asyncio.create_task(Indexer(vectors).run())
     async with asyncio.timeout(300):
         while await vectors.memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector

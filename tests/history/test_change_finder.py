@@ -11,12 +11,12 @@ from harness.house import with_first
 
 from opdbus.config import Config
 from opdbus.errors import CallerError, NotKept
-from opdbus.history.change import FIRST, STATE_FILE, Why
+from opdbus.history.change import FIRST, STATE_FILE, Cause
 from opdbus.history.row_filter import Filter
 from opdbus.history.sentence_table import SentenceHit
 from opdbus.index.changes import connections
 from opdbus.index.changes.change_finder import ChangeFinder, RankedChange
-from opdbus.index.changes.change_ranking import Candidate, Near, about
+from opdbus.index.changes.change_ranking import Candidate, SentenceCosines, about
 from opdbus.index.query.config_mentions import Mentions
 from opdbus.index.ranking.scores import CosineBaseline
 from opdbus.index.state_store.state_store import StateStore
@@ -64,14 +64,14 @@ class Day:
         identity = Identity(source, plugin, kind, name)
         objects = [StateObject(identity, properties)] if properties else []
         gone = set() if properties else {identity}
-        await self.memory.observe(objects, gone, {}, lambda _: Why(cause))
+        await self.memory.observe(objects, gone, {}, lambda _: Cause(cause))
 
     async def repeat(self, name: str, cause: str, times: int) -> None:
         """Let the same happen to an object again and again, and leave it as it is."""
         identity = Identity(SOURCE, "systemd", "unit", name)
         for _ in range(times):
             self._clock[0] += 1
-            events = {identity: Why(cause, is_event=True)}
+            events = {identity: Cause(cause, is_event=True)}
             await self.memory.observe([], set(), {}, events=events)
 
 
@@ -115,7 +115,7 @@ async def test_words_find_changes_without_a_model(day: Day) -> None:
     await morning(day)
     found = await day.finder.about("which services crashed?", Filter(), 3)
     assert names(found)[0] == "shop.service"
-    assert found[0].row.what == "changed"
+    assert found[0].row.change_type == "changed"
     assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
     upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
     assert [each.row.seq for each in upgraded] == [5]
@@ -123,14 +123,14 @@ async def test_words_find_changes_without_a_model(day: Day) -> None:
     of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
     assert {each.row.identity.kind for each in of_units} == {"unit"}
     assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
-    early = await day.finder.about("mail stopped", Filter(below=4), 9)
+    early = await day.finder.about("mail stopped", Filter(before_seq=4), 9)
     assert max(each.row.seq for each in early) == 3
     # first what has to do with an event, such as an upgrade of its package
     for found in (
         await day.finder.before("the shop failed", Filter(), 9),
         await day.finder.about("what happened before the web shop failed?", Filter(), 9),
     ):
-        first = [(each.row.identity.name, each.row.what) for each in found][:2]
+        first = [(each.row.identity.name, each.row.change_type) for each in found][:2]
         assert first == [("shopd", "changed"), ("shopd", "appeared")]
         assert all(each.row.seq < 7 for each in found)
 
@@ -160,7 +160,7 @@ async def test_a_sort_that_is_named_is_found(day: Day) -> None:
 
 def test_what_is_not_about_a_question_is_left_out() -> None:
     """Of some changes that are about a question, those that are not are no answers."""
-    near = Near({}, CosineBaseline(mean=0.1, spread=0.1))
+    near = SentenceCosines({}, CosineBaseline(mean=0.1, spread=0.1))
     texts = {"router; closed": (0.4, 0.0), "lamp; failed": (0.2, 0.0), "hosts; edited": (0.2, 0.1)}
     found = [
         Candidate(SentenceHit(text, seq, 1), cosine, share)
@@ -169,7 +169,7 @@ def test_what_is_not_about_a_question_is_left_out() -> None:
     assert about("name resolution", near, found) == {1, 3}
     assert about("names of what crashed", near, found) == {1, 2, 3}
     assert about("what changed?", near, found) == {1, 2, 3}
-    assert about("name resolution", near._replace(background=None), found) == {1, 2, 3}
+    assert about("name resolution", near._replace(baseline=None), found) == {1, 2, 3}
 
 
 @on_a_day()
@@ -274,7 +274,7 @@ async def test_it_has_happened_before(day: Day) -> None:
     await morning(day)
     await day.see("unit", "shop.service", active_state="active", **WEB)
     await day.see("unit", "shop.service", active_state="failed", **WEB)
-    rows = await day.memory.archive.read(lambda store: store.history.numbered([9]))
+    rows = await day.memory.archive.read(lambda store: store.history.rows_by_seq([9]))
     found = await day.finder.nearest(rows[0], Filter(), 1)
     assert [each.found.row.seq for each in found] == [7]
     assert [row.seq for row in found[0].rows] == [8, 9]
@@ -301,7 +301,7 @@ async def test_sentences_get_vectors_after_the_objects(day: Day, tiny_graphs: Pa
     del tiny_graphs
     await morning(day)
     memory, serving = day.memory, day.vectors.serving
-    engine = (await day.vectors.index(*await numerics(serving))).engine
+    engine = (await day.vectors.index(*await numerics(serving))).numerics_key
     ours = SentenceVectors(day.vectors, an_hour=3, clock=lambda: 0.0)
     async with asyncio.timeout(60):
         indexing = asyncio.create_task(Indexer(day.vectors).run())

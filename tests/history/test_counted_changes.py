@@ -11,9 +11,9 @@ from harness.observing import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.observe.core.changes_per_hour import FOLD_RUNS_SECONDS, PER_HOUR, ChangesPerHour
+from opdbus.observe.core.changes_per_hour import COALESCE_RUNS_SECONDS, PER_HOUR, ChangesPerHour
 from opdbus.observe.core.report import Observer, Report
 from opdbus.observe.core.report_writer import Writer
 
@@ -57,17 +57,17 @@ class House:
 
     async def know(self, lamp: str, **facts: str) -> None:
         """Know more of a lamp than before."""
-        seen = Why(seen=frozenset(facts))
+        seen = Cause(ignored_fields=frozenset(facts))
         self._report.put("lamp", lamp, {"colour": self.lamps[lamp], **facts}, seen)
 
     async def run(self, times: int, cause: str = "job:7 start by a.timer") -> None:
         """Have a lamp do what leaves it as it was, every 20 s."""
         for _ in range(times):
             self.now += 20
-            self._report.put("lamp", "a", {"colour": "red"}, Why(cause, is_event=True))
+            self._report.put("lamp", "a", {"colour": "red"}, Cause(cause, is_event=True))
             await self._writer.write()
 
-    async def be_restless(self) -> None:
+    async def change_noisily(self) -> None:
         """Change the lamps more often than an hour may have."""
         for number in range(PER_HOUR + 2):
             for lamp in "ab":
@@ -75,15 +75,15 @@ class House:
             await self.do("", "write")
 
 
-@pytest.mark.parametrize("is_restless", [True, False])
-def test_no_change_is_lost(is_restless: bool) -> None:  # noqa: FBT001 -- pytest passes it by name
-    """Whatever is merged, folded, undone or gone meanwhile, the rows stand for all changes."""
+@pytest.mark.parametrize("is_noisy", [True, False])
+def test_no_change_is_lost(is_noisy: bool) -> None:  # noqa: FBT001 -- pytest passes it by name
+    """Whatever is merged, coalesced, undone or gone meanwhile, the rows stand for all changes."""
 
     async def work(folder: Path, steps: list[tuple[str, str | None]]) -> None:
         async with StateStore(folder / "memory.db") as memory:
             house = House(memory)
-            if is_restless:
-                await house.be_restless()
+            if is_noisy:
+                await house.change_noisily()
             for step in (*steps, ("", "write")):
                 await house.do(*step)
             house.now += FOLD_SECONDS
@@ -133,11 +133,11 @@ async def test_what_a_timer_runs_all_the_time(tmp_path: Path) -> None:
         await house.do("", "write")
         await house.run(TICKS)
         # the last ones are not lost where the timer stops, and whoever starts the unit is told
-        house.now += FOLD_RUNS_SECONDS
+        house.now += COALESCE_RUNS_SECONDS
         await house.do("", "write")
         await house.run(1, "job:1 start")
     found = [(cause, folded) for _, cause, folded in rows(tmp_path, "a")[1:]]
     assert [folded for _, folded in found[: PER_HOUR + 1]] == [0] * (PER_HOUR + 1)
-    assert len(found) < PER_HOUR + 1 + TICKS * 20 / FOLD_RUNS_SECONDS + 3
+    assert len(found) < PER_HOUR + 1 + TICKS * 20 / COALESCE_RUNS_SECONDS + 3
     assert sum(1 + folded for _, folded in found) == TICKS + 1
     assert found[-1] == ("job:1 start", 0)

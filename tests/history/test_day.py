@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from opdbus import config
-from opdbus.history.change import FIRST, Change, FieldChange, Why
+from opdbus.history.change import FIRST, Cause, Change, FieldChange
 from opdbus.history.change_sentence import of_change
 from opdbus.history.row_filter import Filter
 from opdbus.index.changes.change_finder import ChangeFinder
@@ -58,14 +58,14 @@ async def lived(path: Path, name: str) -> AsyncIterator[tuple[ChangeFinder, dict
     ):
         vectors = ObjectVectors(memory, serving)
         first = [StateObject(Identity(*row[:4]), row[4]) for row in day["first"]]
-        await memory.observe(first, set(), {}, lambda _: Why(FIRST))
+        await memory.observe(first, set(), {}, lambda _: Cause(FIRST))
         acts = {}
         for act, what, cause, *names, properties in day["changes"]:
             clock[0] += 1.0
-            await see(memory, what, Why(cause), Identity(*names), properties)
+            await see(memory, what, Cause(cause), Identity(*names), properties)
             acts[int(clock[0])] = act
         embedder = await serving.embedder()
-        engine = (await vectors.index(embedder.numerics, embedder.dimension)).engine
+        engine = (await vectors.index(embedder.numerics, embedder.dimension)).numerics_key
         indexing = asyncio.create_task(Indexer(vectors).run())
         async with asyncio.timeout(120):
             while await memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
@@ -75,7 +75,7 @@ async def lived(path: Path, name: str) -> AsyncIterator[tuple[ChangeFinder, dict
 
 
 async def see(
-    memory: StateStore, what: str, why: Why, identity: Identity, properties: dict[str, Any] | None
+    memory: StateStore, what: str, why: Cause, identity: Identity, properties: dict[str, Any] | None
 ) -> None:
     """Observe a change as it was recorded."""
     if what == "drift":

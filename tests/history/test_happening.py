@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from opdbus.history import event_questions
-from opdbus.history.change import Change, FieldChange, Why, differences, without_values
+from opdbus.history.change import Cause, Change, FieldChange, differences, without_values
 from opdbus.history.change_sentence import events_of, of_change
 from opdbus.state.object import Identity
 
@@ -18,7 +18,7 @@ def changed(
     """Make a change of an object, which came or left where one of its states is None."""
     what = "appeared" if before is None else "gone" if after is None else "changed"
     identity = Identity("probe", "host", kind, "web")
-    return Change(identity, what, Why(cause), differences(before or {}, after or {}))  # type: ignore[arg-type] -- one of three
+    return Change(identity, what, Cause(cause), differences(before or {}, after or {}))  # type: ignore[arg-type] -- one of three
 
 
 CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None, str]] = [
@@ -132,14 +132,14 @@ def test_what_is_no_state_says_nothing() -> None:
 )
 def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
     """Say what was done to a thing that is as it was before."""
-    event = Change(Identity("probe", "host", "unit", "web"), "event", Why(cause), [])
+    event = Change(Identity("probe", "host", "unit", "web"), "event", Cause(cause), [])
     assert events_of(event) == word
 
 
 def test_a_failed_unit_that_ran_well() -> None:
     """Say that a unit was started whose job left it neither failed nor running."""
     item = changed({"active_state": "failed"}, {"active_state": "inactive"})
-    ran = item._replace(why=Why("job:7 start"))
+    ran = item._replace(why=Cause("job:7 start"))
     assert events_of(ran) == "started"
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.history import hash_chain
-from opdbus.history.change import FieldChange, Why, differences, from_json, to_json, undone
+from opdbus.history.change import Cause, FieldChange, differences, from_json, to_json, undone
 from opdbus.history.hash_chain import Head
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
@@ -146,7 +146,7 @@ async def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
         item = unit("a", state="active")
         await memory.publish([item], OWNER)
         generation = memory.generation
-        why = Why("job:7 restart", 2, is_event=True)
+        why = Cause("job:7 restart", 2, is_event=True)
         await memory.observe([], set(), {}, events={item.identity: why})
         assert memory.generation == generation
     last = history(tmp_path)[-1]

@@ -4,7 +4,7 @@ import pytest
 
 from opdbus.cli import change_lines, change_words
 from opdbus.history import jobs
-from opdbus.history.change import Why, kind_of_cause
+from opdbus.history.change import Cause, kind_of_cause
 from opdbus.observe.core.report import Batch, Key
 
 UP, DOWN = {"active_state": "active"}, {"active_state": "inactive"}
@@ -13,7 +13,7 @@ KEY = Key("unit", "a.service")
 ROW = {"seq": 1, "at": 5, "boot": "b", "plugin": "systemd", "kind": "unit", "name": KEY.name}
 
 
-def merged(*reports: tuple[dict[str, str], Why]) -> Why:
+def merged(*reports: tuple[dict[str, str], Cause]) -> Cause:
     """Return why a unit is as it was reported last, where nothing was written in between."""
     waiting = Batch({})
     for state, why in reports:
@@ -21,29 +21,29 @@ def merged(*reports: tuple[dict[str, str], Why]) -> Why:
     return waiting.whys[KEY]
 
 
-def job(number: int, what: str, *, is_event: bool = True) -> Why:
-    """Make the Why of a job that ended, or works."""
-    return Why(f"job:{number} {what}", is_event=is_event)
+def job(number: int, what: str, *, is_event: bool = True) -> Cause:
+    """Make the Cause of a job that ended, or works."""
+    return Cause(f"job:{number} {what}", is_event=is_event)
 
 
 def test_different_jobs_are_counted_apart() -> None:
     """A stop before three restarts is no restart."""
     restarts = [(UP, job(number, "restart")) for number in (8, 9, 10)]
     why = merged((DOWN, job(7, "stop")), *restarts)
-    assert why == Why("job:10 restart, after 1 stop", 3, is_event=True)
+    assert why == Cause("job:10 restart, after 1 stop", 3, is_event=True)
 
 
 def test_steps_of_one_job_are_one_change() -> None:
     """What a job goes on to do, and fields that follow, are no further start."""
     started = job(7, "start", is_event=False)
-    assert merged((STARTING, started), (UP, started), (UP | {"group": "a"}, Why())) == started
+    assert merged((STARTING, started), (UP, started), (UP | {"group": "a"}, Cause())) == started
 
 
 def test_a_start_and_an_exit() -> None:
     """A service that was started and failed has failed once."""
     failed = {"active_state": "failed"}
-    why = merged((UP, job(7, "start")), (failed, Why("exit")))
-    assert why == Why("exit, after 1 start", 1, is_event=True)
+    why = merged((UP, job(7, "start")), (failed, Cause("exit")))
+    assert why == Cause("exit, after 1 start", 1, is_event=True)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def run(
 
         def take(event: Event) -> None:
             if isinstance(event, Recorded):
-                holder[0].recorded(event.seq)
+                holder[0].schedule_checkpoint(event.seq)
 
         async with StateStore(path, take, boot="b1") as memory, asyncio.timeout(PATIENCE_SECONDS):
             holder.append(retention(memory))
@@ -99,10 +99,10 @@ def test_a_checkpoint_is_an_entry(tmp_path: Path, journald: Journald, to_journal
     async def work(memory: StateStore, retention: HistoryRetention) -> None:
         for number in range(5):
             await memory.publish([unit("a", number=number)], OWNER)
-        await retention.keep()
-        await retention.keep()
+        await retention.checkpoint_and_prune()
+        await retention.checkpoint_and_prune()
         await memory.publish([unit("a", number=5)], OWNER)
-        await retention.keep()
+        await retention.checkpoint_and_prune()
 
     run(path, lambda memory: made(memory, to_journal), work)
     entry = journald.receive()
@@ -125,7 +125,7 @@ def test_metrics_of_history(tmp_path: Path, journald: Journald, to_journal: Logg
     async def first(memory: StateStore, retention: HistoryRetention) -> None:
         await memory.publish([unit("a"), unit("b")], OWNER)
         assert numbers(retention) == (2, 0)
-        await retention.keep()
+        await retention.checkpoint_and_prune()
         assert numbers(retention) == (2, 2)
 
     async def second(_memory: StateStore, retention: HistoryRetention) -> None:
@@ -163,12 +163,12 @@ def test_no_journal_is_told(tmp_path: Path) -> None:
         await memory.publish([unit("a")], OWNER)
         task = asyncio.create_task(retention.run())
         await asyncio.sleep(0.1)
-        await retention.keep()
+        await retention.checkpoint_and_prune()
         task.cancel()
 
     with capture_logs() as lines:
         run(tmp_path / "memory.db", lambda memory: made(memory, None, 0.01), work)
-    assert [line["event"] for line in lines] == ["history not vouched for"]
+    assert [line["event"] for line in lines] == ["history has no checkpoints"]
 
 
 def test_only_the_service_is_believed(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def published(count: int) -> Callable[[StateStore, HistoryRetention], Awaitable[
     async def work(memory: StateStore, retention: HistoryRetention) -> None:
         for number in range(count):
             await memory.publish([unit(f"u{number % 50}", number="x" * number)], OWNER)
-        await retention.keep()
+        await retention.checkpoint_and_prune()
 
     return work
 

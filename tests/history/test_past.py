@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.errors import NotKept, UnknownObject
-from opdbus.history.change import FIRST, FieldChange, Why, differences
+from opdbus.history.change import FIRST, Cause, FieldChange, differences
 from opdbus.history.row_filter import Row, StateRewinder
 from opdbus.index.changes import history_reader
 from opdbus.index.state_store.state_store import StateStore
@@ -74,7 +74,7 @@ async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> No
 
         async def see(name: str, cause: str, **state: Any) -> None:
             item = StateObject(Identity("live:a", "house", "lamp", name), state)
-            await memory.observe([item], set(), {}, lambda _: Why(cause))
+            await memory.observe([item], set(), {}, lambda _: Cause(cause))
 
         await see("old", "", on=True)
         now = 200.0

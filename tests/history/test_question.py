@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opdbus.errors import InvalidArgs
-from opdbus.history.change import Change, FieldChange, Why
+from opdbus.history.change import Cause, Change, FieldChange
 from opdbus.history.ledger import BLOCK, Ledger
 from opdbus.history.row_filter import Filter, Reader, read_ranges
 from opdbus.index.changes import history_reader
@@ -24,7 +24,7 @@ SOURCE = "live:systemd"
 def change(name: str, cause: str = "", *, plugin: str = "systemd", **after: object) -> Change:
     """Make a change of an object whose fields were all `old` before."""
     fields = [FieldChange([key], ["old"], [value]) for key, value in after.items()]
-    return Change(Identity(SOURCE, plugin, "unit", name), "changed", Why(cause), fields)
+    return Change(Identity(SOURCE, plugin, "unit", name), "changed", Cause(cause), fields)
 
 
 def asked(folder: Path, changes: Sequence[Change], *filters: Filter, limit: int = 100) -> list:
@@ -56,7 +56,7 @@ def test_times_and_numbers_limit_rows(tmp_path: Path) -> None:
         Filter(is_oldest_first=True),
         Filter(since=12_000_000),
         Filter(since=12_000_000, before=14_000_000),
-        Filter(after=2, below=5),
+        Filter(after_seq=2, before_seq=5),
         Filter(since=99_000_000),
         Filter(before=1),
     ) == [[6, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6], [6, 5, 4, 3], [4, 3], [4, 3], [], []]
@@ -164,7 +164,7 @@ def test_rows_are_looked_up(database: sqlite3.Connection, wanted: Filter, index:
     with closing(database):
         Ledger(database).append([change("a")], 5, "")
         database.set_trace_callback(plans.append)
-        Reader(database).numbers(Filter(since=3, before=9))
+        Reader(database).candidate_range(Filter(since=3, before=9))
         (text,) = [text for text in plans if "latest" in text]
         ((*_, detail),) = database.execute(f"EXPLAIN QUERY PLAN {text}").fetchall()
         assert detail == "SCAN history_times"
@@ -192,11 +192,11 @@ def test_numbers_of_a_time_are_near(database: sqlite3.Connection) -> None:
                     "SELECT seq FROM history WHERE at >= ? AND at < ? ORDER BY seq", (since, before)
                 )
             ]
-            found = reader.numbers(wanted)
+            found = reader.candidate_range(wanted)
             assert set(meant) <= set(found)
             assert len(found) <= (meant[-1] + 1 - meant[0] + 2 * BLOCK if meant else 0)
-        assert list(reader.numbers(Filter(since=600)))[-1] == 5 * BLOCK
+        assert list(reader.candidate_range(Filter(since=600)))[-1] == 5 * BLOCK
         while ledger.prune(2 * BLOCK):
             pass
-        assert reader.numbers(Filter(before=200)) == range(0)
-        assert reader.numbers(Filter(since=200, before=300))[0] == 2 * BLOCK + 1
+        assert reader.candidate_range(Filter(before=200)) == range(0)
+        assert reader.candidate_range(Filter(since=200, before=300))[0] == 2 * BLOCK + 1

@@ -16,7 +16,7 @@ from harness.rewriting import alter, rewrite
 from harness.running import Running
 
 from opdbus.history import checkpoint
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.verify import Report
 from opdbus.index.state_store.state_store import StateStore
@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Checkpoin
         async with StateStore(folder / "memory.db", boot="b1") as memory:
             for number in range(COUNT):
                 item = unit(number, state=f"s{number}", number=number)
-                cause = Why(f"job:{number} restart", number % 3)
+                cause = Cause(f"job:{number} restart", number % 3)
                 await memory.observe([item], set(), {}, lambda _, cause=cause: cause)
                 state = await memory.archive.read(lambda store: store.ledger.state())
                 if state.head.seq % 10 == 0:

@@ -14,10 +14,10 @@ from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Store
 from opdbus.index.query import spelling
-from opdbus.index.ranking.confidence import Curve, Features, curves, rate
+from opdbus.index.ranking.confidence import Features, LogisticModel, logistic_models, rate
 from opdbus.index.ranking.scores import CosineBaseline, Score
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Page, Why
+from opdbus.index.search.hits import Explanation, Hit, SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -80,7 +80,7 @@ PAPER: dict[str, Json] = {"comment": "printing on paper"}
 
 def found(score: float, *, cosine: float = 0.5) -> Score:
     """Return the score of a hit by the level medium."""
-    return Score(score, cosine, 0.5, stage="medium", background=CosineBaseline(0.1, 0.1))
+    return Score(score, cosine, 0.5, level="medium", baseline=CosineBaseline(0.1, 0.1))
 
 
 UNITS = [
@@ -110,30 +110,30 @@ async def indexed(vectors: ObjectVectors) -> None:
     indexing.cancel()
 
 
-def _constant(curve: Curve, chance: float) -> Curve:
+def _constant(model: LogisticModel, chance: float) -> LogisticModel:
     """Return a curve by which a hit without any features is right so often."""
     odds = math.log(chance / (1 - chance))
-    return curve._replace(right=(odds, *[0.0] * len(_NOTHING)))
+    return model._replace(right=(odds, *[0.0] * len(_NOTHING)))
 
 
 def search(folder: Path, question: str) -> list[Hit]:
     """Search by words, and have the hits explained."""
-    return search_words(folder, UNITS, question, Page(10, is_explained=True))
+    return search_words(folder, UNITS, question, SearchRequest(10, is_explained=True))
 
 
 def test_every_level_and_mode_has_a_curve() -> None:
     """Calibrate what any level may answer, by weights for every feature."""
     wanted = {(level, mode) for level in LEVELS for mode in ("hybrid", "vector")}
-    assert curves().keys() == wanted | {("none", "lexical")}
-    for curve in curves().values():
-        assert len(curve.there) == len(curve.right) == len(Features._fields) + 1
-        assert 0 < curve.least < 1
+    assert logistic_models().keys() == wanted | {("none", "lexical")}
+    for model in logistic_models().values():
+        assert len(model.answerable) == len(model.right) == len(Features._fields) + 1
+        assert 0 < model.least < 1
 
 
 def test_no_hit_is_likelier_than_one_before_it() -> None:
     """Keep scores in the order of the hits, from 0 to 1."""
     scores = [found(0.9), found(0.8, cosine=0.9), found(0.2, cosine=-1.0)]
-    rating = [each.chance for each in rate(scores, "hybrid")]
+    rating = [each.confidence for each in rate(scores, "hybrid")]
     assert rating == sorted(rating, reverse=True)
     assert 0 <= rating[-1] < rating[0] <= 1
 
@@ -145,8 +145,10 @@ def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
         async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)
-            pages = [await Finder(vectors).search("network manager", Page(n)) for n in (1, 10)]
-            return [page[0].rating.chance for page in pages]
+            pages = [
+                await Finder(vectors).search("network manager", SearchRequest(n)) for n in (1, 10)
+            ]
+            return [page[0].rating.confidence for page in pages]
 
     one, ten = asked(tmp_path, scores)
     assert one == ten
@@ -156,18 +158,18 @@ def test_an_answer_is_as_weak_as_its_best_hit() -> None:
     """Refuse the whole answer where its best hit is too unlikely, and else what nobody wants."""
     near, far = (
         found(0.9),
-        Score(0.0, 0.0, 0.0, stage="medium", background=CosineBaseline(0.1, 0.1)),
+        Score(0.0, 0.0, 0.0, level="medium", baseline=CosineBaseline(0.1, 0.1)),
     )
     assert [each.is_weak for each in rate([near, far], "hybrid")] == [False, True]
     assert [each.is_weak for each in rate([far, far], "hybrid")] == [True, True]
     assert rate([], "hybrid") == []
 
 
-@pytest.mark.parametrize("key", curves())
+@pytest.mark.parametrize("key", logistic_models())
 def test_an_answer_of_few_objects_must_be_likelier(key: tuple[str, str]) -> None:
     """Demand a likelier hit, the fewer objects a host has, at every level."""
-    curve = curves()[key]._replace(there=(30.0, *[0.0] * len(_NOTHING)))
-    unlikely, enough, likely = (_constant(curve, chance) for chance in (0.01, 0.1, 0.3))
+    model = logistic_models()[key]._replace(answerable=(30.0, *[0.0] * len(_NOTHING)))
+    unlikely, enough, likely = (_constant(model, chance) for chance in (0.01, 0.1, 0.3))
     assert [unlikely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, True, True]
     assert [enough.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, True]
     assert [likely.is_weak(_NOTHING, few) for few in (0, 0.5, 1)] == [False, False, False]
@@ -182,7 +184,9 @@ def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
             vectors = ObjectVectors(memory, serving)
             await indexed(vectors)
             finder = Finder(vectors)
-            hits = [await finder.search(question, Page(10)) for question in (*THERE, *ABSENT)]
+            hits = [
+                await finder.search(question, SearchRequest(10)) for question in (*THERE, *ABSENT)
+            ]
             names = [found[0].object_id[-1] for found in hits]
             assert names[: len(THERE)] == [*THERE.values()]
             return [found[0].rating.is_weak for found in hits]
@@ -195,7 +199,7 @@ def test_a_small_host_refuses_what_it_lacks(tmp_path: Path) -> None:
 def test_one_of_many_that_are_alike_is_unlikely_and_not_weak() -> None:
     """Refuse by whether the host has anything about a question, not by which of it is right."""
     ((one,), (alike, *_)) = rate([found(0.9)], "hybrid"), rate([found(0.9)] * 10, "hybrid")
-    assert alike.chance < one.chance
+    assert alike.confidence < one.confidence
     assert not alike.is_weak
 
 
@@ -258,7 +262,7 @@ def test_what_no_object_has_counts_where_there_are_many(
         StateObject(Identity(FILE, "systemd", "unit", f"{n}.service"), PAPER)
         for n in range(objects)
     ]
-    found = search_words(tmp_path, items, question, Page(1))[0].score.missing
+    found = search_words(tmp_path, items, question, SearchRequest(1))[0].score.missing
     assert (found.words, found.names) == pytest.approx((words, names))
 
 
@@ -296,12 +300,14 @@ def test_the_field_that_is_asked_for_comes_first(
         ("users", "account", "bob"): {"can_log_in": False, "gid": 1001, "uid": 1001},
     }
 
-    async def work(memory: StateStore) -> Why | None:
+    async def work(memory: StateStore) -> Explanation | None:
         objects = [StateObject(Identity("live:x", *name), has) for name, has in host.items()]
         moving = {Identity("live:x", "systemd", "unit", "logrotate.timer"): {"next_elapse": "6:00"}}
         await memory.observe(objects, set(), moving)
         finder = Finder(ObjectVectors(memory, Serving(load({}))))
-        return (await finder.search(question, Page(1, is_explained=True), "lexical"))[0].why
+        return (await finder.search(question, SearchRequest(1, is_explained=True), "lexical"))[
+            0
+        ].why
 
     why = asked(tmp_path, work)
     assert why

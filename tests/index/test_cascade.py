@@ -28,23 +28,23 @@ from opdbus.engine.provider import Session
 from opdbus.engine.sessions import open_session
 from opdbus.index.ranking.scores import OVERLAP_WEIGHT
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Page
+from opdbus.index.search.hits import Hit, SearchRequest
 from opdbus.index.state_store.events import Vectorized
 from opdbus.index.vectors.embed_priority import EmbedPriorityQueue
 from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.second_stage import COMPARED, COMPUTED
-from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.models.folder import Model
 from opdbus.state.object import ObjectId, StateObject
 
-# Longer than any test takes, and so short that nothing is waited for.
+# LONG outlasts any test; SHORT is practically no wait.
 LONG, SHORT = 60.0, 0.05
 PRINTER = unit("cups", "CUPS scheduler for printing documents")
 
 
 class Gate:
-    """A model that was proven, and then runs so many batches as it is let; it fails the others."""
+    """A model that runs the permitted number of batches and fails the rest."""
 
     def __init__(self) -> None:
         self._left = threading.Semaphore(1 << 20)
@@ -96,20 +96,20 @@ class Gated(Wrapped):
 @pytest.fixture
 def gate() -> Iterator[Gate]:
     """Give a gate that is open in the end, so that all threads end."""
-    made = Gate()
-    yield made
-    made.open()
+    gate = Gate()
+    yield gate
+    gate.open()
 
 
-async def stored(made: House, *objects: StateObject) -> None:
+async def stored(house: House, *objects: StateObject) -> None:
     """Declare objects, and wait for their static vectors."""
-    await made.declare(*objects)
-    await made.cascade.first.ready(LONG)
+    await house.declare(*objects)
+    await house.cascade.first.ready(LONG)
 
 
 def stages(hits: list[Hit]) -> list[str]:
     """Give the stage of each hit."""
-    return [hit.score.stage for hit in hits]
+    return [hit.score.level for hit in hits]
 
 
 def names(hits: list[Hit]) -> list[str]:
@@ -120,20 +120,20 @@ def names(hits: list[Hit]) -> list[str]:
 def test_answers_come_before_the_model(live: Callable[..., Any], gate: Gate) -> None:
     """Search by meaning before a model is loaded, say so, and find what is like an object."""
 
-    async def work(made: House) -> None:
+    async def work(house: House) -> None:
         gate.shut()
-        await stored(made, PRINTER, unit("cups2", "printing of documents"), *units(40))
+        await stored(house, PRINTER, unit("cups2", "printing of documents"), *units(40))
         for mode in ("hybrid", "vector"):
-            hits = await made.finder.search("put it on paper", Page(50), mode)
+            hits = await house.finder.search("put it on paper", SearchRequest(50), mode)
             assert len(hits) == 42
             assert set(stages(hits)) == {"static"}
             assert set(names(hits)[:2]) == {"cups", "cups2"}
-        assert set(stages(await made.finder.search("mail", Page(5), "lexical"))) == {""}
-        like = await made.finder.similar(ObjectId("systemd", "unit", "cups"), Page(3))
+        assert set(stages(await house.finder.search("mail", SearchRequest(5), "lexical"))) == {""}
+        like = await house.finder.similar(ObjectId("systemd", "unit", "cups"), SearchRequest(3))
         assert (names(like)[0], set(stages(like))) == ("cups2", {"static"})
-        assert made.finder.staged() == 42
+        assert house.finder.count_first_stage() == 42
         # it is to be the next to get its vector
-        assert made.vectors.asked
+        assert house.vectors.priority_queue
         gate.open()
 
     live(work, engine=False, cascade=LONG, opener=gate.opener)
@@ -144,19 +144,17 @@ def test_a_new_object_is_found_while_the_model_is_busy(
 ) -> None:
     """Answer by static vectors within the time that is allowed, also about what came just now."""
 
-    async def work(made: House) -> None:
-        await stored(made, *units(30))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
+    async def work(house: House) -> None:
+        await stored(house, *units(30))
+        await house.vectorized()
+        assert set(stages(await house.finder.search("mail", SearchRequest(50)))) == {"medium"}
         gate.shut()
-        await stored(made, PRINTER, *units(30))
-        hits = await made.finder.search("put it on paper", Page(50))
+        await stored(house, PRINTER, *units(30))
+        hits = await house.finder.search("put it on paper", SearchRequest(50))
         assert (names(hits)[0], set(stages(hits))) == ("cups", {"static"})
         gate.open()
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
+        await house.vectorized()
+        assert set(stages(await house.finder.search("mail", SearchRequest(50)))) == {"medium"}
 
     live(work, cascade=SHORT, opener=gate.opener)
 
@@ -166,18 +164,19 @@ def test_static_vectors_come_first_while_many_objects_are_stored(
 ) -> None:
     """Run the model for questions only until all objects are stored, and then for these."""
 
-    async def work(made: House) -> None:
-        await stored(made, *units(3))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        async with made.memory.archive.busy():
-            await stored(made, *units(30))
+    async def work(house: House) -> None:
+        await stored(house, *units(3))
+        await house.vectorized()
+        async with house.memory.archive.busy():
+            await stored(house, *units(30))
             # more than enough for a batch between
             for _ in range(30):
-                await made.vectors.ask("who is asking?")
-            assert (made.finder.staged(), made.vectors.waiting()) == (30, 27)
-        while made.vectors.waiting():
-            await made.event(Vectorized)
+                await house.vectors.ask("who is asking?")
+            assert (house.finder.count_first_stage(), house.vectors.missing_object_count()) == (
+                30,
+                27,
+            )
+        await house.vectorized()
 
     live(work, cascade=LONG)
 
@@ -185,13 +184,12 @@ def test_static_vectors_come_first_while_many_objects_are_stored(
 def test_one_stage_is_left_when_all_vectors_are_there(live: Callable[..., Any]) -> None:
     """Search exactly as without a cascade once every object has its vector, and only then."""
 
-    async def work(made: House) -> None:
-        await stored(made, *units(40))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
+    async def work(house: House) -> None:
+        await stored(house, *units(40))
+        await house.vectorized()
         for question in ("mail 7", "disk"):
-            exact = await Finder(made.vectors).search(question, Page(50))
-            assert await made.finder.search(question, Page(50)) == exact
+            exact = await Finder(house.vectors).search(question, SearchRequest(50))
+            assert await house.finder.search(question, SearchRequest(50)) == exact
 
     live(work, cascade=LONG)
 
@@ -202,20 +200,19 @@ def test_very_many_have_static_vectors_only_while_they_lack_their_own(
     """Give up the memory of static vectors when all have their own, also when one more comes."""
     monkeypatch.setattr("opdbus.index.vectors.two_stage_search.MANY", 10)
 
-    async def work(made: House) -> None:
+    async def work(house: House) -> None:
         gate.shut()
-        await stored(made, *units(200))
-        assert made.cascade.first.count() == 200
-        assert made.cascade.is_used()
+        await stored(house, *units(200))
+        assert house.cascade.first.count() == 200
+        assert house.cascade.is_used()
         gate.open()
-        while made.cascade.first.index is not None:
-            await made.event(Vectorized)
-            await made.cascade.first.ready(LONG)
-        await stored(made, *units(200), PRINTER)
-        assert (made.cascade.first.index, made.cascade.is_used()) == (None, False)
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        hits = await made.finder.search("printing", Page(50))
+        while house.cascade.first.index is not None:
+            await house.event(Vectorized)
+            await house.cascade.first.ready(LONG)
+        await stored(house, *units(200), PRINTER)
+        assert (house.cascade.first.index, house.cascade.is_used()) == (None, False)
+        await house.vectorized()
+        hits = await house.finder.search("printing", SearchRequest(50))
         assert "cups" in names(hits)
 
     live(work, cascade=LONG, opener=gate.opener)
@@ -227,22 +224,22 @@ def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
     """Wait for the model where very many vectors were left, and make static ones if it has none."""
     monkeypatch.setattr("opdbus.index.vectors.two_stage_search.MANY", 10)
 
-    async def work(made: House) -> None:
-        await made.declare(*units(100))
-        folder = made.memory.archive.folder
+    async def work(house: House) -> None:
+        await house.declare(*units(100))
+        folder = house.memory.archive.folder
         assert folder
         folder.mkdir()
         (folder / "of_before.rows").touch()
-        vectors = ObjectVectors(made.memory, made.serving)
-        first = Cascade(vectors, LONG).first
+        vectors = ObjectVectors(house.memory, house.serving)
+        first = TwoStageSearch(vectors, LONG).first
         async with beside(first.run()):
             await first.ready(LONG)
             assert (first.index, first.is_broken) == (None, False)
-            await made.serving.start()
+            await house.serving.start()
             gate.shut()
             async with beside(Indexer(vectors).run()):
                 while first.count() < 100:
-                    made.memory.unstaged.set()
+                    house.memory.unstaged.set()
                     await first.ready(LONG)
                 gate.open()
 
@@ -250,32 +247,33 @@ def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
     live(work, engine=False, opener=gate.opener)
 
 
-def unsaid(hit: Hit) -> float:
-    """Return what ranked a hit before its own words did: of equal ones any may be among these."""
+def without_overlap(hit: Hit) -> float:
+    """Return the score without term overlap, which differs where hits tie."""
     return hit.score.total - OVERLAP_WEIGHT * hit.score.overlap
 
 
 def test_two_stages_score_as_one_does(live: Callable[..., Any]) -> None:
     """Give the best the scores of the exact search, in their order, and the others behind them."""
 
-    async def work(made: House) -> None:
-        await stored(made, *units(120))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
+    async def work(house: House) -> None:
+        await stored(house, *units(120))
+        await house.vectorized()
         for question in ("mail 7", "which services use the network?"):
-            exact = await Finder(made.vectors).search(question, Page(200))
-            total = {hit.object_id: unsaid(hit) for hit in exact}
-            hits = await made.finder.search(question, Page(200))
+            exact = await Finder(house.vectors).search(question, SearchRequest(200))
+            total = {hit.object_id: without_overlap(hit) for hit in exact}
+            hits = await house.finder.search(question, SearchRequest(200))
             assert stages(hits) == ["medium"] * COMPARED + ["static"] * (120 - COMPARED)
             best = [hit.score.total for hit in hits[:COMPARED]]
-            parts = [unsaid(hit) for hit in hits[:COMPARED]]
+            parts = [without_overlap(hit) for hit in hits[:COMPARED]]
             assert parts == pytest.approx(
                 [total[hit.object_id] for hit in hits[:COMPARED]], abs=1e-5
             )
             assert best == sorted(best, reverse=True)
             rest = [hit.score.total for hit in hits[COMPARED:]]
             assert rest == sorted(rest, reverse=True)
-            pages = [await made.finder.search(question, Page(19, n)) for n in range(0, 120, 19)]
+            pages = [
+                await house.finder.search(question, SearchRequest(19, n)) for n in range(0, 120, 19)
+            ]
             assert [hit.object_id for page in pages for hit in page] == [
                 hit.object_id for hit in hits
             ]
@@ -291,29 +289,29 @@ def test_what_is_missing_is_computed_and_kept(
     The scores of the two parts are those of one model each.
     """
 
-    async def work(made: House) -> None:
+    async def work(house: House) -> None:
         gate.shut()
-        await stored(made, *units(60))
-        before = await made.finder.search("mail 7", Page(60))
+        await stored(house, *units(60))
+        before = await house.finder.search("mail 7", SearchRequest(60))
         assert set(stages(before)) == {"static"}
         gate.open()
-        await made.serving.start()
+        await house.serving.start()
         # one for the question
         gate.let(6)
-        hits = await made.finder.search("mail 7", Page(60))
-        best = [hit for hit in hits if hit.score.stage == "medium"]
+        hits = await house.finder.search("mail 7", SearchRequest(60))
+        best = [hit for hit in hits if hit.score.level == "medium"]
         assert 1 <= len(best) < COMPUTED
         assert hits[: len(best)] == best
         assert before[0].object_id in [hit.object_id for hit in best]
         left = [hit for hit in before if hit.object_id not in {one.object_id for one in best}]
         rest = [(hit.object_id, hit.score) for hit in hits[len(best) :]]
         assert rest == [(hit.object_id, hit.score) for hit in left]
-        assert on_disk(made, settings) == {hit.object_id.name for hit in best}
+        assert set(in_order(house, settings)) == {hit.object_id.name for hit in best}
         gate.let(1)
-        again = await made.finder.search("mail 7", Page(60))
+        again = await house.finder.search("mail 7", SearchRequest(60))
         assert names(again) == names(hits)
         gate.open()
-        whole = await made.finder.search("mail 7", Page(60))
+        whole = await house.finder.search("mail 7", SearchRequest(60))
         assert stages(whole)[:COMPUTED] == ["medium"] * COMPUTED
         totals = {hit.object_id: hit.score.total for hit in whole}
         for hit in best:
@@ -322,14 +320,9 @@ def test_what_is_missing_is_computed_and_kept(
     live(work, engine=False, cascade=LONG, opener=gate.opener)
 
 
-def on_disk(made: House, settings: Config) -> set[str]:
-    """Give the names of units whose vectors are stored."""
-    return set(in_order(made, settings))
-
-
-def in_order(made: House, settings: Config) -> list[str]:
+def in_order(house: House, settings: Config) -> list[str]:
     """Give the names of units whose vectors are stored, the first stored first."""
-    texts = {entry.text_digest: entry.identity.name for entry in made.memory.catalogue}
+    texts = {entry.text_digest: entry.identity.name for entry in house.memory.catalogue}
     with closing(sqlite3.connect(settings.state_dir / "memory.db")) as reader:
         rows = reader.execute("SELECT text_digest FROM vectors ORDER BY rowid").fetchall()
     return [texts[key] for (key,) in rows]
@@ -338,15 +331,15 @@ def in_order(made: House, settings: Config) -> list[str]:
 def test_the_most_asked_for_come_first(live: Callable[..., Any], settings: Config) -> None:
     """Fill in the vectors that searches wanted before all others, by how often they did."""
 
-    async def work(made: House) -> None:
-        await stored(made, *units(100))
+    async def work(house: House) -> None:
+        await stored(house, *units(100))
         wanted: dict[str, int] = {}
         for question in ("mail 7", "mail 7", "disk 3"):
-            for name in names(await made.finder.search(question, Page(COMPUTED))):
+            for name in names(await house.finder.search(question, SearchRequest(COMPUTED))):
                 wanted[name] = wanted.get(name, 0) + 1
-        async with made.indexing():
-            await made.event(Vectorized)
-        order = in_order(made, settings)
+        async with house.indexing():
+            await house.event(Vectorized)
+        order = in_order(house, settings)
         assert len(order) == 100
         times = [wanted.get(name, 0) for name in order]
         assert times == sorted(times, reverse=True)
@@ -357,12 +350,12 @@ def test_the_most_asked_for_come_first(live: Callable[..., Any], settings: Confi
 def test_an_object_without_a_vector_has_others_like_it(live: Callable[..., Any]) -> None:
     """Compute the vector of the object that is compared, and those of the ones most like it."""
 
-    async def work(made: House) -> None:
-        await made.serving.start()
-        await stored(made, unit("a", "mail network"), unit("b", "mail network disk"), *units(9))
-        hits = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+    async def work(house: House) -> None:
+        await house.serving.start()
+        await stored(house, unit("a", "mail network"), unit("b", "mail network disk"), *units(9))
+        hits = await house.finder.similar(ObjectId("systemd", "unit", "a"), SearchRequest(20))
         assert stages(hits) == ["medium"] * 10
-        again = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+        again = await house.finder.similar(ObjectId("systemd", "unit", "a"), SearchRequest(20))
         assert names(again) == names(hits)
         assert "a" not in names(hits)
 
@@ -372,10 +365,10 @@ def test_an_object_without_a_vector_has_others_like_it(live: Callable[..., Any])
 def test_a_level_without_a_model_has_one_stage(live: Callable[..., Any]) -> None:
     """Keep no static vectors beside those of the level static, nor where there are none."""
 
-    async def work(made: House) -> None:
-        await stored(made, *units(5))
-        assert made.finder.staged() == 0
-        assert not made.cascade.is_used()
+    async def work(house: House) -> None:
+        await stored(house, *units(5))
+        assert house.finder.count_first_stage() == 0
+        assert not house.cascade.is_used()
 
     for level in ("none", "static"):
         live(work, settings={"vector_level": level, "model": None}, engine=False, cascade=LONG)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdbus.index.catalogue.catalogue import Catalogue, entry_columns, object_id_of
+from opdbus.index.catalogue.catalogue import Catalogue, prepare
 from opdbus.index.catalogue.short_names import find, find_in
 from opdbus.index.catalogue.text_table import NO_TEXT, TextTable, as_rows
 from opdbus.index.database.quota import Usage
@@ -42,15 +42,15 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         {entry.id: entry for entry in catalogue},
         {object_id: catalogue.entries(object_id) for object_id in object_ids},
         +catalogue.sources,
-        catalogue.sorts,
+        catalogue.kinds,
         {*catalogue.shared().object_ids},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
-        [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
-        {*texts.lacking(layer, 1000)},
+        [len(catalogue), len(texts), layer.missing_object_count, layer.filled, {*texts.unused()}],
+        {*texts.missing_texts(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
-        catalogue.known_of(entry.identity for entry in catalogue)
+        catalogue.existing(entry.identity for entry in catalogue)
         == {entry.identity: entry for entry in catalogue},
-        catalogue.known_of([Identity("live:none", *object_id) for object_id in object_ids]),
+        catalogue.existing([Identity("live:none", *object_id) for object_id in object_ids]),
         catalogue.places([*object_ids])
         == [catalogue.places([object_id])[0] for object_id in object_ids],
     ]
@@ -59,15 +59,15 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
 def _compare_lists(catalogue: Catalogue, there: Collection[Entry], chance: random.Random) -> None:
     """Compare what is listed with what a look at each entry finds."""
     some = chance.sample([*there], len(there) // 2)
-    within = catalogue.view.found([entry.id for entry in some])
+    within = catalogue.view.refs_of([entry.id for entry in some])
     for wanted in ({}, {"kind": "a"}, {"source": FILE, "name": "n7"}, {"name": "n8", "kind": "b"}):
         for entries, among in ((there, None), (some, within)):
-            met = {object_id_of(entry) for entry in entries if matches(entry.identity, wanted)}
+            met = {entry.identity.object_id for entry in entries if matches(entry.identity, wanted)}
             assert [*catalogue.object_ids(wanted, among)] == sorted(met)
     for part in ("N7", "n", "", "69", "nn"):
-        known = {object_id_of(entry) for entry in there}
+        known = {entry.identity.object_id for entry in there}
         held = {object_id for object_id in known if part.lower() in object_id.name}
-        assert {*catalogue.holding(part)} == held
+        assert {*catalogue.names_containing(part)} == held
         for given in (part, f"a/{part}", f"p/b/{part}"):
             assert find_in(catalogue, given)[0] == find([*known], given)[0]
 
@@ -129,7 +129,7 @@ def test_texts_that_change_again_and_again_take_no_more_room(is_layered: bool) -
         catalogue.texts.forget(catalogue.texts.unused())
         assert len(catalogue.texts) == len(named)
         assert max(catalogue.texts.find_each(digests)) <= 2 * len(named)
-        assert layer is None or layer.waiting == len(named)
+        assert layer is None or layer.missing_object_count == len(named)
 
 
 def test_room_is_made_before_it_is_taken() -> None:
@@ -141,7 +141,7 @@ def test_room_is_made_before_it_is_taken() -> None:
         tables = catalogue._by_object_id, catalogue.view.places._table
         moved = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         of_texts = catalogue.texts._wider._slots
-        changes, others = catalogue.put_made(entry_columns(part))
+        changes, others = catalogue.put_made(prepare(part))
         assert (len(changes), others) == (len(part), [])
         now = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         assert all(one is other for one, other in zip(now, moved, strict=True))
@@ -160,12 +160,12 @@ def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
         if at % 2:
             texts.forget([digests[900 + at]])
             assert texts.find(digests[900 + at]) == NO_TEXT
-        found = texts.come(as_rows(part))
+        found = texts.add_many(as_rows(part))
         assert texts.digests(found.astype(np.intp)) == part
     found = texts.find_each(digests[:900])
     assert len({*found.tolist()} - {NO_TEXT}) == 900
     assert texts.digests(found.astype(np.intp)) == digests[:900]
-    assert (texts.object_ids, layer.waiting) == (900, 900)
+    assert (texts.object_ids, layer.missing_object_count) == (900, 900)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.catalogue.hash_table import HashTable
 from opdbus.index.catalogue.name_array import NameArray
 from opdbus.index.catalogue.text_table import TextTable
-from opdbus.index.catalogue.value_array import ValueArray, decoded, encoded
+from opdbus.index.catalogue.value_array import ValueArray, decode, encode
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.fields import field_index, field_reader
 from opdbus.index.fields.field_column import FieldColumn
@@ -89,7 +89,10 @@ def conditions(chance: random.Random) -> Iterator[list[Condition]]:
 
 async def compare(memory: StateStore, chance: random.Random) -> None:
     """Compare what is found with what a look at everything that there is finds."""
-    about = {object_id: memory.catalogue.about(object_id) for object_id in memory.catalogue.known()}
+    about = {
+        object_id: memory.catalogue.require_entries(object_id)
+        for object_id in memory.catalogue.all_object_ids()
+    }
     contents = await memory.content([entry for entries in about.values() for entry in entries])
     known = {one: memory.merge_properties(entries, contents) for one, entries in about.items()}
     for asked in conditions(chance):
@@ -213,30 +216,30 @@ def test_what_is_to_be_read_anew_meanwhile_is(
 def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
     """Leave out what is gone, also where something else has come in its place."""
     view = EntryView(TextTable())
-    assert not len(view.there(view.found([7])))
+    assert not len(view.existing(view.refs_of([7])))
     index = FieldIndex(view)
     index.publish(index.write([(1, Identity("", "", "", "gone"), {"a": 1})]))
     is_met, _ = index.meeting(Condition("a", "=", "1"), index.end)
-    assert not len(view.there(index.found(is_met)))
+    assert not len(view.existing(index.refs_of(is_met)))
 
 
 def test_values_are_found_by_parts_of_them() -> None:
     """Find what has a text, of any length, at the beginning, in the middle and at the end."""
     texts = ["", "a", "ab", "abcabc", "xabc", "cabx", "abcabcabcabd", "üa", "aü"]
     values = ValueArray()
-    values.add([encoded(text) for text in texts[:4]])
-    values.add([encoded(text) for text in texts[4:]])
+    values.add([encode(text) for text in texts[:4]])
+    values.add([encode(text) for text in texts[4:]])
     for part in ("a", "ab", "abc", "abca", "abcabd", "cabcabd", "ü", "zz", "", "abcabcabcabdd"):
         found = values.having(part.encode()).tolist()
         assert found == [n for n, text in enumerate(texts) if part in text], part
-        equal = values.equal(encoded(part)).tolist()
+        equal = values.equal(encode(part)).tolist()
         assert equal == [n for n, text in enumerate(texts) if part == text], part
 
 
 @pytest.mark.parametrize("value", [*VALUES, "É\ud800"])
 def test_values_come_back(value: Any) -> None:
     """Write each value so that it is read as it was, a text in lower case."""
-    back = decoded(encoded(value))
+    back = decode(encode(value))
     assert back == (value.lower() if isinstance(value, str) else value)
     assert type(back) is type(value)
 
@@ -248,7 +251,7 @@ def test_few_values_are_kept_once_and_many_as_they_come(different: int, first: i
     column, rows = FieldColumn(), range(first, first + 9000)
     values = [n if n % 2 else n % different for n in range(len(rows))]
     for at in range(0, 9000, 500):
-        column.add(rows[at : at + 500], [encoded(value) for value in values[at : at + 500]])
+        column.add(rows[at : at + 500], [encode(value) for value in values[at : at + 500]])
     for limit in (0, 2, 2999, 8000):
         found = np.zeros(6000, np.bool_)
         column.mark(found, Condition("n", ">=", str(limit)))
@@ -265,7 +268,7 @@ def test_spans_of_time_are_found_however_they_are_written(field: str, asked: str
     """Meet a condition with the values that are the same span of time, and with no others."""
     spans = ("90s", "1min 30s", "5m", "5min", "300 sec", "1M", 90, 300, 5 << 20, "Infinity", 90.0)
     column, values, found = FieldColumn(), [*VALUES, *spans], np.zeros(100, np.bool_)
-    column.add(range(len(values)), [*map(encoded, values)])
+    column.add(range(len(values)), [*map(encode, values)])
     condition = Condition(field, "=", asked)
     column.mark(found, condition)
     met = [row for row, value in enumerate(values) if condition.is_met_by([value])]

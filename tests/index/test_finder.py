@@ -19,8 +19,7 @@ from opdbus.errors import (
 )
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Page
-from opdbus.index.state_store.events import Vectorized
+from opdbus.index.search.hits import Hit, SearchRequest
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.settings.parsing import ProviderRequest
 from opdbus.state.conditions import Condition
@@ -33,10 +32,10 @@ ASKED = (("~", "7"), ("=", "u7"), ("!=", "u7"), ("=", "nobody"))
 async def test_before_the_model_lexical_answers_and_the_rest_waits(made: House) -> None:
     """Answer lexical search at once, and hybrid, vector and similar when the model is there."""
     await made.declare(unit("a", "network mail"), unit("b", "disk"))
-    assert len(await made.finder.search("mail", Page(5), "lexical")) == 1
+    assert len(await made.finder.search("mail", SearchRequest(5), "lexical")) == 1
     waiting = [
-        asyncio.ensure_future(made.finder.search("mail", Page(5))),
-        asyncio.ensure_future(made.finder.search("mail", Page(5), "vector")),
+        asyncio.ensure_future(made.finder.search("mail", SearchRequest(5))),
+        asyncio.ensure_future(made.finder.search("mail", SearchRequest(5), "vector")),
     ]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
@@ -53,16 +52,16 @@ async def test_without_a_model_words_are_left(made: House) -> None:
     await made.declare(unit("a", "network"))
     object_id = ObjectId("systemd", "unit", "a")
     asked = (
-        made.finder.search("x", Page(5), "vector"),
-        made.finder.similar(object_id, Page(5)),
+        made.finder.search("x", SearchRequest(5), "vector"),
+        made.finder.similar(object_id, SearchRequest(5)),
         made.vectors.vector(object_id),
     )
     for ask in asked:
         with pytest.raises(NoModel):
             await ask
-    assert made.vectors.waiting() == 0
+    assert made.vectors.missing_object_count() == 0
     for mode in ("lexical", "hybrid"):
-        (hit,) = await made.finder.search("network", Page(5), mode)
+        (hit,) = await made.finder.search("network", SearchRequest(5), mode)
         assert hit.object_id == object_id
 
 
@@ -70,15 +69,14 @@ async def test_without_a_model_words_are_left(made: House) -> None:
 async def test_pages_are_exact(made: House) -> None:
     """Give every object once over all pages, in the order of one large page."""
     await made.declare(*units(60))
-    while made.vectors.waiting():
-        await made.event(Vectorized)
+    await made.vectorized()
     for mode in ("hybrid", "vector", "lexical"):
-        whole = await made.finder.search("network mail 7", Page(100), mode)
-        pages = [await made.finder.search("network mail 7", Page(7, o), mode)
+        whole = await made.finder.search("network mail 7", SearchRequest(100), mode)
+        pages = [await made.finder.search("network mail 7", SearchRequest(7, o), mode)
                  for o in range(0, 100, 7)]  # fmt: skip
         assert [h.object_id for page in pages for h in page] == [h.object_id for h in whole]
         assert len({h.object_id for h in whole}) == len(whole)
-    found = await made.finder.search("network", Page(5, wanted={"plugin": "nowhere"}))
+    found = await made.finder.search("network", SearchRequest(5, wanted={"plugin": "nowhere"}))
     assert found == []
 
 
@@ -95,10 +93,10 @@ def test_answers_do_not_depend_on_what_has_been(live: Callable[..., Any]) -> Non
 
     async def asked(made: House) -> list[tuple[str, float, float]]:
         hits = [
-            *await made.finder.search("failed network mail", Page(20)),
-            *await made.finder.search("network mail", Page(20)),
+            *await made.finder.search("failed network mail", SearchRequest(20)),
+            *await made.finder.search("network mail", SearchRequest(20)),
         ]
-        return [(hit.object_id.name, hit.score.total, hit.rating.chance) for hit in hits]
+        return [(hit.object_id.name, hit.score.total, hit.rating.confidence) for hit in hits]
 
     async def grown(made: House) -> list[tuple[str, float, float]]:
         await made.declare(*some(0, 200))
@@ -118,10 +116,10 @@ def test_answers_do_not_depend_on_what_has_been(live: Callable[..., Any]) -> Non
 async def test_a_corrected_question_is_asked_as_it_is_meant(made: House, mode: str) -> None:
     """Compare the vector of the corrected words, not of those with which the model began."""
     await made.declare(unit("a", "network"), unit("b", "disk"))
-    while made.vectors.waiting():
-        await made.event(Vectorized)
+    await made.vectorized()
     meant, asked = [
-        await made.finder.search(question, Page(5), mode) for question in ("network", "net work")
+        await made.finder.search(question, SearchRequest(5), mode)
+        for question in ("network", "net work")
     ]
     assert [(hit.object_id, hit.score) for hit in asked] == [(h.object_id, h.score) for h in meant]
 
@@ -133,16 +131,15 @@ async def test_a_condition_only_leaves_out(made: House, mode: str) -> None:
 
     def scored(hits: Sequence[Hit]) -> dict[str, Any]:
         rows = {hit.object_id.name: hit.score for hit in hits}
-        return {name: (s.vector, s.lexical, s.values, s.kinds) for name, s in rows.items()}
+        return {name: (s.cosine, s.lexical, s.values, s.boost) for name, s in rows.items()}
 
     failed = unit("disk7", "the disk of the user", active_state="failed", size=20)
     await made.declare(*units(60), failed)
-    while made.vectors.waiting():
-        await made.event(Vectorized)
+    await made.vectorized()
     for question in ("network mail 7", "u7", "failed units of the user", "size below 30"):
-        every = await made.finder.search(question, Page(100), mode)
+        every = await made.finder.search(question, SearchRequest(100), mode)
         for condition in (Condition("name", op, value) for op, value in ASKED):
-            page = Page(100, where=(condition,))
+            page = SearchRequest(100, where=(condition,))
             found = await made.finder.search(question, page, mode)
             met = [hit for hit in every if condition.is_met_by([hit.object_id.name])]
             expected = scored(met).items()
@@ -161,7 +158,7 @@ async def test_what_takes_the_place_of_what_met_a_condition_is_not_found(made: H
     after = [unit("other", "the mail"), *units(4)]
 
     await made.declare(unit("wanted", "the mail"), *units(4))
-    page = Page(9, where=(Condition("name", "=", "wanted"),))
+    page = SearchRequest(9, where=(Condition("name", "=", "wanted"),))
     assert len(await made.finder.search("the mail", page)) == 1
     finder = Finder(Changing(made.memory, made.serving))
     assert await finder.search("the mail", page) == []
@@ -173,14 +170,13 @@ async def test_what_is_like_an_object_leaves_it_out(made: House) -> None:
     """Find an object's twin first, and never the object itself."""
     twins = [unit("mail one", "mail"), unit("mail two", "mail"), unit("disk", "disk time")]
     await made.declare(*twins)
-    while made.vectors.waiting():
-        await made.event(Vectorized)
+    await made.vectorized()
     object_id = ObjectId("systemd", "unit", "mail one")
-    hits = await made.finder.similar(object_id, Page(10))
+    hits = await made.finder.similar(object_id, SearchRequest(10))
     assert hits[0].object_id.name == "mail two"
     assert object_id not in [hit.object_id for hit in hits]
     with pytest.raises(UnknownObject):
-        await made.finder.similar(ObjectId("a", "b", "c"), Page(10))
+        await made.finder.similar(ObjectId("a", "b", "c"), SearchRequest(10))
 
 
 @lived()
@@ -188,9 +184,8 @@ async def test_a_thing_counts_once(made: House) -> None:
     """Give one hit for a thing that is both declared and observed."""
     await made.declare(unit("a", "network"))
     await made.publish(observed("a", "network mail"))
-    while made.vectors.waiting():
-        await made.event(Vectorized)
-    assert len(await made.finder.search("network", Page(10))) == 1
+    await made.vectorized()
+    assert len(await made.finder.search("network", SearchRequest(10))) == 1
     assert len(made.memory.catalogue) == 1
 
 
@@ -204,24 +199,22 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
 
     async def work(made: House) -> None:
         await made.declare(unit("a", "network mail"))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
+        await made.vectorized()
         dead.add("cpu:onnxruntime")
         await made.publish(observed("b", "mail disk"))
         async with asyncio.timeout(60):
             while "stopped working" not in await faults.get():
                 pass
-            hits = await made.finder.search("mail", Page(5))
+            hits = await made.finder.search("mail", SearchRequest(5))
             assert {hit.object_id.name for hit in hits} == {"a", "b"}
             # what was computed before is still compared
-            assert await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(5))
+            assert await made.finder.similar(ObjectId("systemd", "unit", "a"), SearchRequest(5))
             with pytest.raises(ProviderError, match="cpu:onnxruntime"):
-                await made.finder.search("mail", Page(5), "vector")
+                await made.finder.search("mail", SearchRequest(5), "vector")
             await made.publish(observed("c", "mail user"))
             dead.clear()
-            while made.vectors.waiting():
-                await made.event(Vectorized)
-            assert await made.finder.search("mail", Page(5), "vector")
+            await made.vectorized()
+            assert await made.finder.search("mail", SearchRequest(5), "vector")
 
     only = {"execution_provider": ProviderRequest(("cpu:onnxruntime",))}
     fast = {"retry_seconds": (0.01,), "serving_retry": (0.2,)}

@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 
 from opdbus.engine.provider import Session
 from opdbus.engine.sessions import open_session
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed, Vectorized
 from opdbus.index.state_store.state_store import StateStore
@@ -54,7 +53,7 @@ def test_every_object_gets_its_vector(live: Callable[..., Any]) -> None:
         assert (changed.generation, set(changed.changes.values())) == (1, {"added"})
         done = await made.event(Vectorized)
         assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
-        assert made.vectors.waiting() == 0
+        assert made.vectors.missing_object_count() == 0
         await agree(made)
 
     live(work)
@@ -137,7 +136,7 @@ def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
     async def fill(made: House) -> int:
         await made.declare(*units(10))
         computed = 0
-        while made.vectors.waiting():
+        while made.vectors.missing_object_count():
             computed += (await made.event(Vectorized)).computed
         vectors = [made.vectors.current.get(e.text_digest) for e in made.memory.catalogue]  # type: ignore[union-attr]
         contents = await made.memory.content(made.memory.catalogue)
@@ -158,15 +157,15 @@ def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
         await made.serving.start()
         await made.declare(unit("a", "network"), unit("b", "network"))
         await made.publish(observed("a", "mail"), observed("c", "mail"))
-        assert made.vectors.waiting() == 3
+        assert made.vectors.missing_object_count() == 3
         embedder = await made.serving.embedder()
         index = await made.vectors.index(embedder.numerics, embedder.dimension)
-        about = made.memory.catalogue.about
+        about = made.memory.catalogue.require_entries
         for name, left in (("b", 2), ("a", 1)):
             for entry in about(ObjectId("systemd", "unit", name)):
-                assert made.vectors.waiting() == left + 1
+                assert made.vectors.missing_object_count() == left + 1
                 await index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
-            assert made.vectors.waiting() == left
+            assert made.vectors.missing_object_count() == left
 
     live(work, engine=False)
 
@@ -180,7 +179,7 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
         entries = made.memory.catalogue
         contents = await made.memory.content(entries)
         for entry, item in zip(entries, items, strict=True):
-            assert object_id_of(entry).name == item.name
+            assert entry.identity.object_id.name == item.name
             assert contents[entry.id].text == object_text.render(item).text
 
     live(work, engine=False)
@@ -191,8 +190,7 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
 
     async def work(made: House) -> None:
         await made.declare(*units(30))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
+        await made.vectorized()
 
     live(work, settings={"queue_limit": 1})
 
@@ -251,6 +249,6 @@ def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
             illness.clear()
             while await told.get():
                 pass
-        assert not made.vectors.waiting()
+        assert not made.vectors.missing_object_count()
 
     live(work, opener=opener, on_fault=told.put_nowait, retry_seconds=(0.01,))

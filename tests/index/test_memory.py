@@ -63,7 +63,7 @@ def test_what_can_wait_for_a_large_state_file_waits_for_it(
 
     async def work(made: House) -> None:
         memory, seen = made.memory, list[bool]()
-        calm = memory.archive.calm
+        calm = memory.archive.no_bulk_load
         reading = asyncio.create_task(memory.fields.run())
 
         def read(failing: str = "") -> Iterator[StateObject]:
@@ -147,7 +147,9 @@ def test_what_the_file_declares_cannot_be_withdrawn(live: Callable[..., Any]) ->
             await made.memory.withdraw([object_id], ROOT)
         await made.publish(observed("a", "observed"))
         assert await made.memory.withdraw([object_id, object_id], OWNER) == 1
-        assert [e.identity.source for e in made.memory.catalogue.about(object_id)] == [FILE]
+        assert [e.identity.source for e in made.memory.catalogue.require_entries(object_id)] == [
+            FILE
+        ]
 
     live(work, engine=False)
 
@@ -346,7 +348,7 @@ def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:
             object_id = ObjectId("systemd", "unit", "a")
             for number in range(3):
                 await memory.publish([unit("a", f"text {number}", f"publish:p{number}")], OWNER)
-                newest = memory.catalogue.about(object_id)[0]
+                newest = memory.catalogue.require_entries(object_id)[0]
                 assert newest.identity.source == f"publish:p{number}"
             assert newest.updated_at == 0
 

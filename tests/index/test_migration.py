@@ -280,7 +280,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         assert await memory.archive.read(lambda store: store.words.match(["hunter2"], 9)) == []
         await until(lambda: memory.migrator.rows > 0)
         rows = await history_reader.first_rows(memory, Filter(), 10_000)
-        assert {row.what for row in rows} <= {"forgot"}
+        assert {row.change_type for row in rows} <= {"forgot"}
         object_id = ObjectId("systemd", "unit", "gone")
         assert await memory.archive.read(lambda store: store.history.newest(object_id, 9)) == []
         said = await memory.archive.read(lambda store: store.sentences.hits(range(999), None))
@@ -289,7 +289,7 @@ def test_what_is_secret_now_is_in_no_answer_from_the_start(
         go.set()
         await finished(memory)
         rows = await history_reader.first_rows(memory, Filter(), 10_000)
-        assert {"appeared", "changed", "forgot"} <= {row.what for row in rows}
+        assert {"appeared", "changed", "forgot"} <= {row.change_type for row in rows}
         assert SECRET not in str(rows)
         await memory.forget(Target(row=1), "")
 

@@ -31,7 +31,7 @@ def units(count: int, text: str = "network", first: int = 0) -> list[StateObject
 
 def object_ids(items: list[StateObject]) -> list[ObjectId]:
     """Give what objects are about."""
-    return [ObjectId(*item.identity[1:]) for item in items]
+    return [item.identity.object_id for item in items]
 
 
 def run(
@@ -149,16 +149,16 @@ def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) ->
         for first in range(10, 60, 10):
             await memory.withdraw(object_ids(of_kinds(10, first=first - 10)), ONE)
             await memory.publish(of_kinds(10, first=first), ONE)
-        assert len(memory.catalogue.sorts) == 11
-        assert len(memory.catalogue.view.of_number) <= 22
+        assert len(memory.catalogue.kinds) == 11
+        assert len(memory.catalogue.view.source_kinds) <= 22
 
     async def again(memory: StateStore) -> None:
         with pytest.raises(LimitsExceeded):
             await memory.publish(of_kinds(1), ONE)
-        assert len(memory.catalogue.sorts) == 11
+        assert len(memory.catalogue.kinds) == 11
         assert len(memory.catalogue.named("sshd")) == 10
         await memory.withdraw(object_ids(of_kinds(10, first=50)), ONE)
-        assert (memory.catalogue.sorts, memory.catalogue.named("sshd")) == (
+        assert (memory.catalogue.kinds, memory.catalogue.named("sshd")) == (
             {("systemd", "unit")},
             [],
         )

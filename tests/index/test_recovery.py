@@ -16,7 +16,7 @@ from harness.remembering import run, verified
 from harness.running import STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.errors import StoreError
-from opdbus.history.row_filter import NEVER, Filter, Reader
+from opdbus.history.row_filter import MAX_INT64, Filter, Reader
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.state_store import StateStore
@@ -203,7 +203,7 @@ def test_damage_that_is_found_later_ends_the_daemon_once(filled: Path) -> None:
                 await memory.publish([unit(f"more {n}") for n in range(100)], OWNER)
         with pytest.raises(Damaged, match="sets it aside at its next start"):
             async with asyncio.timeout(60):
-                await memory.archive.damaged()
+                await memory.archive.raise_when_damaged()
 
     run(filled, find)
     assert "found damaged before" in run(filled, told)
@@ -321,7 +321,7 @@ def test_history_survives_a_rebuild(tmp_path: Path) -> None:
         assert reader.execute(counting).fetchone() == (1201, 1201)
         matching = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH 'text'"
         assert reader.execute(matching).fetchone()[0] > 100
-        numbers = Reader(reader).numbers(Filter(since=1, before=NEVER))
+        numbers = Reader(reader).candidate_range(Filter(since=1, before=MAX_INT64))
         assert numbers == range(1, 1202)
 
 

@@ -20,7 +20,7 @@ from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Score
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.search.rerank import RERANKED, Reranker
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.indexer import Indexer
@@ -70,7 +70,7 @@ def order(
     found = [(entry(n, text), scored[n]) for n, text in enumerate(texts)]
     contents = {e.id: Content("", e.identity.name, e.text_digest) for e, _ in found}
     rows = asyncio.run(reranker.order("question", found, contents, "alias"))
-    assert {score.stage for _, score in rows} <= {"high"}
+    assert {score.level for _, score in rows} <= {"high"}
     return [(e.identity.name, score.total) for e, score in rows]
 
 
@@ -147,11 +147,11 @@ def test_search_with_another_level(both: Config) -> None:
             indexing = asyncio.create_task(Indexer(vectors).run())
             objects = units(60)
             await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
-            while vectors.waiting():
+            while vectors.missing_object_count():
                 await told.get()
             finder = Finder(vectors, Reranker(serving))
-            plain = await finder.search("mail disk", Page(40), "vector")
-            ranked = await finder.search("mail disk", Page(40), "vector", "high")
+            plain = await finder.search("mail disk", SearchRequest(40), "vector")
+            ranked = await finder.search("mail disk", SearchRequest(40), "vector", "high")
             best = {hit.object_id for hit in ranked[:RERANKED]}
             assert best == {hit.object_id for hit in plain[:RERANKED]}
             assert [hit.object_id for hit in ranked] != [hit.object_id for hit in plain]
@@ -165,13 +165,15 @@ def test_search_with_another_level(both: Config) -> None:
             pages = [
                 hit
                 for offset in range(0, 40, 8)
-                for hit in await finder.search("mail disk", Page(8, offset), "vector", "high")
+                for hit in await finder.search(
+                    "mail disk", SearchRequest(8, offset), "vector", "high"
+                )
             ]
             assert [hit.object_id for hit in pages] == [hit.object_id for hit in ranked]
             with pytest.raises(InvalidArgs, match="there is no level 'huge'"):
-                await finder.search("mail", Page(3), "vector", "huge")
+                await finder.search("mail", SearchRequest(3), "vector", "huge")
             with pytest.raises(ModelError, match="models pull low"):
-                await finder.search("mail", Page(3), "vector", "low")
+                await finder.search("mail", SearchRequest(3), "vector", "low")
             indexing.cancel()
             with suppress(asyncio.CancelledError):
                 await indexing
@@ -181,7 +183,7 @@ def test_search_with_another_level(both: Config) -> None:
 
 async def text_of(memory: StateStore, hit: Any) -> str:
     """Give the whole text of what was found."""
-    entries = memory.catalogue.about(hit.object_id)
+    entries = memory.catalogue.require_entries(hit.object_id)
     return (await memory.content(entries))[entries[0].id].text
 
 

@@ -18,7 +18,7 @@ from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.fields.field_index import FieldIndex, Item
 from opdbus.index.query import condition_matching
 from opdbus.index.snapshot import entry_snapshot, postings
-from opdbus.index.snapshot.entry_snapshot import SEALED
+from opdbus.index.snapshot.entry_snapshot import SNAPSHOT_TOKEN
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, Identity, ObjectId, StateObject
@@ -109,7 +109,7 @@ def in_catalogue(memory: StateStore) -> list[Any]:
         +catalogue.sources,
         {*catalogue.shared().object_ids},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
-        [len(catalogue), len(catalogue.texts), catalogue.texts.layer().waiting],
+        [len(catalogue), len(catalogue.texts), catalogue.texts.layer().missing_object_count],
     ]
 
 
@@ -129,7 +129,7 @@ async def changed(memory: StateStore, chance: random.Random) -> None:
     declared = [item(FILE, n, chance.randrange(4)) for n in chance.sample(range(60), 15)]
     await memory.replace(FILE, IdentityHashSet({one.identity for one in declared}), declared)
     published = [e for source in SOURCES for e in memory.catalogue.of_source(source)]
-    gone = {ObjectId(*e.identity[1:]) for e in chance.sample(published, 4)}
+    gone = {e.identity.object_id for e in chance.sample(published, 4)}
     await memory.withdraw(gone, OWNER)
     await memory.publish([item("publish:one", 70, "passing")], OWNER, holder="somebody")
 
@@ -147,7 +147,7 @@ def test_a_start_from_the_file_is_one_from_the_database(tmp_path: Path, seed: in
             if chance.random() < 0.6:
                 await memory.fields.catch_up()
             if chance.random() < 0.6:
-                await memory.snapshot_writer.seal()
+                await memory.snapshot_writer.write_snapshot()
             if chance.random() < 0.5:
                 await changed(memory, chance)
 
@@ -163,7 +163,7 @@ def sealed(run: Run, count: int = 200) -> None:
 
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n) for n in range(count)], OWNER)
-        await memory.snapshot_writer.seal()
+        await memory.snapshot_writer.write_snapshot()
 
     run.of(work)
 
@@ -264,11 +264,13 @@ def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Pa
     assert run.file.exists()
 
     async def work(memory: StateStore) -> tuple[Any, Any]:
-        gone = [ObjectId(*item("publish:one", n, n).identity[1:]) for n in range(195)]
+        gone = [item("publish:one", n, n).identity.object_id for n in range(195)]
         await memory.withdraw(gone, OWNER)
-        await memory.snapshot_writer.seal()
+        await memory.snapshot_writer.write_snapshot()
         await memory.publish([item("publish:one", 197, "another")], OWNER)
-        return await memory.archive.read(lambda store: (store.fact(SEALED), store.changed_since(0)))
+        return await memory.archive.read(
+            lambda store: (store.fact(SNAPSHOT_TOKEN), store.changed_since(0))
+        )
 
     assert run.of(work) == (None, [])
     assert not run.file.exists()
@@ -283,7 +285,9 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
         sealing = asyncio.create_task(memory.snapshot_writer.run())
         while True:
             # a token, and not that changes are noted for a file that comes
-            if " " not in await memory.archive.read(lambda store: store.fact(SEALED) or " "):
+            if " " not in await memory.archive.read(
+                lambda store: store.fact(SNAPSHOT_TOKEN) or " "
+            ):
                 break
             await asyncio.sleep(0.01)
         sealing.cancel()
@@ -323,7 +327,7 @@ def test_a_start_reads_words_and_fields_of_what_has_changed_since(
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
         await memory.fields.catch_up()
-        await memory.snapshot_writer.seal()
+        await memory.snapshot_writer.write_snapshot()
 
     run.of(work)
     run.of(lambda memory: memory.publish([item("publish:one", n, "new") for n in (3, 300)], OWNER))
@@ -339,7 +343,7 @@ def test_words_of_shorter_objects_are_read_again(tmp_path: Path, asked: list[str
 
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
-        await memory.snapshot_writer.seal()
+        await memory.snapshot_writer.write_snapshot()
 
     run.of(work)
     run.of(lambda memory: memory.publish([item("publish:one", 3, "new " * 400)], OWNER))
@@ -359,7 +363,7 @@ def test_damaged_words_and_fields_are_read_again(
     async def work(memory: StateStore) -> None:
         await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
         await memory.fields.catch_up()
-        await memory.snapshot_writer.seal()
+        await memory.snapshot_writer.write_snapshot()
 
     run.of(work)
     expected, file = run.of(known), tmp_path / f"{name}.sealed"
@@ -392,11 +396,11 @@ def test_values_that_are_forgotten_are_in_no_file(tmp_path: Path) -> None:
         secret = [item("publish:one", n, "swordfish") for n in range(50)]
         await memory.publish(secret, OWNER)
         await memory.fields.catch_up()
-        await memory.snapshot_writer.seal()
+        await memory.snapshot_writer.write_snapshot()
         before = holding(tmp_path, b"swordfish")
         await memory.publish([item("publish:one", n, "plain") for n in range(50)], OWNER)
         await memory.forget(Target(text="swordfish"), "somebody")
-        await memory.snapshot_writer.seal()
+        await memory.snapshot_writer.write_snapshot()
         return [before, holding(tmp_path, b"swordfish")]
 
     assert run.of(work) == [{"fields.sealed", "words.sealed"}, set()]

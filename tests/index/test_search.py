@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from opdbus.index.query import query_terms
-from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Boosts, Similarity, ceiling, rank
+from opdbus.index.ranking.scores import LEXICAL_WEIGHT, Boosts, Similarity, bm25_upper_bound, rank
 from opdbus.index.search import hit_features
 
 
@@ -25,8 +25,8 @@ def test_hybrid_is_the_weighted_sum() -> None:
     cosines, shares = np.array([0.5, 0.6], np.float32), np.array([1.0, 0.0], np.float32)
     (index, best), (_, second) = rank(Similarity(cosines), shares)
     assert (index, best.total) == (0, pytest.approx(0.5 + LEXICAL_WEIGHT))
-    assert (best.vector, best.lexical) == (pytest.approx(0.5), 1.0)
-    assert (second.vector, second.lexical) == (pytest.approx(0.6), 0.0)
+    assert (best.cosine, best.lexical) == (pytest.approx(0.5), 1.0)
+    assert (second.cosine, second.lexical) == (pytest.approx(0.6), 0.0)
 
 
 def test_lexical_mode_gives_matches_only() -> None:
@@ -102,7 +102,7 @@ def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() ->
 @pytest.mark.parametrize("matches", [0, 1, 10, 10_001])
 def test_the_ceiling_is_always_a_positive_number(objects: int, matches: int) -> None:
     """Give a finite ceiling above 0 for any counts, also while objects are being added."""
-    assert 0 < ceiling([matches], objects) < math.inf
+    assert 0 < bm25_upper_bound([matches], objects) < math.inf
 
 
 def test_questions_lose_what_every_question_has() -> None:
@@ -131,18 +131,18 @@ def test_a_word_of_a_long_question_is_rarely_a_name(
 def test_of_the_same_words_the_rare_ones_count_and_others_are_against_it() -> None:
     """Tell how much of each text a question says, in any form of its words."""
     texts = ["software package: sass compiler", "software package: sass compiler modules for pike"]
-    whole, part = hit_features.shares("which software compiles sass?", texts)
+    whole, part = hit_features.overlap_shares("which software compiles sass?", texts)
     assert 0 < part < whole < 1
-    assert hit_features.shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
-    assert hit_features.shares("sass", []) == []
+    assert hit_features.overlap_shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
+    assert hit_features.overlap_shares("sass", []) == []
 
 
-def test_shares_are_the_same_in_each_process() -> None:
-    """Give the very same shares, whatever the order of the words is in memory."""
+def test_overlaps_are_the_same_in_each_process() -> None:
+    """Give the same shares, whatever the order of the words is in memory."""
     code = """if 1:
         from opdbus.index.search import hit_features
         texts = [" ".join(f"{n:05}" for n in range(part, 60)) for part in range(40)]
-        print(hit_features.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
+        print(hit_features.overlap_shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
     """
     given = {
         subprocess.run(

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opdbus.errors import StoreError
-from opdbus.history.change import Change, Why
+from opdbus.history.change import Cause, Change
 from opdbus.history.row_filter import Filter
 from opdbus.index.database.store import Record, Store
 from opdbus.index.query import query_terms
@@ -138,7 +138,7 @@ def refused(store: Store, code: int) -> str:
         with ExitStack() as stack:
             if code == sqlite3.SQLITE_BUSY:
                 stack.enter_context(store.transaction())
-            with pytest.raises(StoreError) as caught, store.guarded():
+            with pytest.raises(StoreError) as caught, store.translate_errors():
                 connection.execute("INSERT INTO facts VALUES ('a', ?)", ("a text" * 20_000,))
     return str(caught.value)
 
@@ -163,7 +163,7 @@ def test_advice_knows_extended_codes(store: Store) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
     advice = "disk I/O error; look in the kernel's log"
-    with pytest.raises(StoreError, match=advice), store.guarded():
+    with pytest.raises(StoreError, match=advice), store.translate_errors():
         raise error
 
 
@@ -291,7 +291,7 @@ def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
 def test_rows_of_the_version_before_are_found_by_time(tmp_path: Path) -> None:
     """History that had an index of times has the times of blocks instead."""
     path = tmp_path / "old.db"
-    changes = [Change(record("a", "about a").identity, "event", Why(), [])]
+    changes = [Change(record("a", "about a").identity, "event", Cause(), [])]
     with closing(Store(path)) as store, store.transaction():
         for at in (100, 200, 300):
             store.ledger.append(changes, at, "boot")
@@ -302,7 +302,7 @@ def test_rows_of_the_version_before_are_found_by_time(tmp_path: Path) -> None:
         old.execute("PRAGMA user_version = 3")
     with closing(Store(path)) as store:
         wanted = Filter(since=150, before=300)
-        found = store.history.rows(wanted, store.history.numbers(wanted)).rows
+        found = store.history.rows(wanted, store.history.candidate_range(wanted)).rows
         assert [row.at for row in found] == [200]
 
 

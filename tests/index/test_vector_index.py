@@ -16,9 +16,9 @@ from harness.running import PATIENCE_SECONDS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus.index.catalogue.arrays import PlainRows, RoundedRows, Rows
+from opdbus.index.catalogue.arrays import PlainRows, RoundedRows, VectorStorage
 from opdbus.index.catalogue.text_table import TextTable
-from opdbus.index.ranking.scores import USUAL_BACKGROUND, CosineBaseline
+from opdbus.index.ranking.scores import TYPICAL_BASELINE, CosineBaseline
 from opdbus.index.snapshot.sign_snapshot import BLOCK
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.index.vectors.vector_index import MANY, VectorIndex
@@ -50,7 +50,9 @@ def _view(index: VectorIndex, digests: Sequence[bytes]) -> Any:
 
 
 @KINDS
-def test_scores_are_cosines(kind: Callable[[int], Rows], off: float, cosine_off: float) -> None:
+def test_scores_are_cosines(
+    kind: Callable[[int], VectorStorage], off: float, cosine_off: float
+) -> None:
     """Give for each row what numpy gives for the whole matrix, and the rows as they were added."""
     vectors, made = VectorIndex("", 8, TextTable(), kind(8)), _unit(700)
     keys = _keys(700)
@@ -98,7 +100,7 @@ def test_it_holds_what_a_dict_would(steps: list[tuple[bool, set[int]]]) -> None:
 
 @KINDS
 def test_what_is_forgotten_takes_no_room(
-    kind: Callable[[int], Rows], off: float, cosine_off: float
+    kind: Callable[[int], VectorStorage], off: float, cosine_off: float
 ) -> None:
     """Make the matrix smaller once half of it is forgotten, and add only what is new."""
     vectors, made = VectorIndex("", 8, TextTable(), kind(8)), _unit(100)
@@ -146,8 +148,10 @@ def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]
             index.drop(given_texts)
             asyncio.run(index.shrink())
         lacking = {each for held in object_ids.values() for each in held if each not in index}
-        assert index.waiting == sum(not held.isdisjoint(lacking) for held in object_ids.values())
-        assert set(index.pending(9)) == lacking
+        assert index.missing_object_count == sum(
+            not held.isdisjoint(lacking) for held in object_ids.values()
+        )
+        assert set(index.missing_texts(9)) == lacking
         assert texts.object_ids == len(object_ids)
 
 
@@ -177,9 +181,9 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
         cosines = exact(np.arange(3000))
         assert np.flatnonzero(np.isfinite(cosines)).tolist() == kept
         np.testing.assert_allclose(cosines[kept], made[kept] @ made[5], atol=2e-3)
-        background = one.background(made[5])
-        assert background
-        assert np.isfinite(background.mean)
+        baseline = one.baseline(made[5])
+        assert baseline
+        assert np.isfinite(baseline.mean)
     asyncio.run(again.add(keys[30:31], made[30:31]))
     np.testing.assert_allclose(again.get(keys[30]), made[30], atol=1e-3)
 
@@ -190,7 +194,7 @@ def test_what_is_usual_does_not_depend_on_the_order() -> None:
     one, other = (VectorIndex("", 8, TextTable()) for _ in range(2))
     asyncio.run(one.add(keys, made))
     asyncio.run(other.add(keys[::-1], made[::-1]))
-    usual, again = one.background(made[5]), other.background(made[5])
+    usual, again = one.baseline(made[5]), other.baseline(made[5])
     assert usual
     assert again
     np.testing.assert_allclose(usual, again, rtol=1e-4)
@@ -204,22 +208,22 @@ def test_a_host_of_few_objects_has_its_own_cosines() -> None:
     """Know the usual cosines of a dozen vectors, and of fewer by what is usual elsewhere."""
     made = _unit(300)
 
-    def background(count: int) -> CosineBaseline | None:
+    def baseline(count: int) -> CosineBaseline | None:
         index = VectorIndex("", 8, TextTable())
         asyncio.run(index.add(_keys(count), made[:count]))
-        return index.background(made[299])
+        return index.baseline(made[299])
 
-    assert background(0) is None
+    assert baseline(0) is None
     for count in (8, 15, 40):
         cosines = made[:count] @ made[299]
-        found = background(count)
+        found = baseline(count)
         assert found
         np.testing.assert_allclose(found, [cosines.mean(), cosines.std(), 1.0], rtol=1e-4)
-    one = background(1)
+    one = baseline(1)
     assert one
-    usual, own = np.array(USUAL_BACKGROUND[:2]), np.array([made[0] @ made[299], 0.0])
+    usual, own = np.array(TYPICAL_BASELINE[:2]), np.array([made[0] @ made[299], 0.0])
     np.testing.assert_allclose(one[:2], usual * 7 / 8 + own / 8, rtol=1e-4)
-    few = [each.few for count in (48, 60, 100, 128, 300) if (each := background(count))]
+    few = [each.small_host for count in (48, 60, 100, 128, 300) if (each := baseline(count))]
     assert few[0] == 1
     assert few == sorted(few, reverse=True)
     assert 0 < few[2] < few[1] < 1
@@ -270,7 +274,7 @@ def test_what_is_numbered_anew_meanwhile_is_compared_as_it_was(kind: Any, tmp_pa
     rows.append(_keys(100), made)
     products, expected = rows.products(), rows.products()(made[0])
     rows.append(_keys(9), made[:9])
-    rows.become(rows.some(np.arange(60, 90)))
+    rows.replace_with(rows.copy_subset(np.arange(60, 90)))
     rows.append(_keys(9), made[:9])
     np.testing.assert_array_equal(products(made[0]), expected)
     assert len(rows.products()(made[0])) == 39
@@ -287,12 +291,12 @@ def test_what_is_forgotten_while_room_is_given_back_has_no_vector(
     asyncio.run(index.add(keys, made))
     index.drop(keys[:60])
 
-    def some(self: Any, which: Any, copy: Any = kind.some) -> Any:
+    def copy_subset(self: Any, which: Any, copy: Any = kind.copy_subset) -> Any:
         found = copy(self, which)
         index.drop(keys[60:70])
         return found
 
-    monkeypatch.setattr(kind, "some", some)
+    monkeypatch.setattr(kind, "copy_subset", copy_subset)
     asyncio.run(index.shrink())
     assert (len(index), rows.end) == (30, 40)
     assert [key for key in keys if key in index] == keys[70:]
@@ -366,19 +370,19 @@ def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
     digests = [number.to_bytes(16, "big") for number in range(1, BLOCK + 6)]
     rows = SignQuantizedVectors(path, 8)
     rows.append(digests, made)
-    rows.seal()
+    rows.write_snapshot()
     before = rows.products()(made[3])
     signs = path.with_suffix(".signs")
     kept = signs.read_bytes()
     for damaged in (kept, kept[:-1], kept[:5000] + b"?" + kept[5001:], b"", b"?" * len(kept)):
         signs.write_bytes(damaged)
         again = SignQuantizedVectors(path, 8)
-        assert again.left() == digests
+        assert again.take_recovered_digests() == digests
         assert (again.products()(made[3]) == before).all()
         assert signs.read_bytes() == kept
-    again.become(again.some(np.arange(BLOCK)))
+    again.replace_with(again.copy_subset(np.arange(BLOCK)))
     assert not signs.exists()
-    assert SignQuantizedVectors(path, 8).left() == digests[:BLOCK]
+    assert SignQuantizedVectors(path, 8).take_recovered_digests() == digests[:BLOCK]
     assert signs.exists()
 
 
@@ -429,7 +433,7 @@ def test_the_event_loop_does_not_wait_for_another_thread() -> None:
         reading = asyncio.create_task(asyncio.to_thread(index.get_on_thread, keys[17]))
         await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
         np.testing.assert_array_equal(index.get(keys[3]), made[3])
-        assert index.background(made[0]) is not None
+        assert index.baseline(made[0]) is not None
         index.texts.forget(keys[:15])
         shrinking = asyncio.create_task(index.shrink())
         await asyncio.sleep(0)

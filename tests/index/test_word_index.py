@@ -9,7 +9,6 @@ import pytest
 from harness.remembering import OWNER, run, unit
 
 from opdbus.errors import StoreError
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.database import fulltext_table
 from opdbus.index.database.store import Store
 from opdbus.index.fulltext import word_index
@@ -39,7 +38,7 @@ async def _require_same(memory: StateStore, within: float) -> None:
         there = InDatabase(store, TERMS, view)
         assert here.counts == there.counts
         beginnings = ["ser", "server", "nam", "nothin", "xy"]
-        assert lookup.begun(beginnings) == store.words.begun(beginnings)
+        assert lookup.find_prefixes(beginnings) == store.words.find_prefixes(beginnings)
         for term in TERMS:
             assert sorted(here.having(term)) == sorted(there.having(term))
         scores, expected = here.scores(), there.scores()
@@ -72,7 +71,7 @@ def test_the_words_in_memory_are_those_of_the_database(tmp_path: Path) -> None:
         await _read(memory)
         await _require_same(memory, 0.002)
         await memory.publish([_made(n, n + 1000) for n in range(0, 30, 3)], OWNER)
-        await memory.withdraw([*map(object_id_of, memory.catalogue)][:20], OWNER)
+        await memory.withdraw([each.identity.object_id for each in memory.catalogue][:20], OWNER)
         # in places that became free, and in new ones
         await memory.publish([_made(n, n) for n in range(100, 140)], OWNER)
         await _require_same(memory, 0.05)
@@ -90,7 +89,7 @@ def test_what_changes_while_the_words_are_read_is_not_lost(tmp_path: Path) -> No
         for turn in range(5):
             reading = memory.words.begin()
             await asyncio.sleep(0.002 * turn)
-            await memory.withdraw([*map(object_id_of, memory.catalogue)][:5], OWNER)
+            await memory.withdraw([each.identity.object_id for each in memory.catalogue][:5], OWNER)
             await memory.publish([_made(n, n + turn) for n in range(50, 70)], OWNER)
             await reading
             await _require_same(memory, 0.05)

@@ -3,7 +3,7 @@
 import pytest
 
 from opdbus.index.database.store import Content
-from opdbus.index.ranking.scores import ConfidenceFeatures
+from opdbus.index.ranking.scores import WordSimilarityFeatures
 from opdbus.index.search import hit_features
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
@@ -12,7 +12,7 @@ WEB = Content('{"enabled": true}', "systemd service nginx: web server and revers
 MAIL = Content('{"exec": "/usr/sbin/postfix"}', "systemd service mta: sends and takes mail", b"")
 
 
-def match_features(question: str, *contents: Content) -> list[ConfidenceFeatures]:
+def match_features(question: str, *contents: Content) -> list[WordSimilarityFeatures]:
     """Compare a question with objects."""
     return hit_features.ours().match_features(question, contents)
 
@@ -20,22 +20,22 @@ def match_features(question: str, *contents: Content) -> list[ConfidenceFeatures
 def test_what_an_object_lacks_is_the_word_that_tells_most() -> None:
     """Count no word that an object has in any form, in its text or its properties."""
     web, mail = match_features("does a mail server run here?", WEB, MAIL)
-    assert web.lacking > mail.lacking
-    assert match_features("reversed servers", WEB)[0].lacking == 0
-    assert match_features("postfix", MAIL)[0].lacking == 0
-    assert match_features("postfix", WEB)[0].lacking > 0.5
+    assert web.worst_missing > mail.worst_missing
+    assert match_features("reversed servers", WEB)[0].worst_missing == 0
+    assert match_features("postfix", MAIL)[0].worst_missing == 0
+    assert match_features("postfix", WEB)[0].worst_missing > 0.5
 
 
 def test_a_word_like_one_of_the_objects_is_lacking_less() -> None:
     """Know words of a meaning from others."""
-    near, far = (match_features(word, WEB)[0].lacking for word in ("website", "volcano"))
+    near, far = (match_features(word, WEB)[0].worst_missing for word in ("website", "volcano"))
     assert near < far
 
 
 def test_names_tell_more_than_words() -> None:
     """Take a word with a capital for a name, but for the first one of a question."""
     small, large, first = (
-        match_features(question, WEB)[0].lacking
+        match_features(question, WEB)[0].worst_missing
         for question in ("is there an apple", "is there an Apple", "Apple")
     )
     assert large > small
@@ -58,7 +58,7 @@ def _domain(question: str) -> float:
 
 def test_a_question_without_words_is_compared() -> None:
     """Compare what has nothing to compare with anything, or with nothing."""
-    assert match_features("???", WEB, Content("{}", "", b""))[0].lacking == 0
+    assert match_features("???", WEB, Content("{}", "", b""))[0].worst_missing == 0
     assert match_features("web server") == []
 
 

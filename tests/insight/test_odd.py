@@ -12,10 +12,9 @@ from harness.house import House, observed, unit
 from opdbus.bus.service.insight_rows import outliers as on_bus
 from opdbus.cli.show_insight import describe_outlier
 from opdbus.errors import InvalidArgs
-from opdbus.index.search.hits import Page
-from opdbus.index.state_store.events import Vectorized
+from opdbus.index.search.hits import SearchRequest
 from opdbus.insight import field_reading
-from opdbus.insight.clustering import normalized
+from opdbus.insight.clustering import normalize
 from opdbus.insight.kind_survey import LEAST, Lonely, Odd, Survey, lonely, outliers
 from opdbus.state.object import Identity, ObjectId, StateObject
 from opdbus.state.secret_text import REDACTED
@@ -224,7 +223,7 @@ def test_a_text_like_no_other_is_found() -> None:
     """A vector is lonely that is further from its nearest than two others are from each other."""
     random = np.random.default_rng(3)
     near = random.normal(size=16) + random.normal(scale=0.2, size=(1500, 16))
-    vectors = normalized(near.astype(np.float32))
+    vectors = normalize(near.astype(np.float32))
     assert lonely(1500, lambda rows: vectors[rows]) == {}
     vectors[700] = -vectors[700]
     assert set(lonely(1500, lambda rows: vectors[rows])) == {700}
@@ -245,13 +244,12 @@ def test_outliers_of_a_memory(live: Callable[..., Any]) -> None:
         # declared as the others are, and so not odd by what is declared
         declared = {"mail 3": {"user": "nobody"}, "mail 4": {"user": "x", "ensure": "present"}}
         await made.declare(*(unit(name, "post", **fields) for name, fields in declared.items()))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
+        await made.vectorized()
 
         async def ask(**options: Any) -> list[str]:
             return [path for path, *_ in await on_bus(made.insight, made.memory, 9, options)]
 
-        (found,) = await made.insight.outliers(Page(9))
+        (found,) = await made.insight.outliers(SearchRequest(9))
         assert found.object_id.name == "mail 3"
         (quirk,) = found.quirks
         assert (json.loads(quirk.value), quirk.having) == ("root", 1)
@@ -294,7 +292,7 @@ def test_only_what_stands_out_of_a_host_is_odd(
         await made.publish(*value_host.objects())
         for name, fields in PLANTED.items() if is_planted else ():
             await made.publish(StateObject(Identity("live:test", *name.split("/", 2)), fields))
-        found = ["/".join(odd.object_id) for odd in await made.insight.outliers(Page(99))]
+        found = ["/".join(odd.object_id) for odd in await made.insight.outliers(SearchRequest(99))]
         count = len(PLANTED) * is_planted
         assert set(found[:count]) == (set(PLANTED) if is_planted else set())
         assert set(found[count:]) == AS_IT_IS
@@ -334,6 +332,8 @@ def test_without_a_model_fields_alone_count(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         names = [f"mail {n}" for n in range(12)]
         await made.publish(*(observed(name, "mail", enabled=name != "mail 5") for name in names))
-        assert [odd.object_id.name for odd in await made.insight.outliers(Page(9))] == ["mail 5"]
+        assert [odd.object_id.name for odd in await made.insight.outliers(SearchRequest(9))] == [
+            "mail 5"
+        ]
 
     live(work, settings={"vector_level": "none"}, engine=False)

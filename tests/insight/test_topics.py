@@ -9,8 +9,7 @@ from harness.house import House, observed, unit, units
 
 from opdbus.bus.service.insight_rows import clusters
 from opdbus.errors import InvalidArgs, NoModel, NoVector
-from opdbus.index.search.hits import Page
-from opdbus.index.state_store.events import Vectorized
+from opdbus.index.search.hits import SearchRequest
 from opdbus.insight import clustering
 from opdbus.insight.naming import Vocabulary
 from opdbus.insight.topics import MOST, count_for
@@ -18,9 +17,9 @@ from opdbus.state.conditions import parse
 
 RANDOM = np.random.default_rng(7)
 # 5 groups of 40 vectors each
-MIDDLES = clustering.normalized(RANDOM.normal(size=(5, 16)).astype(np.float32))
+MIDDLES = clustering.normalize(RANDOM.normal(size=(5, 16)).astype(np.float32))
 PLANTED = np.repeat(np.arange(5), 40)
-VECTORS = clustering.normalized(
+VECTORS = clustering.normalize(
     MIDDLES[PLANTED] + RANDOM.normal(scale=0.08, size=(200, 16)).astype(np.float32)
 )
 KEYS = RANDOM.integers(1 << 63, size=200).astype(np.uint64)
@@ -87,24 +86,23 @@ def test_topics_of_a_memory(live: Callable[..., Any]) -> None:
         await made.declare(unit("a", "network"))
         await made.serving.start()
         with pytest.raises(NoVector, match="no object has a vector yet"):
-            await made.insight.topics(Page(1))
+            await made.insight.topics(SearchRequest(1))
         published = [observed(f"p{n}", "mail user mail", state="up") for n in range(9)]
         await made.declare(*units(60))
         await made.publish(*published)
         async with made.indexing():
-            while made.vectors.waiting():
-                await made.event(Vectorized)
-            found = await made.insight.topics(Page(1))
+            await made.vectorized()
+            found = await made.insight.topics(SearchRequest(1))
             object_ids = [object_id for topic in found for object_id, _ in topic.members]
             assert len(object_ids) == len(set(object_ids)) > 60
-            assert await made.insight.topics(Page(5)) is found
-            up = await made.insight.topics(Page(1, where=parse("state=up")))
+            assert await made.insight.topics(SearchRequest(5)) is found
+            up = await made.insight.topics(SearchRequest(1, where=parse("state=up")))
             names = {object_id.name for topic in up for object_id, _ in topic.members}
             assert names
             assert names <= {item.name for item in published}
-            assert await made.insight.topics(Page(1, wanted={"plugin": "nowhere"})) == []
+            assert await made.insight.topics(SearchRequest(1, wanted={"plugin": "nowhere"})) == []
             await made.publish(observed("q", "disk time"))
-            assert await made.insight.topics(Page(1)) is not found
+            assert await made.insight.topics(SearchRequest(1)) is not found
 
     live(work, engine=False)
 
@@ -114,8 +112,7 @@ def test_a_topic_is_asked_for_by_number_or_word(live: Callable[..., Any]) -> Non
 
     async def work(made: House) -> None:
         await made.declare(*units(60))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
+        await made.vectorized()
 
         async def ask(limit: int, **options: Any) -> Any:
             return await clusters(made.insight, made.memory, limit, options)
@@ -141,6 +138,6 @@ def test_without_a_model_there_are_no_topics(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         await made.declare(unit("a", "network"))
         with pytest.raises(NoModel):
-            await made.insight.topics(Page(1))
+            await made.insight.topics(SearchRequest(1))
 
     live(work, settings={"vector_level": "none"}, engine=False)

@@ -8,7 +8,7 @@ from harness.house import House, lived, unit
 
 from opdbus.index.query import constraints, query_parser
 from opdbus.index.query.constraints import ENDS, LASTS
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.language import past_spans
 from opdbus.platform import timestamps
 
@@ -88,11 +88,11 @@ def test_a_document_is_looked_through_quickly() -> None:
 async def test_what_has_the_date_comes_first(
     made: House, *, is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raise what expired, or soon will, before what says so; no date of another year or sort."""
+    """Raise what expired, or soon will, before what says so; no date of another year or kind."""
     monkeypatch.setattr(query_parser, "now", lambda: TODAY)
 
     async def first(made: House, question: str) -> str:
-        (hit,) = await made.finder.search(question, Page(1), "lexical")
+        (hit,) = await made.finder.search(question, SearchRequest(1), "lexical")
         return hit.object_id.name
 
     texts = {

@@ -4,8 +4,8 @@ import pytest
 from harness.house import House, lived, unit
 
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hit_features import shares
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hit_features import overlap_shares
+from opdbus.index.search.hits import SearchRequest
 from opdbus.language import tables
 from opdbus.language.synonyms import find_synonyms
 
@@ -55,7 +55,9 @@ async def test_hosts_words_are_found_after_those_of_the_question(made: House) ->
     """Find what has another word, behind what has the one asked for, and raise nothing else."""
 
     async def names(finder: Finder, question: str) -> list[str]:
-        return [hit.object_id.name for hit in await finder.search(question, Page(2), "lexical")]
+        return [
+            hit.object_id.name for hit in await finder.search(question, SearchRequest(2), "lexical")
+        ]
 
     others = [unit(f"u{n}", "nothing of that sort") for n in range(40)]
     await made.declare(*others, unit("z", "the asterisk server"))
@@ -66,4 +68,4 @@ async def test_hosts_words_are_found_after_those_of_the_question(made: House) ->
 
 def test_a_text_is_said_in_other_words_too() -> None:
     """Count the words of a text that stand for what the question says."""
-    assert shares("telephone", ["asterisk", "telephone", "cheese"]) == [1.0, 1.0, 0.0]
+    assert overlap_shares("telephone", ["asterisk", "telephone", "cheese"]) == [1.0, 1.0, 0.0]

@@ -6,7 +6,7 @@ import pytest
 from harness.house import search_words
 
 from opdbus.index.search import related_answers
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.search.related_answers import UnitQuestion
 from opdbus.state.conditions import parse
 from opdbus.state.object import Identity, Json, StateObject
@@ -47,7 +47,7 @@ TO_PACKAGE = "which package brings what listens on port 631"
 
 
 def search(
-    folder: Path, question: str, page: Page, *others: StateObject
+    folder: Path, question: str, page: SearchRequest, *others: StateObject
 ) -> list[tuple[str, float]]:
     """Return the names and totals of what a question finds by words."""
     objects = [StateObject(Identity("live:x", *of), fields) for of, fields in OBJECTS.items()]
@@ -78,7 +78,7 @@ def test_what_a_hit_names_comes_first_where_it_is_asked_for(
     tmp_path: Path, question: str, first: str
 ) -> None:
     """Follow the fields of the best hit to what a question asks for, if it is there."""
-    found = search(tmp_path, question, Page(9))
+    found = search(tmp_path, question, SearchRequest(9))
     assert found[0][0] == first
     assert len(found) == len(dict(found))
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
@@ -97,7 +97,7 @@ def test_what_a_hit_names_comes_first_where_it_is_asked_for(
 )
 def test_what_requires_a_unit_comes_first(tmp_path: Path, question: str, first: list[str]) -> None:
     """Put the units that name another, or that it names, before it where they are asked for."""
-    found = search(tmp_path, question, Page(9))
+    found = search(tmp_path, question, SearchRequest(9))
     assert [name for name, _ in found][: len(first)] == first
     assert len(found) == len(dict(found))
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
@@ -105,7 +105,7 @@ def test_what_requires_a_unit_comes_first(tmp_path: Path, question: str, first: 
 
 def test_a_condition_counts_for_what_a_hit_names(tmp_path: Path) -> None:
     """Leave out what is asked for where it does not meet the conditions of a search."""
-    page = Page(9, where=parse("kind!=package"))
+    page = SearchRequest(9, where=parse("kind!=package"))
     names = [name for name, _ in search(tmp_path, TO_PACKAGE, page)]
     assert names
     assert not {"cups-daemon", "listening-tools"} & {*names}
@@ -116,7 +116,7 @@ def test_a_thing_of_two_sources_comes_once(tmp_path: Path, source: str) -> None:
     """Count what is asked for once, whichever of its entries is found by its words."""
     name = Identity(source, "packages", "package", "cups-daemon")
     other = StateObject(name, {"wanted": "what a port brings"})
-    found = search(tmp_path, TO_PACKAGE, Page(9), other)
+    found = search(tmp_path, TO_PACKAGE, SearchRequest(9), other)
     names = [name for name, _ in found]
     assert names[0] == "cups-daemon"
     assert names.count("cups-daemon") == 1

@@ -1,10 +1,10 @@
-"""Words that name a sort of things."""
+"""Words that name a kind of objects."""
 
 import numpy as np
 import pytest
 
 from opdbus.index.query.query_terms import STOP_WORDS
-from opdbus.index.ranking.scores import KIND_WEIGHT, Boosts, Similarity, named_kinds, rank
+from opdbus.index.ranking.scores import KIND_BOOST, Boosts, Similarity, kind_boosts, rank
 from opdbus.language import kinds
 from opdbus.language.kinds import RequestedKinds
 from opdbus.state.object import ObjectId
@@ -42,7 +42,7 @@ from opdbus.state.object import ObjectId
 def test_words_name_sorts_of_things(
     question: str, object_id: tuple[str, str, str], *, is_named: bool
 ) -> None:
-    """A question names things by words of their sort, the longest phrase counts."""
+    """A question names objects by words of their kind, the longest phrase counts."""
     of_object, _ = kinds.of_object(ObjectId(*object_id))
     assert bool(of_object & kinds.requested(question, STOP_WORDS).named) == is_named
 
@@ -77,7 +77,7 @@ def test_words_name_sorts_of_things(
 def test_a_question_asks_for_some_of_the_sorts_that_it_names(
     question: str, object_id: tuple[str, str, str], *, is_asked: bool
 ) -> None:
-    """A question asks for the sort that it begins with, or for one that `on which` asks for.
+    """A question asks for the kind that it begins with, or for one that `on which` asks for.
 
     That is the last noun of its first ones, unless it begins with a verb or `when`.
     """
@@ -88,8 +88,8 @@ def test_a_question_asks_for_some_of_the_sorts_that_it_names(
 def test_a_sort_that_is_only_mentioned_is_not_raised() -> None:
     """What a question mentions loses nothing, and comes after what it asks for."""
     known, less = np.array([1, 2, 4]), np.full(3, 0.1, np.float32)
-    more = named_kinds(RequestedKinds(named=3, subject=1), known, less, None)
-    assert more.tolist() == pytest.approx([KIND_WEIGHT, 0, -0.1])
+    more = kind_boosts(RequestedKinds(named=3, subject=1), known, less, None)
+    assert more.tolist() == pytest.approx([KIND_BOOST, 0, -0.1])
 
 
 def test_what_others_have_comes_after_them() -> None:
@@ -97,20 +97,20 @@ def test_what_others_have_comes_after_them() -> None:
     service = kinds.of_object(ObjectId("systemd", "unit", "web.service"))
     group = kinds.of_object(ObjectId("users", "group", "web"))
     known, less = np.array([service[0], group[0]]), np.array([service[1], group[1]], np.float32)
-    nobody = named_kinds(kinds.requested("the web", STOP_WORDS), known, less, None)
+    nobody = kind_boosts(kinds.requested("the web", STOP_WORDS), known, less, None)
     assert nobody[0] == 0 > nobody[1]
-    assert named_kinds(kinds.requested("group of the web", STOP_WORDS), known, less, None)[1] > 0
+    assert kind_boosts(kinds.requested("group of the web", STOP_WORDS), known, less, None)[1] > 0
 
 
 def test_the_rare_value_of_the_sort_comes_first() -> None:
-    """What is of the sort and has the value that a question names comes before both others."""
+    """What is of the kind and has the value that a question names comes before both others."""
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
-    boost = Boosts(values, named_kinds(RequestedKinds(1, 1), known, less, values))
+    boost = Boosts(values, kind_boosts(RequestedKinds(1, 1), known, less, values))
     similarity = Similarity(np.array([0.3, 0.3, 0.5], np.float32))
     assert next(rank(similarity, np.zeros(3, np.float32), boost))[0] == 0
-    assert named_kinds(RequestedKinds(1, 1), known, less, None).tolist() == pytest.approx(
-        [KIND_WEIGHT] * 2 + [0]
+    assert kind_boosts(RequestedKinds(1, 1), known, less, None).tolist() == pytest.approx(
+        [KIND_BOOST] * 2 + [0]
     )
 
 

@@ -12,7 +12,7 @@ from harness.house import search_words
 
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import condition_matching, query_parser
-from opdbus.index.ranking.scores import NAME_WEIGHT, OVERLAP_WEIGHT
+from opdbus.index.ranking.scores import NAME_BOOST, OVERLAP_WEIGHT
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.conditions import OPERATORS, AllOf, Condition, parse
 from opdbus.state.object import FILE, Identity, ObjectId, StateObject
@@ -317,10 +317,10 @@ def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
 def test_a_name_raises_what_the_question_asks_for(
     tmp_path: Path, question: str, times: float
 ) -> None:
-    """A name raises things of the sort that is asked for; a mere word of a long question, less."""
+    """A name raises objects of the kind that is asked for; a mere word of a long question, less."""
     (hit,) = search_words(tmp_path, [unit("stork.service")], question)
     boost = hit.score.total - hit.score.lexical - OVERLAP_WEIGHT * hit.score.overlap
-    assert boost == pytest.approx(times * NAME_WEIGHT, abs=1e-6)
+    assert boost == pytest.approx(times * NAME_BOOST, abs=1e-6)
 
 
 def test_a_state_of_many_is_looked_for_by_its_value(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ import pytest
 from harness.house import search_words
 from test_matching import run
 
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.query import question_patterns
 from opdbus.index.ranking.scores import Mismatch
 from opdbus.index.search import hit_features
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.state.object import Identity, Json, StateObject
 
@@ -112,7 +111,7 @@ def test_pages_are_full_without_our_own_units(tmp_path: Path) -> None:
         for number in range(60)
     ]
 
-    pages = [Page(10, offset) for offset in range(0, 60, 10)]
+    pages = [SearchRequest(10, offset) for offset in range(0, 60, 10)]
     found = search_words(tmp_path, own + others, "podman containers", *pages)
     assert len(found) == 60
     assert {hit.object_id.name for hit in found} == {one.identity.name for one in others}
@@ -160,7 +159,7 @@ def test_a_hit_is_compared_with_what_is_asked(
 
     async def work(memory: StateStore) -> Mismatch:
         entries = [entry for entry in memory.catalogue.view.entries if entry]
-        entry = next(each for each in entries if object_id_of(each).name == name)
+        entry = next(each for each in entries if each.identity.object_id.name == name)
         contents = await memory.content([entry])
         has_kind = hit_features.has_asked_kind(question, memory.catalogue.view)
         return hit_features.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)
@@ -194,7 +193,7 @@ def test_a_question_of_values_names_nothing_else(question: str, *, is_pure: bool
     ],
 )
 def test_the_subject_of_a_state_is_what_is_left(question: str, words: list[str]) -> None:
-    """Name what a question asks the state of, without the state and the sort."""
+    """Name what a question asks the state of, without the state and the kind."""
     assert question_patterns.subject(question) == words
 
 
@@ -263,7 +262,7 @@ def test_a_membership_is_answered_by_what_lists_it(
         entries = [entry for entry in memory.catalogue.view.entries if entry]
         contents = await memory.content(entries)
         return {
-            "/".join(object_id_of(entry)[1:])
+            "/".join(entry.identity.object_id[1:])
             for entry in entries
             if hit_features.membership(question, entry, contents[entry.id])
         }

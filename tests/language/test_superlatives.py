@@ -10,7 +10,7 @@ from opdbus.config import load
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import extremes
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
@@ -73,7 +73,7 @@ QUESTIONS = [
 def test_the_most_of_what_is_asked_for_comes_first(
     tmp_path: Path, question: str, first: list[str]
 ) -> None:
-    """Compare the things of the sort that a question asks for by the field that it means."""
+    """Compare the objects of the kind that a question asks for by the field that it means."""
     found = names(tmp_path, OBJECTS, question)
     assert found[: len(first)] == first
 
@@ -125,7 +125,9 @@ def test_the_most_is_the_most_that_is_observed(tmp_path: Path) -> None:
             await memory.observe(seen, set(), {one: {"used_percent": n} for one, n in moved})
             finder = Finder(ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))))
             asked = ("which filesystem is fullest?", "emptiest disk", "largest disk")
-            return [(await finder.search(each, Page(1)))[0].object_id.name for each in asked]
+            return [
+                (await finder.search(each, SearchRequest(1)))[0].object_id.name for each in asked
+            ]
 
     # nobody observes how large one is
     assert asyncio.run(work()) == ["/", "/srv", "/w"]

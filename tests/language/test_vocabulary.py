@@ -9,7 +9,7 @@ import pytest
 from harness.value_host import objects
 from numpy.typing import NDArray
 
-from opdbus.index.ranking.scores import VALUE_WEIGHT, Boosts, Similarity, named_values, rank
+from opdbus.index.ranking.scores import VALUE_WEIGHT, Boosts, Similarity, rank, value_shares
 from opdbus.language.vocabulary import TRAIT_BYTES, Reader, negated_words, rows, values_in
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
@@ -111,8 +111,12 @@ ODD: tuple[dict[str, Any], ...] = (
 
 def test_no_value_is_overlooked() -> None:
     """Find just the values whose conditions an object meets, one after the other."""
-    sorts = (("net", "listener", "x"), ("systemd", "unit", "x.service"), ("users", "group", "sudo"))
-    odd = [(Identity("live:x", *sort), properties) for sort in sorts for properties in ODD]
+    kind_ids = (
+        ("net", "listener", "x"),
+        ("systemd", "unit", "x.service"),
+        ("users", "group", "sudo"),
+    )
+    odd = [(Identity("live:x", *kind_id), properties) for kind_id in kind_ids for properties in ODD]
     reader = Reader()
     for identity, properties in [*((o.identity, o.properties) for o in objects()), *odd]:
         met = [any(AllOf(p).hold(identity, properties) for p in r.alternatives) for r in rows()]
@@ -123,19 +127,19 @@ def test_no_value_is_overlooked() -> None:
 
 def test_rare_values_count_most() -> None:
     """Raise what few have more than what many have, and nothing for what all have."""
-    rare, common = named_values([_having(0)], 4), named_values([_having(0, 1, 2)], 4)
+    rare, common = value_shares([_having(0)], 4), value_shares([_having(0, 1, 2)], 4)
     assert rare is not None
     assert common is not None
     assert rare[0] > common[0] > 0 == rare[1] == common[3]
-    everywhere = named_values([_having(0, 1, 2, 3)], 4)
+    everywhere = value_shares([_having(0, 1, 2, 3)], 4)
     assert everywhere is not None
     assert not everywhere.any()
-    assert named_values([], 4) is None
+    assert value_shares([], 4) is None
 
 
 def test_to_have_all_values_counts_as_a_value_that_so_few_have() -> None:
     """Raise what is running and disabled by as much as one value that only this has."""
-    both, alone = named_values([_having(0, 1), _having(0, 2)], 4), named_values([_having(0)], 4)
+    both, alone = value_shares([_having(0, 1), _having(0, 2)], 4), value_shares([_having(0)], 4)
     assert both is not None
     assert alone is not None
     assert both[0] == alone[0]

@@ -74,7 +74,7 @@ def test_texts_of_hosts_have_the_vectors_of_the_tokenizers_pieces(encoder: Stati
 
 def test_texts_are_cut_at_the_limit(encoder: StaticEncoder) -> None:
     """A text of more tokens than the limit is cut there, and said to be."""
-    room = LIMIT - len(encoder.table.words.around)
+    room = LIMIT - len(encoder.table.words.special_ids)
     texts = ["a " * room, "a " * (room + 1), "a " * 100_000, "é " * (room + 1), ""]
     found = encoder.encode(texts)
     assert found.truncated.tolist() == [False, True, True, True, False]

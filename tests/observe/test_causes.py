@@ -79,7 +79,7 @@ def test_a_run_is_the_cause_of_what_was_changed_while_it_went_on() -> None:
     assert causes.run(1.0) == ""
     causes.run_begins("dpkg:one", 10.0)
     assert [causes.run(at) for at in (9.9, 10.0, 3600.0)] == ["", "dpkg:one", "dpkg:one"]
-    causes.run_ended(20.0)
+    causes.end_run(20.0)
     causes.run_begins("apt:two", 30.0)
     assert [causes.run(at) for at in (20.0, 20.1, 30.0)] == ["dpkg:one", "", "apt:two"]
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from opdbus.observe.core import netlink
-from opdbus.observe.core.netlink import Channel, Message, Refused
+from opdbus.observe.core.netlink import Channel, ListRefused, Message
 from opdbus.observe.core.report import Absent
 from opdbus.observe.core.skipped import Skipped
 from opdbus.observe.network import rtnetlink, sockets
@@ -145,7 +145,7 @@ async def test_what_another_process_sends_is_not_believed() -> None:
         with channel:
             liar.sendto(struct.pack("=IHHII", 16, 16, 0, 0, 0), passed.getsockname())
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(channel.changed(), 0.2)
+                await asyncio.wait_for(channel.wait_for_change(), 0.2)
         assert not channel.is_stale
         assert passed.fileno() >= 0, "what was passed stays open"
 
@@ -154,7 +154,7 @@ async def test_what_the_kernel_refuses() -> None:
     """A list that the kernel has not got is an error with the kernel's reason."""
     with (
         Channel(None, netlink.ROUTE, 0, "") as channel,
-        pytest.raises(Refused, match="refused a list: Operation not supported"),
+        pytest.raises(ListRefused, match="refused a list: Operation not supported"),
     ):
         await channel.dump(98, bytes(16))
 

@@ -126,14 +126,14 @@ async def test_events_of_others_are_not_believed() -> None:
                 kernel.tell(sent(data))
             # comes after all of these
             kernel.tell(uevent("add", "module"))
-            await other.changed()
+            await other.wait_for_events()
             assert not one.news.is_set()
             kernel.tell(uevent("change", "block"))
-            await one.changed()
+            await one.wait_for_events()
             assert not other.news.is_set()
         with events.follow("block") as one:
             kernel.tell(uevent("add", "block"))
-            await one.changed()
+            await one.wait_for_events()
 
 
 async def test_a_socket_that_fails_is_opened_again(sys: Path) -> None:

@@ -329,8 +329,8 @@ async def test_each_of_a_thousand_changes_a_second_is_counted(
 ) -> None:
     """The final state is the service's; rows, and those they stand for, are as many as sent."""
     observer, cause = Mirror(crowd.NAME).observer, f"bus:{crowd.NAME}"
-    # most are folded: the fields are restless before long
-    changes = partial(ChangesPerHour, fold_seconds=1.0)
+    # most are coalesced: the fields are noisy before long
+    changes = partial(ChangesPerHour, coalesce_seconds=1.0)
     async with (
         fake_service(system_bus, crowd.NAME) as service,
         observed(tmp_path, observer, changes=changes) as host,

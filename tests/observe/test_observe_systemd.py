@@ -337,7 +337,7 @@ async def test_a_reload_that_is_heard_of_late(
         await host.until(lambda: len(fake.asked("ListUnitFiles")) == 1)
         now, causes = time.time(), host.supervisor._watched[0].report.causes
         causes.run_begins("dpkg:earlier", now - 5)
-        causes.run_ended(now - 3)
+        causes.end_run(now - 3)
         fake.loaded_at = now - 4 if is_told else 0.0
         fake.unload("one.service")
         fake.tell_reloading(begins=True)

@@ -8,7 +8,7 @@ import pytest
 from harness.observing import Source, observed, rows
 
 from opdbus.errors import ConfigError
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.observe import selection
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 
@@ -56,7 +56,7 @@ async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: 
         content = (await host.memory.content([entry]))[entry.id]
         assert "watts" not in content.properties + content.text
         assert len(rows(tmp_path, "desk")) == 1
-        event = Why("job:7 restart", 2, is_event=True)
+        event = Cause("job:7 restart", 2, is_event=True)
         source.report.put("lamp", "desk", {"colour": "red", "watts": 99}, event)
         await host.until_shown("house/lamp/desk", watts=99)
         assert rows(tmp_path, "desk")[1:] == [("event", "job:7 restart", 2)]

@@ -138,7 +138,7 @@ SCRIPTS: dict[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("about", SCRIPTS)
 async def test_rows_of_a_service(tmp_path: Path, system_bus: str, about: str) -> None:
-    """Each part of a script makes its rows, with cause and number of folded changes."""
+    """Each part of a script makes its rows, with cause and number of coalesced changes."""
     expected = []
     async with watched(system_bus, tmp_path) as (fake, host):
         for steps, *more in SCRIPTS[about]:

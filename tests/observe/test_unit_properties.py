@@ -2,7 +2,12 @@
 
 import pytest
 
-from opdbus.observe.systemd.unit_properties import VOLATILE, of_file_state, of_unit, unloaded
+from opdbus.observe.systemd.unit_properties import (
+    VOLATILE,
+    fields_of_unloaded,
+    of_file_state,
+    of_unit,
+)
 
 SERVICE = {
     "Id": "a.service",
@@ -132,14 +137,14 @@ def test_the_state_of_a_file() -> None:
 
 def test_what_stays_when_a_unit_is_unloaded() -> None:
     """A unit that is not loaded any more is inactive, and has nothing of its last run."""
-    shown = unloaded(of_unit(SERVICE | {"Result": "timeout"}))
+    shown = fields_of_unloaded(of_unit(SERVICE | {"Result": "timeout"}))
     assert shown["active_state"] == "inactive"
     assert not shown.keys() & (VOLATILE | {"result"})
     assert (shown["user"], shown["load_state"]) == ("root", "loaded")
     faulty = {"LoadState": "bad-setting", "LoadError": ["", "Bad line."], "NeedDaemonReload": True}
     faults = {"load_state", "load_error", "need_daemon_reload"}
     assert faults <= of_unit(SERVICE | faulty).keys()
-    assert not faults & unloaded(of_unit(SERVICE | faulty)).keys()
+    assert not faults & fields_of_unloaded(of_unit(SERVICE | faulty)).keys()
 
 
 def test_what_a_unit_requires() -> None:

@@ -115,7 +115,7 @@ class Load:
         object_id = self.dice.choice(self._object_ids)
         text = f"{self.dice.choice(sizes.ROLES)} {self.dice.choice(sizes.PLACES)}"
         values = {"description": f"{text} {self._revision % 5000}", "revision": self._revision}
-        return publish.observed(_SOURCE, *object_id, values)
+        return publish.make_object(_SOURCE, *object_id, values)
 
 
 async def round_of(daemon: Running, load: Load, state: Mapping[bytes, int]) -> dict[bytes, int]:
@@ -220,7 +220,7 @@ def _same_entries(store: Store) -> int:
     catalogue.load(loaded.entries, loaded.changed, loaded.since)
     there = {entry.id: entry for entry in store.entries(transient=False)}
     assert {entry.id: entry for entry in catalogue} == there, "the file is not of the database"
-    return loaded.unsealed
+    return loaded.unwritten_changes
 
 
 def _same_vectors(file: Path, vectors: Mapping[bytes, np.ndarray], copy: Path) -> int:
@@ -229,8 +229,8 @@ def _same_vectors(file: Path, vectors: Mapping[bytes, np.ndarray], copy: Path) -
     sealed = SignQuantizedVectors(file, dimension)
     shutil.copy(file, copy)
     fresh = SignQuantizedVectors(copy, dimension)
-    digests = sealed.left()
-    assert digests == fresh.left()
+    digests = sealed.take_recovered_digests()
+    assert digests == fresh.take_recovered_digests()
     query = next(iter(vectors.values()))
     signs = sealed.products()(query), fresh.products()(query)
     assert np.array_equal(*signs), "signs are not of the vectors"

@@ -91,7 +91,7 @@ PARTS = {
     "4 ms of reading": Part(_SOCKET + "READ_SECONDS", _constant(1e6), (QUIET_FLOOD, UNREAD)),
     "8 KiB of reading": Part(_SOCKET + "_SMALL", _constant(64 << 10), (QUIET_FLOOD,)),
     "unwanted signals": Part(
-        "authorization.authorizer:Authorizer.trusts", _always(answer=True), ("signals of 4 MiB",)
+        "authorization.polkit:Polkit.trusts", _always(answer=True), ("signals of 4 MiB",)
     ),
     "closing threads": Part(
         "transport.descriptors:Received._close_number",

@@ -40,7 +40,7 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.search.rerank import Reranker
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors import indexer as indexer_module
@@ -191,12 +191,12 @@ class Machine(RuleBasedStateMachine):
     def search(self, word: str, mode: str, level: str) -> None:
         """Search, with or without a second look by another level."""
         if mode != "lexical" or not level:
-            self._call(self.finder.search(word, Page(3), mode, level), TIMEOUT)
+            self._call(self.finder.search(word, SearchRequest(3), mode, level), TIMEOUT)
 
     @rule(word=st.sampled_from(WORDS))
     def similar(self, word: str) -> None:
         """Look for what is like an object."""
-        self._call(self.finder.similar(ObjectId("p", "k", word), Page(3)), TIMEOUT)
+        self._call(self.finder.similar(ObjectId("p", "k", word), SearchRequest(3)), TIMEOUT)
 
     @rule(names=st.sets(st.sampled_from(WORDS), min_size=1), value=st.integers(0, 2))
     def publish(self, names: set[str], value: int) -> None:
@@ -322,7 +322,7 @@ class Machine(RuleBasedStateMachine):
         index = self.vectors.current
         assert index is not None
         assert index.numerics == phase.embedder.numerics
-        assert self.vectors.waiting() == 0
+        assert self.vectors.missing_object_count() == 0
 
     def _stop(self) -> None:
         self._call(self.serving.embed(["last"]), None)

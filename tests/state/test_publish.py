@@ -7,7 +7,7 @@ import pytest
 
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import MAX_NAME, Identity
-from opdbus.state.publish import MAX_BYTES, MAX_DEPTH, observed, source
+from opdbus.state.publish import MAX_BYTES, MAX_DEPTH, make_object, source
 from opdbus.state.secret_text import REDACTED
 
 WHO = "publish:probe"
@@ -28,7 +28,7 @@ def test_bad_source_is_refused(name: str) -> None:
 
 def test_object_is_made() -> None:
     """Make the object under the publisher's source."""
-    item = observed(WHO, "net", "interface", "eth0", {"mtu": 1500, "up": True})
+    item = make_object(WHO, "net", "interface", "eth0", {"mtu": 1500, "up": True})
     assert item.identity == Identity(WHO, "net", "interface", "eth0")
     assert item.properties == {"mtu": 1500, "up": True}
 
@@ -42,7 +42,7 @@ def test_bad_name_is_refused(place: int, bad: str) -> None:
     names[place] = bad * (MAX_NAME[what] // max(1, len(bad.encode())) + 1)
     wrong = f"at most {MAX_NAME[what]} bytes" if bad else "is empty: give one"
     with pytest.raises(InvalidArgs, match=f"the {what} of .* {wrong}") as caught:
-        observed(WHO, *names, {})
+        make_object(WHO, *names, {})
     assert len(str(caught.value)) < 300
 
 
@@ -51,7 +51,7 @@ def test_longest_name_is_accepted(place: int) -> None:
     """Accept names up to the limit."""
     names = ["plugin", "kind", "name"]
     names[place] = "é" * (MAX_NAME[names[place]] // 2)
-    assert observed(WHO, *names, {}).identity[place + 1] == names[place]
+    assert make_object(WHO, *names, {}).identity[place + 1] == names[place]
 
 
 def test_bytes_become_hexadecimal() -> None:
@@ -61,7 +61,7 @@ def test_bytes_become_hexadecimal() -> None:
         "list": ("a", [b""]),
         "map": {7: {True: b"\xff"}},
     }
-    item = observed(WHO, "net", "link", "a", values)
+    item = make_object(WHO, "net", "link", "a", values)
     assert item.properties == {"mac": "525400", "list": ["a", [""]], "map": {"7": {"True": "ff"}}}
 
 
@@ -70,7 +70,7 @@ def test_bytes_become_hexadecimal() -> None:
 )
 def test_numbers_that_json_lacks_become_strings(number: float, string: str) -> None:
     """Keep numbers that are not finite as the strings that protobuf's JSON has for them."""
-    item = observed(WHO, "net", "link", "a", {"x": [{"y": number}], "z": number})
+    item = make_object(WHO, "net", "link", "a", {"x": [{"y": number}], "z": number})
     assert item.properties == {"x": [{"y": string}], "z": string}
 
 
@@ -84,32 +84,34 @@ def _nested(levels: int, kind: type) -> Any:
 @pytest.mark.parametrize("kind", [dict, list, tuple])
 def test_deep_nesting_is_refused(kind: type) -> None:
     """Refuse properties nested past the limit, and accept the limit itself."""
-    assert observed(WHO, "p", "k", "n", {"x": _nested(MAX_DEPTH - 1, kind)})
+    assert make_object(WHO, "p", "k", "n", {"x": _nested(MAX_DEPTH - 1, kind)})
     for levels in (MAX_DEPTH, 500):
         with pytest.raises(InvalidArgs, match=f"p/k/n .* deeper than {MAX_DEPTH} levels"):
-            observed(WHO, "p", "k", "n", {"x": _nested(levels, kind)})
+            make_object(WHO, "p", "k", "n", {"x": _nested(levels, kind)})
 
 
 def test_too_many_bytes_are_refused() -> None:
     """Refuse properties past the limit, counted in bytes of JSON, and accept the limit itself."""
     room = MAX_BYTES - len('{"x":""}')
-    assert observed(WHO, "p", "k", "n", {"x": "a" * room})
+    assert make_object(WHO, "p", "k", "n", {"x": "a" * room})
     with pytest.raises(
         InvalidArgs, match=f"p/k/n has {MAX_BYTES + 1} bytes .* {MAX_BYTES} at most"
     ):
-        observed(WHO, "p", "k", "n", {"x": "a" * (room + 1)})
+        make_object(WHO, "p", "k", "n", {"x": "a" * (room + 1)})
     with pytest.raises(InvalidArgs, match="bytes of properties"):
-        observed(WHO, "p", "k", "n", {"x": "é" * (room // 2 + 1)})
+        make_object(WHO, "p", "k", "n", {"x": "é" * (room // 2 + 1)})
 
 
 def test_secrets_are_hidden() -> None:
     """Let no secret in: not in properties, not in names, not by the kind."""
-    item = observed(
+    item = make_object(
         WHO, "db", "link", "ftp://u:SEC@h/", {"password": "SEC", "l": ["--token", "SEC"]}
     )
     assert "SEC" not in repr(item)
     assert item.properties == {"password": REDACTED, "l": ["--token", REDACTED]}
-    assert observed(WHO, "k8s", "secret", "a", {"value": "SEC"}).properties == {"value": REDACTED}
+    assert make_object(WHO, "k8s", "secret", "a", {"value": "SEC"}).properties == {
+        "value": REDACTED
+    }
 
 
 def test_secret_in_a_refusal_is_hidden() -> None:
@@ -119,5 +121,5 @@ def test_secret_in_a_refusal_is_hidden() -> None:
         ("ftp://u:SEC@h/", {"x": "y" * MAX_BYTES}),
     ):
         with pytest.raises(InvalidArgs) as caught:
-            observed(WHO, "p", "k", name, properties)
+            make_object(WHO, "p", "k", name, properties)
         assert "SEC" not in str(caught.value)

@@ -22,7 +22,7 @@ MOST_CHANGED = 0.001
 EVERY = 11
 
 
-def seen_of(secret: str, text: str) -> bool:
+def leaks(secret: str, text: str) -> bool:
     """Return whether six characters in a row of a secret are in a text."""
     lower, secret = text.lower(), secret.lower()
     return any(secret[at : at + 6] in lower for at in range(len(secret) - 5))
@@ -68,7 +68,7 @@ def test_further_kinds_are_nowhere(daemons: Callable[..., Running]) -> None:
     texts = [answers, logs, *(data.decode("latin-1") for data in files.values())]
     assert {"memory.db", "memory.db-wal"} <= while_running.keys()
     found = {
-        name for name, _, secrets in objects for s in secrets if any(seen_of(s, t) for t in texts)
+        name for name, _, secrets in objects for s in secrets if any(leaks(s, t) for t in texts)
     }
     assert not found
 
@@ -99,7 +99,7 @@ def test_known_formats_are_hidden_in_every_field(field: str) -> None:
 
 
 def test_redacting_the_corpus_again_changes_nothing() -> None:
-    """Redact every object to a fixed point, its name also where it is a text."""
+    """Redacting twice equals redacting once, for names too."""
     for kind, each in planted():
         once = redact_object(each.identity, each.properties)
         assert redact_object(once.identity, once.properties) == once, (kind, each.place)
@@ -139,9 +139,9 @@ HEX: Final = "9b3f5c0e71d24a6b8c0d9e1f2a3b4c5d"
     ],
 )
 def test_hexadecimal_tokens_are_hidden(token: str) -> None:
-    """Hide digits behind two letters, private keys, and the id before a secret."""
+    """Hide hexadecimal tokens with a prefix, private keys, and UUIDs before a secret."""
     for text in (token, f"uses {token} here", f"KEY_FILE={token}", f"A=B={token}"):
-        assert not seen_of(HEX, redact_text(text).replace("-", "")), text
+        assert not leaks(HEX, redact_text(text).replace("-", "")), text
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_digests_disks_and_pins_of_hardware_stay(text: str) -> None:
     ],
 )
 def test_pins_and_lines_of_passwords_are_hidden(text: str) -> None:
-    """Hide numbers after the name of a person's pin, and passwords of lines that are quoted."""
+    """Hide PINs of persons and passwords inside quoted lines."""
     assert "471108" not in redact_text(text)
 
 

@@ -54,7 +54,7 @@ async def main() -> None:
         Lamps(connection)
         await connection.ask_bus("ReloadConfig")
         await connection.own(NAME)
-        await connection.closed()
+        await connection.wait_closed()
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Quota:
                 del self._used[scope]
 
     @contextmanager
-    def reserved(self, scopes: Scopes, count: int) -> Iterator[None]:
+    def reserve(self, scopes: Scopes, count: int) -> Iterator[None]:
         """Return a context in which `count` is added; raise LimitsExceeded."""
         self.require_room(scopes, count)
         self.add(scopes, count)

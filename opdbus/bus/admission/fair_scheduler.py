@@ -97,7 +97,7 @@ class FairQueue:
         if key in self._served:
             self._served[key] += amount
 
-    def least_served(self, keys: Iterable[_Key]) -> _Key:
+    def find_least_served(self, keys: Iterable[_Key]) -> _Key:
         """Return the key that is served now."""
         chosen = min(keys, key=self._served.__getitem__)
         self._now = max(self._now, self._served[chosen])
@@ -179,9 +179,9 @@ class FairScheduler:
             senders.charge(turn.sender, seconds)
         self._holder = None
         while self._waiting and self._holder is None:
-            uid = self.users.least_served(self._waiting)
+            uid = self.users.find_least_served(self._waiting)
             queues = self._waiting[uid]
-            waiter = queues[self._senders[uid].least_served(queues)][0]
+            waiter = queues[self._senders[uid].find_least_served(queues)][0]
             self._drop(waiter)
             # skip a call that was cancelled just now
             if not waiter.ready.done():

@@ -60,7 +60,7 @@ class Replies:
             self._send(sender, reply)
             return
         # the same scopes at the end: the client may leave meanwhile, and its user be dropped
-        with self._held.reserved(self._accounts.scopes(sender), size):
+        with self._held.reserve(self._accounts.scopes(sender), size):
             await self._enqueue(sender, reply)
 
     def may_send_error(self, sender: str) -> bool:
@@ -149,7 +149,7 @@ class Replies:
             reply, ready = queue[0]
             size = len(reply.data) if reply else 0
             if not ready.done() and not self._is_clear(size):
-                await self._connection.flushed()
+                await self._connection.wait_flushed()
             elif not ready.done() and not self._fits(sender, size):
                 await self._check(sender)
                 checks += 1

@@ -16,7 +16,6 @@ from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.names import ACTIONS, BUS_NAME
 from opdbus.bus.transport.connection import Connection, RemoteError
-from opdbus.bus.transport.library import Message
 from opdbus.errors import AccessDenied, InteractiveAuthorizationRequired
 
 log = structlog.get_logger()
@@ -45,20 +44,20 @@ class Credentials:
 class Authorizer:
     """Authorization by the caller's user, polkit and groups, cached for each connection.
 
-    `group` returns the gid of a group name, or raises KeyError; it may block.
+    `gid_of` returns the gid of a group name, or raises KeyError; it may block.
     """
 
     def __init__(
         self,
         connection: Connection,
         polkit: Polkit | None = None,
-        group: Callable[[str], int] = lambda name: getgrnam(name).gr_gid,
+        gid_of: Callable[[str], int] = lambda name: getgrnam(name).gr_gid,
     ) -> None:
         self._connection = connection
         self._polkit = polkit or Polkit(connection)
-        self._group = group
+        self._gid_of = gid_of
         self._known: AsyncCache[Credentials] = AsyncCache()
-        self._passwords = Quota("questions for a password", {"user": MOST_ASKED})
+        self._prompts = Quota("questions for a password", {"user": MOST_ASKED})
         self._log_limit = LogLimit()
 
     async def require(
@@ -71,18 +70,20 @@ class Authorizer:
         for the log.
         """
         credentials = await self.credentials(sender)
-        if _is_own(credentials.uid) and action in ACTIONS:
+        if _is_root_or_self(credentials.uid) and action in ACTIONS:
             return credentials
         try:
             verdict = await self._polkit.check(sender, action)
             if verdict is Verdict.CHALLENGE and interactive:
-                with self._passwords.reserved({"user": credentials.uid}, 1):
+                with self._prompts.reserve({"user": credentials.uid}, 1):
                     verdict = await self._polkit.ask_user(sender, action)
             _require_verdict(verdict, credentials, action)
         except AccessDenied:
             uid = credentials.uid
             if (left_out := self._log_limit.admit(uid)) is not None:
-                log.warning("access denied", uid=uid, action=action, method=method, untold=left_out)
+                log.warning(
+                    "access denied", uid=uid, action=action, method=method, suppressed=left_out
+                )
             raise
         return credentials
 
@@ -95,21 +96,13 @@ class Authorizer:
         self._known.forget(sender)
         self._polkit.forget(sender)
 
-    def trusts(self, sender: str) -> bool:
-        """Return whether to process a sender's signals, which any client may send."""
-        return self._polkit.trusts(sender)
-
-    def on_signal(self, message: Message) -> None:
-        """Drop cached answers if a signal reports a change of polkit."""
-        self._polkit.on_signal(message)
-
     async def _ask_bus(self, sender: str) -> Credentials:
         try:
             (answer,) = await self._connection.ask_bus("GetConnectionCredentials", "s", sender)
             uid = int(answer["UnixUserID"])
         except (RemoteError, KeyError):
             raise AccessDenied("the bus does not say who you are") from None
-        if _is_own(uid):
+        if _is_root_or_self(uid):
             return Credentials(uid, "", is_member=False)
         # on a thread: the user database may be on the network
         return await asyncio.to_thread(self._look_up, uid, answer.get("UnixGroupIDs"))
@@ -123,7 +116,7 @@ class Authorizer:
             groups = os.getgrouplist(name, user.pw_gid) if groups is None else groups
         is_member = False
         with suppress(KeyError):
-            is_member = self._group(GROUP) in (groups or ())
+            is_member = self._gid_of(GROUP) in (groups or ())
         return Credentials(uid, name, is_member)
 
 
@@ -149,5 +142,5 @@ def _require_verdict(verdict: Verdict, credentials: Credentials, action: str) ->
         raise AccessDenied(f"{may_not}: {cure}")
 
 
-def _is_own(uid: int) -> bool:
+def _is_root_or_self(uid: int) -> bool:
     return uid in {_ROOT, os.geteuid()}

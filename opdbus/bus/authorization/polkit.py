@@ -177,7 +177,7 @@ class Polkit:
                 for rule in _RULES:
                     await self._connection.subscribe(rule)
                 self._is_subscribed = True
-            owner = await self._started()
+            owner = await self._start()
             if not owner or not await self._is_believed(owner):
                 return _Authority("", frozenset())
             # set before the call: polkit may signal a change at once
@@ -186,7 +186,7 @@ class Polkit:
             (actions,) = await self._connection.call(owner, _PATH, member, "s", "")
             return _Authority(owner, frozenset(action[0] for action in actions))
 
-    async def _started(self) -> str:
+    async def _start(self) -> str:
         """Return the connection of polkit, started if need be; empty if it is not installed."""
         try:
             return await self._name_owner()

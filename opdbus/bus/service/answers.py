@@ -53,7 +53,7 @@ class Answers:
         here = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
         # on a thread: compiling the patterns takes 40 ms the first time
         route = await asyncio.to_thread(routes.find_route, question, here)
-        given = _given(route.options, now)
+        given = _to_method_options(route.options, now)
         if route.name == "changes":
             rows: Plain = await self._history.changes(caller, given, limit)
         elif route.name == "status":
@@ -70,7 +70,7 @@ class Answers:
         return route.name, wire, Typed(_SIGNATURES[route.name], rows)
 
 
-def _given(options: Mapping[str, str], now: float) -> dict[str, Plain]:
+def _to_method_options(options: Mapping[str, str], now: float) -> dict[str, Plain]:
     """Return the options of a command as those of its method."""
     boot = now - time.clock_gettime(time.CLOCK_BOOTTIME)
     given: dict[str, Plain] = {}

@@ -24,7 +24,7 @@ from opdbus.bus.service.job1 import Job, Jobs
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import InvalidArgs, Truncated
 from opdbus.index.catalogue.catalogue import representative
-from opdbus.index.catalogue.declarations import marked
+from opdbus.index.catalogue.declarations import mark_declared
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -98,7 +98,7 @@ class Bulk:
         """
         # a copy: a thread may still read after the call and its descriptors have ended
         source = Descriptor.copy_of(texts)
-        with self.admitted(caller) as threads:
+        with self.admit(caller) as threads:
             file = await threads.run(TextFile, source)
             lines = await threads.run(file.count_lines)
             with self.files.create(caller, options.format, lines) as vectors:
@@ -106,10 +106,10 @@ class Bulk:
                 with self.jobs.begin("bulk", lines, caller, is_seen=is_seen) as job:
                     pipeline = _Pipeline(threads, engine, options, job)
                     await job.run(pipeline.run(file, vectors))
-                return Vectors(await threads.run(vectors.sealed), job.done, pipeline.truncated)
+                return Vectors(await threads.run(vectors.seal), job.done, pipeline.truncated)
 
     @contextmanager
-    def admitted(self, caller: Caller) -> Iterator[Threads]:
+    def admit(self, caller: Caller) -> Iterator[Threads]:
         """Count a call until its last thread ends: a thread that hangs cannot be stopped."""
         scopes = {"connection": caller.sender, "user": caller.uid, "total": None}
         self._calls.require_room(scopes, 1)
@@ -210,8 +210,8 @@ async def write_vectors(
     Raises InvalidArgs, LimitsExceeded, NoModel, ProviderError.
     """
     checked = Options(given, {**call_options.LIST_FILTER, **_PART, "dtype": str, "dimensions": int})
-    with bulk.admitted(caller) as threads:
-        index = await vectors.served()
+    with bulk.admit(caller) as threads:
+        index = await vectors.current_index()
         wanted = choose_format(checked, index.dimension)
         object_ids = await call_options.find_objects(vectors.memory, checked)
         rows = await _look_up(_part(object_ids, checked), vectors.memory, index, wanted)
@@ -223,17 +223,17 @@ async def write_vectors(
         about = {
             "total": len(object_ids),
             "waiting": rows.waiting,
-            "renamed": json.dumps(await _renamed(vectors.memory)),
+            "renamed": json.dumps(await _observed_paths(vectors.memory)),
         }
         count = len(rows.about)
         head = _header(wanted, count, len(lines), about)
         with bulk.files.create(caller, wanted, count, besides=len(head) + len(lines)) as file:
             for content in (head, *rows.vectors, lines):
                 await threads.run(file.append, content)
-            return await threads.run(file.sealed)
+            return await threads.run(file.seal)
 
 
-async def _renamed(memory: StateStore) -> dict[str, str]:
+async def _observed_paths(memory: StateStore) -> dict[str, str]:
     """Return the paths of observed objects by those of their differently named declarations."""
     one, found = memory.declarations.one, dict[str, str]()
     for part in slices([*memory.declarations.renamed()], _AT_A_TIME):
@@ -260,7 +260,7 @@ async def _look_up(
     for part in slices(object_ids, _AT_A_TIME):
         found = []
         for object_id in filter(memory.catalogue.has, part):
-            entries = memory.catalogue.about(object_id)
+            entries = memory.catalogue.require_entries(object_id)
             vector = index.get(representative(entries).text_digest)
             if vector is None:
                 rows.waiting += 1
@@ -287,7 +287,7 @@ def _describe_objects(
         entry = representative(entries)
         content, fields = contents.get(entry.id), memory.merge_properties(entries, contents)
         line = content.text.partition("\n")[0] if content else ""
-        text = marked(memory.declarations, entry, content, line) if content else ""
+        text = mark_declared(memory.declarations, entry, content, line) if content else ""
         states = [fields[key] for key in _STATES if key in fields][:_MOST_STATES]
         texts = [value[:_MOST_CHARACTERS] for value in states if isinstance(value, str)]
         state = ", ".join(dict.fromkeys(filter(None, texts)))

@@ -262,16 +262,16 @@ class VectorFile:
             ) from None
 
     def drop(self) -> None:
-        """Drop our reference: receivers of `sealed` and a thread that still writes keep theirs."""
+        """Drop our reference: receivers of `seal` and a thread that still writes keep theirs."""
         del self._file
 
-    def sealed(self) -> Descriptor:
+    def seal(self) -> Descriptor:
         """Seal the file and return it; blocks."""
         fcntl.fcntl(self._file.fileno(), fcntl.F_ADD_SEALS, _SEALS)
         return self._file
 
 
-class _Counted(NamedTuple):
+class _FileCharge(NamedTuple):
     """The charge of an open file, its scopes, and a descriptor of ours to empty it with."""
 
     size: int
@@ -289,7 +289,7 @@ class VectorFiles:
 
     def __init__(self) -> None:
         self._bytes = Quota("bytes of files of vectors", MAX_BULK_BYTES)
-        self._counted: dict[int, _Counted] = {}
+        self._counted: dict[int, _FileCharge] = {}
         self._inotify: Inotify | None = None
 
     @contextmanager
@@ -314,7 +314,7 @@ class VectorFiles:
             watch = self._inotify.add_watch(path, Mask.CLOSE_WRITE | Mask.ONESHOT).wd
         except OSError as error:
             raise LimitsExceeded(f"no file can be made for the vectors: {error}") from None
-        self._counted[watch] = _Counted(size, scopes, own)
+        self._counted[watch] = _FileCharge(size, scopes, own)
         self._bytes.add(scopes, size)
         file = VectorFile(wanted, descriptor)
         del descriptor

@@ -9,11 +9,11 @@ from typing import Final, TypeAlias, TypeVar
 
 from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
-from opdbus.index.catalogue.catalogue import FILTER_KEYS, object_id_of
+from opdbus.index.catalogue.catalogue import FILTER_KEYS
 from opdbus.index.catalogue.declarations import absence_of
 from opdbus.index.changes import connections, history_reader
 from opdbus.index.query import condition_matching
-from opdbus.index.search.hits import Page
+from opdbus.index.search.hits import SearchRequest
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.language import kinds
 from opdbus.language.object_text import NOUNS
@@ -73,14 +73,16 @@ def one_of(name: str, given: str, accepted: Collection[str]) -> str:
     return given
 
 
-def page(limit: int, options: Options) -> Page:
+def page(limit: int, options: Options) -> SearchRequest:
     """Return the page of hits that limit and options define; raise InvalidArgs."""
     offset = options.get("offset", 0)
     require_range("limit", limit, 1)
     require_range("offset", offset, 0)
     where = conditions.parse(options.get("where", ""))
     is_explained = options.get("explain", default=False)
-    return Page(limit, offset, options.wanted("plugin", "kind"), where, is_explained=is_explained)
+    return SearchRequest(
+        limit, offset, options.wanted("plugin", "kind"), where, is_explained=is_explained
+    )
 
 
 async def require_kind(memory: StateStore, plugin: str = "", kind: str = "") -> None:
@@ -88,7 +90,7 @@ async def require_kind(memory: StateStore, plugin: str = "", kind: str = "") -> 
 
     Kinds that op-dbus observes are valid before any object exists. Empty names match all.
     """
-    known = {*NOUNS, connections.UNIT, *memory.catalogue.sorts}
+    known = {*NOUNS, connections.UNIT, *memory.catalogue.kinds}
     if _has_kind(known, plugin, kind):
         return
     known |= {object_id[:2] for object_id in await history_reader.object_ids(memory)}
@@ -114,7 +116,7 @@ def _has_kind(known: Iterable[tuple[str, str]], plugin: str, kind: str) -> bool:
 
 
 def _list_some(names: Iterable[str]) -> str:
-    return name_lists.first(sorted(set(names)), _MAX_LISTED_NAMES)
+    return name_lists.join_first(sorted(set(names)), _MAX_LISTED_NAMES)
 
 
 async def find_objects(memory: StateStore, checked: Options) -> Sequence[ObjectId]:
@@ -136,8 +138,10 @@ async def find_objects(memory: StateStore, checked: Options) -> Sequence[ObjectI
 
 async def find_declared_absent(memory: StateStore, declared: Sequence[ObjectId]) -> set[ObjectId]:
     """Return those of some objects, none of them observed, that are declared absent."""
-    entries = [entry for object_id in declared for entry in memory.catalogue.about(object_id)[:1]]
+    entries = [
+        entry for object_id in declared for entry in memory.catalogue.require_entries(object_id)[:1]
+    ]
     contents = await memory.content(entries)
     there = (entry for entry in entries if entry.id in contents)
     declarations = memory.declarations
-    return {object_id_of(e) for e in there if absence_of(declarations, e, contents[e.id])}
+    return {e.identity.object_id for e in there if absence_of(declarations, e, contents[e.id])}

@@ -26,7 +26,7 @@ from opdbus.bus.service import standard
 from opdbus.bus.service.contract import Caller, Node, snake
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.messages import Call
-from opdbus.bus.transport.values import Plain, received, split
+from opdbus.bus.transport.values import Plain, split, take_descriptors
 from opdbus.engine.batching import Rank
 from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
 from opdbus.platform.metrics import Family, Histogram
@@ -84,7 +84,7 @@ class Dispatcher:
             return
         task = asyncio.create_task(self._answer(call))
         self._running.setdefault(call.sender, set()).add(task)
-        task.add_done_callback(lambda done: self._finished(call, done))
+        task.add_done_callback(lambda done: self._on_task_done(call, done))
 
     def caller_left(self, sender: str) -> None:
         """Cancel the calls of a closed connection."""
@@ -98,7 +98,7 @@ class Dispatcher:
         self._stopping = True
         await cancel(chain.from_iterable(self._running.values()))
 
-    def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, call: Call, task: asyncio.Task[None]) -> None:
         self._load.release(call)
         running = self._running[call.sender]
         running.discard(task)
@@ -156,7 +156,7 @@ class Dispatcher:
             if is_large:
                 written = await self._connection.written_apart(call, signature, values)
             else:
-                written = self._connection.written(call, signature, values)
+                written = self._connection.encode_reply(call, signature, values)
             require_reply_bytes(len(written.data), values)
             del values, result
             # other calls need not wait until this caller reads
@@ -175,7 +175,7 @@ class Dispatcher:
                 sender=call.sender,
                 method=call.member,
                 reason=str(error),
-                untold=left_out,
+                suppressed=left_out,
             )
         if call.wants_reply and self._replies.may_send_error(call.sender):
             size = self._connection.reply_error(call, error.dbus_name, str(error))
@@ -209,7 +209,7 @@ class Dispatcher:
             turn.release()
 
         def decode() -> list[Plain]:
-            return received(method.inputs, call.body, call.descriptors)
+            return take_descriptors(method.inputs, call.body, call.descriptors)
 
         # on a thread if it is large: 10,000 objects take 0.1 s
         is_small = call.size <= SMALL_BYTES

@@ -17,9 +17,9 @@ from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift import pairs
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
-from opdbus.history.change import SORTS_OF_CAUSES
+from opdbus.history.change import CAUSE_TYPES
 from opdbus.history.forget import Target
-from opdbus.history.row_filter import NEVER, Filter, Row
+from opdbus.history.row_filter import MAX_INT64, Filter, Row
 from opdbus.index.changes import connections, history_reader
 from opdbus.index.changes.change_finder import WITHIN, ChangeFinder, RankedChange
 from opdbus.index.state_store.state_store import StateStore
@@ -52,7 +52,7 @@ class HistoryInterface:
         memory: StateStore,
         finder: ChangeFinder,
         drifts: Tracker,
-        look: connections.Look,
+        look: connections.ReadMentions,
     ) -> None:
         self._memory = memory
         self._finder = finder
@@ -78,7 +78,7 @@ class HistoryInterface:
         else:
             found = await self._finder.about(about, which, limit, priority=caller.priority)
         history_reader.require_small([one.row for one in found])
-        return await each(_found, found)
+        return await each(_to_row, found)
 
     async def nearest(
         self, _caller: Caller, like: Given, limit: int
@@ -98,7 +98,7 @@ class HistoryInterface:
                 raise NotKept(f"what row {to.seq} says is not kept: give words instead")
         found = await self._finder.nearest(to, await self._filter(rest), limit)
         history_reader.require_small([row for one in found for row in (one.found.row, *one.rows)])
-        return [(_found(one.found), await each(_wire, one.rows)) for one in found]
+        return [(_to_row(one.found), await each(_wire, one.rows)) for one in found]
 
     async def _filter(self, given: Given) -> Filter:
         found = _filter(given)
@@ -128,14 +128,14 @@ class HistoryInterface:
         self, near: connections.Connections, gone: Sequence[ObjectId]
     ) -> frozenset[ObjectId]:
         """Return the connected ones of all objects; may be called on a thread."""
-        return near.among({*self._memory.catalogue.known(), *gone})
+        return near.among({*self._memory.catalogue.all_object_ids(), *gone})
 
     def _all_of(self, object_ids: Collection[ObjectId]) -> frozenset[ObjectId]:
         """Return objects with the declared or observed objects that are the same."""
         return frozenset(object_ids).union(*map(self._drifts.same, object_ids))
 
     async def _row(self, number: int) -> Row:
-        for row in await history_reader.numbered(self._memory, [number]):
+        for row in await history_reader.rows_by_seq(self._memory, [number]):
             return row
         kept, hidden = await self._memory.archive.read(
             lambda store: (store.history.span(), store.history.hidden())
@@ -188,7 +188,7 @@ class HistoryInterface:
         """Erase values."""
         checked = Options(what, {"object": str, "row": int, "containing": str})
         row, text = checked.get("row", 1), checked.get("containing", " ")
-        if len(what) != 1 or not 1 <= row <= NEVER or not text:
+        if len(what) != 1 or not 1 <= row <= MAX_INT64 or not text:
             raise InvalidArgs(
                 "what is to be forgotten is one of: object, row (1 or more), containing"
             )
@@ -212,20 +212,25 @@ class HistoryInterface:
 
 def _is_of_host(row: Row) -> bool:
     """Return whether a row is a change of the host, not only of a declaration."""
-    return row.identity.source != FILE and row.what in {"appeared", "changed", "gone", "event"}
+    return row.identity.source != FILE and row.change_type in {
+        "appeared",
+        "changed",
+        "gone",
+        "event",
+    }
 
 
 def _filter(given: Given) -> Filter:
     """Parse a filter; raise InvalidArgs, or UnknownObject for an invalid object path."""
     checked = Options(given, _FILTER)
     for key in _NUMBERS:
-        require_range(key, checked.get(key, 0), 0, NEVER)
+        require_range(key, checked.get(key, 0), 0, MAX_INT64)
     order = one_of("order", checked.get("order", _ORDERS[0]), _ORDERS)
     begin = checked.get("cause", "")
     word = begin.partition(":")[0].partition(" ")[0]
-    if not any(sort.startswith(word) for sort in SORTS_OF_CAUSES):
+    if not any(name.startswith(word) for name in CAUSE_TYPES):
         raise InvalidArgs(
-            f"no cause begins with {begin!r}; causes begin with {', '.join(SORTS_OF_CAUSES)}"
+            f"no cause begins with {begin!r}; causes begin with {', '.join(CAUSE_TYPES)}"
         )
     return Filter(
         **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},
@@ -243,19 +248,19 @@ def _wire(row: Row) -> dict[str, Plain]:
         "boot": row.boot,
         "object": Typed("o", paths.of(*object_id)),
         **row.identity._asdict(),
-        "what": row.what,
+        "what": row.change_type,
         "cause": row.cause,
         "fields": Typed(
             "a(sss)",
             [(".".join(f.path), _json(f.before), _json(f.after)) for f in row.fields],
         ),
-        "folded": Typed("u", row.folded),
+        "folded": Typed("u", row.coalesced_count),
         "sentence": row.sentence,
     }
-    return found if row.moved is None else {**found, "moved": row.moved}
+    return found if row.text_distance is None else {**found, "moved": row.text_distance}
 
 
-def _found(found: RankedChange) -> dict[str, Plain]:
+def _to_row(found: RankedChange) -> dict[str, Plain]:
     """Return a change that was found by its meaning in the format of the bus."""
     numbers = {"count": found.count, "others": found.others, "total": found.total}
     more = {name: Typed("u", number) for name, number in numbers.items() if number}

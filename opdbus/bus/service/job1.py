@@ -121,7 +121,9 @@ class Jobs:
         if is_seen:
             self._count += 1
             number = self._count
-            job = self._seen[number] = Job(kind, total, owner, lambda: self._changed(number))
+            job = self._seen[number] = Job(
+                kind, total, owner, lambda: self._signal_progress(number)
+            )
             self._notify_of(number)
             self.on_change()
         try:
@@ -149,7 +151,7 @@ class Jobs:
                 return Node((job,), list)
         return None
 
-    def _changed(self, number: int) -> None:
+    def _signal_progress(self, number: int) -> None:
         """Signal progress after a while, but an end at once.
 
         An ended job is removed after a while, and so are the oldest ended ones past KEPT.

@@ -16,10 +16,9 @@ from opdbus.bus.service.contract import Caller
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
-from opdbus.index.catalogue.catalogue import object_id_of
-from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, marked
+from opdbus.index.catalogue.declarations import ABSENT_AS_DECLARED, mark_declared
 from opdbus.index.search.finder import Finder
-from opdbus.index.search.hits import Hit, Why
+from opdbus.index.search.hits import Explanation, Hit
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.insight import similarities
@@ -104,7 +103,7 @@ async def object_properties(
 ) -> dict[str, Plain]:
     """Return the properties of Object1 for an object; raise UnknownObject."""
     declared, observed = drifts.pairs.joined(object_id)
-    entry = next(iter(observed), None) or vectors.memory.catalogue.first(object_id)
+    entry = next(iter(observed), None) or vectors.memory.catalogue.representative_of(object_id)
     entries = [*([declared] if declared else ()), *observed]
     contents = await vectors.memory.content(entries)
     if any(e.id not in contents for e in entries):
@@ -112,10 +111,10 @@ async def object_properties(
     index = vectors.current
     content = contents[entry.id]
     has_vector = index is not None and entry.text_digest in index
-    text = marked(vectors.memory.declarations, entry, content, content.text)
+    text = mark_declared(vectors.memory.declarations, entry, content, content.text)
     merged = vectors.memory.merge_properties(observed, contents)
     drift = ""
-    if declared and (counted := drifts.transitions.counted.get(object_id_of(declared))):
+    if declared and (counted := drifts.transitions.counted.get(declared.identity.object_id)):
         drift = counted.severity.word
     elif declared and (observed or text.startswith(ABSENT_AS_DECLARED)):
         drift = "none"
@@ -151,10 +150,10 @@ def hit_row(hit: Hit, *, is_so_far: bool = False) -> WireHit:
     details: dict[str, Plain] = {
         **hit.object_id._asdict(),
         "source": hit.source,
-        "vector": hit.score.vector,
+        "vector": hit.score.cosine,
         "lexical": hit.score.lexical,
         "values": hit.score.values,
-        "stage": hit.score.stage,
+        "stage": hit.score.level,
         "snippet": hit.snippet,
         "weak": hit.rating.is_weak,
     }
@@ -164,11 +163,11 @@ def hit_row(hit: Hit, *, is_so_far: bool = False) -> WireHit:
         details["why"] = Typed("a{sv}", _why(hit.why))
     if is_so_far:
         details["so_far"] = True
-    chance = min(hit.rating.chance, MOST_SO_FAR) if is_so_far else hit.rating.chance
-    return paths.of(*hit.object_id), chance, details
+    confidence = min(hit.rating.confidence, MOST_SO_FAR) if is_so_far else hit.rating.confidence
+    return paths.of(*hit.object_id), confidence, details
 
 
-def _why(why: Why) -> dict[str, Plain]:
+def _why(why: Explanation) -> dict[str, Plain]:
     return {
         "total": why.total,
         "raised": why.boost,

@@ -12,7 +12,7 @@ from opdbus.bus.service.contract import BusInterface
 from opdbus.bus.service.standard import PROPERTIES
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, Typed
-from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.index.state_store.events import Changed, Drift, Event, Recorded, Vectorized
 from opdbus.state.object import ObjectId
 
@@ -25,7 +25,7 @@ _FOLLOWING_AT_A_TIME: Final = 50
 # fill the queues of all listeners.
 MERGE_SECONDS: Final = 0.05
 # Results of two changes of an object, if not the second change; None means no change.
-_TOGETHER: Final[Mapping[tuple[Change, Change], Change | None]] = {
+_TOGETHER: Final[Mapping[tuple[ChangeKind, ChangeKind], ChangeKind | None]] = {
     ("added", "changed"): "added",
     ("added", "removed"): None,
     ("removed", "added"): "changed",
@@ -38,7 +38,7 @@ class Announcer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._sent: dict[str, Mapping[str, Plain]] = {}
-        self._changes: dict[ObjectId, Change] = {}
+        self._changes: dict[ObjectId, ChangeKind] = {}
         # events that are sent after these changes
         self._following: deque[Vectorized | Drift] = deque()
         self._generation = 0
@@ -50,7 +50,7 @@ class Announcer:
     def announce(self, event: Event) -> None:
         """Send the signal of an event in the state store, at once or merged with later ones."""
         if isinstance(event, Changed):
-            self._changes = merged(self._changes, event.changes)
+            self._changes = merge_changes(self._changes, event.changes)
             self._generation = event.generation
             if self._pause is None:
                 self._send_and_pause()
@@ -108,7 +108,7 @@ class Announcer:
 
     def _send_part(self) -> None:
         """Send as many changes as both limits allow; a path may be very long."""
-        part: list[tuple[str, Change]] = []
+        part: list[tuple[str, ChangeKind]] = []
         size = 0
         for object_id in list(islice(self._changes, MAX_CHANGES)):
             path = paths.of(*object_id)
@@ -156,9 +156,9 @@ class Announcer:
         self._connection.emit(path, f"{interface}.{member}", signature, *body)
 
 
-def merged(
-    before: Mapping[ObjectId, Change], after: Mapping[ObjectId, Change]
-) -> dict[ObjectId, Change]:
+def merge_changes(
+    before: Mapping[ObjectId, ChangeKind], after: Mapping[ObjectId, ChangeKind]
+) -> dict[ObjectId, ChangeKind]:
     """Merge changes of objects; an object that was added and removed has none."""
     changes = {**before, **after}
     for object_id in before.keys() & after.keys():

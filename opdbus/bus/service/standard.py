@@ -194,7 +194,7 @@ class AllProperties:
         self._entries: dict[str, bytes] = {}
         self._data = b""
 
-    def encoded(self, values: Mapping[str, Plain]) -> bytes:
+    def encode_values(self, values: Mapping[str, Plain]) -> bytes:
         """Return the encoded entries; raise the library's errors for a value that does not fit.
 
         Lists and dicts among the values must never change.
@@ -229,7 +229,7 @@ async def encode_properties(interfaces: Iterable[BusInterface]) -> Entries:
         values = await interface.properties()
         if interface not in _OF_INTERFACES:
             _OF_INTERFACES[interface] = AllProperties(interface.info)
-        parts.append(_OF_INTERFACES[interface].encoded(values))
+        parts.append(_OF_INTERFACES[interface].encode_values(values))
     return Entries(join_entries(parts))
 
 

@@ -30,9 +30,9 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Plain
 from opdbus.config import SEVERITIES
 from opdbus.drift import drift_report, pairs
-from opdbus.drift.rule_table import Sort
+from opdbus.drift.rule_table import KindId
 from opdbus.drift.tracker import Tracker
-from opdbus.drift.transition_filter import CLASSES, Drifted
+from opdbus.drift.transition_filter import CLASSES, DriftState
 from opdbus.errors import InvalidArgs
 from opdbus.index.catalogue import short_names
 from opdbus.index.changes import connections, history_reader
@@ -61,12 +61,12 @@ WireObject: TypeAlias = tuple[str, str, str, Given]
 _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
 _SIDES: Final = ("Declared", "Observed")
-_SORT: Final = ("plugin", "kind")
+_KIND_ID: Final = ("plugin", "kind")
 # The most characters of PLUGIN/KIND/NAME: more than any observer reports.
 _MAX_WRITTEN: Final = 10_000
 
 
-class Observed(Protocol):
+class ObserverStatus(Protocol):
     """The status of all observers."""
 
     @property
@@ -84,7 +84,7 @@ class Observed(Protocol):
         not listed everything.
         """
 
-    def why_not(self, sort: Sort) -> str:
+    def why_not(self, kind_id: KindId) -> str:
         """Return the reason why no observer lists a kind; empty while one may yet do so."""
 
 
@@ -100,7 +100,7 @@ class StateInterface:
         insight: Insight,
         declared: StateFileLoader,
         health: Health,
-        observers: Observed,
+        observers: ObserverStatus,
         drifts: Tracker,
         bulk: Bulk,
         answers: Answers,
@@ -127,7 +127,7 @@ class StateInterface:
         level = checked.get("rerank", "")
         if level and mode == "lexical":
             raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
-        await call_options.require_kind(self._memory, **checked.wanted(*_SORT))
+        await call_options.require_kind(self._memory, **checked.wanted(*_KIND_ID))
         has_weak = checked.get("all", default=False)
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
@@ -198,9 +198,9 @@ class StateInterface:
     async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
         """Return the fields that objects have, with the number of their entries."""
         checked = Options(wanted, {"plugin": str, "kind": str})
-        sort = checked.wanted(*_SORT)
-        await call_options.require_kind(self._memory, **sort)
-        found = await condition_matching.field_names(self._memory, sort)
+        kind_id = checked.wanted(*_KIND_ID)
+        await call_options.require_kind(self._memory, **kind_id)
+        found = await condition_matching.field_names(self._memory, kind_id)
         return found.most_common(_MAX_FIELDS)
 
     async def values(
@@ -258,7 +258,7 @@ class StateInterface:
         require_objects(len(objects))
 
         def convert() -> tuple[list[StateObject], list[str]]:
-            items = [publish.observed(publisher, *given) for given in objects]
+            items = [publish.make_object(publisher, *given) for given in objects]
             return items, [paths.of(*item.identity[1:]) for item in items]
 
         # 0.1 ms an object
@@ -284,7 +284,7 @@ class StateInterface:
         require_range("limit", limit, 1)
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
-        await call_options.require_kind(self._memory, **checked.wanted(*_SORT))
+        await call_options.require_kind(self._memory, **checked.wanted(*_KIND_ID))
         rows = await self._drifts.report(
             checked.wanted(*keys),
             one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
@@ -301,9 +301,9 @@ class StateInterface:
         """Return declared objects and fields that cannot be compared."""
         Options(options, {})
         found = await self._drifts.unobserved(self._observers.why_not)
-        return [(*row.sort, row.total, row.names, row.why) for row in found]
+        return [(*row.kind, row.total, row.names, row.why) for row in found]
 
-    def _drift(self, object_id: ObjectId, drifted: Drifted) -> WireDrift:
+    def _drift(self, object_id: ObjectId, drifted: DriftState) -> WireDrift:
         fields = [
             (one.name, _json(one.declared), _json(one.observed), one.severity.word)
             for one in drifted.fields
@@ -314,7 +314,7 @@ class StateInterface:
 
     async def properties(self) -> Mapping[str, Plain]:
         """Return every property's value."""
-        waiting = self._vectors.waiting()
+        waiting = self._vectors.missing_object_count()
         count = len(self._memory.catalogue)
         file = [] if self._declared.attempted else ["the state file"]
         return {
@@ -322,7 +322,7 @@ class StateInterface:
             "Count": count,
             "Vectorized": count - waiting if self._vectors.current is not None else 0,
             "Pending": max(waiting, self._memory.migrator.objects),
-            "FirstStage": self._finder.staged(),
+            "FirstStage": self._finder.count_first_stage(),
             "StateFile": str(self._declared.path),
             "StateFileError": self._declared.last_error,
             "LastError": self._health.last_error or self._memory.archive.notice,

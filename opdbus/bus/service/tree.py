@@ -70,5 +70,5 @@ class Tree:
         depth = len(wanted)
         if depth >= len(ObjectId._fields):
             return []
-        found = self._memory.catalogue.below(wanted)
+        found = self._memory.catalogue.children(wanted)
         return [paths.escape(name) for name in found[:MAX_CHILDREN]]

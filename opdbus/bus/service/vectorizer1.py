@@ -158,7 +158,7 @@ class VectorizerInterface:
             "Level": config.vector_level,
             "State": self._health.state,
             "RequestedProvider": str(config.execution_provider),
-            "Accuracy": self._graded(),
+            "Accuracy": self._accuracy_rows(),
             "Truncated": self._truncated,
             "Memory": gc_tuning.resident_bytes(),
             "Jobs": self._bulk.jobs.paths(),
@@ -176,7 +176,7 @@ class VectorizerInterface:
             "Latency": embedder.latency,
         }
 
-    def _graded(self) -> Sequence[Mapping[str, Plain]]:
+    def _accuracy_rows(self) -> Sequence[Mapping[str, Plain]]:
         """Return the result of `_accuracy`, the same list until other engines serve."""
         loaded = self._serving.loaded
         reports = {level: engine.proven.report for level, engine in loaded.items()}
@@ -224,7 +224,7 @@ class VectorizerInterface:
                 f"{len(texts)} vectors do not fit into a reply: {most} texts do; VectorizeBulk"
                 " takes any number"
             )
-        with self._load.texts.reserved({"user": caller.uid}, len(texts)):
+        with self._load.texts.reserve({"user": caller.uid}, len(texts)):
             found = await self._serving.embed(
                 texts, level, truncate=truncate, priority=caller.priority
             )

@@ -23,7 +23,7 @@ from opdbus.bus.transport.messages import (
     new_reply,
     new_signal,
 )
-from opdbus.bus.transport.values import UNFIT, Entries, Plain, from_wire, received
+from opdbus.bus.transport.values import UNFIT, Entries, Plain, from_wire, take_descriptors
 from opdbus.errors import BusError, InvalidArgs
 from opdbus.platform.tasks import at_most
 
@@ -92,7 +92,7 @@ class Connection:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 socket = await connect(self._transports)
                 self._transport = MessageSocket(socket, self._receive, self._wants, self._turn)
-                self._transport.on_lost = self._lost
+                self._transport.on_lost = self._bus_lost
                 try:
                     (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
                 except BaseException:
@@ -111,7 +111,7 @@ class Connection:
     async def __aexit__(self, *_error: object) -> None:
         """Send pending messages for at most a second, and disconnect."""
         async with at_most(_FLUSH_SECONDS):
-            await self.flushed()
+            await self.wait_flushed()
         self._transport.close()
 
     @property
@@ -123,11 +123,11 @@ class Connection:
         """Return the unsent bytes for one destination."""
         return self._transport.waiting_for(name)
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Wait until the bus has accepted everything, or is gone."""
-        await self._transport.flushed()
+        await self._transport.wait_flushed()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the connection is gone."""
         await asyncio.shield(self._closed)
 
@@ -192,7 +192,7 @@ class Connection:
         if self._closed.done():
             raise BusError("the connection to the message bus is lost")
         try:
-            written = self.encoded(outgoing)
+            written = self.encode(outgoing)
         except UNFIT as error:
             raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
         reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
@@ -228,7 +228,7 @@ class Connection:
 
     def reply(self, call: Call, signature: str, body: Sequence[Plain]) -> None:
         """Send the reply to a call; raise ValueError or TypeError if the values do not fit."""
-        self.send(self.written(call, signature, body))
+        self.send(self.encode_reply(call, signature, body))
 
     async def written_apart(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode a large reply on a thread; raise ValueError or TypeError."""
@@ -236,14 +236,14 @@ class Connection:
         outgoing.message.serial = self._next_serial()
         return await asyncio.to_thread(_written, outgoing)
 
-    def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
+    def encode_reply(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode the reply to a call; raise ValueError or TypeError if the values do not fit."""
         if body and isinstance(body[0], Entries):
             data = frames.encode_entries_reply(
                 self._next_serial(), call.serial, call.sender, body[0].data
             )
             return Written(data, destination=call.sender)
-        return self.encoded(new_reply(call, signature, body))
+        return self.encode(new_reply(call, signature, body))
 
     def send(self, written: Written) -> None:
         """Send an encoded message."""
@@ -251,15 +251,15 @@ class Connection:
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
         """Send an error reply to a call; return its size in bytes."""
-        written = self.encoded(new_error(call, name, text))
+        written = self.encode(new_error(call, name, text))
         self.send(written)
         return len(written.data)
 
     def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
         """Send the signal `interface.name`."""
-        self.send(self.encoded(new_signal(path, member, signature, body)))
+        self.send(self.encode(new_signal(path, member, signature, body)))
 
-    def encoded(self, outgoing: Outgoing) -> Written:
+    def encode(self, outgoing: Outgoing) -> Written:
         """Encode a message with the next serial; raise the library's errors."""
         outgoing.message.serial = self._next_serial()
         return _written(outgoing)
@@ -298,7 +298,7 @@ class Connection:
                 reply.set_result(frame)
         # unused files are closed now, with the frame
 
-    def _lost(self) -> None:
+    def _bus_lost(self) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -323,6 +323,8 @@ async def _decode_reply(frame: Frame, sender: str) -> list[Plain]:
 def _answer(frame: Frame) -> tuple[str, list[Plain]]:
     """Decode a reply to an error name, empty for none, and values; raise the library's errors."""
     message = decode_frame(frame)
-    values = received(message.signature, list(map(from_wire, message.body)), frame.descriptors)
+    values = take_descriptors(
+        message.signature, list(map(from_wire, message.body)), frame.descriptors
+    )
     is_error = message.message_type is MessageType.ERROR
     return message.error_name or "?" if is_error else "", values

@@ -115,7 +115,7 @@ def split_dict(data: bytes | bytearray, size: int) -> Iterator[bytes]:
         end = min(begin + _length(data, order, begin - 8), len(data))
         while at < end:
             # an entry that ends after its dict makes the part undecodable
-            at = min(_skipped(data, order, signature, at), end)
+            at = min(_skip_value(data, order, signature, at), end)
             if at - begin >= size or at == end:
                 yield _part(data, order, begin, at)
                 begin = at + (-at & 7)
@@ -159,7 +159,7 @@ def _decode_value(
         kind, at = _signature(data, at)
         (kind,) = split(kind)
         return _decode_value(data, order, kind, at, depth + 1)
-    at = _aligned(at, kind)
+    at = _align(at, kind)
     if code in _FIXED_SIZES:
         (value,) = struct.unpack_from(order + _CODES.get(code, code), data, at)
         return bool(value) if code == "b" else value, at + _FIXED_SIZES[code]
@@ -177,7 +177,7 @@ def _decode_array(
 ) -> tuple[Any, int]:
     """Decode an array, which starts with its size; return the items and the offset after it."""
     end = _length(data, order, at)
-    at = _aligned(at + 4, kind)
+    at = _align(at + 4, kind)
     end += at
     if end > len(data):
         raise IndexError("an array is longer than its message")
@@ -214,10 +214,10 @@ def _fields(data: bytes | bytearray, order: str, end: int) -> dict[int, str | in
             found[code] = data[start : start + size].decode()
             at = start + size + 1
         elif kind == "u":
-            found[code] = _length(data, order, _aligned(start, kind))
-            at = _aligned(start, kind) + 4
+            found[code] = _length(data, order, _align(start, kind))
+            at = _align(start, kind) + 4
         else:
-            at = _skipped(data, order, kind, start)
+            at = _skip_value(data, order, kind, start)
     return found
 
 
@@ -235,15 +235,17 @@ def _string(data: bytes | bytearray, order: str, kind: str, at: int) -> tuple[in
     return at + 4, _length(data, order, at)
 
 
-def _aligned(at: int, kind: str) -> int:
+def _align(at: int, kind: str) -> int:
     return at + (-at & (_ALIGNMENTS[kind[0]] - 1))
 
 
-def _skipped(data: bytes | bytearray, order: str, signature: str, at: int, depth: int = 0) -> int:
+def _skip_value(
+    data: bytes | bytearray, order: str, signature: str, at: int, depth: int = 0
+) -> int:
     """Return the offset after one value of a complete type."""
     if depth > _MAX_DEPTH:
         raise IndexError("it is nested too deep")
-    kind, at = signature[0], _aligned(at, signature)
+    kind, at = signature[0], _align(at, signature)
     if kind in _FIXED_SIZES:
         return at + _FIXED_SIZES[kind]
     if kind in _STRINGS:
@@ -251,12 +253,12 @@ def _skipped(data: bytes | bytearray, order: str, signature: str, at: int, depth
         return start + size + 1
     if kind == "a":
         # the size does not include the padding before the first element
-        return _aligned(at + 4, signature[1:]) + _length(data, order, at)
+        return _align(at + 4, signature[1:]) + _length(data, order, at)
     if kind == "v":
         inner, at = _signature(data, at)
-        return _skipped(data, order, inner, at, depth + 1)
+        return _skip_value(data, order, inner, at, depth + 1)
     for member in split(signature[1:-1]):
-        at = _skipped(data, order, member, at, depth + 1)
+        at = _skip_value(data, order, member, at, depth + 1)
     return at
 
 

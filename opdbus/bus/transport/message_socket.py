@@ -190,7 +190,7 @@ class MessageSocket:
                 self._is_writing = True
                 self._loop.add_writer(self._socket, self._write)
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Wait until everything is sent, or the bus is gone."""
         if self._out:
             self._sent = self._sent or self._loop.create_future()

@@ -45,7 +45,7 @@ def split(signature: str) -> tuple[str, ...]:
     return tuple(types)
 
 
-def received(
+def take_descriptors(
     signature: str, body: Sequence[Plain], descriptors: Sequence[Descriptor]
 ) -> list[Plain]:
     """Replace descriptor indexes in a message's values by descriptors; raise InvalidArgs."""

@@ -93,7 +93,7 @@ class App:
 
     def _stop(self) -> None:
         """Suspend as for Ctrl-Z, and redraw when continued."""
-        with self._terminal.left():
+        with self._terminal.suspend():
             os.kill(os.getpid(), signal.SIGSTOP)
         self._redraw()
 

@@ -100,16 +100,16 @@ _EVERYTHING: Final = frozenset({"Recorded", "DriftDetected", "NameOwnerChanged"}
 
 
 class Feed:
-    """Feed of facts about op-dbus on a bus, through restarts of both; calls `told` on changes."""
+    """Feed of facts about op-dbus, through restarts of it and the bus; calls `on_change`."""
 
-    def __init__(self, bus: str, host: str, told: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, bus: str, host: str, on_change: Callable[[], None] = lambda: None) -> None:
         self.facts = Facts(host)
         # connection for further requests, None while there is none
         self.client: Client | None = None
         self._bus = bus
-        self._told = told
+        self._on_change = on_change
         self._rate = Rate()
-        self._heard: set[str] = set()
+        self._received_signals: set[str] = set()
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
@@ -131,15 +131,15 @@ class Feed:
                 self.client = None
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def read(self, client: Client, heard: frozenset[str] = _EVERYTHING) -> None:
+    async def read(self, client: Client, signals: frozenset[str] = _EVERYTHING) -> None:
         """Read the cheap values, and what signals announced."""
         values = Properties(await client.status())
         news: dict[str, Any] = {"values": values}
-        if "Recorded" in heard:
-            news["changes"] = await self._changes(client, is_anew="NameOwnerChanged" in heard)
+        if "Recorded" in signals:
+            news["changes"] = await self._changes(client, is_anew="NameOwnerChanged" in signals)
         elif self._is_scant():
             news["changes"] = await self._older(client)
-        if "DriftDetected" in heard or self._has_drifted(news):
+        if "DriftDetected" in signals or self._has_drifted(news):
             news["drifts"] = await client.drift({}, _MOST_DRIFTS)
         rate = self._rate.count(time.monotonic(), values["Texts"])
         self._say(**news, at=time.time(), rate=rate, trouble="")
@@ -180,12 +180,12 @@ class Feed:
     async def _follow(self, client: Client) -> None:
         async with aclosing(client.news()) as news:
             await anext(news)
-            self._heard = set(_EVERYTHING)
+            self._received_signals = set(_EVERYTHING)
 
             async def listen() -> None:
                 async for members in news:
-                    self._heard |= members & _EVERYTHING
-                    if self._heard:
+                    self._received_signals |= members & _EVERYTHING
+                    if self._received_signals:
                         self._woken.set()
 
             await until_first_ends(listen(), self._keep_reading(client))
@@ -198,27 +198,27 @@ class Feed:
         may_start = not self.facts.at
         while True:
             self._woken.clear()
-            heard, self._heard = frozenset(self._heard), set()
-            if "NameOwnerChanged" in heard:
-                heard = _EVERYTHING
+            signals, self._received_signals = frozenset(self._received_signals), set()
+            if "NameOwnerChanged" in signals:
+                signals = _EVERYTHING
             if not (may_start or await client.is_served()):
                 self._say(trouble=await asyncio.to_thread(self._why_down))
-                await self._restarted(None)
+                await self._wait_for_restart(None)
                 continue
             may_start = False
             try:
-                await self.read(client, heard)
+                await self.read(client, signals)
                 client.ask_no_user()
             except (BusError, ShuttingDown):
-                self._heard |= _EVERYTHING
+                self._received_signals |= _EVERYTHING
                 self._say(trouble=WAITING)
             except AccessDenied as error:
                 trouble = f"{_NOT_SHOWN}: {error}"
                 self._say(values={}, at=0.0, changes=Changes(), drifts=(), trouble=trouble)
-                await self._restarted(_REFUSED_SECONDS)
-                self._heard |= _EVERYTHING
+                await self._wait_for_restart(_REFUSED_SECONDS)
+                self._received_signals |= _EVERYTHING
             except OpDbusError as error:
-                self._heard |= heard
+                self._received_signals |= signals
                 self._say(trouble=str(error))
             await asyncio.sleep(_SECONDS)
 
@@ -228,13 +228,13 @@ class Feed:
         is_failed = service and service.has_failed
         return f"{service.fault()}; {WAITING}" if service and is_failed else WAITING
 
-    async def _restarted(self, seconds: float | None) -> None:
+    async def _wait_for_restart(self, seconds: float | None) -> None:
         """Wait until op-dbus starts or ends, for at most `seconds` (None: no limit)."""
         async with at_most(seconds):
-            while "NameOwnerChanged" not in self._heard:
+            while "NameOwnerChanged" not in self._received_signals:
                 self._woken.clear()
                 await self._woken.wait()
 
     def _say(self, **news: Any) -> None:
         self.facts = replace(self.facts, **news)
-        self._told()
+        self._on_change()

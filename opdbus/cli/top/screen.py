@@ -358,7 +358,7 @@ def _home_lines(facts: Facts, view: View, columns: int, rows: int, now: float) -
     top, lists = _split_home(facts, columns, rows, now)
     yield from top
     everything = [entry for _, found in lists for entry in found]
-    at = view.chosen(everything) if view.at >= 0 else -1
+    at = view.selected_index(everything) if view.at >= 0 else -1
     for heading, found in lists:
         if rows >= _ROOMY:
             yield ()
@@ -405,7 +405,7 @@ def _page_heading(view: View) -> Line:
 
 def _list_lines(found: Sequence[Entry], view: View, columns: int, rows: int) -> Iterator[Line]:
     """Yield the part of a list with the selected entry: as many whole entries as fit."""
-    at = view.chosen(found)
+    at = view.selected_index(found)
     first = used = 0
     for number, entry in enumerate(found[: at + 1]):
         if used + len(entry.lines) > rows and number:

@@ -230,7 +230,7 @@ class Terminal:
             termios.tcsetattr(self.source, termios.TCSANOW, self._before)
 
     @contextmanager
-    def left(self) -> Iterator[None]:
+    def suspend(self) -> Iterator[None]:
         """Restore the terminal during the context."""
         self.__exit__()
         try:
@@ -260,11 +260,11 @@ class Terminal:
             if old != new:
                 # erase before writing: after a full line it would erase the last column
                 parts.append(f"\x1b[0m\x1b[{number};1H\x1b[2K")
-                parts += self._painted(new)
+                parts += self._paint(new)
         self._write("".join(parts))
         self._shown = lines
 
-    def _painted(self, line: Line) -> Iterator[str]:
+    def _paint(self, line: Line) -> Iterator[str]:
         """Yield the texts of a line with the sequences for their looks."""
         at = 1
         for text, look in line:

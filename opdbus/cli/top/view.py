@@ -56,7 +56,7 @@ class View:
         """True if the page is text without selectable entries."""
         return self.page in {Page.OBJECT, Page.HELP, Page.OBSERVERS}
 
-    def chosen(self, entries: Sequence[Entry]) -> int:
+    def selected_index(self, entries: Sequence[Entry]) -> int:
         """Return the index of the selected entry, 0 if there is none."""
         places = (at for at, entry in enumerate(entries) if entry.key == self.key)
         return next(places, max(0, min(self.at, len(entries) - 1)))
@@ -118,14 +118,14 @@ def _move(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
     if view.is_text:
         last = sum(len(entry.lines) for entry in entries) - rows
         return replace(view, at=max(0, min(view.at + steps, last)))
-    at = max(0, min(view.chosen(entries) + steps, len(entries) - 1))
+    at = max(0, min(view.selected_index(entries) + steps, len(entries) - 1))
     # at the top, the selection stays on the first entry, also when a new one comes
     return replace(view, at=at, key=entries[at].key if at else None)
 
 
 def _open(view: View, entries: Sequence[Entry]) -> tuple[View, Wish]:
     """Open the object of the selected entry, or the changes that it stands for."""
-    opens = entries[view.chosen(entries)].opens if entries and not view.is_text else ""
+    opens = entries[view.selected_index(entries)].opens if entries and not view.is_text else ""
     if isinstance(opens, str):
         if not opens:
             return view, None

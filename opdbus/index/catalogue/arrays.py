@@ -15,7 +15,7 @@ _TOGETHER: Final = 512
 Products: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
-class Rows(Protocol):
+class VectorStorage(Protocol):
     """Storage of unit vectors by row; a row never changes, so reading needs no lock."""
 
     # number of rows; rows of forgotten texts count until they are half of all
@@ -32,19 +32,19 @@ class Rows(Protocol):
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
         """Return a function that computes dot products with all current rows, or with rows `at`.
 
-        It may be called on any thread and keeps its rows when `become` renumbers them.
+        It may be called on any thread and keeps its rows when `replace_with` renumbers them.
         """
 
-    def some(self, rows: NDArray[np.intp]) -> Any:  # noqa: ANN401 -- of the same kind
-        """Return a copy of rows for `become`; append nothing between the two calls.
+    def copy_subset(self, rows: NDArray[np.intp]) -> Any:  # noqa: ANN401 -- of the same kind
+        """Return a copy of rows for `replace_with`; append nothing between the two calls.
 
         May run on any thread while others read. Raises OSError.
         """
 
-    def become(self, some: Any) -> None:  # noqa: ANN401 -- of the same kind
-        """Replace all rows with those of `some`, numbered from 0; raises OSError.
+    def replace_with(self, subset: Any) -> None:  # noqa: ANN401 -- of the same kind
+        """Replace all rows with those of `subset`, numbered from 0; raises OSError.
 
-        `some` receives the old rows, which are freed with it.
+        `subset` receives the old rows, which are freed with it.
         """
 
 
@@ -59,7 +59,7 @@ class PlainRows:
 
     def append(self, _digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Append vectors (rows, dimension)."""
-        self._buffer = extended(self._buffer, self.end, vectors)
+        self._buffer = append_rows(self._buffer, self.end, vectors)
         self.end += len(vectors)
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -71,16 +71,16 @@ class PlainRows:
         # `matmul` is slower once the rows exceed the CPU cache
         return partial(np.vecdot, self._buffer[: self.end] if at is None else self._buffer[at])
 
-    def some(self, rows: NDArray[np.intp]) -> Self:
+    def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Return a copy of rows."""
         found = copy(self)
         found._buffer, found.end = self._buffer[rows], len(rows)
         return found
 
-    def become(self, some: Self) -> None:
-        """Replace all rows with those of `some`, which receives the old ones."""
-        self._buffer, some._buffer = some._buffer, self._buffer
-        self.end = some.end
+    def replace_with(self, subset: Self) -> None:
+        """Replace all rows with those of `subset`, which receives the old ones."""
+        self._buffer, subset._buffer = subset._buffer, self._buffer
+        self.end = subset.end
 
 
 class RoundedRows:
@@ -113,21 +113,21 @@ class RoundedRows:
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
         """Return a function that computes dot products with all current rows, or rows `at`."""
-        return partial(_rounded, self._buffer[: self.end] if at is None else self._buffer[at])
+        return partial(_int8_products, self._buffer[: self.end] if at is None else self._buffer[at])
 
-    def some(self, rows: NDArray[np.intp]) -> Self:
+    def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Return a copy of rows."""
         found = copy(self)
         found._buffer, found.end = self._buffer[rows], len(rows)
         return found
 
-    def become(self, some: Self) -> None:
-        """Replace all rows with those of `some`, which receives the old ones."""
-        self._buffer, some._buffer = some._buffer, self._buffer
-        self.end = some.end
+    def replace_with(self, subset: Self) -> None:
+        """Replace all rows with those of `subset`, which receives the old ones."""
+        self._buffer, subset._buffer = subset._buffer, self._buffer
+        self.end = subset.end
 
 
-def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
+def _int8_products(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the dot products (rows,) of int8 rows with a query (dimension,)."""
     products = np.empty(len(buffer), np.float32)
     rows = np.empty((_TOGETHER, len(query)), np.float32)
@@ -139,7 +139,7 @@ def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.flo
     return products
 
 
-def extended(buffer: NDArray[Any], end: int, more: Any) -> NDArray[Any]:  # noqa: ANN401 -- an array or a list
+def append_rows(buffer: NDArray[Any], end: int, more: Any) -> NDArray[Any]:  # noqa: ANN401 -- an array or a list
     """Return a buffer with `more` written from row `end` on, reallocated if it is too small.
 
     If `more` is empty, return `buffer` itself, which may be read-only.

@@ -22,7 +22,7 @@ from opdbus.index.database.store import Entry
 from opdbus.platform.slices import slices
 from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, ObjectId, matches
 
-Change: TypeAlias = Literal["added", "changed", "removed"]
+ChangeKind: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers may use any number of source names.
 MAX_SOURCES: Final = 100
 # From this many entries on, `put` works in columns: fewer do not repay making the arrays.
@@ -30,14 +30,9 @@ _MANY: Final = 16
 # Object ids built at a time by lazy iteration.
 _MADE: Final = 128
 # Endings between a program's name and `.service` in the names of its units.
-_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
+_SERVICE_SUFFIXES: Final = ("", "-server", "-daemon", "d", *map(str, range(1, 100)))
 _UNIT: Final = ("systemd", "unit")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
-
-
-def object_id_of(entry: Entry) -> ObjectId:
-    """Return the object id of an entry."""
-    return ObjectId(*entry.identity[1:])
 
 
 def representative(entries: Sequence[Entry]) -> Entry:
@@ -45,7 +40,7 @@ def representative(entries: Sequence[Entry]) -> Entry:
     return next((one for one in entries if one.identity.source != FILE), entries[0])
 
 
-class EntryColumns(NamedTuple):
+class PreparedEntries(NamedTuple):
     """Entries prepared for `Catalogue.put_made`, as rows and as columns."""
 
     entries: Sequence[Entry]
@@ -55,11 +50,13 @@ class EntryColumns(NamedTuple):
     is_alone: NDArray[np.bool_]
 
 
-def entry_columns(entries: Sequence[Entry]) -> EntryColumns:
+def prepare(entries: Sequence[Entry]) -> PreparedEntries:
     """Convert entries to columns for `Catalogue.put_made`; may run on any thread."""
     columns = Columns()
     columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
-    return EntryColumns(entries, columns, [*map(object_id_of, entries)], columns.is_alone())
+    return PreparedEntries(
+        entries, columns, [each.identity.object_id for each in entries], columns.is_alone()
+    )
 
 
 class Catalogue:
@@ -81,8 +78,8 @@ class Catalogue:
         self._by_name = HashTable()
         self._shared = SharedObjects(self.view)
         # increases whenever an object appears or disappears
-        self._comings = 0
-        self._listing = ListingOrder(self.known)
+        self._membership_version = 0
+        self._listing = ListingOrder(self.all_object_ids)
 
     def __len__(self) -> int:
         """Return the number of objects, not of entries."""
@@ -90,7 +87,7 @@ class Catalogue:
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over all entries, in no particular order."""
-        return filter(None, map(self.view.at, self.view.taken().tolist()))
+        return filter(None, map(self.view.at, self.view.used_places().tolist()))
 
     def load(
         self, columns: Columns, changed: Iterable[int] = (), since: Sequence[Entry] = ()
@@ -110,7 +107,7 @@ class Catalogue:
         keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
         is_new: NDArray[np.bool_] = is_alone & (self._by_object_id.find_each(keys) < 0)
         new = np.flatnonzero(is_new)
-        texts = self.texts.come(columns.digest_rows()[new])
+        texts = self.texts.add_many(columns.digest_rows()[new])
         places = self.view.add(columns, new, texts)
         self._by_object_id.add_each(keys[new], places)
         names = np.frombuffer(columns.name_keys, np.int64).astype(np.uint64)
@@ -140,30 +137,34 @@ class Catalogue:
     def _count(self, places: NDArray[np.intp]) -> None:
         """Count the entries of new objects in `sources` and `usage`."""
         view = self.view
-        self._comings += 1
-        sorts = np.bincount(view.sorts[places]).tolist()
-        for number in filter(sorts.__getitem__, range(len(sorts))):
-            self.sources[view.of_number[number][0]] += sorts[number]
+        self._membership_version += 1
+        counts = np.bincount(view.source_kind_ids[places]).tolist()
+        for number in filter(counts.__getitem__, range(len(counts))):
+            self.sources[view.source_kinds[number][0]] += counts[number]
         self._use(places, 1)
 
     def _use(self, places: NDArray[np.intp], sign: Literal[1, -1]) -> None:
         """Add the published entries at `places` to the usage of their owners, or subtract them."""
         view = self.view
-        is_published = np.array([sort[0].startswith(PUBLISHED) for sort in view.of_number])
-        published = places[is_published[view.sorts[places]]]
+        is_published = np.array(
+            [source_kind[0].startswith(PUBLISHED) for source_kind in view.source_kinds]
+        )
+        published = places[is_published[view.source_kind_ids[places]]]
         owners, sizes = view.owners[published], view.sizes[published]
         for owner in np.unique(owners).tolist():
             mine = owners == owner
             self.usage.add(owner, Quota(sign * int(mine.sum()), sign * int(sizes[mine].sum())))
-            of_sorts = np.bincount(view.sorts[published[mine]]).tolist()
-            for number in filter(of_sorts.__getitem__, range(len(of_sorts))):
-                self.usage.count_sort(owner, view.of_number[number], sign * of_sorts[number])
+            counts = np.bincount(view.source_kind_ids[published[mine]]).tolist()
+            for number in filter(counts.__getitem__, range(len(counts))):
+                self.usage.count_source_kind(
+                    owner, view.source_kinds[number], sign * counts[number]
+                )
 
-    def put(self, entries: Sequence[Entry]) -> dict[ObjectId, Change]:
+    def put(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
         """Insert or replace entries, and return the change of each object."""
         if len(entries) < _MANY:
             return self.put_each(entries)
-        changes, others = self.put_made(entry_columns(entries))
+        changes, others = self.put_made(prepare(entries))
         return changes | self.put_each(others)
 
     def make_room(self, count: int) -> None:
@@ -173,7 +174,7 @@ class Catalogue:
         self.texts.make_room(count)
         self.view.make_room(count)
 
-    def put_made(self, new: EntryColumns) -> tuple[dict[ObjectId, Change], list[Entry]]:
+    def put_made(self, new: PreparedEntries) -> tuple[dict[ObjectId, ChangeKind], list[Entry]]:
         """Insert or replace entries, and return the change of each object and the entries left.
 
         The entries left belong to objects with several entries. Pass them to `put_each`, whose
@@ -181,15 +182,15 @@ class Catalogue:
         """
         is_new = self._add(new.columns, new.is_alone)
         is_known = self._replace(new.columns, new.object_ids, new.is_alone & ~is_new)
-        changes: dict[ObjectId, Change] = dict.fromkeys(new.object_ids, "added")
+        changes: dict[ObjectId, ChangeKind] = dict.fromkeys(new.object_ids, "added")
         changes |= dict.fromkeys(compress(new.object_ids, is_known), "changed")
         return changes, [*compress(new.entries, ~(is_new | is_known))]
 
-    def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
+    def put_each(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
         """Insert or replace entries one by one, and return the change of each object."""
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for entry in entries:
-            object_id = object_id_of(entry)
+            object_id = entry.identity.object_id
             before = self._at(object_id)
             changes.setdefault(object_id, "changed" if before else "added")
             own = self.view.places.get(entry.id)
@@ -212,15 +213,15 @@ class Catalogue:
             self._by_object_id.add(hash(object_id), place)
             self._by_name.add(hash(object_id.name), place)
         if not before:
-            self._comings += 1
+            self._membership_version += 1
         # declared entries first, then observed, then published ones
         self._shared.put(object_id, sorted([place, *others], key=self._rank))
 
-    def remove(self, entries: Iterable[Entry]) -> dict[ObjectId, Change]:
+    def remove(self, entries: Iterable[Entry]) -> dict[ObjectId, ChangeKind]:
         """Remove entries, and return the change of each object."""
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for entry in entries:
-            object_id, own = object_id_of(entry), self.view.places[entry.id]
+            object_id, own = entry.identity.object_id, self.view.places[entry.id]
             before = self._at(object_id)
             left = [place for place in before if place != own]
             self.usage.count(entry, -1)
@@ -232,7 +233,7 @@ class Catalogue:
             self._by_object_id.remove(own)
             self._by_name.remove(own)
             self.view.remove(entry.id)
-            self._comings += not left
+            self._membership_version += not left
             self._shared.put(object_id, left)
             changes[object_id] = "changed" if left else "removed"
         return changes
@@ -252,24 +253,24 @@ class Catalogue:
         return 0 if source == FILE else 1 if source.startswith(LIVE) else 2
 
     @property
-    def sorts(self) -> AbstractSet[tuple[str, str]]:
+    def kinds(self) -> AbstractSet[tuple[str, str]]:
         """Every (plugin, kind) that has at least one object."""
-        return {(plugin, kind) for _, plugin, kind in self.view.of_number.copy() if plugin}
+        return {(plugin, kind) for _, plugin, kind in self.view.source_kinds.copy() if plugin}
 
     def get(self, identity: Identity) -> Entry | None:
         """Return the entry with an identity, None if there is none."""
-        places = self._at(ObjectId(*identity[1:]))
+        places = self._at(identity.object_id)
         own = [place for place in places if self.view.source(place) == identity.source]
         return self.view.at(own[0]) if own else None
 
-    def known_of(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
+    def existing(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
         """Return the existing entries among `identities`, by identity."""
         asked = [*identities]
         # look up all hashes at once: where there are very many identities, most are new
         keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
         there = np.flatnonzero(self._by_object_id.find_each(keys.astype(np.uint64)) >= 0)
         asked = [asked[at] for at in there.tolist()]
-        places = self.places([ObjectId(*identity[1:]) for identity in asked])
+        places = self.places([identity.object_id for identity in asked])
         found: dict[Identity, Entry] = {}
         for identity, place in zip(asked, places, strict=True):
             entry = self.view.at(place) if place >= 0 else None
@@ -280,7 +281,7 @@ class Catalogue:
                 found[identity] = entry
         return found
 
-    def about(self, object_id: ObjectId) -> tuple[Entry, ...]:
+    def require_entries(self, object_id: ObjectId) -> tuple[Entry, ...]:
         """Return the entries of an object, the declared one first; raises UnknownObject."""
         if entries := self.entries(object_id):
             return entries
@@ -288,12 +289,12 @@ class Catalogue:
             f"there is no object {'/'.join(object_id)}: `op-dbus list` shows those that there are"
         )
 
-    def first(self, object_id: ObjectId) -> Entry:
+    def representative_of(self, object_id: ObjectId) -> Entry:
         """Return the entry that represents an object: an observed one before the declared one.
 
         Raises UnknownObject.
         """
-        return representative(self.about(object_id))
+        return representative(self.require_entries(object_id))
 
     def is_observed(self, object_id: ObjectId) -> bool:
         """Return whether a source other than the state file reports an object."""
@@ -309,7 +310,7 @@ class Catalogue:
         The service is NAME.service, or else the first that exists of NAME-server, NAME-daemon,
         NAMEd and NAME1 to NAME99: redis-server for `redis`, apache2 for `apache`.
         """
-        services = [ObjectId(*_UNIT, f"{name}{ending}.service") for ending in _OF_A_SERVICE]
+        services = [ObjectId(*_UNIT, f"{name}{ending}.service") for ending in _SERVICE_SUFFIXES]
         known = np.flatnonzero(np.array(self.places(services)) >= 0)
         return [*self._named(name), *(self._at(services[known[0]]) if len(known) else ())]
 
@@ -346,27 +347,27 @@ class Catalogue:
                 found[at] = next(iter(self._at(object_ids[at])), -1)
         return found
 
-    def known(self) -> list[ObjectId]:
+    def all_object_ids(self) -> list[ObjectId]:
         """Return all object ids in a new list, in no order; may be called on any thread."""
-        return self._object_ids(self.view.taken())
+        return self._object_ids(self.view.used_places())
 
-    def holding(self, part: str) -> list[ObjectId]:
+    def names_containing(self, part: str) -> list[ObjectId]:
         """Return the objects whose names contain `part`, ignoring case, in no order.
 
         Return all objects if `part` is empty or not ASCII.
         """
         if not part or not part.isascii():
-            return self.known()
+            return self.all_object_ids()
         places = self.view.names.holding(part.lower().encode())
         return self._object_ids(places[self.view.ids[places] > 0])
 
-    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[ObjectId]:
+    def of_kinds(self, kinds: Collection[tuple[str, str]]) -> Iterator[ObjectId]:
         """Yield the objects of (plugin, kind) pairs, in no order; one may come twice."""
-        return self._each(self.view.of_sorts(lambda sort: sort[1:] in sorts))
+        return self._each(self.view.of_source_kinds(lambda source_kind: source_kind[1:] in kinds))
 
     def object_ids_of(self, source: str) -> Iterator[ObjectId]:
         """Yield the objects of a source, in no order."""
-        return self._each(self.view.of_sorts(lambda sort: sort[0] == source))
+        return self._each(self.view.of_source_kinds(lambda source_kind: source_kind[0] == source))
 
     def _each(self, places: NDArray[np.intp]) -> Iterator[ObjectId]:
         """Yield the object ids at places, built as the iteration proceeds.
@@ -381,7 +382,7 @@ class Catalogue:
         object_ids = self.view.object_ids(places)
         return [*dict.fromkeys(object_ids)] if self._shared else object_ids
 
-    def found(self, object_ids: Iterable[ObjectId]) -> EntryRefs:
+    def refs_of(self, object_ids: Iterable[ObjectId]) -> EntryRefs:
         """Return all entries of objects; objects that are gone have none."""
         places = np.array(
             [place for object_id in object_ids for place in self._at(object_id)], np.intp
@@ -392,7 +393,7 @@ class Catalogue:
         """Return the entries of a source whose identities are not in `present`."""
         if not self.sources[source]:
             return []
-        places = self.view.of_sorts(lambda sort: sort[0] == source)
+        places = self.view.of_source_kinds(lambda source_kind: source_kind[0] == source)
         if present:
             places = places[present.lacks(self._by_object_id.keys(places))]
         return [*filter(None, map(self.view.at, places.tolist()))]
@@ -406,14 +407,18 @@ class Catalogue:
         100,000 objects: call it on a worker thread.
         """
         met = self.among(wanted, within)
-        return self._listing.all(self._comings) if met is None else in_order(self.view, met.places)
+        return (
+            self._listing.all(self._membership_version)
+            if met is None
+            else in_order(self.view, met.places)
+        )
 
     def among(self, wanted: Mapping[str, str], within: EntryRefs | None) -> EntryRefs | None:
         """Return the entries `within` that have all wanted values, in the order of their places.
 
         Return None for all entries: no value is wanted and `within` is None.
         """
-        places = None if within is None else np.sort(self.view.there(within), kind="stable")
+        places = None if within is None else np.sort(self.view.existing(within), kind="stable")
         if wanted:
             places = self._meeting(wanted, places)
         return None if places is None else EntryRefs(places, self.view.ids[places])
@@ -423,20 +428,22 @@ class Catalogue:
     ) -> NDArray[np.intp]:
         """Return the places of the entries, all or `within`, that have all wanted values."""
         if "name" not in wanted:
-            return self.view.of_sorts(lambda sort: matches(Identity(*sort, ""), wanted), within)
+            return self.view.of_source_kinds(
+                lambda source_kind: matches(Identity(*source_kind, ""), wanted), within
+            )
         entries = ((place, self.view.at(place)) for place in self._named(wanted["name"]))
         named = [place for place, entry in entries if entry and matches(entry.identity, wanted)]
         met = np.array(sorted(named), np.intp)
         return met if within is None else met[np.isin(met, within)]
 
-    def below(self, names: tuple[str, ...]) -> list[str]:
+    def children(self, names: tuple[str, ...]) -> list[str]:
         """Return the path components below `names`, sorted.
 
         Those are plugins below (), kinds below (plugin,) and object names below (plugin, kind).
         """
         depth = len(names)
-        places = self.view.of_sorts(lambda sort: sort[1:][:depth] == names)
+        places = self.view.of_source_kinds(lambda source_kind: source_kind[1:][:depth] == names)
         if depth == len(ObjectId._fields) - 1:
             return sorted({*self.view.names.of(places.tolist())})
-        numbers = np.unique(self.view.sorts[places]).tolist()
-        return sorted({self.view.of_number[number][1 + depth] for number in numbers if number})
+        numbers = np.unique(self.view.source_kind_ids[places]).tolist()
+        return sorted({self.view.source_kinds[number][1 + depth] for number in numbers if number})

@@ -55,7 +55,7 @@ class Declarations(Protocol):
         """Return the declarations of those `object_ids` that are declared and observed."""
 
 
-def marked(declarations: Declarations, entry: Entry, content: Content, text: str) -> str:
+def mark_declared(declarations: Declarations, entry: Entry, content: Content, text: str) -> str:
     """Return the text of an entry, prefixed with `declared` if the state file reports it.
 
     The prefix also states that the object is missing, or declared absent.
@@ -64,7 +64,7 @@ def marked(declarations: Declarations, entry: Entry, content: Content, text: str
         return text
     if absence := absence_of(declarations, entry, content):
         return f"{absence}: {text}"
-    is_missing = declarations.is_missing(ObjectId(*entry.identity[1:]))
+    is_missing = declarations.is_missing(entry.identity.object_id)
     return f"declared, missing: {text}" if is_missing else f"declared {text}"
 
 
@@ -72,10 +72,10 @@ def absence_of(declarations: Declarations, entry: Entry, content: Content) -> st
     """Return the phrase for a state file's entry declared absent, else ""."""
     if entry.identity.source != FILE:
         return ""
-    return declarations.absence(ObjectId(*entry.identity[1:]), json.loads(content.properties))
+    return declarations.absence(entry.identity.object_id, json.loads(content.properties))
 
 
-class Unpaired:
+class NoPairing:
     """Declarations without drift tracking: no declared object has an observed counterpart."""
 
     def observed(self, _object_id: ObjectId) -> Sequence[ObjectId]:

@@ -18,24 +18,24 @@ from opdbus.language.vocabulary import TRAIT_BYTES
 from opdbus.state.object import DIGEST_BYTES, Identity, ObjectId
 
 # (source, plugin, kind).
-Sort: TypeAlias = tuple[str, str, str]
+SourceKind: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class Columns:
     """Columns of entries, one array for each field of Entry.
 
-    `sorts` are values of `numbers_of_sorts`, `keys` hashes of object ids, `name_keys` hashes of
-    names. `kinds` and `less` are the results of `kinds.of_object`. `names`, `fingerprints`,
-    `digests` and `traits` are concatenated.
+    `source_kind_ids` are values of `source_kinds`, `keys` hashes of object ids, `name_keys` hashes
+    of names. `kind_masks` and `penalties` are the results of `kinds.of_object`. `names`,
+    `fingerprints`, `digests` and `traits` are concatenated.
     """
 
     ids: array[int] = field(default_factory=lambda: array("q"))
-    sorts: array[int] = field(default_factory=lambda: array("i"))
+    source_kind_ids: array[int] = field(default_factory=lambda: array("i"))
     names: bytearray = field(default_factory=bytearray)
     sizes_of_names: array[int] = field(default_factory=lambda: array("I"))
-    kinds: array[int] = field(default_factory=lambda: array("q"))
-    less: array[float] = field(default_factory=lambda: array("f"))
+    kind_masks: array[int] = field(default_factory=lambda: array("q"))
+    penalties: array[float] = field(default_factory=lambda: array("f"))
     owners: array[int] = field(default_factory=lambda: array("q"))
     fingerprints: bytearray = field(default_factory=bytearray)
     digests: bytearray = field(default_factory=bytearray)
@@ -45,7 +45,7 @@ class Columns:
     traits: bytearray = field(default_factory=bytearray)
     keys: array[int] = field(default_factory=lambda: array("q"))
     name_keys: array[int] = field(default_factory=lambda: array("q"))
-    numbers_of_sorts: dict[Sort, int] = field(default_factory=dict)
+    source_kinds: dict[SourceKind, int] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fixed-width columns by name, as views; fingerprints are (entries, 2)."""
@@ -54,8 +54,8 @@ class Columns:
             "owners": np.frombuffer(self.owners, np.int64),
             "times": np.frombuffer(self.times, np.int64),
             "sizes": np.frombuffer(self.sizes, np.int64),
-            "kinds": np.frombuffer(self.kinds, np.int64),
-            "less": np.frombuffer(self.less, np.float32),
+            "kind_masks": np.frombuffer(self.kind_masks, np.int64),
+            "penalties": np.frombuffer(self.penalties, np.float32),
             "transient": np.frombuffer(self.transient, np.bool_),
             "fingerprints": np.frombuffer(self.fingerprints, np.uint64).reshape(-1, 2),
             "traits": np.frombuffer(self.traits, np.uint64).reshape(-1, TRAIT_BYTES // 8),
@@ -75,12 +75,12 @@ class Columns:
 
     def entries(self, places: Iterable[int]) -> Iterator[Entry]:
         """Yield the entries at indexes of these columns."""
-        sorts, ends = [*self.numbers_of_sorts], [*accumulate(self.sizes_of_names)]
+        source_kinds, ends = [*self.source_kinds], [*accumulate(self.sizes_of_names)]
         for at in places:
             name = self.names[ends[at] - self.sizes_of_names[at] : ends[at]].decode()
             yield Entry(
                 self.ids[at],
-                Identity._make((*sorts[self.sorts[at]], name)),
+                Identity._make((*source_kinds[self.source_kind_ids[at]], name)),
                 self.owners[at],
                 self.fingerprints[16 * at : 16 * at + 16].hex(),
                 bytes(self.digests[DIGEST_BYTES * at : DIGEST_BYTES * (at + 1)]),
@@ -100,15 +100,17 @@ class Columns:
         )
         sources, plugins, kinds_, names = identities
         self.ids.extend(ids)
-        known, sorts = self.numbers_of_sorts, zip(sources, plugins, kinds_, strict=True)
-        self.sorts.extend([known.setdefault(sort, len(known)) for sort in sorts])
+        known, source_kinds = self.source_kinds, zip(sources, plugins, kinds_, strict=True)
+        self.source_kind_ids.extend(
+            [known.setdefault(source_kind, len(known)) for source_kind in source_kinds]
+        )
         encoded = [name.encode() for name in names]
         self.names += b"".join(encoded)
         self.sizes_of_names.extend(map(len, encoded))
         object_ids = [*map(ObjectId, plugins, kinds_, names)]
         of, less = zip(*map(kinds.of_object, object_ids), strict=True)
-        self.kinds.extend(of)
-        self.less.extend(less)
+        self.kind_masks.extend(of)
+        self.penalties.extend(less)
         self.keys.extend(map(hash, object_ids))
         self.name_keys.extend(map(hash, names))
         self.owners.extend(owners)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.entry_columns import Columns, Sort
+from opdbus.index.catalogue.entry_columns import Columns, SourceKind
 from opdbus.index.catalogue.hash_table import HashTable
 from opdbus.index.catalogue.name_array import NameArray
 from opdbus.index.catalogue.text_table import NO_TEXT, TextTable
@@ -16,18 +16,18 @@ from opdbus.language.vocabulary import TRAIT_BYTES
 from opdbus.state.object import Identity, ObjectId
 
 _FIRST_SIZE: Final = 64
-_NO_SORT: Final[Sort] = ("", "", "")
+_NO_SOURCE_KIND: Final[SourceKind] = ("", "", "")
 # The columns by name: dtype, and values at each place (0 for a one-dimensional column).
 _COLUMNS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "ids": (np.int64, 0),
-    # index into `of_number`, and number in the TextTable
-    "sorts": (np.int32, 0),
+    # index into `source_kinds`, and number in the TextTable
+    "source_kind_ids": (np.int32, 0),
     "texts": (np.int32, 0),
     # vocabulary.Traits as a bit set in 64-bit words
     "traits": (np.uint64, TRAIT_BYTES // 8),
-    # categories as a bit set, and the score penalty where the query names none of them
-    "kinds": (np.int64, 0),
-    "less": (np.float32, 0),
+    # kinds as a bit set, and the score penalty where the query names none of them
+    "kind_masks": (np.int64, 0),
+    "penalties": (np.float32, 0),
     "owners": (np.uint32, 0),
     "fingerprints": (np.uint64, 2),
     "times": (np.uint32, 0),
@@ -57,11 +57,11 @@ class EntryView:
     """
 
     ids: NDArray[np.int64]
-    sorts: NDArray[np.int32]
+    source_kind_ids: NDArray[np.int32]
     texts: NDArray[np.int32]
     traits: NDArray[np.uint64]
-    kinds: NDArray[np.int64]
-    less: NDArray[np.float32]
+    kind_masks: NDArray[np.int64]
+    penalties: NDArray[np.float32]
     owners: NDArray[np.uint32]
     fingerprints: NDArray[np.uint64]
     times: NDArray[np.uint32]
@@ -80,10 +80,10 @@ class EntryView:
         self.places = EntryPlaces()
         self.entries = Entries(self)
         self._free: list[int] = []
-        # numbers of (source, plugin, kind); 0 stands for a free place, and a free number has
-        # _NO_SORT
-        self._numbers: dict[Sort, int] = {}
-        self.of_number: list[Sort] = [_NO_SORT]
+        # ids of (source, plugin, kind); 0 stands for a free place, and a free id has
+        # _NO_SOURCE_KIND
+        self._source_kind_ids: dict[SourceKind, int] = {}
+        self.source_kinds: list[SourceKind] = [_NO_SOURCE_KIND]
         # entries by number, and the free numbers
         self._counts = [0]
         self._free_numbers: list[int] = []
@@ -95,12 +95,15 @@ class EntryView:
         places = self._room(len(at))
         sizes = np.frombuffer(columns.sizes_of_names, np.uint32)
         self.names.add(columns.names, sizes, at, places)
-        sorts, of_columns = [*columns.numbers_of_sorts], np.frombuffer(columns.sorts, np.int32)[at]
-        numbers = np.zeros(len(sorts), np.int32)
-        counts = np.bincount(of_columns, minlength=len(sorts)).tolist()
-        for one in filter(counts.__getitem__, range(len(sorts))):
-            numbers[one] = self._number(sorts[one], counts[one])
-        self.sorts[places] = numbers[of_columns]
+        source_kinds, of_columns = (
+            [*columns.source_kinds],
+            np.frombuffer(columns.source_kind_ids, np.int32)[at],
+        )
+        numbers = np.zeros(len(source_kinds), np.int32)
+        counts = np.bincount(of_columns, minlength=len(source_kinds)).tolist()
+        for one in filter(counts.__getitem__, range(len(source_kinds))):
+            numbers[one] = self._source_kind_id(source_kinds[one], counts[one])
+        self.source_kind_ids[places] = numbers[of_columns]
         self.replace(columns, at, places, texts)
         self.places.add_each(self.ids[places], places)
         return places
@@ -114,7 +117,7 @@ class EntryView:
     ) -> None:
         """Write the entries `at` of columns and their text numbers to `places`.
 
-        Names and `sorts` are not written.
+        Names and `source_kind_ids` are not written.
         """
         self.texts[places] = texts
         for name, column in columns.arrays().items():
@@ -145,10 +148,12 @@ class EntryView:
             (place,) = self._room(1).tolist()
             self.places.add(entry.id, place)
             self.names.put(place, entry.identity.name)
-            self.sorts[place] = self._number(entry.identity[:3], 1)
+            self.source_kind_ids[place] = self._source_kind_id(entry.identity[:3], 1)
         _, plugin, kind, name = entry.identity
         self.texts[place] = text
-        self.kinds[place], self.less[place] = kinds.of_object(ObjectId(plugin, kind, name))
+        self.kind_masks[place], self.penalties[place] = kinds.of_object(
+            ObjectId(plugin, kind, name)
+        )
         self.owners[place], self.times[place] = entry.owner, entry.updated_at
         self.sizes[place], self.transient[place] = entry.size, entry.transient
         self.fingerprints[place] = np.frombuffer(bytes.fromhex(entry.fingerprint), np.uint64)
@@ -161,11 +166,11 @@ class EntryView:
         """Free the place of the entry with an id."""
         place = self.places.remove(number)
         self._free.append(place)
-        sort = self.sorts.item(place)
+        source_kind_id = self.source_kind_ids.item(place)
         for name in _COLUMNS:
             getattr(self, name)[place] = 0
         # after the id, so that concurrent readers find the id gone before the names
-        self._leave(sort)
+        self._release_source_kind(source_kind_id)
         self.texts[place] = NO_TEXT
         self.version += 1
 
@@ -175,34 +180,35 @@ class EntryView:
             more = np.zeros((max(0, size - len(column)), *column.shape[1:]), column.dtype)
             setattr(self, name, np.append(column, more, axis=0))
 
-    def _number(self, sort: Sort, more: int) -> int:
+    def _source_kind_id(self, source_kind: SourceKind, more: int) -> int:
         """Return the number of a (source, plugin, kind), and count `more` entries with it."""
-        number = self._numbers.get(sort)
+        number = self._source_kind_ids.get(source_kind)
         if number is None and self._free_numbers:
-            number = self._numbers[sort] = self._free_numbers.pop()
-            self.of_number[number] = sort
+            number = self._source_kind_ids[source_kind] = self._free_numbers.pop()
+            self.source_kinds[number] = source_kind
         elif number is None:
-            number = self._numbers[sort] = len(self.of_number)
-            self.of_number.append(sort)
+            number = self._source_kind_ids[source_kind] = len(self.source_kinds)
+            self.source_kinds.append(source_kind)
             self._counts.append(0)
         self._counts[number] += more
         return number
 
-    def _leave(self, number: int) -> None:
+    def _release_source_kind(self, number: int) -> None:
         """Count one entry less with a number, and free the number if none is left."""
         self._counts[number] -= 1
         if not self._counts[number]:
-            del self._numbers[self.of_number[number]]
-            self.of_number[number] = _NO_SORT
+            del self._source_kind_ids[self.source_kinds[number]]
+            self.source_kinds[number] = _NO_SOURCE_KIND
             self._free_numbers.append(number)
 
     def at(self, place: int) -> Entry | None:
         """Return the entry at a place, None if it is free; may be called on any thread."""
         # `item` is faster than indexing, and this runs for every entry of a state file
-        number, sort, name = self.ids.item(place), self.sorts.item(place), self.names[place]
+        number, kind_id = self.ids.item(place), self.source_kind_ids.item(place)
+        name = self.names[place]
         if not number:
             return None
-        source, plugin, kind = self.of_number[sort]
+        source, plugin, kind = self.source_kinds[kind_id]
         entry = Entry(
             number,
             Identity(source, plugin, kind, name),
@@ -219,12 +225,12 @@ class EntryView:
 
     def is_about(self, place: int, object_id: ObjectId) -> bool:
         """Return whether the entry at a place belongs to an object."""
-        _, plugin, kind = self.of_number[self.sorts.item(place)]
+        _, plugin, kind = self.source_kinds[self.source_kind_ids.item(place)]
         return self.names[place] == object_id.name and (plugin, kind) == object_id[:2]
 
     def source(self, place: int) -> str:
         """Return the source of the entry at a place."""
-        return self.of_number[self.sorts.item(place)][0]
+        return self.source_kinds[self.source_kind_ids.item(place)][0]
 
     def entry(self, number: int) -> Entry | None:
         """Return the entry with an id, None if there is none; may be called on any thread."""
@@ -232,34 +238,40 @@ class EntryView:
         entry = None if place is None else self.at(place)
         return entry if entry and entry.id == number else None
 
-    def taken(self) -> NDArray[np.intp]:
+    def used_places(self) -> NDArray[np.intp]:
         """Return the places of all entries."""
         return np.flatnonzero(self.ids[: self.end])
 
-    def there(self, found: EntryRefs) -> NDArray[np.intp]:
+    def existing(self, found: EntryRefs) -> NDArray[np.intp]:
         """Return the places of the references whose entries still exist."""
         is_there: NDArray[np.bool_] = self.ids[found.places] == found.ids
         return found.places[is_there]
 
     def object_ids(self, places: NDArray[np.intp]) -> list[ObjectId]:
         """Return the object ids of the entries at places."""
-        sorts = map(self.of_number.__getitem__, self.sorts[places].tolist())
-        named = zip(sorts, self.names.of(places.tolist()), strict=True)
+        source_kinds = map(self.source_kinds.__getitem__, self.source_kind_ids[places].tolist())
+        named = zip(source_kinds, self.names.of(places.tolist()), strict=True)
         return [ObjectId(plugin, kind, name) for (_, plugin, kind), name in named]
 
-    def found(self, ids: Collection[int]) -> EntryRefs:
+    def refs_of(self, ids: Collection[int]) -> EntryRefs:
         """Return references to the existing entries with these ids."""
         wanted = np.fromiter(ids, np.int64, len(ids))
         places = self.places.find_each(wanted)
         return EntryRefs(places[places >= 0].astype(np.intp), wanted[places >= 0])
 
-    def of_sorts(
-        self, is_wanted: Callable[[Sort], bool], within: NDArray[np.intp] | None = None
+    def of_source_kinds(
+        self, is_wanted: Callable[[SourceKind], bool], within: NDArray[np.intp] | None = None
     ) -> NDArray[np.intp]:
         """Return the places, all or `within`, whose (source, plugin, kind) meets a predicate."""
-        # copy the numbers first: each of them is then defined in `of_number`
-        numbers = self.sorts[: self.end].copy() if within is None else self.sorts[within]
-        wanted = [bool(number and is_wanted(s)) for number, s in enumerate(self.of_number.copy())]
+        # copy the numbers first: each of them is then defined in `source_kinds`
+        numbers = (
+            self.source_kind_ids[: self.end].copy()
+            if within is None
+            else self.source_kind_ids[within]
+        )
+        wanted = [
+            bool(number and is_wanted(s)) for number, s in enumerate(self.source_kinds.copy())
+        ]
         is_met = np.array(wanted)[numbers]
         return np.flatnonzero(is_met) if within is None else within[is_met]
 

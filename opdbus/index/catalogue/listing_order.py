@@ -11,14 +11,14 @@ from opdbus.state.object import ObjectId
 
 def in_order(view: EntryView, places: NDArray[np.intp]) -> list[ObjectId]:
     """Return the distinct object ids of the entries at places, in listing order."""
-    of_number, sorts = view.of_number, view.sorts[places]
+    source_kinds, ids = view.source_kinds, view.source_kind_ids[places]
     numbers: dict[tuple[str, str], list[int]] = {}
-    for number in np.unique(sorts).tolist():
-        numbers.setdefault(of_number[number][1:], []).append(number)
+    for number in np.unique(ids).tolist():
+        numbers.setdefault(source_kinds[number][1:], []).append(number)
     found: list[ObjectId] = []
-    for sort in sorted(numbers):
-        names = {*view.names.of(places[np.isin(sorts, numbers[sort])].tolist())}
-        found += [ObjectId(*sort, name) for name in sorted(names)]
+    for kind in sorted(numbers):
+        names = {*view.names.of(places[np.isin(ids, numbers[kind])].tolist())}
+        found += [ObjectId(*kind, name) for name in sorted(names)]
     return found
 
 
@@ -27,16 +27,16 @@ class ListingOrder:
 
     def __init__(self, known: Callable[[], Sequence[ObjectId]]) -> None:
         self._known = known
-        # `Catalogue._comings` when sorted, and the sorted objects
+        # `Catalogue._membership_version` when sorted, and the sorted objects
         self._ordered: tuple[int, Sequence[ObjectId]] = 0, ()
 
-    def all(self, comings: int) -> Sequence[ObjectId]:
-        """Return all objects in order, sorted anew if `comings` differs from the last call."""
+    def all(self, version: int) -> Sequence[ObjectId]:
+        """Return all objects in order, sorted anew if `version` differs from the last call."""
         done, order = self._ordered
-        if done != comings:
+        if done != version:
             known = {*self._known()}
             # two sorted runs, which Timsort merges in one pass
             kept = [object_id for object_id in order if object_id in known]
             order = sorted([*kept, *sorted(known - set(kept))])
-            self._ordered = comings, order
+            self._ordered = version, order
         return order

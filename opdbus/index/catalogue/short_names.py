@@ -48,9 +48,9 @@ def find(object_ids: Sequence[ObjectId], given: str) -> tuple[list[ObjectId], li
 
 def find_in(catalogue: Catalogue, given: str) -> tuple[list[ObjectId], list[ObjectId]]:
     """Run `find` on all objects; takes milliseconds if a name contains the given one."""
-    holding = catalogue.holding(_name(given).lower().removesuffix(_SUFFIX)[:_HOLDING])
+    holding = catalogue.names_containing(_name(given).lower().removesuffix(_SUFFIX)[:_HOLDING])
     found, close = find(holding, given)
-    return (found, close) if found or close else find(catalogue.known(), given)
+    return (found, close) if found or close else find(catalogue.all_object_ids(), given)
 
 
 def _name(given: str) -> str:

@@ -20,12 +20,12 @@ _LAST_KEY: Final = (1 << 64) - 1
 class Layer:
     """Rows of one vector index by text number.
 
-    `waiting` is the number of objects of which a text has no row.
+    `missing_object_count` is the number of objects of which a text has no row.
     """
 
-    def __init__(self, size: int, waiting: int) -> None:
+    def __init__(self, size: int, missing_object_count: int) -> None:
         self.rows = np.full(size, NO_ROW, np.int32)
-        self.waiting = waiting
+        self.missing_object_count = missing_object_count
         # number of texts with a row
         self.filled = 0
         # increases with every change of `rows`
@@ -143,7 +143,7 @@ class TextTable:
         if not self._numbers.has_room(count, size - 1):
             self._wider = self._numbers.with_room(count, size - 1)
 
-    def come(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+    def add_many(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Count new objects with one text each (objects, 16), and return the text numbers."""
         found = self._number_each(digests)
         self._count_each(found, 1)
@@ -167,7 +167,7 @@ class TextTable:
         if sign > 0:
             self._unused[numbers] = False
         for layer in self._alive():
-            layer.waiting += sign * int(np.count_nonzero(layer.rows[numbers] < 0))
+            layer.missing_object_count += sign * int(np.count_nonzero(layer.rows[numbers] < 0))
 
     def _number_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Return the numbers of texts (texts, 16), and add new texts."""
@@ -218,7 +218,7 @@ class TextTable:
         An empty `before` means a new object, an empty `after` a removed one.
         """
         if not before and len(after) == 1:
-            self._come(self.number(after[0]))
+            self._add_one(self.number(after[0]))
             return
         old, new = frozenset(map(self.find, before)), frozenset(map(self.number, after))
         if old == new:
@@ -232,14 +232,14 @@ class TextTable:
         self._unused[[*new]] = False
         self._leave([number for number in old if not self._held[number]])
 
-    def _come(self, number: int) -> None:
+    def _add_one(self, number: int) -> None:
         """Count a new object with one text: the fast path of `change`."""
         self.object_ids += 1
         self._held[number] += 1
         self._alone[number] += 1
         self._unused[number] = False
         for layer in self._alive():
-            layer.waiting += int(layer.rows[number] < 0)
+            layer.missing_object_count += int(layer.rows[number] < 0)
 
     def _leave(self, numbers: list[int]) -> None:
         """Mark texts as unused, and forget all unused texts if there is no layer."""
@@ -249,7 +249,7 @@ class TextTable:
 
     def _count(self, layers: Sequence[Layer], numbers: frozenset[int], sign: int) -> None:
         for layer in layers:
-            layer.waiting += sign * layer.lacks(numbers)
+            layer.missing_object_count += sign * layer.lacks(numbers)
         for number in numbers:
             self._held[number] += sign
             self._alone[number] += sign * (len(numbers) == 1)
@@ -272,10 +272,12 @@ class TextTable:
         layer.rows[places] = rows
         layer.filled += len(new)
         layer.version += 1
-        layer.waiting -= int(self._alone[new].sum())
+        layer.missing_object_count -= int(self._alone[new].sum())
         if self._together:
             met = set[ObjectId]().union(*(self._together.get(n, ()) for n in new.tolist()))
-            layer.waiting -= sum(not layer.lacks(self._several[object_id]) for object_id in met)
+            layer.missing_object_count -= sum(
+                not layer.lacks(self._several[object_id]) for object_id in met
+            )
 
     def drop(self, layer: Layer, digests: Iterable[bytes]) -> None:
         """Remove the rows of texts, and recompute the counts of the layer."""
@@ -286,11 +288,11 @@ class TextTable:
         layer.filled = int((layer.rows >= 0).sum())
         layer.version += 1
         several = sum(map(layer.lacks, self._several.values()))
-        layer.waiting = int(self._alone[layer.rows < 0].sum()) + several
+        layer.missing_object_count = int(self._alone[layer.rows < 0].sum()) + several
 
-    def lacking(self, layer: Layer, most: int) -> list[bytes]:
+    def missing_texts(self, layer: Layer, most: int) -> list[bytes]:
         """Return at most `most` used texts without a row, by ascending number."""
-        if not layer.waiting:
+        if not layer.missing_object_count:
             return []
         return self.digests(np.flatnonzero((layer.rows < 0) & (self._held > 0))[:most])
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.arrays import extended
+from opdbus.index.catalogue.arrays import append_rows
 from opdbus.state.object import Json
 
 # Type marks before each value: no bytes of UTF-8, so that no match spans two values.
@@ -17,7 +17,7 @@ _SAMPLED: Final = 1 << 14
 
 
 class ValueArray:
-    """Append-only values by number, in the form that `encoded` returns.
+    """Append-only values by number, in the form that `encode` returns.
 
     One thread appends; others may read meanwhile.
     """
@@ -49,20 +49,20 @@ class ValueArray:
         """Append encoded values, which get the next numbers; all together may have 4 GiB."""
         count, end = self._count, int(self._starts[self._count])
         joined = np.frombuffer(b"".join(values), np.uint8)
-        self._bytes = extended(self._bytes, end, joined)
+        self._bytes = append_rows(self._bytes, end, joined)
         ends = end + np.cumsum([len(value) for value in values], dtype=np.int64)
-        self._starts = extended(self._starts, count + 1, ends)
+        self._starts = append_rows(self._starts, count + 1, ends)
         self._count = count + len(values)
 
     def take(self, number: int) -> Json:
         """Return a value by number; a text is in lower case."""
-        return decoded(self.encoded(number))
+        return decode(self.encoded(number))
 
     def encoded(self, number: int) -> bytes:
         """Return a value by number in encoded form."""
         return self._bytes[self._starts[number] : self._starts[number + 1]].tobytes()
 
-    def marked(self, numbers: NDArray[np.intp], mark: bytes) -> NDArray[np.bool_]:
+    def has_mark(self, numbers: NDArray[np.intp], mark: bytes) -> NDArray[np.bool_]:
         """Return a mask of the values, given by number, that have a type mark."""
         is_marked: NDArray[np.bool_] = self._bytes[self._starts[numbers]] == mark[0]
         return is_marked
@@ -90,7 +90,7 @@ class ValueArray:
         return numbers - 1
 
 
-def encoded(value: Json) -> bytes:
+def encode(value: Json) -> bytes:
     """Encode a value for `ValueArray`: a type mark, and its text in lower case as UTF-8."""
     if isinstance(value, str):
         return TEXT + value.lower().encode("utf-8", "surrogatepass")
@@ -100,8 +100,8 @@ def encoded(value: Json) -> bytes:
     return mark + str(value).lower().encode()
 
 
-def decoded(value: bytes) -> Json:
-    """Decode a value from the form that `encoded` returns."""
+def decode(value: bytes) -> Json:
+    """Decode a value from the form that `encode` returns."""
     mark, text = value[:1], value[1:].decode("utf-8", "surrogatepass")
     if mark == TEXT:
         return text

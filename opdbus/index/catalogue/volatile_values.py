@@ -44,7 +44,7 @@ class VolatileValues:
         """Return the values of an entry, empty if it has none; may be called on any thread."""
         return self._values.get(identity, _NONE)
 
-    def asked(self, names: fields.Names) -> list[Identity]:
+    def entries_with(self, names: fields.Names) -> list[Identity]:
         """Return the entries that have a volatile field with one of these names."""
         groups = [group for paths, group in self._groups.items() if names.are_at(paths)]
         return [identity for group in groups for identity in group]

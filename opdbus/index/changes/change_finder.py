@@ -17,7 +17,7 @@ from opdbus.history import event_questions, jobs, row_filter
 from opdbus.history.row_filter import Clause, Filter, Row
 from opdbus.history.sentence_table import Block, SentenceHit
 from opdbus.index.changes import change_ranking, change_relations, connections, history_reader
-from opdbus.index.changes.change_ranking import Meant, Near
+from opdbus.index.changes.change_ranking import SentenceCosines, SentenceCounts
 from opdbus.index.changes.connections import Connections
 from opdbus.index.database.store import Store
 from opdbus.index.query import condition_matching
@@ -38,19 +38,20 @@ _ROWS_AT_A_TIME: Final = 1 << 15
 # Weights of cosine and of closeness in time for a change before an event.
 COSINE_WEIGHT: Final = 0.3
 CLOSE_WEIGHT: Final = 0.3
-# Weight of the causes of a connected unit's failure; of at most `_MOST_NEEDED` failures.
+# Weight of a cause of a connected unit's failure.
 FURTHER_WEIGHT: Final = 0.8
+# Failures of connected units whose causes are considered.
+_MOST_NEEDED: Final = 3
 # Factor on changes before the unit's last good start: it has run with them.
 OVERCOME_WEIGHT: Final = 0.5
-_MOST_NEEDED: Final = 3
 # Penalty of changes of the state file where the event is one of the host.
-_OF_FILE_LESS: Final = 2.0
+_STATE_FILE_PENALTY: Final = 2.0
 # How long before an event changes are read, and how long after a past change; microseconds.
 WITHIN: Final = 30 * 60 * 1_000_000
 FOLLOWS: Final = 10 * 60 * 1_000_000
 # Candidates for the event, and the score difference within which they count as equally good.
 _EVENTS: Final = 20
-_AS_WELL: Final = 0.15
+_TIE_MARGIN: Final = 0.15
 # Rows read in a time window.
 _MOST_ROWS: Final = 2000
 # Failures of one outage that are followed back to the first, each at most `WITHIN` before.
@@ -82,7 +83,7 @@ _BEFORE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RankedChange:
-    """The newest change with a sentence, the number of changes with it, and its score."""
+    """The newest change that has a given sentence, how many changes have it, and its score."""
 
     row: Row
     count: int
@@ -108,7 +109,7 @@ class ChangeFinder:
     Ranks by cosine and words; without a working engine, by words alone.
     """
 
-    def __init__(self, vectors: ObjectVectors, look: connections.Look) -> None:
+    def __init__(self, vectors: ObjectVectors, look: connections.ReadMentions) -> None:
         self._vectors = vectors
         self._look = look
         self._memory = vectors.memory
@@ -129,7 +130,7 @@ class ChangeFinder:
         stems, names = {stem(word) for word in event_questions.event_words(asked)}, []
         if not stems.isdisjoint(map(stem, event_questions.saying(asked))):
             span = Filter(since=wanted.since, before=wanted.before)
-            if await self._named(asked, span):
+            if await self._find_event_of_named(asked, span):
                 names = change_ranking.naming_words(asked)
         return await self._about(asked, wanted, limit, priority, names=names)
 
@@ -144,8 +145,8 @@ class ChangeFinder:
         """
         event = event[:MAX_CHARACTERS]
         span = Filter(since=wanted.since, before=wanted.before)
-        if named := await self._named(event, span):
-            return await self._led_to(named, wanted, limit, within)
+        if named := await self._find_event_of_named(event, span):
+            return await self._find_causes(named, wanted, limit, within)
         events = await self._about(event, span, _EVENTS, Rank.FEW)
         if rest := change_ranking.naming_words(event):
             if not await self._memory.archive.read(partial(_has_any, rest)):
@@ -166,17 +167,17 @@ class ChangeFinder:
         best = events[0]
         its_words = best.row.sentence.rpartition("; ")[0]
         is_any = all(_has_name([word], its_words) for word in rest)
-        near = [
+        tied = [
             each.row
             for each in events
-            if (is_any or best.score - each.score <= _AS_WELL)
+            if (is_any or best.score - each.score <= _TIE_MARGIN)
             and each.row.identity == best.row.identity
             and event_questions.is_alike(each.row.sentence, best.row.sentence)
         ]
-        newest = max(near, key=lambda row: row.seq)
-        return await self._led_to(newest, wanted, limit, within)
+        newest = max(tied, key=lambda row: row.seq)
+        return await self._find_causes(newest, wanted, limit, within)
 
-    async def _named(self, event: str, span: Filter) -> Row | None:
+    async def _find_event_of_named(self, event: str, span: Filter) -> Row | None:
         """Return the newest row of an event of the object that it names; None if it names none.
 
         Raises NotKept if history has no such event of the object.
@@ -189,13 +190,13 @@ class ChangeFinder:
         catalogue, known = self._memory.catalogue, await history_reader.object_ids(self._memory)
 
         def called() -> list[ObjectId]:
-            every = set(known).union(*map(catalogue.holding, certain))
-            return [t for t in every if any(_is_called(t, word) for word in certain)]
+            every = set(known).union(*map(catalogue.names_containing, certain))
+            return [one for one in every if any(_is_called(one, word) for word in certain)]
 
         object_ids = await asyncio.to_thread(called)
         for word in certain:
             object_ids += await condition_matching.aliased(self._memory, word)
-        object_ids = [t for t in object_ids if not is_run or t[:2] not in kinds.STATELESS]
+        object_ids = [one for one in object_ids if not is_run or one[:2] not in kinds.STATELESS]
         if not object_ids:
             return None
         return await self._newest(event, certain[0], replace(span, object_ids=object_ids))
@@ -208,13 +209,15 @@ class ChangeFinder:
                 if row := next((row for row in part.rows if _has_happened(event, row)), None):
                     return row
         begins = await self._memory.archive.read(lambda store: store.history.span().start)
-        first = [row.at for row in await history_reader.numbered(self._memory, [begins])]
+        first = [row.at for row in await history_reader.rows_by_seq(self._memory, [begins])]
         verbs = event_questions.event_words(event) or ["changed"]
         verb = next((each for each in verbs if each in event.lower()), verbs[0])
         verb = verb.replace("went ", "gone ")
         been = "not" if verb in _ACTIVE else "not been" if verb.endswith("ed") else "no"
         until = (
-            f" and before {format_utc(wanted.before)}" if wanted.before < row_filter.NEVER else ""
+            f" and before {format_utc(wanted.before)}"
+            if wanted.before < row_filter.MAX_INT64
+            else ""
         )
         since = format_utc(max([wanted.since, *first]))
         raise NotKept(f"{name} has {been} {verb} in the history (since {since}{until})")
@@ -227,7 +230,7 @@ class ChangeFinder:
         """
         said, seq = (to.sentence, to.seq) if isinstance(to, Row) else (to[:MAX_CHARACTERS], 0)
         if seq:
-            wanted = replace(wanted, below=min(wanted.below, seq))
+            wanted = replace(wanted, before_seq=min(wanted.before_seq, seq))
         most = _CANDIDATES if seq else limit
         found = await self._about(said, wanted, most, Rank.FEW, is_question=not seq)
         if isinstance(to, Row):
@@ -239,7 +242,8 @@ class ChangeFinder:
                 and event_questions.is_alike(each.row.sentence, sentence)
             ][:limit]
         return [
-            ChangeChain(replace(each, event=seq), await self._followed(each.row)) for each in found
+            ChangeChain(replace(each, event=seq), await self._read_followers(each.row))
+            for each in found
         ]
 
     async def _about(
@@ -253,14 +257,14 @@ class ChangeFinder:
         names: Collection[str] = (),
     ) -> list[RankedChange]:
         """Return the changes about a question; with `names`, of those that have one of them."""
-        meant = await self._meant(wanted)
-        near = await self._near(change_ranking.subject(asked) or asked, meant, rank)
+        counts = await self._count_sentences(wanted)
+        cosines = await self._sentence_cosines(change_ranking.subject(asked) or asked, counts, rank)
 
         def read(store: Store) -> list[tuple[SentenceHit, float]]:
-            candidates = change_ranking.candidates(store, asked, near.cosines, meant)
+            candidates = change_ranking.candidates(store, asked, cosines.cosines, counts)
             about = {each.hit.seq for each in candidates}
             if is_question:
-                about = change_ranking.about(asked, near, candidates)
+                about = change_ranking.about(asked, cosines, candidates)
             if names:
                 about &= {each.hit.seq for each in candidates if _has_name(names, each.hit.text)}
             ranked = change_ranking.rank(store, asked, candidates) if about else []
@@ -269,46 +273,48 @@ class ChangeFinder:
         ranked = await self._memory.archive.read(read)
         best = ranked[:limit]
         numbers = [said.seq for said, _ in best]
-        rows = {row.seq: row for row in await history_reader.numbered(self._memory, numbers)}
+        rows = {row.seq: row for row in await history_reader.rows_by_seq(self._memory, numbers)}
         return [
             RankedChange(rows[said.seq], said.count, score, total=len(ranked))
             for said, score in best
             if said.seq in rows
         ]
 
-    async def _led_to(
+    async def _find_causes(
         self, event: Row, wanted: Filter, limit: int, within: int
     ) -> list[RankedChange]:
-        event = await self._beginning(event)
-        since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
-        window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
+        event = await self._find_first_failure(event)
+        since, below = max(wanted.since, event.at - within), min(wanted.before_seq, event.seq)
+        window = replace(
+            wanted, since=since, before_seq=below, is_oldest_first=False, has_first=False
+        )
         rows = await history_reader.first_rows(self._memory, window, _MOST_ROWS)
         most = min(wanted.before, event.at + change_relations.MOST_LATE)
-        after = replace(window, since=event.at, before=most, after=event.seq, below=wanted.below)
+        after = replace(
+            window, since=event.at, before=most, after_seq=event.seq, before_seq=wanted.before_seq
+        )
         later = await history_reader.first_rows(self._memory, after, _MOST_ROWS)
         rows = [*(row for row in later if change_relations.is_seen_late(row, event)), *rows]
-        near = await self._near_to(event, rows)
-        object_ids = await connections.around(
-            self._memory, ObjectId(*event.identity[1:]), self._look
-        )
+        sentence_cosines = await self._cosines_of_rows(event, rows)
+        object_ids = await connections.around(self._memory, event.identity.object_id, self._look)
         further = [
-            (row, await connections.around(self._memory, ObjectId(*row.identity[1:]), self._look))
-            for row in _needed(event, rows, object_ids)
+            (row, await connections.around(self._memory, row.identity.object_id, self._look))
+            for row in _failures_of_connected(event, rows, object_ids)
         ]
         started = change_relations.last_start(event, rows)
-        loose = set[int]()
+        unrelated = set[int]()
 
         def score(row: Row) -> float:
             likely = change_relations.likelihood(row, event, object_ids)
             behind = (change_relations.likelihood(row, other, of) for other, of in further)
             likely = max(likely, FURTHER_WEIGHT * max(behind, default=0.0))
             likely *= OVERCOME_WEIGHT if row.seq < started else 1.0
-            less = 0.0 if likely else kinds.of_object(ObjectId(*row.identity[1:]))[1]
-            less += _OF_FILE_LESS * _is_beside(row, event)
+            less = 0.0 if likely else kinds.of_object(row.identity.object_id)[1]
+            less += _STATE_FILE_PENALTY * _is_declaration_only(row, event)
             if not likely:
-                loose.add(row.seq)
+                unrelated.add(row.seq)
             close = change_relations.closeness(row, event, within)
-            alike = near.get(row.sentence, 0.0)
+            alike = sentence_cosines.get(row.sentence, 0.0)
             return likely - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * close
 
         def scored() -> list[RankedChange]:
@@ -318,12 +324,12 @@ class ChangeFinder:
             best: dict[str, RankedChange] = {}
             for each in sorted(every, key=lambda each: (-each.score, -each.row.seq)):
                 best.setdefault(each.row.sentence, each)
-            found = _without_bulk([*best.values()], loose)
+            found = _without_bulk([*best.values()], unrelated)
             return [replace(each, total=len(found)) for each in found[:limit]]
 
         return await asyncio.to_thread(scored)
 
-    async def _beginning(self, event: Row) -> Row:
+    async def _find_first_failure(self, event: Row) -> Row:
         """Return the first failure of the outage that a failure belongs to.
 
         A failure that ended another way than the one before begins an outage of its own.
@@ -332,8 +338,8 @@ class ChangeFinder:
         for _ in range(_MOST_FAILURES):
             if "failed" not in event_questions.happened(event.sentence):
                 break
-            object_id = ObjectId(*event.identity[1:])
-            before = Filter(object_ids=[object_id], since=event.at - WITHIN, below=event.seq)
+            object_id = event.identity.object_id
+            before = Filter(object_ids=[object_id], since=event.at - WITHIN, before_seq=event.seq)
             rows = await history_reader.first_rows(self._memory, before, _MOST_ROWS)
             since_start = takewhile(lambda row: not change_relations.is_start(row), rows)
             failed = [
@@ -348,38 +354,43 @@ class ChangeFinder:
                 event, end = row, end or earlier
         return event
 
-    async def _followed(self, row: Row) -> list[Row]:
+    async def _read_followers(self, row: Row) -> list[Row]:
         """Return the changes of an object and of connected ones in the `FOLLOWS` after a row.
 
         Of rows with the same sentence, such as those of a restart loop, only the first is returned.
         """
-        window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
+        window = Filter(
+            since=row.at, before=row.at + FOLLOWS, after_seq=row.seq, is_oldest_first=True
+        )
         rows = await history_reader.first_rows(self._memory, window, _MOST_ROWS)
-        object_ids = await connections.around(self._memory, ObjectId(*row.identity[1:]))
+        object_ids = await connections.around(self._memory, row.identity.object_id)
 
         def followed() -> list[Row]:
-            near = (
+            related = (
                 each
                 for each in reversed(rows)
                 if change_relations.relation(each, row, object_ids) >= change_relations.SAME
-                and not _is_beside(each, row)
+                and not _is_declaration_only(each, row)
             )
-            first = {each.sentence or each.seq: each for each in near}
+            first = {each.sentence or each.seq: each for each in related}
             return sorted(first.values(), key=lambda each: each.seq)[:MOST_FOLLOWING]
 
         return await asyncio.to_thread(followed)
 
-    async def _near_to(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
+    async def _cosines_of_rows(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
         """Return the cosine of each row's sentence with that of an event."""
         texts = await asyncio.to_thread(
             lambda: {digest_of(row.sentence): row.sentence for row in rows if row.sentence}
         )
         ids = await self._memory.archive.read(lambda store: store.sentences.numbers(list(texts)))
-        near = await self._near(event.sentence, dict.fromkeys(ids, (0, 0)), Rank.FEW)
-        return {texts[ids[number]]: cosine for number, cosine in near.cosines.items()}
+        cosines = await self._sentence_cosines(event.sentence, dict.fromkeys(ids, (0, 0)), Rank.FEW)
+        return {texts[ids[number]]: cosine for number, cosine in cosines.cosines.items()}
 
-    async def _meant(self, wanted: Filter) -> Meant:
-        """Return (newest row, number of rows) of each sentence in a filter; None without one."""
+    async def _count_sentences(self, wanted: Filter) -> SentenceCounts:
+        """Return (newest row, number of rows) of each sentence in a filter.
+
+        None if the filter selects everything.
+        """
         if wanted == Filter(is_oldest_first=wanted.is_oldest_first):
             return None
         found: dict[int, tuple[int, int]] = {}
@@ -403,28 +414,32 @@ class ChangeFinder:
                     rows = json.dumps([row.seq for row in part.rows])
                     yield Clause("seq IN (SELECT value FROM json_each(?))", [rows])
             return
-        numbers = await self._memory.archive.read(lambda store: store.history.numbers(wanted))
+        numbers = await self._memory.archive.read(
+            lambda store: store.history.candidate_range(wanted)
+        )
         sql, values = row_filter.clause(wanted)
         for some in slices(numbers, _ROWS_AT_A_TIME):
             yield Clause(f"seq BETWEEN ? AND ? AND {sql}", [some.start, some.stop - 1, *values])
 
-    async def _near(self, asked: str, meant: Meant, rank: Rank) -> Near:
+    async def _sentence_cosines(
+        self, asked: str, counts: SentenceCounts, rank: Rank
+    ) -> SentenceCosines:
         """Return the cosines of sentences with a text, by sentence number; empty without an engine.
 
-        `meant` limits the sentences; None means all.
+        `counts` limits the sentences; None means all.
         """
         asking = await embed_question(self._vectors, asked, rank)
         if asking is None:
-            return Near({})
+            return SentenceCosines({})
         index, vector = asking
         found: dict[int, float] = {}
-        async for block in self._blocks(index, meant):
+        async for block in self._blocks(index, counts):
             found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
-        return Near(found, index.background(vector) if found else None)
+        return SentenceCosines(found, index.baseline(vector) if found else None)
 
-    async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
+    async def _blocks(self, index: VectorIndex, counts: SentenceCounts) -> AsyncIterator[Block]:
         """Yield blocks of vectors; other readers run between them."""
-        read, engine, dimension = self._memory.archive.read, index.engine, index.dimension
+        read, engine, dimension = self._memory.archive.read, index.numerics_key, index.dimension
 
         def read_some(ids: Sequence[int]) -> Awaitable[Block]:
             return read(lambda store: store.sentences.block_of(engine, dimension, ids))
@@ -432,8 +447,8 @@ class ChangeFinder:
         def read_next(after: int) -> Awaitable[Block]:
             return read(lambda store: store.sentences.block(engine, dimension, after, _AT_A_TIME))
 
-        if meant is not None:
-            for part in slices(list(meant), _AT_A_TIME):
+        if counts is not None:
+            for part in slices(list(counts), _AT_A_TIME):
                 yield await read_some(part)
             return
         last = 0
@@ -474,7 +489,7 @@ def _has_any(words: Sequence[str], store: Store) -> bool:
     )
 
 
-def _is_beside(row: Row, other: Row) -> bool:
+def _is_declaration_only(row: Row, other: Row) -> bool:
     """Return whether the first row is one of the state file and the other is not.
 
     Such a change leads to nothing on the host.
@@ -483,25 +498,25 @@ def _is_beside(row: Row, other: Row) -> bool:
     return is_of_file and not of_file
 
 
-def _needed(event: Row, rows: Sequence[Row], near: Connections) -> list[Row]:
+def _failures_of_connected(event: Row, rows: Sequence[Row], connected: Connections) -> list[Row]:
     """Return the last failure, stop or removal of each connected unit before an event."""
     failed = {
-        ObjectId(*row.identity[1:]): row for row in reversed(rows) if change_relations.is_harm(row)
+        row.identity.object_id: row for row in reversed(rows) if change_relations.is_harm(row)
     }
-    failed.pop(ObjectId(*event.identity[1:]), None)
-    return [row for object_id, row in failed.items() if object_id in near][-_MOST_NEEDED:]
+    failed.pop(event.identity.object_id, None)
+    return [row for object_id, row in failed.items() if object_id in connected][-_MOST_NEEDED:]
 
 
-def _without_bulk(found: Sequence[RankedChange], loose: Collection[int]) -> list[RankedChange]:
+def _without_bulk(found: Sequence[RankedChange], unrelated: Collection[int]) -> list[RankedChange]:
     """Merge the changes that one cause made to many objects, unless the event concerns them.
 
-    `loose` are the numbers of rows unrelated to the event.
+    `unrelated` are the numbers of rows without a relation to the event.
     """
     best: dict[object, RankedChange] = {}
     for each in found:
         row = each.row
         cause, did = jobs.alone(row.cause), event_questions.happened(row.sentence)[0]
-        is_bulk = row.seq in loose and cause.partition(":")[0] in _OF_MANY
+        is_bulk = row.seq in unrelated and cause.partition(":")[0] in _OF_MANY
         key = (cause, row.identity[1:3], did) if is_bulk else row.seq
         if first := best.get(key):
             best[key] = replace(first, others=first.others + 1)

@@ -14,18 +14,18 @@ from opdbus.index.changes import change_relations
 from opdbus.index.database.store import Store
 from opdbus.index.query import query_terms
 from opdbus.index.ranking.scores import (
-    KIND_WEIGHT,
+    KIND_BOOST,
     LEXICAL_WEIGHT,
-    NAME_WEIGHT,
+    NAME_BOOST,
     CosineBaseline,
-    ceiling,
+    bm25_upper_bound,
 )
 from opdbus.language import kinds
 
 # Weight of the event that a question names.
 HAPPENED_WEIGHT: Final = 0.3
 # Weight of the kind, where a question names only an event and a kind.
-SORT_WEIGHT: Final = 0.5
+KIND_ONLY_WEIGHT: Final = 0.5
 # Weight of recency: breaks ties.
 NEWEST_WEIGHT: Final = 0.02
 # Least cosine of a match where no change has a word of the question. Chosen on recorded days so
@@ -47,17 +47,17 @@ _ASKING = re.compile(
 # splits `de-installed` into two words
 _PART = re.compile(r"[a-z0-9]+")
 # (newest row, number of rows) by sentence number; None means all sentences.
-Meant: TypeAlias = Mapping[int, tuple[int, int]] | None
+SentenceCounts: TypeAlias = Mapping[int, tuple[int, int]] | None
 
 
-class Near(NamedTuple):
+class SentenceCosines(NamedTuple):
     """Cosines of sentences with a question by number, and the baseline to rate them by.
 
     Empty without an engine.
     """
 
     cosines: Mapping[int, float]
-    background: CosineBaseline | None = None
+    baseline: CosineBaseline | None = None
 
 
 class Candidate(NamedTuple):
@@ -80,18 +80,18 @@ def naming_words(asked: str) -> list[str]:
     return [word for word in words if not saying.issuperset(_PART.findall(word))]
 
 
-def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
+def about(asked: str, cosines: SentenceCosines, found: Sequence[Candidate]) -> set[int]:
     """Return the rows related to a question: by a word, by an event, or by cosine.
 
     Without an engine, and for a question about any change, all candidates are.
     """
     happened = event_questions.find_events(asked)
-    if not near.background or not subject(asked):
+    if not cosines.baseline or not subject(asked):
         return {each.hit.seq for each in found}
     is_found = any(each.share or each.cosine >= _LEAST_COSINE for each in found)
     if not happened and not is_found:
         return set()
-    least = near.background.mean + _CLOSE * near.background.spread
+    least = cosines.baseline.mean + _CLOSE * cosines.baseline.spread
     return {
         each.hit.seq
         for each in found
@@ -100,7 +100,7 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
 
 
 def candidates(
-    store: Store, asked: str, cosines: Mapping[int, float], meant: Meant
+    store: Store, asked: str, cosines: Mapping[int, float], meant: SentenceCounts
 ) -> list[Candidate]:
     """Return the sentences with the best cosines, with words, or with an event of a question."""
     sentences, every = store.sentences, query_terms.terms(asked)
@@ -108,7 +108,7 @@ def candidates(
     if terms := [term for term in every if not _ASKING.fullmatch(term)] or every:
         # shares of the highest possible BM25 score
         counts = [sentences.words.count_matches(term) for term in terms]
-        highest = ceiling(counts, sentences.count())
+        highest = bm25_upper_bound(counts, sentences.count())
         found = sentences.words.match(terms, _CANDIDATES)
         shares = {number: min(1.0, score / highest) for number, score in found}
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
@@ -161,19 +161,20 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sen
         total = each.cosine + LEXICAL_WEIGHT * each.share
         total += HAPPENED_WEIGHT * event_questions.share(happened, each.hit.text)
         total += NEWEST_WEIGHT * (each.hit.seq - oldest) / max(1, newest - oldest)
-        total += NAME_WEIGHT * bool(names & change_relations.called(object_id))
-        total += KIND_WEIGHT * bool(kind & wanted.subject) - less * (not kind & wanted.named)
-        return total + is_of_events * SORT_WEIGHT * bool(kind & wanted.named)
+        total += NAME_BOOST * bool(names & change_relations.called(object_id))
+        total += KIND_BOOST * bool(kind & wanted.subject) - less * (not kind & wanted.named)
+        return total + is_of_events * KIND_ONLY_WEIGHT * bool(kind & wanted.named)
 
     scored = [(each, score(each)) for each in found]
     if is_of_host:
         # changes of the state file come after those of the host that have words of the question
         is_declared = [event_questions.is_of_declaration(each.hit.text) for each in found]
         both = [*zip(scored, is_declared, strict=True)]
-        of_host = (total for (each, total), is_wish in both if each.share and not is_wish)
+        of_host = (total for (each, total), is_declared in both if each.share and not is_declared)
         below = math.nextafter(min(of_host, default=math.inf), -math.inf)
         scored = [
-            (each, min(total, below) if is_wish else total) for (each, total), is_wish in both
+            (each, min(total, below) if is_declared else total)
+            for (each, total), is_declared in both
         ]
     rows = ((each.hit, total) for each, total in scored)
     return sorted(rows, key=lambda row: (-row[1], -row[0].seq))

@@ -79,7 +79,7 @@ def relation(row: Row, other: Row, connected: Container[ObjectId]) -> float:
     `connected` are the objects now connected with that of `other`. Objects that are gone, and those
     without a field for the connection, are related by names.
     """
-    one, two = ObjectId(*row.identity[1:]), ObjectId(*other.identity[1:])
+    one, two = row.identity.object_id, other.identity.object_id
     if one == two:
         return SAME
     if one in connected or _own_names(one) & _names_in(other) or _own_names(two) & _names_in(row):
@@ -95,7 +95,7 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
     Depends on the relation of the two and on the kind of change. A unit's own run while it fails,
     and harmless changes of connected units, count little.
     """
-    object_id, of = ObjectId(*row.identity[1:]), ObjectId(*event.identity[1:])
+    object_id, of = row.identity.object_id, event.identity.object_id
     related, happened = relation(row, event, connected), set(event_questions.happened(row.sentence))
     if not related:
         is_for_all = object_id[:2] in _FOR_ALL or object_id.name in _FILES_FOR_ALL
@@ -106,12 +106,12 @@ def likelihood(row: Row, event: Row, connected: Connections) -> float:
         return SAME
     if object_id[:2] == UNIT:
         is_of_run = all(field.path[0] in _OF_A_RUN for field in row.fields if field.path)
-        is_other = not is_of_run and row.what == "changed"
+        is_other = not is_of_run and row.change_type == "changed"
         if object_id == of:
             return NAMED if is_other else _SYMPTOM if is_of_run else _USUAL
         return related if is_other or happened & _HARM else min(related, _USUAL)
     # a closed port is a result of a failure, not its cause
-    if object_id[:2] == LISTENER and (row.what == "gone" or _is_own(row, of.name)):
+    if object_id[:2] == LISTENER and (row.change_type == "gone" or _is_own(row, of.name)):
         return _SYMPTOM
     if object_id[:2] == MOUNT and not happened & _HARM_OF_MOUNT:
         return 0.0
@@ -130,11 +130,11 @@ def is_seen_late(row: Row, event: Row) -> bool:
 
     File systems are read once a minute, and ports soon after a unit has changed.
     """
-    sort, happened = row.identity[1:3], event_questions.happened(row.sentence)
-    if sort == MOUNT:
+    kind_id, happened = row.identity[1:3], event_questions.happened(row.sentence)
+    if kind_id == MOUNT:
         return "filled" in happened
-    is_soon = row.at <= event.at + _PORTS_LATE and row.what == "appeared"
-    return sort == LISTENER and is_soon and not _is_own(row, event.identity.name)
+    is_soon = row.at <= event.at + _PORTS_LATE and row.change_type == "appeared"
+    return kind_id == LISTENER and is_soon and not _is_own(row, event.identity.name)
 
 
 def closeness(row: Row, event: Row, within: int) -> float:
@@ -176,7 +176,7 @@ def is_start(row: Row) -> bool:
     """Return whether a known unit was started, other than automatically after a failure."""
     said = event_questions.happened(row.sentence)
     is_by_itself = "failed" in said or jobs.act(row.cause) == "exit"
-    return row.what != "appeared" and not is_by_itself and bool(_STARTED.intersection(said))
+    return row.change_type != "appeared" and not is_by_itself and bool(_STARTED.intersection(said))
 
 
 def _is_own(row: Row, unit: str) -> bool:
@@ -197,4 +197,4 @@ def _names_in(row: Row) -> AbstractSet[str]:
     found = _NAME.findall(f"{row.identity.name} {values}".lower())
     words = {word.strip(".:-") for word in found}
     bare = {bare_name(word.removesuffix(".d")) for word in words}
-    return words | bare | called(ObjectId(*row.identity[1:]))
+    return words | bare | called(row.identity.object_id)

@@ -54,7 +54,7 @@ MOST: Final = 1000
 
 
 # Reads the mentions of a unit from its name, its fields, and its package's configuration files.
-Look: TypeAlias = Callable[[str, Mapping[str, Json], Collection[str]], Awaitable[Mentions]]
+ReadMentions: TypeAlias = Callable[[str, Mapping[str, Json], Collection[str]], Awaitable[Mentions]]
 
 
 async def nothing_more(_: str, __: Mapping[str, Json], ___: Collection[str]) -> Mentions:
@@ -81,7 +81,9 @@ class Connections:
         return self.object_ids | frozenset(sorted(named)[: MOST - len(self.object_ids)])
 
 
-async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_more) -> Connections:
+async def around(
+    memory: StateStore, object_id: ObjectId, look: ReadMentions = nothing_more
+) -> Connections:
     """Return the connections of an object; by fields, at most `MOST`.
 
     `look` reads the mentions of a unit.
@@ -102,7 +104,7 @@ async def around(memory: StateStore, object_id: ObjectId, look: Look = nothing_m
 
         def units() -> set[ObjectId]:
             """Return the units whose name the file, or a folder above it, has."""
-            every = (each for each in memory.catalogue.known() if each[:2] == UNIT)
+            every = (each for each in memory.catalogue.all_object_ids() if each[:2] == UNIT)
             return {each for each in every if config_mentions.of_names(each.name).has(object_id)}
 
         # takes too long for the event loop among 100,000 objects
@@ -123,7 +125,7 @@ async def earlier(memory: StateStore, object_id: ObjectId) -> frozenset[ObjectId
     wanted = Filter(object_ids=ports, where=[Condition("unit", "~", object_id.name)])
     rows = await history_reader.first_rows(memory, wanted, MOST)
     return frozenset(
-        ObjectId(*row.identity[1:])
+        row.identity.object_id
         for row in rows
         for path, *sides in row.fields
         for side in sides
@@ -140,7 +142,7 @@ async def fields_of(memory: StateStore, object_id: ObjectId) -> Mapping[str, Jso
     """Return the joined fields of an object, {} if it does not exist."""
     if not memory.catalogue.has(object_id):
         return {}
-    entries = memory.catalogue.about(object_id)
+    entries = memory.catalogue.require_entries(object_id)
     return memory.merge_properties(entries, await memory.content(entries))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from opdbus.errors import LimitsExceeded, NotKept, UnknownObject
 from opdbus.history import change, row_filter
-from opdbus.history.row_filter import NEVER, Filter, Part, Row, StateRewinder
+from opdbus.history.row_filter import MAX_INT64, Filter, Part, Row, StateRewinder
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.timestamps import format_utc
 from opdbus.state.object import Json, ObjectId
@@ -18,7 +18,7 @@ MAX_BYTES: Final = 1 << 20
 
 async def row_parts(memory: StateStore, wanted: Filter) -> AsyncGenerator[Part, None]:
     """Yield the rows that pass a filter, part by part; rows added meanwhile are left out."""
-    numbers = await memory.archive.read(lambda store: store.history.numbers(wanted))
+    numbers = await memory.archive.read(lambda store: store.history.candidate_range(wanted))
 
     def read(rest: range) -> Awaitable[Part]:
         return memory.archive.read(lambda store: store.history.rows(wanted, rest))
@@ -55,9 +55,9 @@ def require_small(rows: Collection[Row]) -> None:
         raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
 
 
-async def numbered(memory: StateStore, numbers: Sequence[int]) -> list[Row]:
+async def rows_by_seq(memory: StateStore, numbers: Sequence[int]) -> list[Row]:
     """Return the rows with some numbers that are still kept, in the order of the numbers."""
-    return await memory.archive.read(lambda store: store.history.numbered(numbers))
+    return await memory.archive.read(lambda store: store.history.rows_by_seq(numbers))
 
 
 async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[str, dict[str, Json]]:
@@ -65,15 +65,15 @@ async def object_at(memory: StateStore, object_id: ObjectId, at: int) -> dict[st
 
     Raises UnknownObject if it did not exist then, and NotKept if history does not reach so far.
     """
-    told = await memory.archive.read(lambda store: store.history.sources(object_id))
-    sources = [*memory.catalogue.sources, *told]
+    historic = await memory.archive.read(lambda store: store.history.sources(object_id))
+    sources = [*memory.catalogue.sources, *historic]
     now = await memory.archive.read(lambda store: store.history.present(object_id, sources))
     if at < now.first_at:
-        is_empty = now.first_at == NEVER
+        is_empty = now.first_at == MAX_INT64
         begins = "has no rows yet" if is_empty else f"begins at {format_utc(now.first_at)}"
         raise NotKept(f"what was at {format_utc(at)} is not known: history {begins}")
     then = StateRewinder(now.states)
-    wanted, before = Filter(object_ids=[object_id], below=now.numbers.stop), None
+    wanted, before = Filter(object_ids=[object_id], before_seq=now.numbers.stop), None
     async with aclosing(row_parts(memory, wanted)) as read:
         async for part in read:
             later = list(takewhile(lambda row: row.at > at, part.rows))

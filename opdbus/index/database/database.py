@@ -142,11 +142,11 @@ def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
 
     `on_progress` is called repeatedly during a migration. The caller closes the connection.
     """
-    with guarded(path):
+    with translate_errors(path):
         _make(path)
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
     try:
-        with guarded(path):
+        with translate_errors(path):
             version = _recognize(database, path)
             _tune(database)
             if version < _VERSION:
@@ -167,7 +167,7 @@ def connect(path: Path, on_progress: Callable[[], None]) -> sqlite3.Connection:
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open a database of op-dbus read-only; raises StoreError. The caller closes it."""
-    with guarded(path):
+    with translate_errors(path):
         database = open_read_only(path)
         try:
             version = _recognize(database, path)
@@ -189,7 +189,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def guarded(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Translate sqlite3.DatabaseError and OSError into StoreError, with advice."""
     try:
         yield

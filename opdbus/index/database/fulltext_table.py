@@ -91,7 +91,7 @@ class FulltextTable(FullText):
         ).fetchone()
         return list(json.loads(found))
 
-    def begun(self, beginnings: Sequence[str]) -> list[str]:
+    def find_prefixes(self, beginnings: Sequence[str]) -> list[str]:
         """Return the `beginnings`, of letters only, that are proper prefixes of indexed stems."""
         self._make_listing("instance")
         (found,) = self._database.execute(

@@ -11,7 +11,7 @@ from opdbus.state.object import FILE, PUBLISHED, Identity
 
 ROOT: Final = 0
 # (source, plugin, kind).
-Sort: TypeAlias = tuple[str, str, str]
+SourceKind: TypeAlias = tuple[str, str, str]
 
 
 class Quota(NamedTuple):
@@ -19,7 +19,7 @@ class Quota(NamedTuple):
 
     objects: int
     size: int
-    sorts: int = 1000
+    source_kinds: int = 1000
 
 
 # The quota of all users together, as a multiple of the quota of one.
@@ -48,21 +48,21 @@ class Usage:
         self._objects: Counter[int] = Counter()
         self._sizes: Counter[int] = Counter()
         # number of objects by owner and Sort
-        self._sorts: dict[int, Counter[Sort]] = defaultdict(Counter)
+        self._source_kinds: dict[int, Counter[SourceKind]] = defaultdict(Counter)
 
     def count(self, entry: Entry, sign: Literal[1, -1]) -> None:
         """Add an entry to the usage of its owner, or subtract it; ignore unpublished ones."""
         if entry.identity.source.startswith(PUBLISHED):
             self._objects[entry.owner] += sign
             self._sizes[entry.owner] += sign * entry.size
-            self.count_sort(entry.owner, entry.identity[:3], sign)
+            self.count_source_kind(entry.owner, entry.identity[:3], sign)
 
-    def count_sort(self, owner: int, sort: Sort, more: int) -> None:
+    def count_source_kind(self, owner: int, source_kind: SourceKind, more: int) -> None:
         """Add `more`, which may be negative, to a user's number of objects with a Sort."""
-        counts = self._sorts[owner]
-        counts[sort] += more
-        if not counts[sort]:
-            del counts[sort]
+        counts = self._source_kinds[owner]
+        counts[source_kind] += more
+        if not counts[source_kind]:
+            del counts[source_kind]
 
     def add(self, owner: int, more: Quota) -> None:
         """Add `more`, which may be negative, to a user's objects and size."""
@@ -78,24 +78,24 @@ class Usage:
         """
         objects: Counter[int] = Counter()
         sizes: Counter[int] = Counter()
-        sorts: dict[int, set[Sort]] = defaultdict(set)
+        source_kinds: dict[int, set[SourceKind]] = defaultdict(set)
         for record in records:
             if not record.identity.source.startswith(PUBLISHED):
                 continue
             before = known(record.identity)
-            if (sort := record.identity[:3]) not in self._sorts[record.owner]:
-                sorts[record.owner].add(sort)
+            if (source_kind := record.identity[:3]) not in self._source_kinds[record.owner]:
+                source_kinds[record.owner].add(source_kind)
             objects[record.owner] += before is None
             sizes[record.owner] += record.size - (before.size if before else 0)
         if not objects:
             return
         for owner in objects:
-            now = Quota(self._objects[owner], self._sizes[owner], len(self._sorts[owner]))
-            more = Quota(objects[owner], sizes[owner], len(sorts[owner]))
+            now = Quota(self._objects[owner], self._sizes[owner], len(self._source_kinds[owner]))
+            more = Quota(objects[owner], sizes[owner], len(source_kinds[owner]))
             _require(f"uid {owner}", now, more, self._of_each)
-        kept = sum(map(len, self._sorts.values()))
+        kept = sum(map(len, self._source_kinds.values()))
         now = Quota(self._objects.total(), self._sizes.total(), kept)
-        more = Quota(objects.total(), sizes.total(), sum(map(len, sorts.values())))
+        more = Quota(objects.total(), sizes.total(), sum(map(len, source_kinds.values())))
         _require("all publishers together", now, more, self._of_all)
 
 

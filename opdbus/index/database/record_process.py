@@ -47,7 +47,7 @@ def stream(
     """
     try:
         with os.fdopen(os.memfd_create("known"), "wb") as known:
-            known.write(marshal.dumps(file.known()))
+            known.write(marshal.dumps(file.state_for_recall()))
             known.flush()
             number = known.fileno()
             parts = child.parts(__name__, [number], path=str(file.path), same=same, known=number)
@@ -55,10 +55,10 @@ def stream(
     except OSError as error:
         raise ChildFailed(f"cannot tell it what is known: {error.strerror}") from None
     present = IdentityHashSet()
-    return present, _received(file, parts, present)
+    return present, _receive(file, parts, present)
 
 
-def _received(
+def _receive(
     file: StateFile, parts: Iterator[bytes], present: IdentityHashSet
 ) -> Iterator[StateObject | Record]:
     try:
@@ -97,7 +97,7 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
         known.seek(0)
         file.recall(marshal.loads(known.read()))  # noqa: S302 -- our own parent made it
     # garbage collection would find nothing: what is made here stays in use
-    with gc_tuning.paused():
+    with gc_tuning.pause():
         present, objects = file.stream(request["same"])
         yield _READ
         sent = list[Identity]()
@@ -108,7 +108,7 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
         unchanged = present.difference(sent) if len(sent) < len(present) else ()
         for identities in batches(unchanged, _TOGETHER):
             yield marshal.dumps([*map(tuple, identities)])
-        yield marshal.dumps(file.known())
+        yield marshal.dumps(file.state_for_recall())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from opdbus.history import change, jobs
-from opdbus.history.change import Change, Why
+from opdbus.history.change import Cause, Change
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.quota import ROOT
 from opdbus.index.database.store import Content, Entry, Record, Store
@@ -78,9 +78,9 @@ class Update(NamedTuple):
     records: Sequence[Record]
     gone: Sequence[Entry]
     known: Mapping[Identity, Entry]
-    why: Callable[[Identity], Why]
+    why: Callable[[Identity], Cause]
     # events that changed no field
-    events: Mapping[Identity, Why] = {}
+    events: Mapping[Identity, Cause] = {}
     withdrawn: bool = False
 
 
@@ -94,7 +94,7 @@ class Committed(NamedTuple):
     rows: range
     # (row number, text digest before, text digest after) of each changed object
     moved: list[tuple[int, bytes, bytes]]
-    counts: Counter[tuple[change.What, str]]
+    counts: Counter[tuple[change.ChangeType, str]]
 
 
 def commit(store: Store, update: Update, generation: int, at: int, boot: str) -> Committed:
@@ -117,11 +117,11 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
     changed = [
         (row, item.identity)
         for row, item in zip(rows, changes, strict=True)
-        if item.what == "changed"
+        if item.change_type == "changed"
     ]
     after = {record.identity: record.text_digest for record in records if changed}
     moved = [(row, update.known[one].text_digest, after[one]) for row, one in changed]
-    counts = Counter((one.what, change.kind_of_cause(one.why.cause)) for one in changes)
+    counts = Counter((one.change_type, change.kind_of_cause(one.why.cause)) for one in changes)
     return Committed(entries, rows, moved, counts)
 
 
@@ -131,7 +131,7 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
         entry, why = update.known.get(record.identity), update.why(record.identity)
         if not entry and jobs.act(why.cause) in jobs.ENDS:
             # it came and ended between two writes: an end brings nothing
-            why = Why(seen=why.seen)
+            why = Cause(ignored_fields=why.ignored_fields)
         if why.cause == change.FIRST and not entry:
             yield Change(record.identity, "appeared", why, [])
             continue
@@ -139,9 +139,9 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
         was: dict[str, Json] = json.loads(old.properties) if old else {}
         fields = change.differences(was, json.loads(record.properties))
         if entry:
-            fields = [field for field in fields if field.path[0] not in why.seen]
+            fields = [field for field in fields if field.path[0] not in why.ignored_fields]
         is_event = bool(entry and why.is_event and not fields)
-        what: change.What = "event" if is_event else "changed" if entry else "appeared"
+        what: change.ChangeType = "event" if is_event else "changed" if entry else "appeared"
         is_kept = not (record.transient or (entry and entry.transient))
         if fields or is_event or not entry or not is_kept:
             item = Change(record.identity, what, why, fields)
@@ -177,7 +177,7 @@ def begin(store: Store, boot: str, at: int) -> str:
     cause = change.START if before == boot else change.BOOT
     left = store.entries(transient=True)
     if (before != boot or left) and not store.is_read_only:
-        gone = (of_change(Change(e.identity, "gone", Why(cause), []), "") for e in left)
+        gone = (of_change(Change(e.identity, "gone", Cause(cause), []), "") for e in left)
         with store.transaction():
             store.set_fact("boot", boot)
             store.ledger.append(gone, at, boot)

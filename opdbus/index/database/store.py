@@ -110,7 +110,7 @@ class Record(NamedTuple):
         return sum(len(part.encode()) for part in (name, properties, text, words))
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """Stored object with its id."""
 
     id: int
@@ -166,9 +166,9 @@ class Store:
         """Make current and later statements of this connection fail once `stopping` is set."""
         self._database.set_progress_handler(self._stopping.is_set, _STEPS)
 
-    def guarded(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         """Translate errors of SQLite and of the system into StoreError."""
-        return database.guarded(self.path)
+        return database.translate_errors(self.path)
 
     def require_running(self) -> None:
         """Raise StoreError if the daemon is stopping, else report progress."""
@@ -179,7 +179,7 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run the body in a write transaction: commit at its end, roll back on an error."""
-        with self.guarded(), self._database:
+        with self.translate_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             yield
 
@@ -343,7 +343,7 @@ class Store:
             for number, record in zip(ids, records, strict=True)
         ]
 
-    def stored(self, after: int, last: int, limit: int) -> list[Stored]:
+    def stored(self, after: int, last: int, limit: int) -> list[StoredObject]:
         """Return at most `limit` objects with ids above `after` and up to `last`, by id."""
         rows = self._database.execute(
             "SELECT id, source, plugin, kind, name, owner, properties, text, words, fingerprint,"
@@ -352,7 +352,9 @@ class Store:
             (after, last, limit),
         ).fetchall()
         return [
-            Stored(number, Record._make((Identity(*row[:4]), *row[4:11], bool(row[11]), row[12])))
+            StoredObject(
+                number, Record._make((Identity(*row[:4]), *row[4:11], bool(row[11]), row[12]))
+            )
             for number, *row in rows
         ]
 

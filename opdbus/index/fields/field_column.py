@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.arrays import extended
-from opdbus.index.catalogue.value_array import BOOLEAN, NUMBER, TEXT, ValueArray, decoded, encoded
+from opdbus.index.catalogue.arrays import append_rows
+from opdbus.index.catalogue.value_array import BOOLEAN, NUMBER, TEXT, ValueArray, decode, encode
 from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, mean_one, number
 from opdbus.state.object import Json
 
@@ -56,7 +56,7 @@ class Ramp:
             plain = len(rest) if is_plain.all() else int(np.argmin(is_plain))
             self._plain += plain
             rest = rest[plain:]
-        self._rest = extended(self._rest, self._end, rest)
+        self._rest = append_rows(self._rest, self._end, rest)
         self._end += len(rest)
 
     def count(self, most: int) -> int:
@@ -145,14 +145,14 @@ class FieldColumn:
         self._rows.add(rows)
 
     def _code(self, numbers: Sequence[int]) -> None:
-        self._codes = extended(self._codes, self._coded, numbers)
+        self._codes = append_rows(self._codes, self._coded, numbers)
         self._coded += len(numbers)
 
     def _note_numbers(self, values: Sequence[bytes], first: int) -> None:
         floats = [(at, _float(value)) for at, value in enumerate(values, first)]
         found = {at: value for at, value in floats if value is not None}
-        self._numeric = extended(self._numeric, self._numeric_end, [*found])
-        self._floats = extended(self._floats, self._numeric_end, [*found.values()])
+        self._numeric = append_rows(self._numeric, self._numeric_end, [*found])
+        self._floats = append_rows(self._floats, self._numeric_end, [*found.values()])
         self._inexact += [
             at for at, value in enumerate(found.values(), self._numeric_end) if abs(value) >= _LARGE
         ]
@@ -186,16 +186,16 @@ class FieldColumn:
         text, limit = condition.value, number(condition.value)
         meant = BOOLEANS.get(text)
         same = [word for word, each in BOOLEANS.items() if each is meant] or [text]
-        wanted = [encoded(word) for word in same]
+        wanted = [encode(word) for word in same]
         if meant is not None:
-            wanted.append(encoded(meant))
+            wanted.append(encode(meant))
         if not text:
-            wanted.append(encoded(None))
+            wanted.append(encode(None))
         found = [self._numbers_of(value) for value in wanted]
         if limit is not None:
             same_number = Condition(condition.field, "=", text)
             numeric = self._compared(same_number, np.equal, float(limit))
-            is_number = self._values.marked(numeric, NUMBER)
+            is_number = self._values.has_mark(numeric, NUMBER)
             found.append(numeric[is_number])
             texts = numeric[~is_number]
             # two texts with a decimal point are equal only as texts, since 1.10 may be a version
@@ -213,7 +213,7 @@ class FieldColumn:
         return np.array([known[value]] if value in known else [], np.intp)
 
     def _part(self, condition: Condition) -> NDArray[np.intp]:
-        return self._values.having(encoded(condition.value)[1:])
+        return self._values.having(encode(condition.value)[1:])
 
     def _is(self, condition: Condition) -> NDArray[np.intp]:
         part = self._part(condition).tolist()
@@ -256,7 +256,7 @@ def _float(value: bytes) -> float | None:
     mark = value[:1]
     if mark == BOOLEAN or len(value) == 1 or (mark == TEXT and value[1] not in _BEFORE_NUMBERS):
         return None
-    found: Json = decoded(value)
+    found: Json = decode(value)
     if mark == TEXT:
         found = number(found)
     try:

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.arrays import extended
+from opdbus.index.catalogue.arrays import append_rows
 from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.catalogue.text_table import NO_ROW
-from opdbus.index.catalogue.value_array import encoded
+from opdbus.index.catalogue.value_array import encode
 from opdbus.index.fields.field_column import FieldColumn
 from opdbus.state import fields
 from opdbus.state.conditions import Condition
@@ -143,10 +143,10 @@ class FieldIndex:
             for path, lists, value in leaves:
                 known = staged.get((path, lists)) or staged.setdefault((path, lists), ([], []))
                 known[0].append(row)
-                known[1].append(encoded(value))
+                known[1].append(encode(value))
         every = range(self.end, self.end + len(identities))
         for part, column in self._identity.items():
-            column.add(every, [encoded(getattr(one, part)) for one in identities])
+            column.add(every, [encode(getattr(one, part)) for one in identities])
         for key, (rows, values) in staged.items():
             column = self._columns.get(key, FieldColumn())
             column.add(rows, values)
@@ -178,9 +178,9 @@ class FieldIndex:
         places = self._view.places.find_each(np.array(ids, np.int64))
         # objects may have been removed meanwhile
         is_there = places >= 0
-        self._ids = extended(self._ids, self.end, ids)
-        self._places = extended(self._places, self.end, np.maximum(places, 0))
-        self._is_current = extended(self._is_current, self.end, is_there)
+        self._ids = append_rows(self._ids, self.end, ids)
+        self._places = append_rows(self._places, self.end, np.maximum(places, 0))
+        self._is_current = append_rows(self._is_current, self.end, is_there)
         self._give(places[is_there], np.arange(self.end, end)[is_there])
         self.end = end
 
@@ -199,7 +199,7 @@ class FieldIndex:
         """Return the current rows, for evaluation on another thread."""
         return Snapshot(self.end, self._is_current[: self.end].copy())
 
-    def found(self, rows: NDArray[np.bool_]) -> EntryRefs:
+    def refs_of(self, rows: NDArray[np.bool_]) -> EntryRefs:
         """Return references to the objects of the rows in a mask (rows,)."""
         at = np.flatnonzero(rows)
         return EntryRefs(self._places[at].astype(np.intp), self._ids[at])
@@ -226,10 +226,10 @@ class FieldIndex:
         other sources report the object, too.
         """
         exact, ending = self._having(condition, end)
-        met, is_unequal = exact.met(), condition.operator == "!="
+        met, is_unequal = exact.matching_rows(), condition.operator == "!="
         if not ending.columns:
             return met, exact.present if is_unequal else met
-        others = ending.met()
+        others = ending.matching_rows()
         perhaps = exact.present | ending.present if is_unequal else met | others
         return np.where(exact.present, met, others), perhaps
 
@@ -266,7 +266,7 @@ class _Fields:
             column.mark_all(found)
         return found
 
-    def met(self) -> NDArray[np.bool_]:
+    def matching_rows(self) -> NDArray[np.bool_]:
         """Return a mask (rows,) of the rows that meet the condition in these columns."""
         is_met = np.zeros(self._end, np.bool_)
         for column in self.columns:

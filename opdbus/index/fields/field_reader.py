@@ -68,19 +68,19 @@ class FieldReader:
         self._last = int(self._catalogue.view.ids.max(initial=0))
         self._news.set()
 
-    def recall(self, sealed: SnapshotFile, changed: Collection[int]) -> None:
+    def load_snapshot(self, snapshot: SnapshotFile, changed: Collection[int]) -> None:
         """Load the index from a snapshot, and schedule objects that it lacks or that have changed.
 
         Call it after `begin`, before any other change.
         """
         view = self._catalogue.view
-        self.index = FieldIndex.of(view, sealed.about, sealed.arrays, changed)
-        places = view.taken()
+        self.index = FieldIndex.of(view, snapshot.about, snapshot.arrays, changed)
+        places = view.used_places()
         self._after = self._begun = self._last
         for number in view.ids[places[~self.index.has_row(places)]].tolist():
             self._changed[number] = next(self._changes)
 
-    async def seal(self, path: Path, token: str) -> None:
+    async def write_snapshot(self, path: Path, token: str) -> None:
         """Write the current index to a snapshot file; raises OSError."""
         async with self._one_writer:
             index, unread = self.index, self._unread_ids()
@@ -117,7 +117,7 @@ class FieldReader:
         """Read scheduled objects whenever there are enough, until cancelled."""
         while True:
             await self._news.wait()
-            await self._archive.calm.wait()
+            await self._archive.no_bulk_load.wait()
             self._news.clear()
             try:
                 await self.catch_up()
@@ -165,9 +165,11 @@ class FieldReader:
 
     def _write(self, index: FieldIndex, rows: Rows) -> WrittenRows:
         view, contents = self._catalogue.view, dict(rows)
-        found = view.found(contents)
-        sorts = map(view.of_number.__getitem__, view.sorts[found.places].tolist())
-        named = zip(sorts, view.names.of(found.places.tolist()), strict=True)
-        identities = [Identity(*sort, name) for sort, name in named]
+        found = view.refs_of(contents)
+        source_kinds = map(
+            view.source_kinds.__getitem__, view.source_kind_ids[found.places].tolist()
+        )
+        named = zip(source_kinds, view.names.of(found.places.tolist()), strict=True)
+        identities = [Identity(*source_kind, name) for source_kind, name in named]
         items = zip(found.ids.tolist(), identities, strict=True)
         return index.write((number, one, contents[number]) for number, one in items)

@@ -11,7 +11,7 @@ from opdbus.state.conditions import Condition
 from opdbus.state.object import ObjectId
 
 
-class Rows:
+class FieldRows:
     """Current rows of the column index, for one evaluation of conditions.
 
     Create it on the thread of the catalogue; `look` may run on any thread, but only once. Entries
@@ -21,10 +21,10 @@ class Rows:
     def __init__(self, index: FieldIndex, shared: SharedRows, left: EntryRefs) -> None:
         self._index = index
         self._shared = shared
-        self._end, self._is_told = index.snapshot()
+        self._end, self._is_current = index.snapshot()
         for entries in (left, shared.entries):
             rows = index.rows_of(entries)
-            self._is_told[rows[rows >= 0]] = False
+            self._is_current[rows[rows >= 0]] = False
         # rows of the entries of shared objects, -1 where the entry itself must be checked
         self._of_shared = np.where(np.isin(shared.entries.ids, left.ids), -1, rows)
 
@@ -34,7 +34,7 @@ class Rows:
         Shared objects are those that several sources report; none of their entries is returned.
         """
         object_ids, starts, _ = self._shared
-        is_met, is_wanted = self._is_told, np.ones(len(object_ids), np.bool_)
+        is_met, is_wanted = self._is_current, np.ones(len(object_ids), np.bool_)
         is_known = self._of_shared >= 0
         for condition in conditions:
             met, perhaps = self._index.meeting(condition, self._end)
@@ -44,4 +44,4 @@ class Rows:
                 may[is_known] = perhaps[self._of_shared[is_known]]
                 is_wanted &= np.logical_or.reduceat(may, starts)
         wanted = [object_ids[at] for at in np.flatnonzero(is_wanted).tolist()]
-        return self._index.found(is_met), wanted
+        return self._index.refs_of(is_met), wanted

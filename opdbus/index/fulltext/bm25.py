@@ -55,7 +55,7 @@ class InDatabase:
         """Return the BM25 score of each entry."""
         found = dict(self._words.best(self.counts, _CANDIDATES, self._enough))
         total = np.zeros(len(self._view.entries), np.float32)
-        there = self._view.found(found)
+        there = self._view.refs_of(found)
         total[there.places] = [found[number] for number in there.ids.tolist()]
         return total
 
@@ -94,7 +94,7 @@ class InMemory:
     def _phrase(self, term: str) -> Term:
         enough = _enough(self._view)
         found = dict(self._words.match([term], enough))
-        there = self._view.found(found)
+        there = self._view.refs_of(found)
         count = len(found) if len(found) < enough else self._words.count_matches(term)
         scores = np.array([found[number] for number in there.ids.tolist()])
         impacts = (scores / idf(count, len(self._view.places))).astype(np.float16)
@@ -107,4 +107,4 @@ def _enough(view: EntryView) -> int:
 
 def _places(view: EntryView, ids: Iterable[int]) -> NDArray[np.int32]:
     """Return the places of ids, without entries removed since they were looked up."""
-    return view.found([*ids]).places.astype(np.int32)
+    return view.refs_of([*ids]).places.astype(np.int32)

@@ -59,7 +59,7 @@ class RecentWords:
         found = impacts(times, lengths, mean_length).astype(np.float16)
         return Having(places.astype(np.int32), found)
 
-    def begun(self, beginnings: Sequence[str]) -> list[str]:
+    def find_prefixes(self, beginnings: Sequence[str]) -> list[str]:
         """Return the prefixes with which a longer term begins: see `FulltextTable.begun`."""
         with self._one_at_a_time:
-            return self._words.begun(beginnings)
+            return self._words.find_prefixes(beginnings)

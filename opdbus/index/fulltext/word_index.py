@@ -63,9 +63,9 @@ class Lookup:
         others = sum(map(int, map(np.count_nonzero, each)))
         return Term(len(then.places) - others + len(since.places), then, since)
 
-    def begun(self, beginnings: Sequence[str]) -> list[str]:
+    def find_prefixes(self, beginnings: Sequence[str]) -> list[str]:
         """Return the prefixes with which a longer term begins; prefixes have letters only."""
-        since, then = set(self.since.begun(beginnings)), self.then.vocabulary
+        since, then = set(self.since.find_prefixes(beginnings)), self.then.vocabulary
         return [one for one in beginnings if one in since or then.begins(one.encode())]
 
     def places(self, term: Term) -> NDArray[np.int32]:
@@ -116,7 +116,7 @@ class WordIndex:
         """
         if self.lookup is None:
             reading = self.begin()
-            is_soon = not self._took and self._archive.calm.is_set()
+            is_soon = not self._took and self._archive.no_bulk_load.is_set()
             if is_soon and len(self._view.places) <= _FEW:
                 await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
 
@@ -182,7 +182,7 @@ class WordIndex:
 
     async def _read(self) -> None:
         await asyncio.sleep(_PAUSES * self._took)
-        await self._archive.calm.wait()
+        await self._archive.no_bulk_load.wait()
         meanwhile = self._meanwhile = RecentWords()
         # later changes are in `meanwhile`
         ids = self._view.ids[: len(self._view.entries)].copy()

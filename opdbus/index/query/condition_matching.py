@@ -16,7 +16,7 @@ from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.store import Entry, Store
-from opdbus.index.fields.field_rows import Rows
+from opdbus.index.fields.field_rows import FieldRows
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.platform.slices import slices
 from opdbus.state import fields
@@ -35,7 +35,7 @@ async def object_ids(memory: StateStore, conditions: Sequence[Condition]) -> fro
     """Return the objects that meet all conditions."""
     view = memory.catalogue.view
     met = await found(memory, conditions)
-    return await asyncio.to_thread(lambda: frozenset(view.object_ids(view.there(met))))
+    return await asyncio.to_thread(lambda: frozenset(view.object_ids(view.existing(met))))
 
 
 async def aliased(memory: StateStore, name: str) -> list[ObjectId]:
@@ -55,17 +55,17 @@ async def found(
     does not cover, or not in their present state, are read one by one.
     """
     wanted, catalogue = AllOf(conditions), memory.catalogue
-    moving = memory.volatile.asked(wanted.names)
-    moved = await asyncio.to_thread(catalogue.known_of, moving) if moving else {}
+    moving = memory.volatile.entries_with(wanted.names)
+    moved = await asyncio.to_thread(catalogue.existing, moving) if moving else {}
     unread = memory.fields.unread()
     ids = {*unread.ids, *(entry.id for entry in moved.values())}
-    rows = Rows(memory.fields.index, catalogue.shared(), catalogue.view.found(ids))
+    rows = FieldRows(memory.fields.index, catalogue.shared(), catalogue.view.refs_of(ids))
     met, perhaps = await asyncio.to_thread(rows.look, conditions)
     if only_first and len(met.ids):
         return met
 
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[ObjectId]:
-        object_id = ObjectId(*identity[1:])
+        object_id = identity.object_id
         is_met = wanted.hold(identity, properties) and not catalogue.is_shared(object_id)
         return [object_id] if is_met else []
 
@@ -82,7 +82,7 @@ async def found(
         async for part in read_parts(memory, within, memory.volatile, matching, after):
             others.update(part)
             if others and only_first:
-                return catalogue.found(others)
+                return catalogue.refs_of(others)
     # objects that several sources report, and that may meet the conditions
     shared = await _each(
         memory,
@@ -90,11 +90,11 @@ async def found(
         lambda entries, known: any(wanted.hold(entry.identity, known) for entry in entries),
     )
     others.update(object_id for object_id, is_met in shared if is_met)
-    every, renamed = met.and_also(catalogue.found(others)), memory.declarations.renamed()
+    every, renamed = met.and_also(catalogue.refs_of(others)), memory.declarations.renamed()
     if not renamed:
         return every
     # without declared objects that are observed under another name
-    left_out = await asyncio.to_thread(catalogue.found, tuple(renamed))
+    left_out = await asyncio.to_thread(catalogue.refs_of, tuple(renamed))
     is_left = ~np.isin(every.ids, left_out.ids)
     return EntryRefs(every.places[is_left], every.ids[is_left])
 

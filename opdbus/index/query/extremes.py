@@ -7,12 +7,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.entry_view import EntryRefs, EntryView
 from opdbus.index.query import condition_matching
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.second_stage import Found
+from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, tables
 from opdbus.state.fields import split
 from opdbus.state.flatten import singular
@@ -102,7 +101,7 @@ async def find_extremes(
         return None
     rest = f"{question[: match.start()]} {question[match.end() :]}"
     wanted, ends = _ASKED[match[0].lower()], _SEVERAL if _is_plural(rest) else 1
-    for places, least in _places(view, rest, view.there(within) if within else None):
+    for places, least in _places(view, rest, view.existing(within) if within else None):
         object_ids = sorted({*view.object_ids(places)} - memory.declarations.renamed())
         leaves = await condition_matching.leaves(memory, object_ids)
         rows = dict(zip(object_ids, leaves, strict=True))
@@ -127,12 +126,12 @@ def _places(
     word of it, then all. Sets larger than `_MOST` are skipped.
     """
     asked = kinds.requested(question, STOP_WORDS)
-    every = view.of_sorts(lambda _: True, within)
+    every = view.of_source_kinds(lambda _: True, within)
     words = {singular(word) for word in tables.words_of(question)}
     for places, least in (
-        (every[view.kinds[every] & (asked.subject or asked.named) != 0], 1),
-        (view.of_sorts(lambda one: not words.isdisjoint(split(one[2])), within), 1),
-        (view.of_sorts(lambda one: not words.isdisjoint(split(one[1])), within), 1),
+        (every[view.kind_masks[every] & (asked.subject or asked.named) != 0], 1),
+        (view.of_source_kinds(lambda one: not words.isdisjoint(split(one[2])), within), 1),
+        (view.of_source_kinds(lambda one: not words.isdisjoint(split(one[1])), within), 1),
         (every, _NAMED),
     ):
         if 0 < len(places) <= _MOST:
@@ -172,12 +171,14 @@ def _is_plural(question: str) -> bool:
     )
 
 
-def order(most: Superlative, found: Found) -> Found:
+def order(most: Superlative, found: RankedHits) -> RankedHits:
     """Reorder the rows of these objects among themselves; each gets the total of its new rank."""
     ranks = dict.fromkeys(most.below, len(most.object_ids))
     ranks |= {object_id: rank for rank, object_id in enumerate(most.object_ids)}
-    places = [place for place, row in enumerate(found) if object_id_of(row[0]) in ranks]
-    rows = sorted((found[place] for place in places), key=lambda row: ranks[object_id_of(row[0])])
+    places = [place for place, row in enumerate(found) if row[0].identity.object_id in ranks]
+    rows = sorted(
+        (found[place] for place in places), key=lambda row: ranks[row[0].identity.object_id]
+    )
     ordered = [*found]
     for place, (entry, score) in zip(places, rows, strict=True):
         ordered[place] = entry, score._replace(total=found[place][1].total)

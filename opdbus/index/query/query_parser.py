@@ -175,7 +175,7 @@ async def _having_date(memory: StateStore, asked: DateConstraint) -> EntryRefs:
             return False
         return date is not None and asked.first <= date < asked.last
 
-    return memory.catalogue.found(
+    return memory.catalogue.refs_of(
         object_id
         for object_id, values in zip(object_ids, found, strict=True)
         if any(is_in_range(value) for each in values.values() for value in each)

@@ -125,7 +125,9 @@ def _mistyped(store: Store, word: str, lookup: Lookup | None) -> str:
     if found := next((form for form in likely if _forms(store, form, "")), ""):
         return found
     beginnings = sorted(edit for edit in edits if len(edit) >= _LONG)
-    whole = (_longer(store, each) for each in (lookup or store.words).begun(beginnings)[:_MOST])
+    whole = (
+        _longer(store, each) for each in (lookup or store.words).find_prefixes(beginnings)[:_MOST]
+    )
     return next(filter(None, (*whole, *sorted(edits & query_terms.STOP_WORDS))), "")
 
 

@@ -14,7 +14,7 @@ from opdbus.index.database.store import Entry
 from opdbus.index.query import query_terms
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.ranking.scores import OVERLAP_WEIGHT, Score
-from opdbus.index.search.hits import Field, Query, Why
+from opdbus.index.search.hits import Explanation, Field, Query
 from opdbus.language import object_text, vocabulary
 from opdbus.state.conditions import Condition
 from opdbus.state.fields import IDENTITY, dotted_values, split
@@ -52,7 +52,7 @@ def explain(
     score: Score,
     query: Query,
     where: Sequence[Condition],
-) -> Why:
+) -> Explanation:
     """Return the explanation of a hit; blocks for about a millisecond."""
     fields, glosses, missing = _matches(StateObject(entry.identity, properties), query.question)
     # the words of the question that name a value of the object
@@ -63,9 +63,9 @@ def explain(
     literals = query.matches.literals if query.matches else ()
     values += [one.word for one in literals if one.word and entry.id in one.entries]
     values += [one.words for one in query.compared if entry.id in one.entries.ids]
-    return Why(
+    return Explanation(
         score.total,
-        score.kinds + OVERLAP_WEIGHT * score.overlap,
+        score.boost + OVERLAP_WEIGHT * score.overlap,
         tuple(fields),
         tuple(missing),
         tuple(glosses),

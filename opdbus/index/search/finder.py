@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from opdbus.engine.batching import Rank
-from opdbus.index.catalogue.catalogue import object_id_of, representative
+from opdbus.index.catalogue.catalogue import representative
 from opdbus.index.catalogue.declarations import (
     DECLARED,
     NOTHING_DECLARED,
     Declaration,
     absence_of,
-    marked,
+    mark_declared,
 )
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.database.store import Content, Entry, Store
@@ -35,7 +35,7 @@ from opdbus.index.ranking.confidence import CERTAIN, RatedHit, rate, rate_simila
 from opdbus.index.ranking.scores import Boosts, Score, Similarity, rank
 from opdbus.index.search import explanations, hit_features, related_answers
 from opdbus.index.search.hit_features import WordSimilarity
-from opdbus.index.search.hits import Hit, Page, Query, Why
+from opdbus.index.search.hits import Explanation, Hit, Query, SearchRequest
 from opdbus.index.search.lexical_matches import (
     LexicalMatches,
     compute_boosts,
@@ -46,8 +46,8 @@ from opdbus.index.search.rerank import RERANKED, Reranker
 from opdbus.index.vectors import second_stage
 from opdbus.index.vectors.first_stage import STATIC
 from opdbus.index.vectors.object_vectors import ObjectVectors
-from opdbus.index.vectors.second_stage import Ask, Found, Vector, prefetch_embedding
-from opdbus.index.vectors.two_stage_search import Cascade
+from opdbus.index.vectors.second_stage import Ask, RankedHits, Vector, prefetch_embedding
+from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.language import vocabulary
 from opdbus.language.object_text import first_line
 from opdbus.platform.slices import each
@@ -63,35 +63,35 @@ _FEW: Final = 200
 _MOST_DECLARED: Final = 16
 
 # reorders what was found
-Order: TypeAlias = Callable[[Found], Awaitable[Found]]
+Order: TypeAlias = Callable[[RankedHits], Awaitable[RankedHits]]
 
 
 class Finder:
-    """Search over all objects of a store that match a page.
+    """Search over all objects of a store that match a request.
 
-    With a cascade, searches do not wait for the vectors of the level.
+    With two stages, searches do not wait for the vectors of the level.
     """
 
     def __init__(
         self,
         vectors: ObjectVectors,
         reranker: Reranker | None = None,
-        cascade: Cascade | None = None,
+        two_stage: TwoStageSearch | None = None,
     ) -> None:
         self._vectors = vectors
         self._memory = vectors.memory
         self._reranker = reranker
-        self._cascade = cascade
+        self._two_stage = two_stage
         self._words: WordSimilarity | None = None
 
-    def staged(self) -> int:
+    def count_first_stage(self) -> int:
         """Return the number of objects that two-stage search covers."""
-        return self._cascade.first.count() if self._cascade else 0
+        return self._two_stage.first.count() if self._two_stage else 0
 
     async def search(
         self,
         question: str,
-        page: Page,
+        request: SearchRequest,
         mode: str = "hybrid",
         level: str = "",
         *,
@@ -99,87 +99,95 @@ class Finder:
     ) -> list[Hit]:
         """Return the objects that best answer a question, best first.
 
-        `mode` is one of scores.MODES; hybrid and vector wait for the model, unless there is a
-        cascade. Without a working model a hybrid search is lexical. With a `level`, that level's
-        model reorders the best hits. Conditions in the question are added to those of the page; if
-        the question has nothing else, the objects that meet them are listed. Only the first
-        query_parser.MAX_CHARACTERS of the question are read. Raises NoModel, ModelError,
+        `mode` is one of scores.MODES; hybrid and vector wait for the model, unless a search
+        has two stages. Without a working model a hybrid search is lexical. With a `level`, that
+        level's model reorders the best hits. Conditions in the question are added to those of the
+        request; if the question has nothing else, the objects that meet them are listed. Only the
+        first query_parser.MAX_CHARACTERS of the question are read. Raises NoModel, ModelError,
         ProviderError.
         """
         question = question[:MAX_CHARACTERS]
         asked = await parse_query(self._memory, question)
-        page = replace(page, where=page.where + asked.conditions)
+        request = replace(request, where=request.where + asked.conditions)
         if not asked.conditions and not asked.compared:
             asked = ParsedQuery(question)
-        if page.where and not asked.words.strip(_NO_WORDS):
-            return await self._list(page)
-        cascade = self._cascade if self._cascade and self._cascade.is_used() else None
+        if request.where and not asked.words.strip(_NO_WORDS):
+            return await self._list(request)
+        two_stage = self._two_stage if self._two_stage and self._two_stage.is_used() else None
 
         async def embed(words: str) -> Vector | None:
             if mode == "lexical":
                 return None
-            if cascade:
-                return await cascade.ask(words, priority)
+            if two_stage:
+                return await two_stage.ask(words, priority)
             if mode == "vector":
                 return await self._vectors.ask(words, priority)
             return await embed_question(self._vectors, words, priority)
 
         async with prefetch_embedding(embed, asked.words) as ask:
-            query = await self._query(asked, page)
-            words, stage = query.question, STATIC if cascade else self._level
-            if level or not cascade or mode == "lexical":
-                order = partial(self._reranked, words, level, priority) if level else None
-                return await self._hits(page, await self._compared(query, mode, ask, stage), order)
+            query = await self._query(asked, request)
+            words, stage = query.question, STATIC if two_stage else self._level
+            if level or not two_stage or mode == "lexical":
+                order = partial(self._rerank, words, level, priority) if level else None
+                return await self._hits(
+                    request, await self._compare(query, mode, ask, stage), order
+                )
             own = self._vectors.ask
-            async with cascade.asking(lambda _ends: own(words, priority)) as asking:
-                query = await self._compared(query, mode, ask, stage)
-                return await self._hits(page, query, partial(cascade.second.order, asking=asking))
+            async with two_stage.start_embedding(lambda _ends: own(words, priority)) as asking:
+                query = await self._compare(query, mode, ask, stage)
+                return await self._hits(
+                    request, query, partial(two_stage.second.order, asking=asking)
+                )
 
-    async def similar(self, object_id: ObjectId, page: Page) -> list[Hit]:
+    async def similar(self, object_id: ObjectId, request: SearchRequest) -> list[Hit]:
         """Return the objects most similar to an object, without that object.
 
         Raises UnknownObject, NoVector, NoModel.
         """
         object_id = self._memory.declarations.one(object_id)
-        query = Query(without=object_id, within=await self._within(page))
-        entry = self._memory.catalogue.first(object_id)
-        cascade = self._cascade
-        if cascade and cascade.is_used() and (own := await cascade.first_vector(entry)):
-            async with cascade.asking(partial(cascade.second.own, entry)) as asking:
+        query = Query(without=object_id, within=await self._matching_entries(request))
+        entry = self._memory.catalogue.representative_of(object_id)
+        two_stage = self._two_stage
+        if two_stage and two_stage.is_used() and (own := await two_stage.first_vector(entry)):
+            async with two_stage.start_embedding(
+                partial(two_stage.second.own_vector, entry)
+            ) as asking:
                 query = replace(query, similarity=self._similarity(query, own, STATIC))
-                return await self._hits(page, query, partial(cascade.second.order, asking=asking))
+                return await self._hits(
+                    request, query, partial(two_stage.second.order, asking=asking)
+                )
         vector = await self._vectors.vector(object_id)
         query = replace(query, similarity=self._similarity(query, vector, self._level))
-        return await self._hits(page, query)
+        return await self._hits(request, query)
 
     @property
     def _level(self) -> str:
         return self._vectors.serving.config.vector_level
 
-    async def _within(self, page: Page) -> EntryRefs | None:
-        """Return the entries that match a page, in order of places; None without conditions."""
-        if not page.where and not page.wanted:
+    async def _matching_entries(self, request: SearchRequest) -> EntryRefs | None:
+        """Return the entries that match a request, in order of places; None without conditions."""
+        if not request.where and not request.wanted:
             return None
-        met = await condition_matching.found(self._memory, page.where) if page.where else None
-        return self._memory.catalogue.among(page.wanted or {}, met)
+        met = await condition_matching.found(self._memory, request.where) if request.where else None
+        return self._memory.catalogue.among(request.wanted or {}, met)
 
-    async def _query(self, asked: ParsedQuery, page: Page) -> Query:
+    async def _query(self, asked: ParsedQuery, request: SearchRequest) -> Query:
         """Return the query for a parsed question: corrected, with the entries to search."""
         asked, within = await asyncio.gather(
-            correct_query(self._vectors, asked), self._within(page)
+            correct_query(self._vectors, asked), self._matching_entries(request)
         )
         if question_patterns.of(asked.words).values:
-            within = await asyncio.to_thread(self._having_all, asked.words, within)
+            within = await asyncio.to_thread(self._restrict_to_all_values, asked.words, within)
         query = Query(
             asked.words, within=within, compared=asked.compared, corrected=asked.corrected
         )
         if most := await extremes.find_extremes(self._memory, asked.words, within):
             # the words stay in the question: `disk` alone would be taken for a name
-            found = ComparedValue(most.words, self._memory.catalogue.found(most.object_ids))
+            found = ComparedValue(most.words, self._memory.catalogue.refs_of(most.object_ids))
             return replace(query, compared=(*asked.compared, found), most=most)
         return query
 
-    def _having_all(self, question: str, within: EntryRefs | None) -> EntryRefs | None:
+    def _restrict_to_all_values(self, question: str, within: EntryRefs | None) -> EntryRefs | None:
         """Restrict entries to those with all values of a question that asks for several together.
 
         Without such entries they stay as they are, unless the question is strict. Declared values
@@ -189,19 +197,19 @@ class Finder:
         form, end = question_patterns.of(question), view.end
         masks = [entries_having(bits, view.traits[:end]) for bits in form.values]
         if form.holders:
-            masks.append(view.kinds[:end] & form.holders != 0)
+            masks.append(view.kind_masks[:end] & form.holders != 0)
         places = np.flatnonzero(reduce(np.logical_and, masks) & (view.ids[:end] != 0))
         ids = view.ids[places]
         if not len(places) and not form.is_strict:
             return within
         is_kept = np.isin(ids, ids if within is None else within.ids)
         for at, entry in enumerate(map(view.at, places.tolist())):
-            is_wish = entry is not None and entry.identity.source == FILE
-            if entry is None or (is_wish and declarations.observed(object_id_of(entry))):
+            is_declared = entry is not None and entry.identity.source == FILE
+            if entry is None or (is_declared and declarations.observed(entry.identity.object_id)):
                 is_kept[at] = False
         return EntryRefs(places[is_kept], ids[is_kept])
 
-    async def _compared(self, query: Query, mode: str, ask: Ask, stage: str) -> Query:
+    async def _compare(self, query: Query, mode: str, ask: Ask, stage: str) -> Query:
         """Add similarity by vectors of a stage, lexical matches and boosts."""
 
         async def compare() -> Similarity | None:
@@ -228,7 +236,9 @@ class Finder:
         index, vector = found
         return index.similarity(vector, self._memory.catalogue.view, stage, query.places)
 
-    async def _reranked(self, question: str, level: str, priority: Rank, found: Found) -> Found:
+    async def _rerank(
+        self, question: str, level: str, priority: Rank, found: RankedHits
+    ) -> RankedHits:
         if self._reranker is None:
             return found
         best = found[:RERANKED]
@@ -236,29 +246,34 @@ class Finder:
         order = await self._reranker.order(question, best, contents, level, priority)
         return [*order, *found[RERANKED:]]
 
-    async def _list(self, page: Page) -> list[Hit]:
+    async def _list(self, request: SearchRequest) -> list[Hit]:
         """Return a page of objects in listing order, observed ones first."""
-        catalogue, query = self._memory.catalogue, Query(within=await self._within(page))
+        catalogue, query = (
+            self._memory.catalogue,
+            Query(within=await self._matching_entries(request)),
+        )
 
         def listed() -> list[ObjectId]:
             found = catalogue.object_ids({}, query.within)
             return sorted(found, key=lambda object_id: not catalogue.is_observed(object_id))
 
         object_ids = await asyncio.to_thread(listed)
-        part = object_ids[page.offset : page.offset + page.limit]
-        rows = [(catalogue.first(one), _UNRANKED) for one in part if catalogue.has(one)]
-        return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
+        part = object_ids[request.offset : request.offset + request.limit]
+        rows = [(catalogue.representative_of(one), _UNRANKED) for one in part if catalogue.has(one)]
+        return await self._read(request, query, rows, [CERTAIN] * len(rows), {})
 
-    async def _hits(self, page: Page, query: Query, order: Order | None = None) -> list[Hit]:
+    async def _hits(
+        self, request: SearchRequest, query: Query, order: Order | None = None
+    ) -> list[Hit]:
         """Return a page of hits; `order` reorders the best rows."""
-        last = page.offset + page.limit
+        last = request.offset + request.limit
         compared = second_stage.COMPARED if order else hit_features.OVERLAPPED
-        found = await self._ranked(query, max(last, compared))
+        found = await self._rank(query, max(last, compared))
         if order:
             found = await order(found)
         contents: Mapping[int, Content] = {}
         if query.without is None:
-            found, contents = await self._refined(query, found)
+            found, contents = await self._refine(query, found)
         # rated over at least COMPARED rows, so that a hit's score does not depend on the page size
         scores = [score for _, score in found[: max(last, confidence.COMPARED)]]
         if query.without:
@@ -268,11 +283,13 @@ class Finder:
         else:
             rating = await asyncio.to_thread(rate, scores, query.mode)
         if query.without is None:
-            found, rating = self._absent_last(found, rating, contents)
-        part = slice(page.offset, last)
-        return await self._read(page, query, found[part], rating[part], contents)
+            found, rating = self._move_absent_last(found, rating, contents)
+        part = slice(request.offset, last)
+        return await self._read(request, query, found[part], rating[part], contents)
 
-    async def _refined(self, query: Query, found: Found) -> tuple[Found, Mapping[int, Content]]:
+    async def _refine(
+        self, query: Query, found: RankedHits
+    ) -> tuple[RankedHits, Mapping[int, Content]]:
         """Reorder the best rows by what is read of them; return these rows and their contents.
 
         Adds term overlap, superlatives, related answers, confidence features and mismatches.
@@ -302,59 +319,61 @@ class Finder:
             rows.append((entry, score._replace(match_features=known, mismatch=other)))
         return [*rows, *found[confidence.COMPARED :]], contents
 
-    async def _ranked(self, query: Query, enough: int) -> Found:
+    async def _rank(self, query: Query, enough: int) -> RankedHits:
         """Return the best `enough` rows, one for each object.
 
         An observed object is also found by what is declared of it, but not by fields with another
         observed value: no term of the question may be in such a field, and no value that it names
         may depend on one.
         """
-        best, wishes = await self._best(query, enough)
-        if not wishes:
+        best, declared_rows = await self._best(query, enough)
+        if not declared_rows:
             return best
         declarations, terms = self._memory.declarations, query_terms.terms(query.question)
-        declared = await declarations.read([object_id_of(entry) for entry, _ in wishes])
-        sides = [declared.get(object_id_of(entry), NOTHING_DECLARED) for entry, _ in wishes]
+        declared = await declarations.read([entry.identity.object_id for entry, _ in declared_rows])
+        sides = [
+            declared.get(entry.identity.object_id, NOTHING_DECLARED) for entry, _ in declared_rows
+        ]
         wrong = [
             " ".join(f"{' '.join(split(name))} {value}" for name, (value, _) in one.items())
             for one in (side.differing for side in sides)
         ]
         is_wrong = await asyncio.to_thread(explanations.having, wrong, terms)
         rows = [*best]
-        for at, (row, side) in enumerate(zip(wishes, sides, strict=True)):
+        for at, (row, side) in enumerate(zip(declared_rows, sides, strict=True)):
             entry = row[0]
             # values that are declared but not observed
             traits = int.from_bytes(entry.traits, "little") & ~int.from_bytes(
-                self._standing(entry).traits, "little"
+                self._shown_entry(entry).traits, "little"
             )
             is_untrue = any(bits & traits for bits in vocabulary.values_in(query.question))
             is_right = side.unobserved and at not in is_wrong and not is_untrue
-            if not side.differing or is_right or self._is_only_wish(query, entry):
+            if not side.differing or is_right or self._is_only_declared(query, entry):
                 rows.append(row)
         rows.sort(key=lambda row: -row[1].total)
-        ones = await each(lambda row: declarations.one(object_id_of(row[0])), rows)
+        ones = await each(lambda row: declarations.one(row[0].identity.object_id), rows)
         found: dict[ObjectId, tuple[Entry, Score]] = {}
         for one, row in zip(ones, rows, strict=True):
             found.setdefault(one, row)
         return [*found.values()][:enough]
 
-    def _is_only_wish(self, query: Query, declared: Entry) -> bool:
+    def _is_only_declared(self, query: Query, declared: Entry) -> bool:
         """Return whether the query's entries include the object only by its declared entry."""
         if query.within is None:
             return False
-        one = self._memory.declarations.one(object_id_of(declared))
+        one = self._memory.declarations.one(declared.identity.object_id)
         entries = self._memory.catalogue.entries(one)
         return not any(entry.id in query.within.ids for entry in entries if entry != declared)
 
-    async def _best(self, query: Query, enough: int) -> tuple[Found, Found]:
+    async def _best(self, query: Query, enough: int) -> tuple[RankedHits, RankedHits]:
         """Return the best `enough` rows, and declared entries of observed objects."""
         declarations, view = self._memory.declarations, self._memory.catalogue.view
-        within, wishes = query.within, list[tuple[Entry, Score]]()
+        within, declared_rows = query.within, list[tuple[Entry, Score]]()
         found: dict[ObjectId, tuple[Entry, Score]] = {}
-        shares = None if query.matches is None else query.matches.shares
+        lexical_scores = None if query.matches is None else query.matches.scores
         ids = view.ids if within is None else within.ids
-        is_left_out = hit_features.left_out(query.question)
-        ranking = rank(query.similarity, shares, query.boosts, ids)
+        is_left_out = hit_features.exclusion_rule(query.question)
+        ranking = rank(query.similarity, lexical_scores, query.boosts, ids)
         for count, (number, score) in enumerate(ranking, 1):
             if not count % _FEW:
                 await asyncio.sleep(0)
@@ -362,29 +381,31 @@ class Finder:
             # another entry may have taken its place since
             if entry is None or (within is not None and entry.id != within.ids[number]):
                 continue
-            object_id = object_id_of(entry)
+            object_id = entry.identity.object_id
             if query.without is None and is_left_out(object_id, score):
                 continue
             if entry.identity.source == FILE and declarations.observed(object_id):
-                wishes += [(entry, score)] if len(wishes) < hit_features.OVERLAPPED else []
+                declared_rows += (
+                    [(entry, score)] if len(declared_rows) < hit_features.OVERLAPPED else []
+                )
             elif object_id != query.without:
                 # keep the best-scoring entry of each object
                 found.setdefault(object_id, (entry, score))
             if len(found) == enough:
                 break
-        return list(found.values()), wishes if query.without is None else []
+        return list(found.values()), declared_rows if query.without is None else []
 
-    def _absent_last(
-        self, found: Found, rating: list[RatedHit], contents: Mapping[int, Content]
-    ) -> tuple[Found, list[RatedHit]]:
+    def _move_absent_last(
+        self, found: RankedHits, rating: list[RatedHit], contents: Mapping[int, Content]
+    ) -> tuple[RankedHits, list[RatedHit]]:
         """Move absent and missing declared objects to the end of their class, strong or weak.
 
-        Lower chances so that none exceeds the one before it.
+        Lower confidences so that none exceeds the one before it.
         """
         declarations, rows = self._memory.declarations, [*zip(found, rating, strict=False)]
 
         def is_absent(entry: Entry) -> bool:
-            if entry.identity.source == FILE and declarations.is_missing(object_id_of(entry)):
+            if entry.identity.source == FILE and declarations.is_missing(entry.identity.object_id):
                 return True
             content = contents.get(entry.id)
             return content is not None and bool(absence_of(declarations, entry, content))
@@ -393,42 +414,42 @@ class Finder:
         if not absent:
             return found, rating
         rows.sort(key=lambda row: (row[1].is_weak, row[0][0].id in absent))
-        chances = accumulate((one.chance for _, one in rows), min)
-        marks = [RatedHit(c, one.is_weak) for (_, one), c in zip(rows, chances, strict=True)]
-        return [row for row, _ in rows], marks
+        confidences = accumulate((one.confidence for _, one in rows), min)
+        ratings = [RatedHit(c, one.is_weak) for (_, one), c in zip(rows, confidences, strict=True)]
+        return [row for row, _ in rows], ratings
 
     async def _read(
         self,
-        page: Page,
+        request: SearchRequest,
         query: Query,
-        found: Found,
+        found: RankedHits,
         rating: Sequence[RatedHit],
         known: Mapping[int, Content],
     ) -> list[Hit]:
         """Return the hits of a page; entries whose content is gone are left out."""
-        entries = await each(self._standing, [entry for entry, _ in found])
+        entries = await each(self._shown_entry, [entry for entry, _ in found])
         sides = await self._sides(entries)
         new = [entry for entry in entries if entry.id not in known]
         contents = {**known, **(await self._memory.content(new) if new else {})}
         there = [
-            (entry, score, mark, sides.get(object_id_of(entry), NOTHING_DECLARED))
+            (entry, score, mark, sides.get(entry.identity.object_id, NOTHING_DECLARED))
             for entry, (_, score), mark in zip(entries, found, rating, strict=True)
             if entry.id in contents
         ]
 
-        def explain() -> list[Why | None]:
-            whys: list[Why | None] = []
+        def explain() -> list[Explanation | None]:
+            whys: list[Explanation | None] = []
             for entry, score, _, side in there:
                 # the fields that may have matched
                 fields = self._memory.merge_properties([entry], contents)
                 if side.unobserved:
                     fields = fields | {DECLARED: dict(side.unobserved)}
-                whys.append(explanations.explain(entry, fields, score, query, page.where))
+                whys.append(explanations.explain(entry, fields, score, query, request.where))
             return whys
 
-        whys = await asyncio.to_thread(explain) if page.is_explained else [None] * len(there)
+        whys = await asyncio.to_thread(explain) if request.is_explained else [None] * len(there)
 
-        def hit(row: tuple[tuple[Entry, Score, RatedHit, Declaration], Why | None]) -> Hit:
+        def hit(row: tuple[tuple[Entry, Score, RatedHit, Declaration], Explanation | None]) -> Hit:
             (entry, score, mark, side), why = row
             content, observed = contents[entry.id], dict[str, Json]()
             if entry.identity.source == FILE:
@@ -439,27 +460,31 @@ class Finder:
                 observed = {
                     n: value for n, (_, value) in side.differing.items() if value is not None
                 }
-            text = marked(self._memory.declarations, entry, content, first_line(content.text))
+            text = mark_declared(
+                self._memory.declarations, entry, content, first_line(content.text)
+            )
             declared = dict(islice(declared.items(), _MOST_DECLARED))
             source = entry.identity.source
-            return Hit(object_id_of(entry), source, score, mark, text, why, declared, observed)
+            return Hit(entry.identity.object_id, source, score, mark, text, why, declared, observed)
 
         return await each(hit, [*zip(there, whys, strict=True)])
 
-    def _standing(self, entry: Entry) -> Entry:
+    def _shown_entry(self, entry: Entry) -> Entry:
         """Return the entry shown for a found one: the observed entry of its object, if any."""
         if entry.identity.source != FILE:
             return entry
-        entries = self._memory.catalogue.entries(self._memory.declarations.one(object_id_of(entry)))
+        entries = self._memory.catalogue.entries(
+            self._memory.declarations.one(entry.identity.object_id)
+        )
         return representative(entries) if entries else entry
 
     async def _sides(self, entries: Sequence[Entry]) -> Mapping[ObjectId, Declaration]:
         """Return the declarations of those of some entries' objects that are observed."""
         declarations = self._memory.declarations
-        observed = [object_id_of(one) for one in entries if one.identity.source != FILE]
+        observed = [one.identity.object_id for one in entries if one.identity.source != FILE]
         declaring = await each(declarations.declares, observed)
         declared = {
-            one: object_id_of(other)
+            one: other.identity.object_id
             for one, other in zip(observed, declaring, strict=True)
             if other
         }

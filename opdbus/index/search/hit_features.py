@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
@@ -27,13 +26,13 @@ from opdbus.index.query import query_terms, question_patterns
 from opdbus.index.query.query_terms import BEGINNING, STOP_WORDS
 from opdbus.index.ranking.scores import (
     OVERLAP_WEIGHT,
-    ConfidenceFeatures,
     Mismatch,
     Missing,
     Score,
+    WordSimilarityFeatures,
 )
 from opdbus.index.vectors.first_stage import STATIC
-from opdbus.index.vectors.second_stage import Found
+from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, synonyms, vocabulary
 from opdbus.language.synonyms import gloss
 from opdbus.language.vocabulary import stem
@@ -73,7 +72,7 @@ _COMMON: Final = 2000
 _LEAST_LENGTH: Final = 1e-9
 
 
-def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
+def exclusion_rule(question: str) -> Callable[[ObjectId, Score], bool]:
     """Return a predicate for units that only refer to other objects.
 
     These are the units of op-dbus, unless the question names op-dbus or only values that the unit
@@ -95,11 +94,11 @@ def left_out(question: str) -> Callable[[ObjectId, Score], bool]:
 
 
 def order_by_overlap(
-    question: str, missing: Missing, found: Found, contents: Mapping[int, Content]
-) -> Found:
+    question: str, missing: Missing, found: RankedHits, contents: Mapping[int, Content]
+) -> RankedHits:
     """Rerank the best rows by their total with term overlap; drop those without content."""
     best = [row for row in found[:OVERLAPPED] if row[0].id in contents]
-    overlaps = shares(question, [contents[entry.id].text for entry, _ in best])
+    overlaps = overlap_shares(question, [contents[entry.id].text for entry, _ in best])
     rows = []
     for (entry, score), share in zip(best, overlaps, strict=True):
         content = contents[entry.id]
@@ -107,12 +106,12 @@ def order_by_overlap(
         total = score.total + OVERLAP_WEIGHT * overlap
         rows.append((entry, score._replace(total=total, overlap=overlap, missing=missing)))
     # rows without a vector of the level come after those with one: see `second_stage`
-    has_stages = bool(rows) and rows[0][1].stage != STATIC
-    rows.sort(key=lambda row: (has_stages and row[1].stage == STATIC, -row[1].total))
+    has_stages = bool(rows) and rows[0][1].level != STATIC
+    rows.sort(key=lambda row: (has_stages and row[1].level == STATIC, -row[1].total))
     return [*rows, *found[OVERLAPPED:]]
 
 
-def shares(question: str, texts: Sequence[str]) -> list[float]:
+def overlap_shares(question: str, texts: Sequence[str]) -> list[float]:
     """Return the share, 0 to 1, of each text's words that a question or its synonyms have.
 
     Words are weighted by their rarity among the texts.
@@ -183,12 +182,12 @@ def has_asked_kind(question: str, view: EntryView) -> bool:
     """
     subject = question_patterns.of(question).asked.subject
     is_published = bool(subject) and not subject & ~kinds.published()
-    return not is_published or bool((view.kinds[: view.end] & subject).any())
+    return not is_published or bool((view.kind_masks[: view.end] & subject).any())
 
 
 def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
     """Return the mismatches of an entry; `has_kind` is the result of `has_asked_kind`."""
-    form, object_id = question_patterns.of(question), object_id_of(entry)
+    form, object_id = question_patterns.of(question), entry.identity.object_id
     subject = form.asked.subject
     is_other = bool(subject) and not subject & kinds.of_object(object_id)[0]
     kind = (_OTHER if has_kind else 1.0) if is_other else 0.0
@@ -258,7 +257,7 @@ class WordSimilarity:
 
     def match_features(
         self, question: str, contents: Sequence[Content]
-    ) -> list[ConfidenceFeatures]:
+    ) -> list[WordSimilarityFeatures]:
         """Return the confidence features of each content for a question."""
         asked, texts = _lower_words(question), [_lower_words(content.text) for content in contents]
         whole = self._whole(*self._vectors(asked))
@@ -274,9 +273,9 @@ class WordSimilarity:
             # words that the text or the properties have, in any form
             own, properties = {word[:BEGINNING] for word in words}, content.properties.lower()
             nearest[[(w := word[:BEGINNING]) in own or w in properties for word in telling]] = 1.0
-            lacking = float((weights * (1 - nearest)).max(initial=0.0))
-            alike = float(whole @ self._whole(rows[start:end], lengths[start:end]))
-            found.append(ConfidenceFeatures(alike, lacking, domain))
+            worst_missing = float((weights * (1 - nearest)).max(initial=0.0))
+            text_cosine = float(whole @ self._whole(rows[start:end], lengths[start:end]))
+            found.append(WordSimilarityFeatures(text_cosine, worst_missing, domain))
         return found
 
     def _weights(self, question: str, words: Sequence[str]) -> NDArray[np.float32]:

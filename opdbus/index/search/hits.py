@@ -1,4 +1,4 @@
-"""Values of a search: page, query, hit and explanation."""
+"""Values of a search: request, query, hit and explanation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Field(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Explanation:
     """The explanation of a hit; `total` is the score it was ranked by.
 
     `missing` are terms of the question that the object lacks, `glosses` the glossary's meanings
@@ -58,15 +58,15 @@ class Hit:
     score: Score
     rating: RatedHit
     snippet: str
-    # None unless the page asks for explanations
-    why: Why | None = None
+    # None unless the request asks for explanations
+    why: Explanation | None = None
     declared: Mapping[str, Json] = field(default_factory=dict)
     observed: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """The part of the result that is wanted: `limit` hits from `offset`, of matching objects."""
+class SearchRequest:
+    """A request for `limit` hits from `offset`, of the objects that match `wanted` and `where`."""
 
     limit: int
     offset: int = 0

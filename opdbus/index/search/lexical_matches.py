@@ -25,14 +25,14 @@ from opdbus.index.fulltext.word_index import Lookup
 from opdbus.index.query import query_terms, question_patterns
 from opdbus.index.query.query_parser import ComparedValue
 from opdbus.index.ranking.scores import (
-    ALONE_WEIGHT,
-    NAME_WEIGHT,
+    NAME_BOOST,
+    WHOLE_QUERY_NAME_BOOST,
     Boosts,
     Missing,
-    ceiling,
+    bm25_upper_bound,
     idf,
-    named_kinds,
-    named_values,
+    kind_boosts,
+    value_shares,
 )
 from opdbus.language import vocabulary
 from opdbus.language.kinds import Kinds, RequestedKinds
@@ -97,7 +97,7 @@ class Literal(NamedTuple):
 
 
 class LexicalMatches(NamedTuple):
-    """Lexical matches of a question: shares (entries,) by place, and literal values.
+    """Lexical matches of a question: scores (entries,) by place, 0 to 1, and literal values.
 
     `terms` counts the search terms of `question`. A share, 0 to 1, is the mean of the share of the
     highest possible BM25 score and the share of the rare terms.
@@ -105,43 +105,43 @@ class LexicalMatches(NamedTuple):
 
     question: str
     terms: int
-    shares: NDArray[np.float32]
+    scores: NDArray[np.float32]
     literals: Sequence[Literal] = ()
     missing: Missing = Missing()
 
     def at(self, places: NDArray[np.intp] | None) -> "LexicalMatches":
         """Return the matches of the entries at some places; all if None."""
-        return self if places is None else self._replace(shares=self.shares[places])
+        return self if places is None else self._replace(scores=self.scores[places])
 
 
 def compute_boosts(
     matches: LexicalMatches, compared: Sequence[ComparedValue], catalogue: Catalogue
 ) -> Boosts:
     """Compute the boosts of all entries for values, kinds and exact names in a question."""
-    view, question, entries = catalogue.view, matches.question, len(matches.shares)
-    form, kinds = question_patterns.of(question), view.kinds[:entries]
+    view, question, entries = catalogue.view, matches.question, len(matches.scores)
+    form, kinds = question_patterns.of(question), view.kind_masks[:entries]
     if compared and not form.asked.named:
-        met = [view.kinds[view.there(one.entries)] for one in compared]
-        sorts = int(np.bitwise_or.reduce(np.concatenate(met)))
-        form = form._replace(asked=RequestedKinds(sorts, 0))
+        met = [view.kind_masks[view.existing(one.entries)] for one in compared]
+        met_kinds = int(np.bitwise_or.reduce(np.concatenate(met)))
+        form = form._replace(asked=RequestedKinds(met_kinds, 0))
     having = _having(matches, compared, view, form.asked.subject)
     # count all places: the number of free ones depends on what has gone since the start
-    values = named_values(having, len(view.places))
+    values = value_shares(having, len(view.places))
     if values is not None and form.is_pure:
         # an object with all values is the answer, however many there are
         is_meant = reduce(np.logical_and, having)
         if form.asked.subject:
             is_meant = is_meant & (kinds & form.asked.subject != 0)
         values[is_meant] = 1.0
-    less = view.less[:entries]
+    penalties = view.penalties[:entries]
     for others, amount in form.less:
-        less = np.where(kinds & others != 0, np.float32(amount), less)
+        penalties = np.where(kinds & others != 0, np.float32(amount), penalties)
     if values is not None and form.damped:
         is_damped = form.damped == question_patterns.EVERY or kinds & form.damped != 0
         values *= np.where(is_damped, np.float32(question_patterns.DAMPED), np.float32(1))
-    more = named_kinds(form.asked, kinds, less, values)
-    _add_names(more, matches, catalogue, form.asked.subject)
-    return Boosts(values, more)
+    boosts = kind_boosts(form.asked, kinds, penalties, values)
+    _add_names(boosts, matches, catalogue, form.asked.subject)
+    return Boosts(values, boosts)
 
 
 def _add_names(
@@ -158,11 +158,11 @@ def _add_names(
         places = places[boosts[places] > _LEAST_NAMED]
         if subject:
             # `processes of alice` does not ask for the account
-            places = places[catalogue.view.kinds[places] & subject != 0]
-        boosts[places] += NAME_WEIGHT * query_terms.certainty(name, matches.terms)
+            places = places[catalogue.view.kind_masks[places] & subject != 0]
+        boosts[places] += NAME_BOOST * query_terms.certainty(name, matches.terms)
     # a question that consists of a name asks for the object of that name
     alone = catalogue.named(matches.question.strip())
-    boosts[[place for place in alone if place < len(boosts)]] += ALONE_WEIGHT
+    boosts[[place for place in alone if place < len(boosts)]] += WHOLE_QUERY_NAME_BOOST
 
 
 def _having(
@@ -173,18 +173,18 @@ def _having(
     Of several values only those count that an object of the kinds `subject` has, if there are any:
     in `files that the administrator changed` no account is meant.
     """
-    entries = len(matches.shares)
+    entries = len(matches.scores)
     asked = vocabulary.values_in(matches.question)
     masks = [entries_having(bits, view.traits[:entries]) for bits in asked]
     # entries may have been removed since the words were looked up
-    found = [view.found(one.entries).places for one in matches.literals]
-    found += [view.there(one.entries) for one in compared]
+    found = [view.refs_of(one.entries).places for one in matches.literals]
+    found += [view.existing(one.entries) for one in compared]
     for places in found:
         masks.append(np.zeros(entries, np.bool_))
         masks[-1][places[places < entries]] = True
     if not subject or len(masks) <= 1:
         return masks
-    is_subject = view.kinds[:entries] & subject != 0
+    is_subject = view.kind_masks[:entries] & subject != 0
     return [mask for mask in masks if (mask & is_subject).any()] or masks
 
 
@@ -210,38 +210,38 @@ def read_matches(
         states = question_patterns.states(question)
         terms = [term for term in terms if term not in states] or terms
     found = bm25_scores(store, lookup, terms, view)
-    shares, objects = found.scores(), len(view.places)
-    shares /= np.float32(ceiling([*found.counts.values()], objects))
-    np.minimum(shares, 1, out=shares)
+    scores, objects = found.scores(), len(view.places)
+    scores /= np.float32(bm25_upper_bound([*found.counts.values()], objects))
+    np.minimum(scores, 1, out=scores)
     # BM25 also rates frequency and length of text; this rates only the presence of rare terms
     if telling := [found.having(term) for term in terms if found.counts[term] <= _TELLING]:
-        shares /= 2
-        weights = [ceiling([len(places)], objects) for places in telling]
+        scores /= 2
+        weights = [bm25_upper_bound([len(places)], objects) for places in telling]
         for weight, places in zip(weights, telling, strict=True):
-            there = places[places < len(shares)]
-            shares[there[shares[there] > 0]] += weight / sum(weights) / 2
+            there = places[places < len(scores)]
+            scores[there[scores[there] > 0]] += weight / sum(weights) / 2
     if lookup:
         # without words in memory this would double the time of a search
-        _add_everyday(shares, store, lookup, question, found, view)
+        _add_everyday(scores, store, lookup, question, found, view)
     exact = [term for term in terms if query_terms.is_exact(term, len(terms))]
     if exact:
         meant = reduce(np.intersect1d, map(found.having, exact))
         if len(meant) <= _FEW:
-            shares[meant[meant < len(shares)]] = 1.0
+            scores[meant[meant < len(scores)]] = 1.0
     literals = read_literals(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
-    return LexicalMatches(question, len(terms), shares, literals, missing)
+    return LexicalMatches(question, len(terms), scores, literals, missing)
 
 
 def _add_everyday(
-    shares: NDArray[np.float32],
+    scores: NDArray[np.float32],
     store: Store,
     lookup: Lookup,
     question: str,
     found: Bm25Scores,
     view: EntryView,
 ) -> None:
-    """Add to the shares of entries with everyday synonyms that lack the question's own words.
+    """Add to the scores of entries with everyday synonyms that lack the question's own words.
 
     Of several synonyms the rarest counts.
     """
@@ -253,19 +253,19 @@ def _add_everyday(
         if not weight or not phrase.words:
             continue
         others = bm25_scores(store, lookup, phrase.words, view)
-        more, having = np.zeros(len(shares), np.float32), [np.empty(0, np.int32)]
+        extra, having = np.zeros(len(scores), np.float32), [np.empty(0, np.int32)]
         # assigned in order of rarity, so that the rarest is kept
         for word, count in sorted(others.counts.items(), key=lambda one: -one[1]):
             if 0 < count <= _MANY:
                 places = others.having(word)
-                having.append(places[places < len(shares)])
-                more[having[-1]] = weight * min(1.0, idf(count, objects) / _RARE)
+                having.append(places[places < len(scores)])
+                extra[having[-1]] = weight * min(1.0, idf(count, objects) / _RARE)
         for term in own:
             places = found.having(term)
-            more[places[places < len(shares)]] = 0
+            extra[places[places < len(scores)]] = 0
         places = np.concatenate(having)
         # duplicate places get the same value
-        shares[places] = np.minimum(shares[places] + more[places], 1)
+        scores[places] = np.minimum(scores[places] + extra[places], 1)
 
 
 def _without_state(question: str, terms: Sequence[str], view: EntryView) -> Sequence[str]:

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from opdbus.index.catalogue.catalogue import object_id_of
 from opdbus.index.catalogue.entry_view import EntryRefs
 from opdbus.index.changes import connections
 from opdbus.index.changes.connections import UNIT
 from opdbus.index.database.store import Content, Entry
 from opdbus.index.query import question_patterns
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.index.vectors.second_stage import Found
+from opdbus.index.vectors.second_stage import RankedHits
 from opdbus.language import kinds, vocabulary
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId
@@ -75,10 +74,10 @@ MOST: Final = 5
 async def add_related(
     memory: StateStore,
     question: str,
-    found: Found,
+    found: RankedHits,
     contents: Mapping[int, Content],
     within: EntryRefs | None,
-) -> Found:
+) -> RankedHits:
     """Put the related objects that a question asks for before the best hit.
 
     With `within`, only objects of these entries.
@@ -88,18 +87,24 @@ async def add_related(
     best, score = found[0]
     object_ids = await _related_units(memory, question, found)
     if not any(map(memory.catalogue.has, object_ids)):
-        object_ids = (await _related(memory, question, object_id_of(best)))[:1]
-    entries = [memory.catalogue.first(each) for each in object_ids if memory.catalogue.has(each)]
+        object_ids = (await _related(memory, question, best.identity.object_id))[:1]
+    entries = [
+        memory.catalogue.representative_of(each)
+        for each in object_ids
+        if memory.catalogue.has(each)
+    ]
     answers = [each for each in entries if within is None or each.id in within.ids][:MOST]
     first = [
         (each, score._replace(total=score.total + _MORE * (len(answers) - place)))
         for place, each in enumerate(answers)
     ]
-    known = set(map(object_id_of, answers))
-    return [*first, *(row for row in found if object_id_of(row[0]) not in known)]
+    known = {each.identity.object_id for each in answers}
+    return [*first, *(row for row in found if row[0].identity.object_id not in known)]
 
 
-async def _related_units(memory: StateStore, question: str, found: Found) -> Sequence[ObjectId]:
+async def _related_units(
+    memory: StateStore, question: str, found: RankedHits
+) -> Sequence[ObjectId]:
     """Return the units that name the unit in a question, or that its fields name."""
     asked = question.strip(" ?.!")
     for pattern, fields, _, is_own in UNIT_QUESTIONS:
@@ -109,7 +114,7 @@ async def _related_units(memory: StateStore, question: str, found: Found) -> Seq
         unit = next((each for each, _ in found[:_BEST] if _is_called(each, match["unit"])), None)
         if unit is None:
             return []
-        object_id = object_id_of(unit)
+        object_id = unit.identity.object_id
         if is_own:
             own = await connections.fields_of(memory, object_id)
             return connections.units_in(own, *fields)
@@ -120,7 +125,7 @@ async def _related_units(memory: StateStore, question: str, found: Found) -> Seq
 
 def _is_called(entry: Entry, words: str) -> bool:
     """Return whether words name a unit: `the sensor recorder` for sensor-recorder.service."""
-    object_id = object_id_of(entry)
+    object_id = entry.identity.object_id
     asked, name = split(words), split(object_id.name)
     asked = asked[asked[:1] == ("the",) :]
     suffix = name[-1:]

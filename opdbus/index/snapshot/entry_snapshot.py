@@ -24,15 +24,15 @@ from opdbus.index.snapshot.snapshot_file import Arrays, SnapshotFile
 from opdbus.state.object import ObjectId
 
 # Fact: the token of the current snapshot. Any value makes the database log changes.
-SEALED: Final = "sealed"
+SNAPSHOT_TOKEN: Final = "sealed"
 # The columns in the file; hashes are left out, since they differ between processes.
 _WRITTEN: Final = (
     "ids",
-    "sorts",
+    "source_kind_ids",
     "names",
     "sizes_of_names",
-    "kinds",
-    "less",
+    "kind_masks",
+    "penalties",
     "owners",
     "fingerprints",
     "digests",
@@ -58,14 +58,14 @@ class LoadedEntries(NamedTuple):
     """Entries loaded at startup, and the differences of the database from their snapshot.
 
     `changed` are ids of objects changed or removed since the snapshot; `since` are the current
-    entries of changed and new objects. `unsealed` counts the changes that no snapshot contains.
-    Without a `moment`, all entries were read from the database.
+    entries of changed and new objects. `unwritten_changes` counts the changes that no snapshot
+    contains. Without a `moment`, all entries were read from the database.
     """
 
     entries: Columns
     changed: Sequence[int]
     since: Sequence[Entry]
-    unsealed: int
+    unwritten_changes: int
     moment: SnapshotId | None = None
 
 
@@ -86,10 +86,10 @@ def load(store: Store, unrendered: range = range(0)) -> LoadedEntries:
 
     No snapshot exists while there are `unrendered` ids, whose traits are left empty.
     """
-    token = store.fact(SEALED)
-    if token and (sealed := snapshot_file.read(path_of(store), token)):
-        last, changes, sorts = sealed.about
-        moment, entries = SnapshotId(token, last, changes), _columns(sealed.arrays, sorts)
+    token = store.fact(SNAPSHOT_TOKEN)
+    if token and (snapshot := snapshot_file.read(path_of(store), token)):
+        last, changes, source_kinds = snapshot.about
+        moment, entries = SnapshotId(token, last, changes), _columns(snapshot.arrays, source_kinds)
         changed = store.changed_since(moment.changes)
         if _SHARE * len(changed) <= len(entries.ids):
             again = [number for number in changed if number <= moment.last]
@@ -105,11 +105,11 @@ def words(store: Store, moment: SnapshotId) -> WordSnapshot | None:
 
     Also None if the mean length of objects has changed, since the impacts depend on it.
     """
-    sealed = snapshot_file.read(path_of(store, "words"), moment.token)
-    if sealed is None:
+    snapshot = snapshot_file.read(path_of(store, "words"), moment.token)
+    if snapshot is None:
         return None
-    ids = sealed.arrays.pop("ids")
-    then = Postings.of(sealed.about, sealed.arrays)
+    ids = snapshot.arrays.pop("ids")
+    then = Postings.of(snapshot.about, snapshot.arrays)
     return WordSnapshot(then, ids) if then.mean_length == postings.mean_length(store) else None
 
 
@@ -135,19 +135,19 @@ def write(store: Store, changes: int) -> SnapshotId:
 
 def remove(store: Store) -> None:
     """Remove the snapshot and stop logging changes; raises StoreError."""
-    if store.fact(SEALED):
+    if store.fact(SNAPSHOT_TOKEN):
         with store.transaction():
-            store.drop_fact(SEALED)
+            store.drop_fact(SNAPSHOT_TOKEN)
             store.drop_fact(postings.MEAN_LENGTH)
             store.forget_changes(store.count_changes())
         remove_values(store)
-        with store.guarded():
+        with store.translate_errors():
             path_of(store).unlink(missing_ok=True)
 
 
 def remove_values(store: Store) -> None:
     """Remove the files of words and fields; raises StoreError."""
-    with store.guarded():
+    with store.translate_errors():
         for name in ("words", "fields"):
             path_of(store, name).unlink(missing_ok=True)
 
@@ -156,7 +156,7 @@ def _write_entries(store: Store, moment: SnapshotId) -> NDArray[np.int64]:
     """Write the file of entries, and return their ids in the order of `_by_place`."""
     found = entry_columns.read(store)
     arrays = {name: _array(getattr(found, name)) for name in _WRITTEN}
-    about = [moment.last, moment.changes, [*found.numbers_of_sorts]]
+    about = [moment.last, moment.changes, [*found.source_kinds]]
     snapshot_file.write(path_of(store), moment.token, about, arrays)
     return _by_place(found)
 
@@ -175,10 +175,10 @@ def _array(column: array[Any] | bytearray) -> NDArray[Any]:
     return np.frombuffer(column, column.typecode if isinstance(column, array) else np.uint8)
 
 
-def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
+def _columns(arrays: Arrays, source_kinds: Sequence[Sequence[str]]) -> Columns:
     found = Columns()
-    for number, (source, plugin, kind) in enumerate(sorts):
-        found.numbers_of_sorts[source, plugin, kind] = number
+    for number, (source, plugin, kind) in enumerate(source_kinds):
+        found.source_kinds[source, plugin, kind] = number
     for name in _WRITTEN:
         column: array[Any] | bytearray = getattr(found, name)
         if isinstance(column, array):
@@ -193,8 +193,8 @@ def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
 
 def _object_ids(found: Columns) -> Iterator[ObjectId]:
     """Yield the object ids of the entries."""
-    sorts, end = [sort[1:] for sort in found.numbers_of_sorts], 0
+    source_kinds, end = [source_kind[1:] for source_kind in found.source_kinds], 0
     names = bytes(found.names)
-    for sort, size in zip(found.sorts, found.sizes_of_names, strict=True):
+    for source_kind, size in zip(found.source_kind_ids, found.sizes_of_names, strict=True):
         start, end = end, end + size
-        yield ObjectId(*sorts[sort], str(names[start:end], "utf-8"))
+        yield ObjectId(*source_kinds[source_kind], str(names[start:end], "utf-8"))

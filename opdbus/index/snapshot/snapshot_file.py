@@ -45,7 +45,7 @@ def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]
     header = json.dumps([_made_by(), token, about, shapes]).encode()
     parts = [memoryview(header), *map(_bytes, arrays.values())]
     # offsets count from the start of the file, before the header
-    filled = [*_filled(parts, _HEAD.itemsize)]
+    filled = [*_align_parts(parts, _HEAD.itemsize)]
     length = np.array(len(header), "<u4").tobytes()
     new = path.with_suffix(".new")
     try:
@@ -91,7 +91,7 @@ def read(path: Path, token: str) -> SnapshotFile | None:
     return None
 
 
-def _filled(parts: Sequence[memoryview], at: int) -> Iterator[memoryview]:
+def _align_parts(parts: Sequence[memoryview], at: int) -> Iterator[memoryview]:
     """Yield parts, with zeros before each but the first to align it; `at` is the first offset."""
     for number, part in enumerate(parts):
         fill = -at % _ALIGNED if number else 0

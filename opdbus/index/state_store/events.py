@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from opdbus.index.catalogue.catalogue import Change
+from opdbus.index.catalogue.catalogue import ChangeKind
 from opdbus.state.object import ObjectId
 
 
@@ -13,7 +13,7 @@ class Changed:
     """Objects were added, changed or removed."""
 
     generation: int
-    changes: Mapping[ObjectId, Change]
+    changes: Mapping[ObjectId, ChangeKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Listed:
     """
 
     source: str
-    sorts: frozenset[tuple[str, str]]
+    kinds: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """The state file declares all objects of these kinds, (plugin, kind) each."""
 
-    sorts: frozenset[tuple[str, str]]
+    kinds: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)

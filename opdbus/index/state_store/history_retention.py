@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 # Seconds from the first new row to its checkpoint.
 CHECKPOINT_SECONDS: Final = 600.0
-# Rows exceed the age limit also while nothing changes: the pause until they are looked for.
+# Seconds between prunings while nothing changes: rows still reach the age limit.
 _DAY_SECONDS: Final = 86_400.0
 # Pause between two steps of pruning, for other writes.
 _REST_SECONDS: Final = 0.01
@@ -52,46 +52,48 @@ class HistoryRetention:
         self._clock = clock
         self._idle_seconds = idle_seconds
         # set when there are rows without a checkpoint of this run
-        self._news = asyncio.Event()
-        self._news.set()
-        self._vouched = 0, 1
+        self._has_new_rows = asyncio.Event()
+        self._has_new_rows.set()
+        self._last_checkpoint = 0, 1
         # the last row of history that was noticed
         self._last = 0
 
-    def recorded(self, seq: int) -> None:
+    def schedule_checkpoint(self, seq: int) -> None:
         """Schedule a checkpoint: history has new rows, the last of them `seq`."""
         self._last = max(self._last, seq)
-        self._news.set()
+        self._has_new_rows.set()
 
     def metrics(self) -> Iterator[Family]:
         """Yield the last row of history, and the last that a checkpoint of this run covers."""
         yield Family("history_seq", {(): self._last})
-        yield Family("history_checkpoint_seq", {(): self._vouched[0]})
+        yield Family("history_checkpoint_seq", {(): self._last_checkpoint[0]})
 
     async def close(self) -> None:
         """Write a last checkpoint, if there are new rows."""
         with suppress(StoreError):
-            await self._vouch(0)
+            await self._write_checkpoint(0)
 
     async def run(self) -> None:
         """Write checkpoints and prune until cancelled."""
         if not self._journal_log:
-            log.warning("history not vouched for", reason="there is no journal for checkpoints")
+            log.warning("history has no checkpoints", reason="there is no journal for them")
         with suppress(StoreError):
-            self.recorded((await self._archive.read(lambda store: store.ledger.state())).head.seq)
+            self.schedule_checkpoint(
+                (await self._archive.read(lambda store: store.ledger.state())).head.seq
+            )
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._idle_seconds)
+                await asyncio.wait_for(self._has_new_rows.wait(), self._idle_seconds)
             await asyncio.sleep(self._seconds)
-            await self.keep()
+            await self.checkpoint_and_prune()
 
-    async def keep(self) -> None:
+    async def checkpoint_and_prune(self) -> None:
         """Write a checkpoint if there are new rows, and prune; failures wait for the next run."""
-        self._news.clear()
+        self._has_new_rows.clear()
         with suppress(StoreError):  # the archive has logged it
             now, count = int(self._clock() * 1e6), 0
             last = await self._archive.read(lambda store: store.ledger.surplus(self._limits, now))
-            await self._vouch(last)
+            await self._write_checkpoint(last)
             # in steps, between which others can write
             while more := await self._archive.write(lambda store: store.prune_history(last)):
                 count += more
@@ -99,7 +101,7 @@ class HistoryRetention:
             if count:
                 log.info("history pruned", rows=count, last=last)
 
-    async def _vouch(self, pruned: int) -> None:
+    async def _write_checkpoint(self, pruned: int) -> None:
         """Write a checkpoint if there are new rows or more are pruned.
 
         The caller removes the rows up to `pruned` afterwards.
@@ -113,9 +115,9 @@ class HistoryRetention:
         head, cut = await self._archive.write(read_end)
         self._last = max(self._last, head.seq)
         first = max(cut, pruned) + 1
-        if self._journal_log and (head.seq, first) != self._vouched:
+        if self._journal_log and (head.seq, first) != self._last_checkpoint:
             text = checkpoint.text_of(head, self._origin)
             self._journal_log.info(
                 "history checkpoint", size=head.seq, first=first, checkpoint=text
             )
-            self._vouched = head.seq, first
+            self._last_checkpoint = head.seq, first

@@ -88,7 +88,7 @@ class Migrator:
         async with self._writer.one_writer:
             rows = await self._archive.read(partial(migration.read_batch, left=left))
             records = await self._archive.prepare(partial(migration.render, rows))
-            known = self._writer.catalogue.known_of([record.identity for record in records])
+            known = self._writer.catalogue.existing([record.identity for record in records])
             is_last = len(rows) < migration.AT_A_TIME
             left = left._replace(rendered=left.last if is_last else rows[-1][0].id)
             put = partial(migration.put_rendered, records=records, known=known, left=left)

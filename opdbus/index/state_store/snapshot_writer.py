@@ -12,7 +12,7 @@ from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.database.store import Store
 from opdbus.index.fields.field_reader import FieldReader
 from opdbus.index.snapshot import entry_snapshot, postings
-from opdbus.index.snapshot.entry_snapshot import SEALED, SnapshotId
+from opdbus.index.snapshot.entry_snapshot import SNAPSHOT_TOKEN, SnapshotId
 from opdbus.index.storage.archive import Archive
 from opdbus.platform import gc_tuning
 
@@ -53,14 +53,14 @@ class SnapshotWriter:
         """Write a snapshot whenever it is due, until cancelled."""
         while True:
             await self._due.wait()
-            await self._archive.calm.wait()
+            await self._archive.no_bulk_load.wait()
             self._due.clear()
             began = time.monotonic()
             with suppress(StoreError):  # the archive has logged it; the next start is slower
-                await self.seal()
+                await self.write_snapshot()
             await asyncio.sleep(_PAUSES * (time.monotonic() - began))
 
-    async def seal(self) -> None:
+    async def write_snapshot(self) -> None:
         """Write a snapshot, or remove it if there are few objects; raises StoreError."""
         async with self._one_at_a_time:
             self._changes = 0
@@ -74,7 +74,7 @@ class SnapshotWriter:
             )
             path = await self._archive.read(lambda store: entry_snapshot.path_of(store, "fields"))
             try:
-                await self._fields.seal(path, moment.token)
+                await self._fields.write_snapshot(path, moment.token)
             except OSError as error:  # the next start reads the fields from the database
                 log.warning("fields not sealed", reason=str(error))
             await self._archive.write(lambda store: _confirm(store, moment))
@@ -95,8 +95,8 @@ class SnapshotWriter:
 def _begin_log(store: Store) -> int:
     """Start the change log, store the mean length, and return the number of logged changes."""
     with store.transaction():
-        if not store.fact(SEALED):
-            store.set_fact(SEALED, "no file yet")
+        if not store.fact(SNAPSHOT_TOKEN):
+            store.set_fact(SNAPSHOT_TOKEN, "no file yet")
         store.set_fact(postings.MEAN_LENGTH, str(postings.mean_length(store)))
     return store.count_changes()
 
@@ -104,5 +104,5 @@ def _begin_log(store: Store) -> int:
 def _confirm(store: Store, moment: SnapshotId) -> None:
     """Make a snapshot the one that the next start reads, and drop the changes that it has."""
     with store.transaction():
-        store.set_fact(SEALED, moment.token)
+        store.set_fact(SNAPSHOT_TOKEN, moment.token)
         store.forget_changes(moment.changes)

@@ -11,7 +11,7 @@ import structlog
 
 from opdbus import __version__
 from opdbus.errors import OpDbusError, StateFileError, StoreError
-from opdbus.history.change import STATE_FILE, Change, FieldChange, Why
+from opdbus.history.change import STATE_FILE, Cause, Change, FieldChange
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database import record_process
 from opdbus.index.database.identity_set import IdentityHashSet
@@ -108,7 +108,7 @@ class StateFileLoader:
         if fault == before:
             return
         fields = [FieldChange(["error"], *([text] if text else [] for text in (before, fault)))]
-        row = Change(identity, "changed", Why(STATE_FILE), fields)
+        row = Change(identity, "changed", Cause(STATE_FILE), fields)
         with suppress(StoreError):
             await self._store.record(
                 [of_change(row, f"state file {self.path}")],

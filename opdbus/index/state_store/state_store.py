@@ -14,10 +14,10 @@ from typing import Final, Self
 
 from opdbus.errors import StoreError
 from opdbus.history import change
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.history.forget import Forgotten, Target
-from opdbus.index.catalogue.catalogue import Change
-from opdbus.index.catalogue.declarations import Declarations, Unpaired
+from opdbus.index.catalogue.catalogue import ChangeKind
+from opdbus.index.catalogue.declarations import Declarations, NoPairing
 from opdbus.index.catalogue.transient_objects import TransientObjects
 from opdbus.index.catalogue.volatile_values import VolatileValues
 from opdbus.index.database.database import Damaged
@@ -73,7 +73,7 @@ class StateStore:
         self._transient = TransientObjects()
         self.notify = notify
         # the pairing of declared objects with observed ones
-        self.declarations: Declarations = Unpaired()
+        self.declarations: Declarations = NoPairing()
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         # set while there may be objects without static vectors
@@ -81,7 +81,7 @@ class StateStore:
         # set whenever there may be sentences of history without vectors
         self.unembedded = asyncio.Event()
         # set once full-text index and fields of the entries at the start are in memory
-        self.derived = asyncio.Event()
+        self.indexes_built = asyncio.Event()
         # cause of differences found at the start: op-dbus was restarted, or the host was
         self.since_last_run = change.START
         # time of the last row of history at the start, in microseconds since 1970; infinite if the
@@ -97,7 +97,7 @@ class StateStore:
             lambda last: self.notify(Recorded(last)),
         )
         self.migrator = Migrator(
-            self.archive, self._writer, self._eraser, self._now, boot, self._stepped
+            self.archive, self._writer, self._eraser, self._now, boot, self._on_migration_step
         )
         self._on_progress = on_progress
         # number of running `publish` calls of each holder
@@ -106,14 +106,14 @@ class StateStore:
     @property
     def is_settled(self) -> bool:
         """True if migration and index building have ended, so that results are final."""
-        return self.migrator.done.is_set() and self.derived.is_set()
+        return self.migrator.done.is_set() and self.indexes_built.is_set()
 
-    async def derive(self) -> None:
+    async def build_indexes(self) -> None:
         """Build the full-text index, and wait for the fields: both change the order of hits."""
         while not self.words.is_read.is_set():
             await self.words.begin()
         await self.fields.is_read.wait()
-        self.derived.set()
+        self.indexes_built.set()
 
     @property
     def generation(self) -> int:
@@ -161,7 +161,7 @@ class StateStore:
         """Return the time in microseconds since 1970."""
         return int(self._clock() * 1e6)
 
-    def _stepped(self) -> None:
+    def _on_migration_step(self) -> None:
         """Mark vectors as incomplete after a step of migration, and report progress."""
         if not self.migrator.done.is_set():
             self._writer.generation += 1
@@ -230,7 +230,7 @@ class StateStore:
             try:
                 async with self._one_writer:
                     named = [item.identity for item in objects]
-                    known = await asyncio.to_thread(self.catalogue.known_of, named)
+                    known = await asyncio.to_thread(self.catalogue.existing, named)
                     for entry in known.values():
                         require_owner(entry, owner)
                     built = await self._writer.build(
@@ -255,8 +255,8 @@ class StateStore:
         objects: Sequence[StateObject],
         gone: AbstractSet[Identity],
         volatile: Mapping[Identity, Mapping[str, Json]],
-        why: Callable[[Identity], Why] = lambda _: Why(),
-        events: Mapping[Identity, Why] = {},
+        why: Callable[[Identity], Cause] = lambda _: Cause(),
+        events: Mapping[Identity, Cause] = {},
     ) -> None:
         """Insert or replace objects that an observer saw, and remove those that are gone.
 
@@ -311,7 +311,7 @@ class StateStore:
 
         async def work() -> int:
             async with self._one_writer:
-                about = await each(self.catalogue.about, [*object_ids])
+                about = await each(self.catalogue.require_entries, [*object_ids])
                 gone = {e.id: e for entries in about for e in owned(entries, owner)}
                 nothing = BuiltRecords(self._clock(), [])
                 await self._write(nothing, [*gone.values()], _always(cause), withdrawn=True)
@@ -344,11 +344,11 @@ class StateStore:
         self,
         built: BuiltRecords,
         gone: Sequence[Entry],
-        why: Callable[[Identity], Why],
-        events: Mapping[Identity, Why] = {},
+        why: Callable[[Identity], Cause],
+        events: Mapping[Identity, Cause] = {},
         *,
         withdrawn: bool = False,
-    ) -> Mapping[ObjectId, Change]:
+    ) -> Mapping[ObjectId, ChangeKind]:
         """Write changes, publish events, and wake up the vector loops."""
         generation, changes, rows = await self._writer.write(
             built, gone, why, events, withdrawn=withdrawn
@@ -410,6 +410,6 @@ class StateStore:
         return found
 
 
-def _always(cause: str) -> Callable[[Identity], Why]:
-    why = Why(cause)
+def _always(cause: str) -> Callable[[Identity], Cause]:
+    why = Cause(cause)
     return lambda _: why

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from opdbus.history.change import What, Why
-from opdbus.index.catalogue.catalogue import Catalogue, Change, EntryColumns, entry_columns
+from opdbus.history.change import Cause, ChangeType
+from opdbus.index.catalogue.catalogue import Catalogue, ChangeKind, PreparedEntries, prepare
 from opdbus.index.database.quota import Usage
 from opdbus.index.database.records import (
     Committed,
@@ -50,7 +50,7 @@ class CommittedChanges(NamedTuple):
     """The generation of a transaction, the change of each object, and the new rows of history."""
 
     generation: int
-    changes: Mapping[ObjectId, Change]
+    changes: Mapping[ObjectId, ChangeKind]
     rows: range
 
 
@@ -74,15 +74,15 @@ class TransactionWriter:
         # (row, old digest, new digest) of rows of history whose distance is still to be computed
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
         # number of changes since the start, by what happened and the kind of its cause
-        self.counts: Counter[tuple[What, str]] = Counter()
+        self.counts: Counter[tuple[ChangeType, str]] = Counter()
         self._archive = archive
         self._boot = boot
 
     async def load(self, loaded: LoadedEntries) -> None:
         """Load all entries at start, and full-text index and fields if a snapshot has them."""
-        with gc_tuning.paused():
+        with gc_tuning.pause():
             self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
-        self.snapshot_writer.note(loaded.unsealed)
+        self.snapshot_writer.note(loaded.unwritten_changes)
         self.fields.begin()
         if moment := loaded.moment:
             words = await self._archive.read(lambda store: entry_snapshot.words(store, moment))
@@ -90,7 +90,7 @@ class TransactionWriter:
             if words:
                 await self.words.recall(words, loaded.changed)
             if fields:
-                self.fields.recall(fields, loaded.changed)
+                self.fields.load_snapshot(fields, loaded.changed)
 
     async def build(
         self,
@@ -108,7 +108,7 @@ class TransactionWriter:
 
         def work() -> list[Record]:
             latest = {item.identity: item for item in objects}
-            known = self.catalogue.known_of(latest)
+            known = self.catalogue.existing(latest)
             wanted: list[tuple[Draft | Record, int]] = []
             for identity, item in latest.items():
                 entry, new = known.get(identity), item if isinstance(item, Record) else draft(item)
@@ -131,8 +131,8 @@ class TransactionWriter:
         self,
         built: BuiltRecords,
         gone: Sequence[Entry],
-        why: Callable[[Identity], Why],
-        events: Mapping[Identity, Why],
+        why: Callable[[Identity], Cause],
+        events: Mapping[Identity, Cause],
         *,
         withdrawn: bool,
     ) -> CommittedChanges:
@@ -144,7 +144,7 @@ class TransactionWriter:
         generation = self.generation + bool(records or gone)
 
         def work(store: Store) -> Committed:
-            known = self.catalogue.known_of([*(record.identity for record in records), *events])
+            known = self.catalogue.existing([*(record.identity for record in records), *events])
             self.catalogue.usage.require_room(records, known.get)
             update = Update(records, gone, known, why, events, withdrawn=withdrawn)
             return commit(store, update, generation, int(now * 1e6), self._boot)
@@ -157,14 +157,14 @@ class TransactionWriter:
 
     async def apply(
         self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]
-    ) -> Mapping[ObjectId, Change]:
+    ) -> Mapping[ObjectId, ChangeKind]:
         """Apply a committed transaction; `entries` are those of `records`, in the same order.
 
         Other tasks run between the parts. Returns the change of each object.
         """
         self.snapshot_writer.note(len(records) + len(gone))
         freed: list[int] = []
-        changes: dict[ObjectId, Change] = {}
+        changes: dict[ObjectId, ChangeKind] = {}
         for part in slices(gone, _AT_A_TIME):
             freed += [self.catalogue.view.places[entry.id] for entry in part]
             changes |= self.catalogue.remove(part)
@@ -188,16 +188,16 @@ class TransactionWriter:
             await self.words.change(freed, await self._archive.prepare(rows))
         return changes
 
-    async def _put_columns(self, entries: Sequence[Entry]) -> dict[ObjectId, Change]:
+    async def _put_columns(self, entries: Sequence[Entry]) -> dict[ObjectId, ChangeKind]:
         """Put many entries into the catalogue, as columns that are built on a thread."""
 
-        def build() -> EntryColumns:
+        def build() -> PreparedEntries:
             # reserving room may move the catalogue's arrays
             self.catalogue.make_room(len(entries))
-            return entry_columns(entries)
+            return prepare(entries)
 
         changes, others = self.catalogue.put_made(await self._archive.prepare(build))
-        several: dict[ObjectId, Change] = {}
+        several: dict[ObjectId, ChangeKind] = {}
         for part in slices(others, _AT_A_TIME):
             await asyncio.sleep(0)
             # of several changes of an object the first counts

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 import structlog
 
 from opdbus.errors import StoreError
-from opdbus.index.database.database import Damaged, guarded, is_read_only
+from opdbus.index.database.database import Damaged, is_read_only, translate_errors
 from opdbus.index.database.store import Store
 from opdbus.index.storage import recovery
 from opdbus.platform.regular_files import open_regular, set_aside
@@ -60,8 +60,8 @@ class Archive:
         self._on_progress = on_progress
         self._next_progress = 0.0
         # set except during bulk loads, whose derived data are computed once at the end
-        self.calm = asyncio.Event()
-        self.calm.set()
+        self.no_bulk_load = asyncio.Event()
+        self.no_bulk_load.set()
         self._busy = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         # work for when the database can be written again
@@ -123,7 +123,7 @@ class Archive:
         self._damage = self._loop.create_future()
         await self.__aenter__()
 
-    async def damaged(self) -> None:
+    async def raise_when_damaged(self) -> None:
         """Wait until the database is found damaged, then raise Damaged, which must end the daemon.
 
         The next start recovers the database, so that no data read from the damaged one stay in use.
@@ -132,12 +132,12 @@ class Archive:
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that continues if the caller is cancelled; only closing cancels it."""
-        return await _shielded(self.start(work))
+        return await _shield(self.start(work))
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
-        """Mark the body as a bulk load: clear `calm` and checkpoint less often. Reentrant."""
-        self.calm.clear()
+        """Clear `no_bulk_load` and checkpoint less often within the body. Reentrant."""
+        self.no_bulk_load.clear()
         self._busy += 1
         try:
             await self._run(self._writing, self._writer, lambda store: store.keep_log(_BUSY_PAGES))
@@ -145,7 +145,7 @@ class Archive:
         finally:
             self._busy -= 1
             if not self._busy:
-                self.calm.set()
+                self.no_bulk_load.set()
                 await self._run(self._writing, self._writer, lambda store: store.keep_log(_PAGES))
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
@@ -198,7 +198,7 @@ class Archive:
                 self._set_fault("")
             return result
 
-        return await _shielded(asyncio.ensure_future(write()))
+        return await _shield(asyncio.ensure_future(write()))
 
     async def read(self, work: Callable[[Store], T]) -> T:
         """Run work that only reads; raises StoreError."""
@@ -222,7 +222,7 @@ class Archive:
         """Run work on a thread and translate its errors; damage is marked for the next start."""
 
         def work_guarded() -> T:
-            with store.guarded():
+            with store.translate_errors():
                 return work(store)
 
         try:
@@ -289,7 +289,7 @@ class Archive:
         self._open.close()
 
 
-async def _shielded(future: asyncio.Future[T]) -> T:
+async def _shield(future: asyncio.Future[T]) -> T:
     """Wait for work that continues if the caller is cancelled; its error is then dropped."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(future)
@@ -301,7 +301,7 @@ def _lock(database: Path) -> int:
     Raises StoreError if another daemon has the lock.
     """
     path = database.with_suffix(".lock")
-    with guarded(database):
+    with translate_errors(database):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         set_aside(path)
         lock = open_regular(path, os.O_RDWR | os.O_CREAT)

@@ -14,7 +14,7 @@ from opdbus.history.forget import erase_objects, erase_secrets
 from opdbus.history.ledger import UNCHECKED
 from opdbus.index.database.database import Damaged
 from opdbus.index.database.records import REDACTED_BY, WRITTEN_BY, Recorder
-from opdbus.index.database.store import UNCLEAN, Entry, Record, Store, Stored
+from opdbus.index.database.store import UNCLEAN, Entry, Record, Store, StoredObject
 from opdbus.index.snapshot import entry_snapshot
 from opdbus.state import redact
 from opdbus.state.object import Identity, Json, StateObject, canonical
@@ -113,9 +113,9 @@ def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migrati
     while left.redacted < left.last:
         store.require_running()
         rows = store.stored(left.redacted, left.last, AT_A_TIME)
-        altered: list[tuple[Stored, Record]] = []
+        altered: list[tuple[StoredObject, Record]] = []
         for row in rows:
-            item, before = _redacted(store, row), row.record.properties
+            item, before = _redact(store, row), row.record.properties
             is_same = before == item.json() or canonical(json.loads(before)) == item.json()
             if item.identity != row.record.identity or not is_same:
                 altered.append((row, _render(Recorder(), row, item)))
@@ -134,7 +134,7 @@ def redact_objects(store: Store, left: Migration, at: int, boot: str) -> Migrati
     return left
 
 
-def _redacted(store: Store, row: Stored) -> StateObject:
+def _redact(store: Store, row: StoredObject) -> StateObject:
     """Return a stored object redacted by the current rules; raises Damaged."""
     try:
         content: dict[str, Json] = json.loads(row.record.properties)
@@ -143,19 +143,19 @@ def _redacted(store: Store, row: Stored) -> StateObject:
     return redact.redact_object(row.record.identity, content)
 
 
-def _render(recorder: Recorder, row: Stored, item: StateObject) -> Record:
+def _render(recorder: Recorder, row: StoredObject, item: StateObject) -> Record:
     old = row.record
     return recorder.record(item, old.owner, old.updated_at, transient=old.transient)
 
 
-def read_batch(store: Store, left: Migration) -> list[tuple[Stored, StateObject]]:
+def read_batch(store: Store, left: Migration) -> list[tuple[StoredObject, StateObject]]:
     """Return the next AT_A_TIME objects to render, as stored and redacted; raises Damaged."""
     rows = store.stored(left.rendered, left.last, AT_A_TIME)
     # redaction is idempotent; here it builds the StateObject
-    return [(row, _redacted(store, row)) for row in rows]
+    return [(row, _redact(store, row)) for row in rows]
 
 
-def render(rows: Sequence[tuple[Stored, StateObject]]) -> list[Record]:
+def render(rows: Sequence[tuple[StoredObject, StateObject]]) -> list[Record]:
     """Render objects, and return the records that differ from the stored ones."""
     recorder = Recorder()
     made = [(row.record, _render(recorder, row, item)) for row, item in rows]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from opdbus.index.database.database import Damaged, guarded, open_read_only
+from opdbus.index.database.database import Damaged, open_read_only, translate_errors
 from opdbus.index.database.records import REDACTED_BY, WRITTEN_BY, Recorder
 from opdbus.index.database.store import Record, Store
 from opdbus.index.storage.migration import WRITTEN, begin_history
@@ -42,7 +42,7 @@ def open_or_recover(
 
     `on_progress` is called repeatedly meanwhile. Raises StoreError.
     """
-    with guarded(path):
+    with translate_errors(path):
         mark = _with_suffix(path, _MARK)
         if mark.is_symlink():
             reason = f"the database {path} was found damaged before"

@@ -101,7 +101,7 @@ class FirstStage:
     def count(self) -> int:
         """Return the number of objects whose entries all have static vectors."""
         index = self.index
-        return 0 if index is None else len(self._memory.catalogue) - index.waiting
+        return 0 if index is None else len(self._memory.catalogue) - index.missing_object_count
 
     def _new(self, numerics: str, dimension: int) -> VectorIndex:
         texts = self._memory.catalogue.texts
@@ -115,11 +115,11 @@ class FirstStage:
         with embedder.held():
             if self.index is None or self.index.numerics != embedder.numerics:
                 self.index = self._new(embedder.numerics, embedder.dimension)
-            while lacking := self.index.pending(_AT_A_TIME):
+            while missing := self.index.missing_texts(_AT_A_TIME):
                 if not self._is_worth_it():
                     self.index = None
                     return
-                if not await self._add(embedder, self.index, lacking):
+                if not await self._add(embedder, self.index, missing):
                     break  # the rest is being changed or removed
             await self._forget_gone(self.index)
 

@@ -64,7 +64,7 @@ class Indexer:
         await until_first_ends(self._follow(), self._work(), self._sentences.run())
 
     async def _follow(self) -> None:
-        async with aclosing(self._serving.changes()) as changes:
+        async with aclosing(self._serving.watch_phases()) as changes:
             async for phase in changes:
                 if phase.embedder:
                     self._memory.stale.set()
@@ -106,14 +106,14 @@ class Indexer:
             computed = 0
             while True:
                 generation = self._memory.generation
-                if not (pending := index.pending(_WINDOW)):
+                if not (missing := index.missing_texts(_WINDOW)):
                     break
                 if self._serving.phase.embedder is not embedder:
                     return  # its successor serves, and has made the store stale
                 self._report(index)
-                computed += await self._embed(embedder, index, pending)
-                await asyncio.to_thread(index.seal)
-                if index.pending(1) == pending[:1]:
+                computed += await self._embed(embedder, index, missing)
+                await asyncio.to_thread(index.write_snapshot)
+                if index.missing_texts(1) == missing[:1]:
                     return  # all of these are being changed, which makes the store stale
         self._report(index)
         await self._tell_moved(index)
@@ -140,9 +140,9 @@ class Indexer:
             computed += await self._embed_asked(embedder, index)
             if embedder.level != STATIC:
                 # during a bulk load, static vectors come first
-                await self._memory.archive.calm.wait()
+                await self._memory.archive.no_bulk_load.wait()
             # objects may have changed during the earlier parts
-            wanted = [*compress(part, index.wanted([there[i] for i in part]))]
+            wanted = [*compress(part, index.needs_vector([there[i] for i in part]))]
             taken = await asyncio.to_thread(rows.take, wanted)
             await self._run(embedder, index, [there[i] for i in wanted], taken)
             computed += len(wanted)
@@ -152,7 +152,9 @@ class Indexer:
     async def _embed_asked(self, embedder: Embedder, index: VectorIndex) -> int:
         """Embed the texts in the priority queue, the most requested first; return their number."""
         computed = 0
-        while asked := self._vectors.asked.take(_ASKED, lambda one: index.wanted([one])[0]):
+        while asked := self._vectors.priority_queue.take(
+            _ASKED, lambda one: index.needs_vector([one])[0]
+        ):
             texts = await self._memory.texts(asked)
             rows = await embedder.tokenize([*texts.values()])
             await self._run(embedder, index, [*texts], rows)
@@ -174,7 +176,7 @@ class Indexer:
         rows = [waiting.popleft() for _ in range(len(waiting))]
         moved: list[tuple[float, int]] = []
         for part in slices(rows, _COMPARED):
-            moved += await asyncio.to_thread(_moved, index, part)
+            moved += await asyncio.to_thread(_text_distances, index, part)
         if moved and not self._memory.archive.fault:
             with suppress(StoreError):
                 await self._memory.archive.write(lambda store: store.put_moved(moved))
@@ -199,10 +201,12 @@ class Indexer:
 
     def _report(self, index: VectorIndex) -> None:
         """Report the number of objects that wait for vectors."""
-        self._on_progress(index.waiting)
+        self._on_progress(index.missing_object_count)
 
 
-def _moved(index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]) -> list[tuple[float, int]]:
+def _text_distances(
+    index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]
+) -> list[tuple[float, int]]:
     """Return (cosine distance, row) of each changed text whose old and new vectors exist."""
     get = index.get_on_thread
     found = [(row, get(old), get(new)) for row, old, new in rows]

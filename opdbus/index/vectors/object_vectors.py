@@ -43,10 +43,10 @@ class ObjectVectors:
         # why objects wait for their vectors longer than they should; empty while they do not
         self.fault = ""
         # texts without a vector that searches needed
-        self.asked = EmbedPriorityQueue()
+        self.priority_queue = EmbedPriorityQueue()
         folder = memory.archive.folder
         # whether an earlier run left files of very many vectors, perhaps of the engine to be served
-        self.were_left = folder is not None and any(folder.glob("*.rows"))
+        self.has_earlier_files = folder is not None and any(folder.glob("*.rows"))
         self._indexes: dict[str, asyncio.Task[VectorIndex]] = {}
 
     async def index(self, numerics: str, dimension: int) -> VectorIndex:
@@ -87,14 +87,14 @@ class ObjectVectors:
         Waits for the first engine; existing vectors remain available after it ends. Raises
         UnknownObject, NoVector, NoModel, ProviderError.
         """
-        entry = self.memory.catalogue.first(object_id)
-        index = await self.served()
+        entry = self.memory.catalogue.representative_of(object_id)
+        index = await self.current_index()
         vector = index.get(entry.text_digest)
         if vector is None:
             raise no_vector(entry)
         return index, vector
 
-    async def served(self) -> VectorIndex:
+    async def current_index(self) -> VectorIndex:
         """Return the index of the serving engine, or the last one; wait for the first engine.
 
         Raises NoModel, ProviderError.
@@ -124,10 +124,10 @@ class ObjectVectors:
                 await archive.write(put)
                 return
         if not index.unsaved:
-            archive.when_writable(self._again)
+            archive.when_writable(self._mark_stale)
         index.unsaved.update(digests)
 
-    async def _again(self) -> None:
+    async def _mark_stale(self) -> None:
         self.memory.stale.set()
 
     async def save_rest(self, index: VectorIndex) -> None:
@@ -139,12 +139,12 @@ class ObjectVectors:
             vectors = np.stack([vector for _, vector in part])
             await self.save(index, [text_digest for text_digest, _ in part], vectors)
 
-    def waiting(self) -> int:
+    def missing_object_count(self) -> int:
         """Return the number of objects that still wait for a vector of the configured level."""
         if self.serving.config.vector_level == "none":
             return 0
         index = self.current
-        return len(self.memory.catalogue) if index is None else index.waiting
+        return len(self.memory.catalogue) if index is None else index.missing_object_count
 
     def distance(self, one: Entry | None, other: Entry | None) -> float:
         """Return the cosine distance of two entries; NaN if an entry or a vector is missing."""
@@ -165,11 +165,11 @@ class ObjectVectors:
                 await index.shrink()
         if folder:
             _remove_others(folder, index.path)
-        lacking = index.pending(len(texts))
-        for part in slices(lacking, _READ):
-            found = await self.memory.archive.read(partial(_kept, index, part))
+        missing = index.missing_texts(len(texts))
+        for part in slices(missing, _READ):
+            found = await self.memory.archive.read(partial(_read_vectors, index, part))
             await index.add(*found)
-        await asyncio.to_thread(index.seal)
+        await asyncio.to_thread(index.write_snapshot)
         log.info("vectors read", vectors=len(index))
         return index
 
@@ -182,7 +182,7 @@ def _remove_others(folder: Path, kept: Path | None) -> None:
                 path.unlink()
 
 
-def _kept(
+def _read_vectors(
     index: VectorIndex, digests: Sequence[bytes], store: Store
 ) -> tuple[list[bytes], NDArray[np.float32]]:
     """Return the digests with stored vectors, and the vectors (digests, dimension).

@@ -31,7 +31,7 @@ from opdbus.state.object import DIGEST_BYTES, digest
 _READ: Final = 1 << 13
 # Rows by which `take` finds out if the file is in the page cache.
 _FIRST_READ: Final = 32
-# For `_widened`: the bits of a sign-extended float16 in a float32 (sign, low exponent, mantissa),
+# For `_widen`: the bits of a sign-extended float16 in a float32 (sign, low exponent, mantissa),
 # and the factor for the difference of exponent biases, 127 - 15.
 _SIGN_AND_NUMBER: Final = np.int32(-0x70002000)
 _EXPONENTS: Final = np.float32(2.0**112)
@@ -53,7 +53,7 @@ class SignQuantizedVectors:
         """Open the file at `path`, or create it; raises OSError."""
         self.end = 0
         # digests of the rows in the file when it was opened
-        self._left: list[bytes] = []
+        self._recovered: list[bytes] = []
         self._path = path
         self._dimension = dimension
         self._words = -(-dimension // 64)
@@ -70,20 +70,20 @@ class SignQuantizedVectors:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         made_by = digest(b"%d %d %d" % (dimension, _SEED, _TURNED))
         set_aside(path)
-        self._sealed = SignSnapshot(path.with_suffix(".signs"), self._words, made_by)
+        self._sign_snapshot = SignSnapshot(path.with_suffix(".signs"), self._words, made_by)
         self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         self._mapped: NDArray[Any] = np.empty(0, self._kind)
         self._read()
-        self.seal()
+        self.write_snapshot()
 
     def __del__(self) -> None:
         """Close the file; the last search that uses the rows may end after the index."""
         with suppress(AttributeError):  # opening failed
             os.close(self._file)
 
-    def left(self) -> list[bytes]:
+    def take_recovered_digests(self) -> list[bytes]:
         """Return and release the digests of the rows found at opening; zeros for a damaged row."""
-        left, self._left = self._left, []
+        left, self._recovered = self._recovered, []
         return left
 
     def append(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
@@ -104,7 +104,7 @@ class SignQuantizedVectors:
         mapped = self._all()
         if len(rows) > _FIRST_READ and _waits(lambda: mapped["digest"][rows[:_FIRST_READ]]):
             self._read_soon(rows[_FIRST_READ:])
-        vectors = _widened(mapped["vector"][rows])
+        vectors = _widen(mapped["vector"][rows])
         # much faster than numpy's `norm`
         vectors /= np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
         return vectors
@@ -176,16 +176,16 @@ class SignQuantizedVectors:
             found[part] = self._angles.take(others.sum(axis=0, dtype=np.uint16))
         return found
 
-    def seal(self) -> None:
+    def write_snapshot(self) -> None:
         """Write the signs of full blocks to the snapshot for the next start; on any thread."""
         with self._one_mover, suppress(OSError):
-            if self._sealed.count < self.end // BLOCK:
+            if self._sign_snapshot.count < self.end // BLOCK:
                 os.fdatasync(self._file)
-            while (number := self._sealed.count) < self.end // BLOCK:
+            while (number := self._sign_snapshot.count) < self.end // BLOCK:
                 digests = self._all()["digest"][number * BLOCK : (number + 1) * BLOCK]
-                self._blocks[number] = self._sealed.append(digests, self._blocks[number])
+                self._blocks[number] = self._sign_snapshot.append(digests, self._blocks[number])
 
-    def some(self, rows: NDArray[np.intp]) -> Self:
+    def copy_subset(self, rows: NDArray[np.intp]) -> Self:
         """Copy some rows to a new file beside this one; raises OSError."""
         whole = self._path.with_suffix(".new")
         whole.unlink(missing_ok=True)
@@ -195,19 +195,19 @@ class SignQuantizedVectors:
             made.append([*_digests(part)], part["vector"])
         return made
 
-    def become(self, some: Self) -> None:
-        """Replace all rows with those of `some`, whose file replaces this one; raises OSError.
+    def replace_with(self, subset: Self) -> None:
+        """Replace all rows with those of `subset`, whose file replaces this one; raises OSError.
 
-        The old rows go to `some`, and are freed with it.
+        The old rows go to `subset`, and are freed with it.
         """
         with self._one_mover:
             # before its rows are replaced: a crash must not leave signs of other rows
-            self._sealed.remove()
-            some._path.rename(self._path)
-            self._file, some._file = some._file, self._file
-            self._blocks, some._blocks = some._blocks, self._blocks
-            self._mapped, some._mapped = some._mapped, self._mapped
-            self.end = some.end
+            self._sign_snapshot.remove()
+            subset._path.rename(self._path)
+            self._file, subset._file = subset._file, self._file
+            self._blocks, subset._blocks = subset._blocks, self._blocks
+            self._mapped, subset._mapped = subset._mapped, self._mapped
+            self.end = subset.end
 
     def _all(self) -> NDArray[Any]:
         """Return all rows of the file, mapped again if it has grown."""
@@ -225,8 +225,8 @@ class SignQuantizedVectors:
     def _read(self) -> None:
         """Load the signs and digests of the complete rows of the file."""
         end = os.fstat(self._file).st_size // self._kind.itemsize
-        for digests, signs in self._sealed.read(end // BLOCK):
-            self._left += split(digests.tobytes())
+        for digests, signs in self._sign_snapshot.read(end // BLOCK):
+            self._recovered += split(digests.tobytes())
             self._blocks.append(signs)
             self.end += BLOCK
         if self.end == end:
@@ -239,7 +239,7 @@ class SignQuantizedVectors:
             for row in np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH)).tolist():
                 # no text has the digest zero
                 os.pwrite(self._file, bytes(DIGEST_BYTES), (start + row) * self._kind.itemsize)
-            self._left += _digests(part)
+            self._recovered += _digests(part)
             self._add_signs(vectors)
 
     def _add_signs(self, vectors: NDArray[np.float32]) -> None:
@@ -271,7 +271,7 @@ def _waits(work: Callable[[], object]) -> bool:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt > before
 
 
-def _widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
+def _widen(halves: NDArray[np.float16]) -> NDArray[np.float32]:
     """Convert finite float16 numbers to float32, much faster than `astype`."""
     bits = halves.view(np.int16).astype(np.int32)
     bits <<= 13

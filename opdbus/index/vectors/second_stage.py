@@ -19,7 +19,7 @@ from opdbus.index.vectors.vector_index import VectorIndex
 from opdbus.platform.tasks import cancel, start
 
 Vector: TypeAlias = tuple[VectorIndex, NDArray[np.float32]]
-Found: TypeAlias = Sequence[tuple[Entry, Score]]
+RankedHits: TypeAlias = Sequence[tuple[Entry, Score]]
 # embeds a query
 Ask: TypeAlias = Callable[[str], Awaitable[Vector | None]]
 
@@ -66,7 +66,7 @@ class SecondStage:
         """Cancel running computations."""
         await cancel(self._tasks)
 
-    async def own(self, entry: Entry, ends: float) -> Vector:
+    async def own_vector(self, entry: Entry, ends: float) -> Vector:
         """Return the index and an entry's vector, computed if missing until the time `ends`.
 
         Raises NoVector.
@@ -79,7 +79,7 @@ class SecondStage:
                 return index, vector
         raise no_vector(entry)
 
-    async def order(self, found: Found, asking: PendingEmbedding) -> Found:
+    async def order(self, found: RankedHits, asking: PendingEmbedding) -> RankedHits:
         """Return the hits: those compared by the level's vectors, best first, then the others.
 
         Without an engine or the query's vector, the order stays, and the best hits' texts get
@@ -88,41 +88,45 @@ class SecondStage:
         best, rest = found[:COMPUTED], found[COMPUTED:]
         # do not wait for a model that is still loading
         if self._vectors.serving.phase.embedder is None:
-            return [*self._left(best), *rest]
+            return [*self._prioritize(best), *rest]
         current = self._vectors.current
-        is_known = current is not None and not current.lacking(entry for entry, _ in best)
+        is_known = current is not None and not current.entries_without_vector(
+            entry for entry, _ in best
+        )
         try:
             # if no vector is missing, wait for the query's vector as an exact search does
             async with asyncio.timeout_at(None if is_known else asking.ends):
                 index, vector = await asking.vector
         except (TimeoutError, OpDbusError):
-            return [*self._left(best), *rest]
-        if lacking := index.lacking(entry for entry, _ in best):
-            await self._compute(index, lacking, asking.ends)
+            return [*self._prioritize(best), *rest]
+        if missing := index.entries_without_vector(entry for entry, _ in best):
+            await self._compute(index, missing, asking.ends)
         # while one of the best has no vector, less likely hits must not come before it
-        depth = COMPUTED if index.lacking(entry for entry, _ in best) else COMPARED
-        return [*self._ordered(found[:depth], index, vector), *found[depth:]]
+        depth = COMPUTED if index.entries_without_vector(entry for entry, _ in best) else COMPARED
+        return [*self._order_by_cosine(found[:depth], index, vector), *found[depth:]]
 
-    def _ordered(self, found: Found, index: VectorIndex, vector: NDArray[np.float32]) -> Found:
+    def _order_by_cosine(
+        self, found: RankedHits, index: VectorIndex, vector: NDArray[np.float32]
+    ) -> RankedHits:
         known = {entry.text_digest: index.get(entry.text_digest) for entry, _ in found}
         vectors = {key: own for key, own in known.items() if own is not None}
         others = [row for row in found if row[0].text_digest not in vectors]
         if not vectors:
-            return self._left(others)
+            return self._prioritize(others)
         products = np.stack([*vectors.values()]) @ vector
         cosines = dict(zip(vectors, products.tolist(), strict=True))
         level = self._vectors.serving.config.vector_level
-        background = index.background(vector)
+        baseline = index.baseline(vector)
         best = [
-            (entry, score.with_cosine(cosines[entry.text_digest], level, background))
+            (entry, score.with_cosine(cosines[entry.text_digest], level, baseline))
             for entry, score in found
             if entry.text_digest in cosines
         ]
-        return [*sorted(best, key=lambda row: -row[1].total), *self._left(others)]
+        return [*sorted(best, key=lambda row: -row[1].total), *self._prioritize(others)]
 
-    def _left(self, found: Found) -> Found:
+    def _prioritize(self, found: RankedHits) -> RankedHits:
         """Return hits unchanged, and give their texts priority in the embedding loop."""
-        self._vectors.asked.add(entry.text_digest for entry, _ in found)
+        self._vectors.priority_queue.add(entry.text_digest for entry, _ in found)
         return found
 
     async def _compute(self, index: VectorIndex, entries: Sequence[Entry], ends: float) -> None:
@@ -138,12 +142,12 @@ class SecondStage:
             keys = list(dict.fromkeys(entry.text_digest for entry in entries))
             found = await self._vectors.memory.texts(keys)
             keys = [key for key in keys if key in found]
-            made = await _made(embedder, index, {key: found[key] for key in keys}, ends)
+            made = await _embed_until(embedder, index, {key: found[key] for key in keys}, ends)
             if made:
                 await self._vectors.save(index, [*made], np.stack([*made.values()]))
 
 
-async def _made(
+async def _embed_until(
     embedder: Embedder, index: VectorIndex, texts: Mapping[bytes, str], ends: float
 ) -> dict[bytes, NDArray[np.float32]]:
     """Embed texts one by one in their order until the time `ends`; add and return the vectors."""

@@ -59,10 +59,10 @@ class SentenceVectors:
     async def _catch_up(self, embedder: Embedder) -> None:
         archive = self._vectors.memory.archive
         index = await self._vectors.index(embedder.numerics, embedder.dimension)
-        engine = index.engine
+        engine = index.numerics_key
         while not archive.fault and (room := self._room_now()):
             waiting = await archive.read(partial(_waiting, engine, room))
-            if not waiting or self._vectors.waiting():
+            if not waiting or self._vectors.missing_object_count():
                 return  # the indexer sets `unembedded` again after the last object
             if self._vectors.serving.phase.embedder is not embedder:
                 return

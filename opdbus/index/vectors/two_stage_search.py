@@ -19,7 +19,7 @@ from opdbus.serving.states import State
 _SHARE: Final = 100
 
 
-class Cascade:
+class TwoStageSearch:
     """The two stages of a search, and the decision to use them; `run` keeps the first complete.
 
     `always` uses both stages even if every object has its vector. A search waits at most `seconds`
@@ -50,9 +50,9 @@ class Cascade:
             return False
         if self._always:
             return True
-        waiting, objects = self._waiting(), len(self._vectors.memory.catalogue)
-        is_better = objects <= MANY or self.first.count() >= objects - waiting
-        return waiting > 0 and is_better
+        missing, objects = self._missing_object_count(), len(self._vectors.memory.catalogue)
+        is_better = objects <= MANY or self.first.count() >= objects - missing
+        return missing > 0 and is_better
 
     def _is_worth_it(self) -> bool:
         """Return whether static vectors are worth their memory.
@@ -62,7 +62,7 @@ class Cascade:
         objects = len(self._vectors.memory.catalogue)
         if self._always or objects <= MANY:
             return True
-        return not self._may_be_stored() and self._waiting() > objects // _SHARE
+        return not self._may_be_stored() and self._missing_object_count() > objects // _SHARE
 
     def _may_be_stored(self) -> bool:
         """Return whether the level's vectors may be stored, and are not read yet.
@@ -71,9 +71,9 @@ class Cascade:
         """
         vectors = self._vectors
         state = vectors.serving.phase.state
-        return vectors.were_left and vectors.current is None and state is not State.FAILED
+        return vectors.has_earlier_files and vectors.current is None and state is not State.FAILED
 
-    def _waiting(self) -> float:
+    def _missing_object_count(self) -> float:
         """Return the number of objects without a vector of the serving engine.
 
         Infinite while no engine serves or its index is not read.
@@ -82,10 +82,10 @@ class Cascade:
         index = vectors.current
         if vectors.serving.phase.embedder is None or index is None:
             return math.inf
-        return index.waiting
+        return index.missing_object_count
 
     @asynccontextmanager
-    async def asking(
+    async def start_embedding(
         self, work: Callable[[float], Awaitable[Vector]]
     ) -> AsyncIterator[PendingEmbedding]:
         """Start `work`, which embeds a query by the level, and cancel it when the search ends.

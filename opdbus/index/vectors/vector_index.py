@@ -13,11 +13,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue.arrays import PlainRows, Rows
+from opdbus.index.catalogue.arrays import PlainRows, VectorStorage
 from opdbus.index.catalogue.entry_view import EntryView
 from opdbus.index.catalogue.text_table import NO_ROW, NO_TEXT, TextTable
 from opdbus.index.database.store import Entry
-from opdbus.index.ranking.scores import USUAL_BACKGROUND, CosineBaseline, Similarity
+from opdbus.index.ranking.scores import TYPICAL_BASELINE, CosineBaseline, Similarity
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
 from opdbus.state.object import digest
 
@@ -43,8 +43,9 @@ _SPARSE: Final = 4
 class VectorIndex:
     """Vectors of length 1 by digest of their text, all of the same `numerics`.
 
-    They are plain rows by default. With a `folder`, more than MANY go to a file in it as quantized
-    rows, and `similarity` returns estimates.
+    `numerics` names model weights and precision class; vectors with equal values of it are
+    comparable. They are plain rows by default. With a `folder`, more than MANY go to a file in it
+    as quantized rows, and `similarity` returns estimates.
     """
 
     def __init__(
@@ -52,29 +53,29 @@ class VectorIndex:
         numerics: str,
         dimension: int,
         texts: TextTable,
-        rows: Rows | None = None,
+        rows: VectorStorage | None = None,
         folder: Path | None = None,
     ) -> None:
         self.numerics = numerics
         self.dimension = dimension
         # digests of texts whose vectors could not be stored yet
         self.unsaved: set[bytes] = set()
-        # the key of these numerics in the database and in file names
-        self.engine = digest(numerics.encode())
+        # the key of `numerics` in the database and in file names
+        self.numerics_key = digest(numerics.encode())
         self.texts = texts
         self._layer = texts.layer()
         self._rows = rows or PlainRows(dimension)
         # held by a task of the event loop while rows are added or moved
-        self._one_adder = asyncio.Lock()
-        # held while the event loop renumbers rows, and while another thread reads rows by number;
-        # the event loop must never wait for it: `_alone` holds it until the loop runs again
-        self._one_at_a_time = Lock()
+        self._add_lock = asyncio.Lock()
+        # Guards row numbers. `_alone` acquires it on a thread and holds it until the loop resumes,
+        # so a loop that waited for it would deadlock.
+        self._numbering_lock = Lock()
         # cache of the rows of all entries and the places without one; key: versions of view, layer
         self._rows_found = (-1, -1), (_NOWHERE, _NOWHERE)
         # cache of the sample; key: version of the layer
         self._sampled = -1, np.empty((0, dimension), np.float32)
         # file for more than MANY vectors; None: all stay in memory
-        self.path = folder / f"{self.engine.hex()}.rows" if folder else None
+        self.path = folder / f"{self.numerics_key.hex()}.rows" if folder else None
 
     def __len__(self) -> int:
         """Return the number of vectors."""
@@ -84,7 +85,7 @@ class VectorIndex:
         """Return whether a text has a vector."""
         return bool(self._layer.rows[self.texts.find(text_digest)] >= 0)
 
-    def wanted(self, digests: Sequence[bytes]) -> list[bool]:
+    def needs_vector(self, digests: Sequence[bytes]) -> list[bool]:
         """Return for each text whether an object still has it and it has no vector."""
         numbers = self.texts.find_each(digests)
         is_wanted = (self._layer.rows[numbers] < 0) & self.texts.are_used(numbers)
@@ -97,21 +98,21 @@ class VectorIndex:
         return self._layer.version
 
     @property
-    def waiting(self) -> int:
+    def missing_object_count(self) -> int:
         """The number of objects with a text that has no vector."""
-        return self._layer.waiting
+        return self._layer.missing_object_count
 
-    def pending(self, most: int) -> list[bytes]:
+    def missing_texts(self, most: int) -> list[bytes]:
         """Return at most `most` digests of objects' texts without a vector, the oldest first."""
-        return self.texts.lacking(self._layer, most)
+        return self.texts.missing_texts(self._layer, most)
 
-    def lacking(self, entries: Iterable[Entry]) -> list[Entry]:
+    def entries_without_vector(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the entries whose texts have no vector."""
         return [entry for entry in entries if entry.text_digest not in self]
 
     def key(self, text_digest: bytes) -> bytes:
         """Return the database key of a text's vector: a hash of numerics and text."""
-        return digest(text_digest, key=self.engine)
+        return digest(text_digest, key=self.numerics_key)
 
     def get(self, text_digest: bytes) -> NDArray[np.float32] | None:
         """Return the vector (dimension,) of a text, None if it has none; on the event loop."""
@@ -123,14 +124,14 @@ class VectorIndex:
 
     def get_on_thread(self, text_digest: bytes) -> NDArray[np.float32] | None:
         """Return the same as `get`; on any other thread."""
-        with self._one_at_a_time:
+        with self._numbering_lock:
             return self.get(text_digest)
 
     def similarity(
         self,
         query: NDArray[np.float32],
         view: EntryView,
-        stage: str = "",
+        level: str = "",
         at: NDArray[np.intp] | None = None,
     ) -> Similarity:
         """Compare `query` (dimension,) of length 1 with all entries, or with those at places `at`.
@@ -138,19 +139,19 @@ class VectorIndex:
         Cosines with quantized rows are estimates, unless the places are few. On the event loop.
         """
         rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
-        background = self.background(query)
+        baseline = self.baseline(query)
         if at is not None and len(at) <= _FEW_COMPARED:
-            return Similarity(self._compared(query, rows), stage, background)
+            return Similarity(self._exact_cosines(query, rows), level, baseline)
         exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
         is_sparse = _SPARSE * len(rows) < self._rows.end
         products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
         if len(lacking) == len(rows):
-            return Similarity(np.full(len(rows), np.nan, np.float32), stage, background)
+            return Similarity(np.full(len(rows), np.nan, np.float32), level, baseline)
         cosines = products(query)
         if not is_sparse:
             cosines = cosines.take(rows, mode="clip")
         cosines[lacking] = np.nan
-        return Similarity(cosines, stage, background, exact)
+        return Similarity(cosines, level, baseline, exact)
 
     def _rows_of(self, view: EntryView) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the row of each entry, and the places of entries without one; cached."""
@@ -175,15 +176,17 @@ class VectorIndex:
     ) -> NDArray[np.float32]:
         """Return the exact cosines of the entries `some`: places, or indexes into `at`."""
         rows, _ = self._rows_at(view.texts[some if at is None else at[some]])
-        return self._compared(query, rows)
+        return self._exact_cosines(query, rows)
 
-    def _compared(self, query: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
+    def _exact_cosines(
+        self, query: NDArray[np.float32], rows: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
         """Return the exact cosines of some rows, NaN for row -1."""
         found = np.full(len(rows), np.nan, np.float32)
         found[rows >= 0] = self._rows.take(rows[rows >= 0]) @ query
         return found
 
-    def background(self, query: NDArray[np.float32]) -> CosineBaseline | None:
+    def baseline(self, query: NDArray[np.float32]) -> CosineBaseline | None:
         """Return the baseline of the cosines of `query` with a sample; None without vectors.
 
         On the event loop.
@@ -192,7 +195,7 @@ class VectorIndex:
         if not len(vectors):
             return None
         cosines, share = vectors @ query, min(1.0, len(vectors) / _FEW)
-        usual_mean, usual_spread, _ = USUAL_BACKGROUND
+        usual_mean, usual_spread, _ = TYPICAL_BASELINE
         mean = share * float(cosines.mean()) + (1 - share) * usual_mean
         spread = share * float(cosines.std()) + (1 - share) * usual_spread
         return CosineBaseline(mean, spread, self._few())
@@ -200,7 +203,7 @@ class VectorIndex:
     def _few(self) -> float:
         """Return `CosineBaseline.few` for the number of texts with vectors and objects without."""
         few, enough = _FEW_OBJECTS
-        texts = max(1, len(self) + self.waiting)
+        texts = max(1, len(self) + self.missing_object_count)
         return min(1.0, max(0.0, math.log(enough / texts) / math.log(enough / few)))
 
     def _sample(self) -> NDArray[np.float32]:
@@ -223,7 +226,7 @@ class VectorIndex:
         return await asyncio.shield(self._add(digests, vectors))
 
     async def _add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
-        async with self._one_adder:
+        async with self._add_lock:
             new = np.flatnonzero(self._layer.rows[self.texts.find_each(digests)] < 0)
             added = [digests[n] for n in new.tolist()]
             if self.path and self._rows.is_exact and self._rows.end + len(added) > MANY:
@@ -246,7 +249,7 @@ class VectorIndex:
 
     def adopt(self, rows: SignQuantizedVectors) -> None:
         """Use the rows of a file left by an earlier run; call while the index is empty."""
-        found = self.texts.find_each(rows.left())
+        found = self.texts.find_each(rows.take_recovered_digests())
         # of several rows of a text, the last one counts
         numbers, last = np.unique(found[::-1], return_index=True)
         is_text = numbers != NO_TEXT
@@ -254,10 +257,10 @@ class VectorIndex:
         at = (len(found) - 1 - last[is_text]).astype(np.int32)
         self.texts.put(self._layer, numbers[is_text].astype(np.intp), at)
 
-    def seal(self) -> None:
+    def write_snapshot(self) -> None:
         """Write the sign snapshot of quantized rows for the next start; on any thread."""
         if isinstance(self._rows, SignQuantizedVectors):
-            self._rows.seal()
+            self._rows.write_snapshot()
 
     def _put(self, digests: Sequence[bytes], rows: range) -> None:
         numbers = self.texts.find_each(digests)
@@ -278,7 +281,7 @@ class VectorIndex:
         if not self._rows.is_exact:
             await self._move(PlainRows(self.dimension))
 
-    async def _move(self, rows: Rows) -> None:
+    async def _move(self, rows: VectorStorage) -> None:
         """Copy all vectors to other rows and use these; vectors dropped meanwhile stay dropped."""
         kept = np.flatnonzero(self._layer.rows >= 0)
         before, digests = self._layer.rows[kept].astype(np.intp), self.texts.digests(kept)
@@ -292,11 +295,11 @@ class VectorIndex:
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """Keep other threads from reading rows by number; waits for those that do."""
-        await asyncio.to_thread(self._one_at_a_time.acquire)
+        await asyncio.to_thread(self._numbering_lock.acquire)
         try:
             yield
         finally:
-            self._one_at_a_time.release()
+            self._numbering_lock.release()
 
     def drop(self, digests: Iterable[bytes]) -> None:
         """Forget the vectors of some texts; `shrink` frees their rows."""
@@ -310,16 +313,16 @@ class VectorIndex:
         await asyncio.shield(self._shrink())
 
     async def _shrink(self) -> None:
-        async with self._one_adder:
+        async with self._add_lock:
             if self._layer.filled * 2 > self._rows.end:
                 return
             kept = np.flatnonzero(self._layer.rows >= 0)
             before = self._layer.rows[kept].astype(np.intp)
             with suppress(OSError):  # the rows stay as they are
-                some = await asyncio.to_thread(self._rows.some, before)
+                some = await asyncio.to_thread(self._rows.copy_subset, before)
                 left = [some]
                 async with self._alone():
-                    self._rows.become(some)
+                    self._rows.replace_with(some)
                     self._number(kept)
                 # it has the old rows: drop the last reference but `left`
                 del some
@@ -333,7 +336,7 @@ class VectorIndex:
         self._layer.version += 1
 
 
-async def _free(left: list[Rows]) -> None:
+async def _free(left: list[VectorStorage]) -> None:
     """Free rows on a thread: releasing a large file and its memory would block the event loop."""
     await asyncio.to_thread(left.clear)
 
@@ -344,7 +347,9 @@ def _empty_file(path: Path, dimension: int) -> SignQuantizedVectors:
     return SignQuantizedVectors(path, dimension)
 
 
-def _copy(source: Rows, rows: NDArray[np.intp], digests: Sequence[bytes], target: Rows) -> None:
+def _copy(
+    source: VectorStorage, rows: NDArray[np.intp], digests: Sequence[bytes], target: VectorStorage
+) -> None:
     """Append some rows of `source`, whose texts are `digests`, to `target`."""
     for start in range(0, len(rows), _AT_A_TIME):
         part = slice(start, start + _AT_A_TIME)

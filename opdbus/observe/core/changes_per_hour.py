@@ -11,16 +11,16 @@ from opdbus.platform import name_lists
 from opdbus.state.redact import redact_text
 
 # A field that changes more often than this in an hour, in more than half of its kind's objects,
-# is restless. A kind with one object counts too: a battery's charge is noise on its own.
+# is noisy. A kind with one object counts too: a battery's charge is noise on its own.
 PER_HOUR: Final = 12
 _HOUR: Final = 3600.0
 # A unit that a timer runs that often has one row for all of its runs in so many seconds.
-FOLD_RUNS_SECONDS: Final = 600.0
+COALESCE_RUNS_SECONDS: Final = 600.0
 # The name under which runs are counted; no field has it.
 RUNS: Final = ""
-# Pause between rows of an object whose restless fields alone change: the last change is written
+# Pause between rows of an object whose noisy fields alone change: the last change is written
 # within a minute.
-FOLD_SECONDS: Final = 55.0
+COALESCE_SECONDS: Final = 55.0
 # The most counted fields of objects: about 250 bytes each, 6 MiB for each observer.
 _MAX_COUNTED: Final = 25_000
 _MAX_SHOWN: Final = 64
@@ -28,28 +28,30 @@ _MAX_NAMED: Final = 3
 
 
 class ChangesPerHour:
-    """Change counts of an observer's fields: finds restless ones, counts coalesced changes."""
+    """Change counts of an observer's fields: finds noisy ones, counts coalesced changes."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, fold_seconds: float = FOLD_SECONDS
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        coalesce_seconds: float = COALESCE_SECONDS,
     ) -> None:
         self.clock = clock
-        self.fold_seconds = fold_seconds
+        self.coalesce_seconds = coalesce_seconds
         # by kind and field, then by the object's name: the times of the latest changes, one more
         # than there may be in an hour
         self._times: dict[tuple[str, str], dict[str, array[int]]] = {}
         self._counted = 0
         # when objects at rest were last dropped, which takes time
         self._made_room = -_HOUR
-        self._folded: Counter[tuple[str, str]] = Counter()
+        self._coalesced: Counter[tuple[str, str]] = Counter()
         # number of reports that differed from the one before, and of those that are stored later
         self.reports = self.delayed = 0
 
-    def note(self, key: Key, fields: Iterable[str], *, is_folded: bool = False) -> None:
+    def note(self, key: Key, fields: Iterable[str], *, is_deferred: bool = False) -> None:
         """Count a change of some fields of an object, and whether it is stored later."""
         now = int(self.clock())
         for field in fields:
-            if self._counted >= _MAX_COUNTED and now >= self._made_room + FOLD_SECONDS:
+            if self._counted >= _MAX_COUNTED and now >= self._made_room + COALESCE_SECONDS:
                 self._drop_resting(now)
             times = self._times.get((key.kind, field), {}).get(key.name)
             if times is None:
@@ -59,8 +61,8 @@ class ChangesPerHour:
                     self._counted += 1
             times.append(now)
             del times[: -PER_HOUR - 1]
-            if is_folded:
-                self._folded[key.kind, field] += 1
+            if is_deferred:
+                self._coalesced[key.kind, field] += 1
 
     def forget(self, keys: Collection[Key]) -> None:
         """Forget objects that are gone."""
@@ -71,7 +73,7 @@ class ChangesPerHour:
                 del objects[name]
                 self._counted -= 1
 
-    def restless(self, kind: str, objects: int) -> frozenset[str]:
+    def noisy_fields(self, kind: str, objects: int) -> frozenset[str]:
         """Return the fields of a kind that change all the time; `objects` is how many it has."""
         since = self.clock() - _HOUR
         return frozenset(
@@ -90,17 +92,17 @@ class ChangesPerHour:
     def proposal(self, plugin: str, objects: Callable[[str], int]) -> str:
         """Propose the fields that should be volatile, in a sentence; empty if there are none."""
         found = {
-            (kind, field): self._folded[kind, field]
+            (kind, field): self._coalesced[kind, field]
             for kind in sorted({kind for kind, _ in list(self._times)})
-            for field in sorted(self.restless(kind, objects(kind)))
+            for field in sorted(self.noisy_fields(kind, objects(kind)))
         }
         names = [redact_text(f"{plugin}/{kind}:{field}")[:_MAX_SHOWN] for kind, field in found]
         if not names:
             return ""
         shown = names[:_MAX_NAMED]
         return (
-            f"{name_lists.first(names, _MAX_NAMED)}: more than {PER_HOUR} changes an hour, of which"
-            f" {sum(found.values()):,} were folded; if nobody needs them, set"
+            f"{name_lists.join_first(names, _MAX_NAMED)}: more than {PER_HOUR} changes an hour, of"
+            f" which {sum(found.values()):,} were coalesced; if nobody needs them, set"
             f" OP_DBUS_VOLATILE={','.join(shown)}"
         )
 
@@ -113,7 +115,7 @@ class ChangesPerHour:
         }
         self._times = {of: objects for of, objects in kept.items() if objects}
         self._counted = sum(map(len, self._times.values()))
-        self._folded = Counter({of: self._folded[of] for of in self._times})
+        self._coalesced = Counter({of: self._coalesced[of] for of in self._times})
 
 
 def _often(times: "array[int]", since: float) -> bool:

@@ -89,7 +89,7 @@ def text(value: bytes | None) -> str:
     return (value or b"")[:_MAX_TEXT].partition(b"\0")[0].decode(errors="replace")
 
 
-class Refused(LostSource):
+class ListRefused(LostSource):
     """The kernel cannot give this list."""
 
 
@@ -137,7 +137,7 @@ class Channel:
         except TimeoutError:
             raise LostSource(f"the kernel gave no list within {self._seconds:g} s") from None
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until the kernel reports a change, or may have lost a report."""
         while not self.is_stale:
             await self._until_readable()
@@ -218,7 +218,7 @@ def open_socket(protocol: int, groups: int, unit: str) -> socket.socket:
 def _require_success(body: bytes) -> None:
     """Raise Refused if the number that ends an answer is that of an error, or is missing."""
     if len(body) < _NUMBER_BYTES:
-        raise Refused("the kernel ended a list without saying how")
+        raise ListRefused("the kernel ended a list without saying how")
     code = int.from_bytes(body[:_NUMBER_BYTES], sys.byteorder, signed=True)
     if code < 0:
-        raise Refused(f"the kernel refused a list: {os.strerror(-code)}")
+        raise ListRefused(f"the kernel refused a list: {os.strerror(-code)}")

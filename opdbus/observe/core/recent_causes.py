@@ -91,11 +91,11 @@ class Causes:
 
     def run_begins(self, cause: str, began: float) -> None:
         """Note a package run that began at `began`, in seconds since 1970; end the one before."""
-        self.run_ended(began)
+        self.end_run(began)
         self._runs.append(_Run(cause, began))
         self._no_run.clear()
 
-    def run_ended(self, ended: float) -> None:
+    def end_run(self, ended: float) -> None:
         """Note the end of the current package run, in seconds since 1970."""
         if self._runs and self._runs[-1].ended == math.inf:
             self._runs.append(self._runs.pop()._replace(ended=ended))

@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.history import jobs
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.skipped import Skipped
-from opdbus.state.flatten import bounded
+from opdbus.state.flatten import bound
 from opdbus.state.object import LIVE, Identity, Json
 from opdbus.state.redact import redact_identity
 
@@ -24,7 +24,7 @@ MAX_OBJECTS: Final = 20_000
 _MAX_NAME: Final = 8 << 10
 # Reports of so many different objects that wait to be written: as if all were replaced by others.
 _MAX_WAITING: Final = 2 * MAX_OBJECTS
-_UNEXPLAINED: Final = Why()
+_UNEXPLAINED: Final = Cause()
 
 # The properties of an object; None for a removed one.
 State: TypeAlias = Mapping[str, Json] | None
@@ -85,7 +85,7 @@ class Observer:
         kind, name = (
             part.encode(errors="backslashreplace").decode().replace("\0", "\\x00") for part in key
         )
-        return bounded(redact_identity(Identity(self.source, self.plugin, kind, name or "?")))
+        return bound(redact_identity(Identity(self.source, self.plugin, kind, name or "?")))
 
 
 @dataclass(slots=True)
@@ -102,19 +102,21 @@ class Batch:
     kinds: dict[str, dict[str, State]] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     is_all: bool = False
-    whys: dict[Key, Why] = field(default_factory=dict)
+    whys: dict[Key, Cause] = field(default_factory=dict)
     firsts: dict[Key, State] = field(default_factory=dict)
-    events: dict[Key, Why] = field(default_factory=dict)
+    events: dict[Key, Cause] = field(default_factory=dict)
 
-    def add(self, kind: str, objects: Mapping[str, State], why: Why) -> None:
+    def add(self, kind: str, objects: Mapping[str, State], why: Cause) -> None:
         """Add the states of objects by name."""
         self._explain(kind, objects, why)
         self.kinds.setdefault(kind, {}).update(objects)
 
-    def add_event(self, key: Key, why: Why) -> None:
+    def add_event(self, key: Key, why: Cause) -> None:
         """Add an event of an object beside its changes; count earlier ones in it."""
         before = self.events.get(key)
-        self.events[key] = why._replace(folded=why.folded + (before.folded + 1 if before else 0))
+        self.events[key] = why._replace(
+            coalesced_count=why.coalesced_count + (before.coalesced_count + 1 if before else 0)
+        )
 
     def include(self, later: Batch) -> None:
         """Add a later batch, whose states win."""
@@ -131,7 +133,7 @@ class Batch:
         for key, why in later.events.items():
             self.add_event(key, why)
 
-    def _explain(self, kind: str, objects: Mapping[str, State], why: Why) -> None:
+    def _explain(self, kind: str, objects: Mapping[str, State], why: Cause) -> None:
         """Combine the cause of new states with those of the waiting states that they replace."""
         waiting = self.kinds.get(kind, {})
         for name in objects if why != _UNEXPLAINED else objects.keys() & waiting.keys():
@@ -140,7 +142,7 @@ class Batch:
                 self.whys[key] = why
                 continue
             before = self.whys.get(key, _UNEXPLAINED)
-            moving = why.seen.union(self.volatile.get(kind, ()))
+            moving = why.ignored_fields.union(self.volatile.get(kind, ()))
             is_replaced = _without(waiting[name], moving) != _without(objects[name], moving)
             cause = why.cause or before.cause
             # another event, or a change that is no step of the job before
@@ -148,17 +150,17 @@ class Batch:
                 is_replaced and not jobs.is_step(before.cause, why.cause)
             )
             if is_more:
-                cause = jobs.combine(before.cause, before.folded + 1, why.cause)
+                cause = jobs.combine(before.cause, before.coalesced_count + 1, why.cause)
                 # an event is a change even if it left the object as it was
                 if not before.is_event:
                     self.firsts.setdefault(key, waiting[name])
             elif not is_replaced:
                 cause = before.cause or why.cause
-            self.whys[key] = Why(
+            self.whys[key] = Cause(
                 cause,
-                before.folded + why.folded + is_more,
+                before.coalesced_count + why.coalesced_count + is_more,
                 is_event=before.is_event or why.is_event,
-                seen=before.seen | why.seen,
+                ignored_fields=before.ignored_fields | why.ignored_fields,
             )
 
 
@@ -221,7 +223,7 @@ class Report:
         names = self._names.setdefault(kind, set())
         self._remove(kind, names - objects.keys(), cause)
         self._left_out.pop(kind, None)
-        self._add(kind, objects, Why(cause))
+        self._add(kind, objects, Cause(cause))
         self._batch.listed.add(kind)
 
     def replace_all(
@@ -238,15 +240,15 @@ class Report:
         kind: str,
         name: str,
         properties: Mapping[str, Json],
-        cause: str | Why = "",
+        cause: str | Cause = "",
     ) -> None:
         """Report an object that is new, or that may have changed.
 
         An event, such as a restart, is recorded although nothing changed: see Why.
         """
-        self._add(kind, {name: properties}, cause if isinstance(cause, Why) else Why(cause))
+        self._add(kind, {name: properties}, cause if isinstance(cause, Cause) else Cause(cause))
 
-    def happened(self, kind: str, name: str, why: Why) -> None:
+    def happened(self, kind: str, name: str, why: Cause) -> None:
         """Report an event of an object beside its changes: it is a row of its own.
 
         Without a cause it has that of what differs from what is stored.
@@ -313,7 +315,7 @@ class Report:
         self._batch = batch
         self.news.set()
 
-    def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]], why: Why) -> None:
+    def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]], why: Cause) -> None:
         names = self._names.setdefault(kind, set())
         new = objects.keys() - names
         room = MAX_OBJECTS - sum(map(len, self._names.values()))
@@ -339,7 +341,7 @@ class Report:
         if sum(map(len, self._batch.kinds.values())) + len(gone) > _MAX_WAITING:
             raise LostSource("changes came faster than they could be written")
         self._names[kind] -= gone
-        self._batch.add(kind, dict.fromkeys(gone), Why(cause))
+        self._batch.add(kind, dict.fromkeys(gone), Cause(cause))
         self.news.set()
 
 

@@ -9,11 +9,11 @@ import structlog
 
 from opdbus.errors import OpDbusError
 from opdbus.history import change
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.index.state_store.events import Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
-from opdbus.observe.core.observation_diff import ObservationDiff
+from opdbus.observe.core.observation_diff import ReportTracker
 from opdbus.observe.core.pace import Allowance
 from opdbus.observe.core.report import Observer, Report
 from opdbus.platform.tasks import at_most, pauses
@@ -45,7 +45,7 @@ class Writer:
         self.has_listed = asyncio.Event()
         # the reason why nothing can be stored now
         self.fault = ""
-        self.diff = ObservationDiff(observer, changes, report.count)
+        self.tracker = ReportTracker(observer, changes, report.count)
         self._observer = observer
         self._report = report
         self._store = store
@@ -68,7 +68,7 @@ class Writer:
         delays = pauses(_RETRY_SECONDS)
         allowance = Allowance(time.monotonic)
         while True:
-            async with at_most(self.diff.seconds):
+            async with at_most(self.tracker.seconds_until_due):
                 await self._report.news.wait()
             await asyncio.sleep(_MERGE_SECONDS)
             started = time.monotonic()
@@ -91,13 +91,13 @@ class Writer:
         kinds = batch.listed.union(self._earlier if batch.is_all else ())
         earlier = [identity for kind in kinds for identity in self._earlier.get(kind, ())]
         # on a thread: 1,000 objects take a tenth of a second
-        new = await asyncio.to_thread(self.diff.prepare, batch, earlier, self._first_cause)
+        new = await asyncio.to_thread(self.tracker.prepare, batch, earlier, self._first_cause)
         try:
             await self._store.observe(
                 new.objects,
-                new.gone,
+                new.removed_identities,
                 new.volatile,
-                lambda identity: new.whys.get(identity, Why(self._since)),
+                lambda identity: new.whys.get(identity, Cause(self._since)),
                 new.events,
             )
             if batch.listed and not self._listed:
@@ -111,7 +111,7 @@ class Writer:
         if batch.listed:
             self._notify_listed(self._listed)
             self.has_listed.set()
-        await asyncio.to_thread(self.diff.remember, new)
+        await asyncio.to_thread(self.tracker.remember, new)
         self.has_written.set()
 
     async def clear(self) -> None:
@@ -119,12 +119,12 @@ class Writer:
         self._notify_listed(())
         entries = await self._store.of_source(self._observer.source)
         gone = {entry.identity for entry in entries}
-        await self._store.observe([], gone, {}, lambda _: Why(change.SOURCE))
+        await self._store.observe([], gone, {}, lambda _: Cause(change.SOURCE))
 
     def _first_cause(self, kind: str) -> str:
         """Return why new objects differ from the stored ones; empty once a kind was listed."""
         return "" if kind in self._listed else self._since
 
     def _notify_listed(self, kinds: Iterable[str]) -> None:
-        sorts = frozenset((self._observer.plugin, kind) for kind in kinds)
-        self._store.notify(Listed(self._observer.source, sorts))
+        kind_ids = frozenset((self._observer.plugin, kind) for kind in kinds)
+        self._store.notify(Listed(self._observer.source, kind_ids))

@@ -24,7 +24,7 @@ BURST_SECONDS: Final = 0.1
 # Limits of signals that wait to be read, and of their bytes; beyond, all must be listed again.
 _MAX_WAITING: Final = 10_000
 _MAX_WAITING_BYTES: Final = 16 << 20
-# More than 50,000 units take.
+# Enough for the list of 50,000 units.
 _MAX_REPLY_BYTES: Final = 16 << 20
 # The limit of the system's bus; such a reply is read in parts.
 _MAX_LISTING_BYTES: Final = 32 << 20
@@ -51,8 +51,8 @@ class Service:
     """A service on the system bus, which is not started by calls; its signals come in order.
 
     Raises Absent if there is no such bus or service, and LostSource when the bus or the service
-    goes away, does not answer, or sends faster than its signals are read. Variants are taken out of
-    values, unless signals are `typed`.
+    goes away, does not answer, or sends faster than its signals are read. With `typed`,
+    values keep their variants, and large replies are read in parts.
     """
 
     def __init__(self, name: str, *, typed: bool = False) -> None:
@@ -62,7 +62,7 @@ class Service:
         self._connection = Connection("system", most_of_reply=most, turn=_TURN_SECONDS)
         self._waiting: list[Signal] = []
         self._waiting_bytes = 0
-        self._news = asyncio.Event()
+        self._has_signals = asyncio.Event()
         self._owner = ""
         # why the source must be listed again
         self._lost = ""
@@ -74,7 +74,7 @@ class Service:
         except BusError as error:
             raise Absent(str(error)) from None
         try:
-            self._connection.wants_signal = self._is_wanted
+            self._connection.wants_signal = self._admit_signal
             self._connection.on_signal = self._on_signal
             await self._connection.subscribe(_changes_of_owner(self.name))
             try:
@@ -104,7 +104,7 @@ class Service:
         seconds: float = _ANSWER_SECONDS,
     ) -> list[Plain]:
         """Call `interface.method`; raises RemoteError with the service's error."""
-        async with self._answering(member, seconds):
+        async with self._reply_deadline(member, seconds):
             return await self._connection.call(
                 self.name, path, member, signature, *arguments, may_start=False
             )
@@ -115,14 +115,14 @@ class Service:
         """Call `interface.method` for one dict, and yield it in parts, variants left in."""
         call = new_call(self.name, path, member, "s" * len(names), names)
         parts = self._connection.reply_in_parts(call, answer, _PART_BYTES)
-        async with self._answering(member, _ANSWER_SECONDS) as limit:
+        async with self._reply_deadline(member, _ANSWER_SECONDS) as limit:
             async for part in parts:
                 limit.reschedule(None)
                 yield part
                 await asyncio.sleep(0)
 
     @asynccontextmanager
-    async def _answering(self, member: str, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+    async def _reply_deadline(self, member: str, seconds: float) -> AsyncIterator[asyncio.Timeout]:
         """Limit the wait for an answer; raises LostSource if none comes."""
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -154,14 +154,16 @@ class Service:
         A caller that takes long gets fewer and longer bursts, of up to a second: see Allowance.
         """
         clock = asyncio.get_running_loop().time
-        lost = asyncio.create_task(self._connection.closed())
-        lost.add_done_callback(lambda _: self._end("the connection to the system bus was lost"))
+        lost = asyncio.create_task(self._connection.wait_closed())
+        lost.add_done_callback(
+            lambda _: self._mark_lost("the connection to the system bus was lost")
+        )
         allowance, rest = Allowance(clock), 0.0
         try:
             while True:
-                await self._news.wait()
+                await self._has_signals.wait()
                 await asyncio.sleep(max(BURST_SECONDS, rest))
-                self._news.clear()
+                self._has_signals.clear()
                 if self._lost:
                     raise LostSource(self._lost)
                 signals = self.take()
@@ -171,39 +173,39 @@ class Service:
         finally:
             lost.cancel()
 
-    def _is_wanted(self, header: Header, size: int) -> bool:
+    def _admit_signal(self, header: Header, size: int) -> bool:
         # any client may send us signals: only the bus and the service itself are trusted
         if self._lost or header.sender not in {_BUS, self._owner}:
             return False
         if size > _MAX_SIGNAL_BYTES:
-            self._wait(Signal(header.path, header.interface, header.member, []))
+            self._enqueue(Signal(header.path, header.interface, header.member, []))
             return False
         self._waiting_bytes += size
         if self._waiting_bytes > _MAX_WAITING_BYTES:
-            self._end(f"{self.name} sends more than op-dbus can read")
+            self._mark_lost(f"{self.name} sends more than op-dbus can read")
         return not self._lost
 
     def _on_signal(self, message: Message) -> None:
         if message.sender == _BUS:
             if message.member == "NameOwnerChanged" and message.body[0] == self.name:
-                self._end(f"{self.name} went away or was restarted")
+                self._mark_lost(f"{self.name} went away or was restarted")
             return
         body = message.body if self._is_typed else [from_wire(value) for value in message.body]
         named = message.path or "", message.interface or "", message.member or ""
-        self._wait(Signal(*named, body, message.signature, time.time()))
+        self._enqueue(Signal(*named, body, message.signature, time.time()))
 
-    def _wait(self, signal: Signal) -> None:
+    def _enqueue(self, signal: Signal) -> None:
         if len(self._waiting) >= _MAX_WAITING:
-            self._end(f"{self.name} sends faster than op-dbus can read")
+            self._mark_lost(f"{self.name} sends faster than op-dbus can read")
             return
         self._waiting.append(signal)
-        self._news.set()
+        self._has_signals.set()
 
-    def _end(self, reason: str) -> None:
+    def _mark_lost(self, reason: str) -> None:
         """Let `bursts` end without the waiting signals: the source must be listed again."""
         self._lost = self._lost or reason
         self._waiting = []
-        self._news.set()
+        self._has_signals.set()
 
 
 async def until_owned(name: str) -> None:
@@ -221,8 +223,8 @@ async def until_owned(name: str) -> None:
             connection.on_signal = on_signal
             await connection.subscribe(_changes_of_owner(name))
             if not (await connection.ask_bus("NameHasOwner", "s", name))[0]:
-                await until_first_ends(owned.wait(), connection.closed())
-    except BusError:  # without a bus, no signal comes when there is one
+                await until_first_ends(owned.wait(), connection.wait_closed())
+    except BusError:  # nothing announces that a bus has appeared, so wait for ever
         await asyncio.Event().wait()
 
 

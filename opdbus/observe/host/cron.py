@@ -167,7 +167,7 @@ class Cron:
             jobs = crontab.parse_crontab(
                 text, file, skipped, is_debian=dialect.is_debian, is_user=_is_user
             )
-            refused = self._refused(file, dialect)
+            refused = self._reason_to_ignore(file, dialect)
             for job in jobs[:_MAX_LINES]:
                 ignored = refused or job.ignored
                 yield f"{file} {job.program}".rstrip(" "), file, job._replace(ignored=ignored)
@@ -182,7 +182,7 @@ class Cron:
                 if not is_left and file.is_file() and os.access(file, os.X_OK):
                     yield str(file), file, Job("", schedule, "root", str(file))
 
-    def _refused(self, file: Path, dialect: _Dialect) -> str:
+    def _reason_to_ignore(self, file: Path, dialect: _Dialect) -> str:
         """Return why cron ignores a whole file (owner, mode or links); empty if it does not."""
         try:
             link, status = file.lstat(), file.stat()

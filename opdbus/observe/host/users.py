@@ -117,7 +117,7 @@ class Users:
                 ]
             ):
                 others = ", ".join(sorted(switch.get(f"{database}_compat", {"nis"})))
-                rows = f"line {name_lists.first(lines, _MAX_NAMED)} of {file}"
+                rows = f"line {name_lists.join_first(lines, _MAX_NAMED)} of {file}"
                 yield f"{what} of {others} that {rows} includes or excludes are not listed"
             made += [what] if "systemd" in sources else []
         if made:

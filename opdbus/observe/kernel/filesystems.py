@@ -276,7 +276,7 @@ def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
         if reason := facts.get("not_measured") or ("answers" in facts and "it does not answer"):
             places.setdefault(str(reason), []).append(path)
     limits = [
-        f"how full is not known of {name_lists.first(paths, _MAX_NAMED)}: {why}"
+        f"how full is not known of {name_lists.join_first(paths, _MAX_NAMED)}: {why}"
         for why, paths in places.items()
     ]
     if len(measured) >= MAX_MOUNTS:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.observe.core.file_reading import files_in, in_thread, read_at_most, text_of
 from opdbus.observe.core.lookup_cache import LookupCache
 from opdbus.observe.core.pace import Seldom
@@ -180,8 +180,8 @@ class Devices:
                 for kind, devices in found.items():
                     report.replace(kind, devices, cause)
                     for name in reported.due(named & devices.keys()):
-                        report.put(kind, name, devices[name], Why(cause, is_event=True))
-                named = frozenset(await events.changed())
+                        report.put(kind, name, devices[name], Cause(cause, is_event=True))
+                named = frozenset(await events.wait_for_events())
                 cause = CAUSE
 
     def _list(self) -> dict[str, dict[str, Properties]]:

@@ -76,7 +76,7 @@ class Kernel:
                 if not re.search(r" (?:Loading|Unloading) ", text):
                     break
                 await asyncio.sleep(seconds)
-            await events.changed()
+            await events.wait_for_events()
             cause = CAUSE
 
 

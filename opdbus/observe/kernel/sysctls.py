@@ -10,7 +10,7 @@ from opdbus.drift.equality import same_setting
 from opdbus.observe.core.file_reading import files_in, read_at_most, text_of
 from opdbus.observe.core.skipped import Skipped
 from opdbus.platform.lines import join_words, split_lines
-from opdbus.platform.name_lists import distinct
+from opdbus.platform.name_lists import show_difference
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
 from opdbus.state.secret_text import REDACTED
@@ -35,14 +35,14 @@ _MAX_MATCHES: Final = 500
 _SWAPPED: Final = str.maketrans("./", "/.")
 
 
-class _Wanted(NamedTuple):
+class _ConfiguredValue(NamedTuple):
     """The value that a configuration file assigns to a setting, and the path of the file."""
 
     value: str
     file: str
 
 
-_NO_FILE: Final = _Wanted("", "")
+_NO_FILE: Final = _ConfiguredValue("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Sysctls:
             path.translate(_SWAPPED): self._properties(path, each) for path, each in wanted.items()
         }
 
-    def _read_files(self, skipped: Skipped) -> Mapping[str, _Wanted]:
+    def _read_files(self, skipped: Skipped) -> Mapping[str, _ConfiguredValue]:
         """Return the configured values by path: the last line counts, and names precede patterns.
 
         The same holds for a line that excludes a setting from patterns.
@@ -87,16 +87,16 @@ class Sysctls:
         for folder in map(Path, self.folders):
             for path in files_in(folder):
                 files.setdefault(path.name, path)
-        last: dict[str, _Wanted | None] = {}
+        last: dict[str, _ConfiguredValue | None] = {}
         # in the order in which systemd-sysctl applies them
         for name in [name for name in sorted(files) if name.endswith(".conf")][:_MAX_FILES]:
             text = text_of(files[name], _MAX_BYTES, skipped)
             for setting, value in _assignments(text, files[name], skipped):
                 last.pop(setting, None)
                 file = f"/{files[name].relative_to(self.root)}"
-                last[setting] = None if value is None else _Wanted(value, file)
-        named: dict[str, _Wanted] = {}
-        matching: dict[str, _Wanted] = {}
+                last[setting] = None if value is None else _ConfiguredValue(value, file)
+        named: dict[str, _ConfiguredValue] = {}
+        matching: dict[str, _ConfiguredValue] = {}
         for setting, each in last.items():
             if each and _WILD.search(setting):
                 matching |= dict.fromkeys(self._matches(setting), each)
@@ -118,7 +118,7 @@ class Sysctls:
     def _is_hidden(self, path: str) -> bool:
         return self.is_apart and _OF_NAMESPACES.fullmatch(path) is not None
 
-    def _properties(self, path: str, wanted: _Wanted) -> dict[str, Json]:
+    def _properties(self, path: str, wanted: _ConfiguredValue) -> dict[str, Json]:
         name = path.translate(_SWAPPED)
         should = _redact_value(name, wanted.value)
         found: dict[str, Json] = {"wanted": should, "file": wanted.file} if wanted.file else {}
@@ -140,7 +140,7 @@ class Sysctls:
             return {"description": f"is {shown}", "value": shown}
         description = f"is {shown}, as {wanted.file} says"
         if differs := not same_setting(wanted.value, value):
-            has, other = distinct(shown, should, _MAX_VALUE)
+            has, other = show_difference(shown, should, _MAX_VALUE)
             description = f"is {has}, but {wanted.file} says {other}"
         return {"description": description, "value": shown, **found, "differs": differs}
 

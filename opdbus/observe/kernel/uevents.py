@@ -42,7 +42,7 @@ class Follower:
         self._allowance = Allowance()
         self._since = time.monotonic()
 
-    async def changed(self) -> set[str]:
+    async def wait_for_events(self) -> set[str]:
         """Return the names of devices with events since the last call; wait for one.
 
         Raises LostSource if the socket failed. Without events, returns after a minute.

@@ -55,7 +55,7 @@ class Network:
                 await self._list(channel, report)
                 rest = allowance.rest(time.monotonic() - started)
                 await asyncio.sleep(_MOST_REST_SECONDS if report.note else rest)
-                await channel.changed()
+                await channel.wait_for_change()
 
     async def _list(self, channel: Channel, report: Report) -> None:
         found = [await channel.dump(*request) for request in rtnetlink.REQUESTS]

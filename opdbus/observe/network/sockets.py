@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from opdbus.history import jobs
 from opdbus.observe.core.file_reading import in_thread
 from opdbus.observe.core.lookup_cache import LookupCache
-from opdbus.observe.core.netlink import DIAG, Channel, Message, Refused, attributes, number
+from opdbus.observe.core.netlink import DIAG, Channel, ListRefused, Message, attributes, number
 from opdbus.observe.core.recent_causes import FOLLOWS_SECONDS
 from opdbus.observe.core.report import Absent, LostSource, Observer, Report
 from opdbus.observe.core.skipped import Skipped
@@ -112,13 +112,13 @@ class Sockets:
                 request = _REQUEST.pack(family, protocol_number, 1 << state)
                 try:
                     answers = await channel.dump(_SOCK_DIAG_BY_FAMILY, request)
-                except Refused as error:
+                except ListRefused as error:
                     refused.add(f"{protocol} ports are not listed: {error}")
                 else:
                     found += read_listeners(protocol, answers, skipped)
         report.busy("; ".join(sorted(refused)))
         report.skip("listener", skipped)
-        named = await in_thread(lambda: self._named(found))
+        named = await in_thread(lambda: self._by_name(found))
         report.skip("service", self.services.skipped)
         # where cgroups filter packets, the kernel reports the socket unit's cgroup itself
         opened = {name: values for name, values in named.items() if values.get("unit") == _INIT}
@@ -166,7 +166,7 @@ class Sockets:
             words = [purpose or usual, _EXPOSED_WORDS[values["exposed"]]]
             values["description"] = ", ".join(filter(None, words))
 
-    def _named(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
+    def _by_name(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
         """Return the properties of listeners by name; sockets that share a name are joined."""
         units = self.groups.units({one.group for one in found})
         services = self.services.find({(one.port, one.protocol) for one in found})
@@ -184,7 +184,7 @@ class Sockets:
                 "family": "ipv6" if ":" in first.address else "ipv4",
                 "port": first.port,
                 "state": "listening",
-                "exposed": _exposed(first.address),
+                "exposed": _exposure(first.address),
                 "user": _join(users[one.uid] for one in sharing),
                 "unit": _join(units[one.group] for one in sharing),
                 "service": service,
@@ -243,7 +243,7 @@ def _units(named: Mapping[str, dict[str, Json]]) -> dict[str, list[str]]:
     return {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
 
 
-def _exposed(address: str) -> str:
+def _exposure(address: str) -> str:
     """Return who can reach a port, judged by its address."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:

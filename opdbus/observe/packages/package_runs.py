@@ -50,9 +50,9 @@ class Log:
         self._read = 0
         # False if the last attempt to read it failed
         self.is_read = False
-        self.added()
+        self.read_added()
 
-    def added(self) -> bytes:
+    def read_added(self) -> bytes:
         """Return the text added since the last call; empty if the file cannot be read."""
         try:
             with os.fdopen(open_regular(self.path, follow=True), "rb") as file:
@@ -113,7 +113,7 @@ class Runs:
     def close(self) -> None:
         """Stop the detection; the current run counts as ended, so that nobody waits for it."""
         self._causes.look_for_runs = lambda: None
-        self._causes.run_ended(time.time())
+        self._causes.end_run(time.time())
 
     async def changes(self) -> AsyncGenerator[str]:
         """Yield at once, and the cause whenever packages have changed; raises OSError."""
@@ -141,7 +141,7 @@ class Runs:
 
     def _read_logs(self, *, is_closed: bool = False) -> None:
         """Detect starts and ends of runs in the logs, and by a lock that was closed."""
-        by_apt, by_dpkg = self._apt.added(), self._dpkg.added()
+        by_apt, by_dpkg = self._apt.read_added(), self._dpkg.read_added()
         for line in _APT_BEGINNINGS.findall(by_apt):
             if not _BY_APT.match(line):
                 self.skipped.row(f"the beginning of a run in {self._apt.path}")
@@ -183,7 +183,7 @@ class Runs:
     def _end(self, at: float) -> None:
         if self._current:
             self._current = ""
-            self._causes.run_ended(at)
+            self._causes.end_run(at)
 
     async def _have_changed(self) -> bool:
         """Return whether packages have changed and no run is in progress; sets the cause."""

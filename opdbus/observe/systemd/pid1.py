@@ -36,7 +36,7 @@ _REQUIRED_BY_MOST: Final = (".target", ".slice")
 _REQUIREMENTS_SECONDS: Final = 2.0
 
 
-class Loaded(NamedTuple):
+class LoadedUnit(NamedTuple):
     """A loaded unit: name, description, load state and D-Bus object path."""
 
     name: str
@@ -92,21 +92,21 @@ class Pid1(Service):
                     return at / 1e6
         return 0.0
 
-    async def units(self) -> list[Loaded]:
+    async def units(self) -> list[LoadedUnit]:
         """Return all loaded units."""
         return list(_parse_units(await self._ask(f"{_MANAGER}.ListUnits")))
 
-    async def units_of(self, names: Collection[str]) -> list[Loaded]:
+    async def units_of(self, names: Collection[str]) -> list[LoadedUnit]:
         """Return the loaded units among the names."""
         if len(names) > _MAX_NAMES:
             return [unit for unit in await self.units() if unit.name in names]
         return await self._units_by_patterns([], names)
 
-    async def active(self, patterns: Collection[str]) -> list[Loaded]:
+    async def active(self, patterns: Collection[str]) -> list[LoadedUnit]:
         """Return the active units whose names match a pattern such as `*.mount`."""
         return await self._units_by_patterns(["active"], patterns)
 
-    async def unit_properties(self, unit: Loaded, interface: str = "") -> Mapping[str, Plain]:
+    async def unit_properties(self, unit: LoadedUnit, interface: str = "") -> Mapping[str, Plain]:
         """Return a unit's properties, of all interfaces or one; empty if it was unloaded."""
         with suppress(RemoteError):
             return await self.properties(unit.path, interface)
@@ -136,7 +136,7 @@ class Pid1(Service):
 
     async def _units_by_patterns(
         self, states: list[str], patterns: Collection[str]
-    ) -> list[Loaded]:
+    ) -> list[LoadedUnit]:
         method = f"{_MANAGER}.ListUnitsByPatterns"
         return list(_parse_units(await self._ask(method, "asas", states, list(patterns))))
 
@@ -191,7 +191,7 @@ def unit_at(path: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), escaped)
 
 
-def _parse_units(rows: list[Plain]) -> Iterator[Loaded]:
+def _parse_units(rows: list[Plain]) -> Iterator[LoadedUnit]:
     """Parse a unit listing, without inactive units that have no file.
 
     An active unit without a file is kept.
@@ -201,7 +201,7 @@ def _parse_units(rows: list[Plain]) -> Iterator[Loaded]:
             name, description, state, active, _, _, path, *_ = row
             is_there = state != "not-found" or active != "inactive"
             if is_unit(name) and is_there and str(path).startswith(_UNITS):
-                yield Loaded(name, str(description), str(state), str(path))
+                yield LoadedUnit(name, str(description), str(state), str(path))
 
 
 def _parse_files(rows: list[Plain]) -> Iterator[tuple[str, UnitFile]]:

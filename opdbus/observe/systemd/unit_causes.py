@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Final
 
 from opdbus.history import jobs
-from opdbus.history.change import Why
+from opdbus.history.change import Cause
 from opdbus.observe.core.recent_causes import Causes
 from opdbus.observe.core.system_bus import Signal
 from opdbus.observe.systemd import pid1
@@ -92,7 +92,7 @@ class UnitCauses:
 
     def explain(
         self, unit: str, before: Fields | None, now: Fields, other: str
-    ) -> tuple[Why, Why | None]:
+    ) -> tuple[Cause, Cause | None]:
         """Return the cause of a unit's change and, if any, of a separate event.
 
         `other` is the cause if the unit itself was neither started nor stopped. A change by unit
@@ -104,17 +104,17 @@ class UnitCauses:
         if before is None or differ(before, now):
             self._causes.note(unit, other)
         if before is None:
-            return Why(other), None
+            return Cause(other), None
         event = self._take_why(unit, now, now, "")
-        return Why(other), event if event.is_event else None
+        return Cause(other), event if event.is_event else None
 
-    def explain_missed_start(self, unit: str) -> Why:
+    def explain_missed_start(self, unit: str) -> Cause:
         """Return the cause of the start of a unit that was up between two readings."""
         work = self.jobs.take_starts(unit)
         if work.cause:
             self._causes.note(unit, jobs.alone(work.cause))
         automatic = ", automatic" if work.is_automatic else ""
-        return Why(f"{work.cause}{automatic}", max(0, work.ended - 1))
+        return Cause(f"{work.cause}{automatic}", max(0, work.ended_jobs - 1))
 
     def explain_removal(self, unit: str, before: Fields, other: str, of_file: str) -> str:
         """Return the cause of a unit's removal: that of its own file, before that of a job."""
@@ -125,7 +125,7 @@ class UnitCauses:
         """Return the latest cause of a unit or its triggers or triggered units, within 5 s."""
         return self._causes.of_units([unit, *_triggers_and_triggered(fields)], _AFTER_SECONDS)
 
-    def _take_why(self, unit: str, before: Fields | None, now: Fields, other: str) -> Why:
+    def _take_why(self, unit: str, before: Fields | None, now: Fields, other: str) -> Cause:
         """Take a unit's jobs and return the cause of its change; `is_event` if any job ended."""
         is_other = before is None or differ(before, now)
         own = self._own_cause(unit, before, now) if before else None
@@ -138,7 +138,7 @@ class UnitCauses:
         elif is_given_up:
             cause = work.cause.replace(jobs.alone(work.cause), jobs.GAVE_UP) or jobs.GAVE_UP
             if not is_other:  # its job is heard of after the change was reported
-                return Why(cause)
+                return Cause(cause)
         elif work.cause:
             cause = self._cause_of_work(unit, work, now, is_other=is_other)
         elif own is None:
@@ -151,11 +151,11 @@ class UnitCauses:
         if cause and (work.cause or is_other):
             self._causes.note(unit, jobs.alone(cause))
         if work.earlier and not is_other:  # a running job is reported when it has ended
-            return Why(work.earlier, work.ended - 1, is_event=True)
-        folded = work.ended if work.earlier else max(0, work.ended - 1)
+            return Cause(work.earlier, work.ended_jobs - 1, is_event=True)
+        count = work.ended_jobs if work.earlier else max(0, work.ended_jobs - 1)
         if work.earlier:
-            cause = jobs.combine(work.earlier, work.ended, cause)
-        return Why(cause, folded, is_event=work.ended > 0)
+            cause = jobs.combine(work.earlier, work.ended_jobs, cause)
+        return Cause(cause, count, is_event=work.ended_jobs > 0)
 
     def _cause_of_work(self, unit: str, work: Work, now: Fields, *, is_other: bool) -> str:
         """Return the cause for a job, with a suffix for failure or automatic restart."""

@@ -45,7 +45,7 @@ class UnitFolders:
         self._folders = [name for name in folders if not _GENERATED.search(name)]
         self._stamps: Mapping[Path, _Stamp] = {}
 
-    async def changed(self) -> dict[str, float]:
+    async def take_changes(self) -> dict[str, float]:
         """Return units whose files changed since the last call, with the times of change.
 
         Times are in seconds since 1970.

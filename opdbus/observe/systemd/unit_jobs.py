@@ -10,7 +10,7 @@ from opdbus.bus.transport.values import Plain
 from opdbus.history import jobs
 from opdbus.observe.core.report import MAX_OBJECTS
 from opdbus.observe.systemd.unit_files import is_unit
-from opdbus.observe.systemd.unit_properties import DOWN, ODD, Values, as_text
+from opdbus.observe.systemd.unit_properties import CONVERSION_ERRORS, DOWN, Values, as_text
 
 T = TypeVar("T")
 START, STOP, RESTART, RELOAD = "start", "stop", "restart", "reload"
@@ -23,7 +23,7 @@ _CHANGED: Final = "StateChangeTimestampMonotonic"
 # The end of a process by itself is no job, but one that starts the unit again may follow.
 EXIT: Final = "exit"
 WITH_PROCESSES: Final = (".service", ".scope")
-# More that ended between two readings are combined, whenever each ended.
+# Beyond this many ended steps, the two oldest are merged.
 _MAX_ENDED: Final = 8
 
 
@@ -32,7 +32,7 @@ class _State(NamedTuple):
 
     active: str
     began: int
-    ended: tuple[int, int]
+    stopped_at: tuple[int, int]
     changed: int
     sub_state: str
 
@@ -41,7 +41,7 @@ class _State(NamedTuple):
         return self.active not in DOWN
 
     @property
-    def waits(self) -> bool:
+    def is_auto_restarting(self) -> bool:
         return self.sub_state.startswith(_WAITS)
 
 
@@ -53,13 +53,13 @@ class Work(NamedTuple):
     """
 
     cause: str = ""
-    ended: int = 0
+    ended_jobs: int = 0
     is_automatic: bool = False
     earlier: str = ""
 
 
 class _Step(NamedTuple):
-    """Work on a unit, when the unit had changed before, came up by it and changed last."""
+    """Work on a unit; the times of its change before, of its start, and of its last change."""
 
     work: Work
     since: int = 0
@@ -93,7 +93,7 @@ class _Job:
         """Return the work of the job so far, or all of it."""
         count = int(has_ended and self.type in _TYPES and not self.is_reported)
         cause = f"job:{self.number} {self.type}".rstrip(" ")
-        work = Work(cause, count, is_automatic=self.before.waits)
+        work = Work(cause, count, is_automatic=self.before.is_auto_restarting)
         return _Step(work, self.before.changed, self.after.began, self.after.changed)
 
 
@@ -109,7 +109,7 @@ class UnitJobs:
         self._read: dict[str, int] = {}
         self._unreported: dict[str, int] = {}
         self._running: dict[str, _Job] = {}
-        self._ended: dict[str, list[_Step]] = {}
+        self._ended_steps: dict[str, list[_Step]] = {}
         # when timers, sockets and paths began to wait for the units that they had started
         self._triggered: dict[str, int] = {}
 
@@ -118,7 +118,7 @@ class UnitJobs:
 
         The signal has all properties that are read here.
         """
-        with suppress(*ODD):
+        with suppress(*CONVERSION_ERRORS):
             began, left, ended, changed = (
                 int(properties[f"{name}TimestampMonotonic"])
                 for name in ("InactiveExit", "ActiveExit", "InactiveEnter", "StateChange")
@@ -137,10 +137,10 @@ class UnitJobs:
             if active not in _ENDING:
                 _set_bounded(self._last_up, unit, active)
             if before and not number and unit.endswith(WITH_PROCESSES):
-                exits = [step.work.cause for step in self._ended.get(unit, ())]
-                if after.waits and exits == [EXIT]:
+                exits = [step.work.cause for step in self._ended_steps.get(unit, ())]
+                if after.is_auto_restarting and exits == [EXIT]:
                     # PID 1 starts the service again
-                    del self._ended[unit]
+                    del self._ended_steps[unit]
                 elif before.is_up and not after.is_up and not self.has_work(unit):
                     self._end(unit, _Step(Work(EXIT, 1), before.changed, began, changed))
             # a socket sends its state again once its service is up
@@ -167,7 +167,7 @@ class UnitJobs:
     def is_behind(self, unit: str, properties: Values, *, is_new: bool) -> bool:
         """Return whether properties are newer, by PID 1's clock, than the last signal of a unit.
 
-        A unit that was unloaded and is loaded again has no time of change.
+        A unit loaded anew reports change time 0.
         """
         changed, state = properties.get(_CHANGED), self._states.get(unit)
         last = state.changed if state else self._read.get(unit, 0)
@@ -184,7 +184,7 @@ class UnitJobs:
     def is_failed(self, unit: str) -> bool:
         """Return whether a unit's last signal shows failure or a wait for automatic restart."""
         state = self._states.get(unit)
-        return state is not None and (state.active == "failed" or state.waits)
+        return state is not None and (state.active == "failed" or state.is_auto_restarting)
 
     def set_read(self, unit: str, properties: Values) -> None:
         """Record the last change, by PID 1's monotonic clock, in the properties just read."""
@@ -208,14 +208,14 @@ class UnitJobs:
     def take(self, unit: str, triggers: Collection[str] = ()) -> Work:
         """Return and remove a unit's jobs, with the trigger that started the last one.
 
-        Jobs that changed the unit after it was read are left for the next call. An exit alone is
-        seen by the unit's state; one that is followed by a job counts when that has ended.
+        Jobs that changed the unit after it was read are left for the next call. An exit
+        without a job is not reported; one followed by a job is reported once the job ends.
         """
         job = self._running.get(unit)
         step = job.step() if job and job.type and job.has_begun else None
         if step and self._is_later(unit, step):
             step = None
-        ended = self._ended.pop(unit, [])
+        ended = self._ended_steps.pop(unit, [])
         # what ended before a job that changed the unit earlier changed it earlier, too
         past = (n for n, each in enumerate(ended, 1) if not self._is_later(unit, each))
         count = max(past, default=0)
@@ -223,30 +223,30 @@ class UnitJobs:
         if [each.work.cause for each in taken] == [EXIT]:
             left, taken = left or (taken if step else []), []
         if left:
-            self._ended[unit] = left
+            self._ended_steps[unit] = left
         last = reduce(_join, taken, _Step(Work()))
         if step:
-            earlier, count = last.work.cause if last.work.ended else "", last.work.ended
-            last = step._replace(work=step.work._replace(ended=count, earlier=earlier))
+            earlier, count = last.work.cause if last.work.ended_jobs else "", last.work.ended_jobs
+            last = step._replace(work=step.work._replace(ended_jobs=count, earlier=earlier))
         by = next((name for name in triggers if self._has_started(name, unit, last)), "")
         work = last.work
         return work._replace(cause=f"{work.cause} by {by}") if by and work.cause else work
 
     def take_starts(self, unit: str) -> Work:
         """Return and remove the ended jobs of a unit, up to the last that started it."""
-        ended = self._ended.pop(unit, [])
+        ended = self._ended_steps.pop(unit, [])
         starts = (
             n for n, each in enumerate(ended) if jobs.act(each.work.cause) in {START, RESTART}
         )
         count = max(starts, default=-1) + 1
         if ended[count:]:
-            self._ended[unit] = ended[count:]
+            self._ended_steps[unit] = ended[count:]
         return reduce(_join, ended[:count], _Step(Work())).work
 
     def _is_later(self, unit: str, step: _Step) -> bool:
         """Return whether a unit was read before a step changed it.
 
-        A unit that was unloaded and is loaded again has changed at no time: earlier steps are past.
+        A unit loaded anew reports change time 0: earlier steps are past.
         """
         read = self._read.get(unit, self._unreported.get(unit, step.changed))
         return read <= step.since < step.changed and (read != 0 or not step.since)
@@ -256,11 +256,11 @@ class UnitJobs:
         job = self._running.get(unit)
         if job and job.type:
             return job.step().work.cause
-        return self._ended[unit][-1].work.cause if unit in self._ended else ""
+        return self._ended_steps[unit][-1].work.cause if unit in self._ended_steps else ""
 
     def has_work(self, unit: str) -> bool:
         """Return whether a unit has a running job or ended ones that were not taken."""
-        return unit in self._ended or unit in self._running
+        return unit in self._ended_steps or unit in self._running
 
     def mark_reported(self, unit: str) -> None:
         """Mark a unit's running job as reported, so that its end does not count again."""
@@ -278,8 +278,8 @@ class UnitJobs:
         return is_connection or step.since <= self._triggered.get(trigger, -1) <= step.began
 
     def _end(self, unit: str, step: _Step) -> None:
-        ended = self._ended.get(unit, [])
-        _set_bounded(self._ended, unit, ended)
+        ended = self._ended_steps.get(unit, [])
+        _set_bounded(self._ended_steps, unit, ended)
         ended.append(step)
         if len(ended) > _MAX_ENDED:
             ended[:2] = [_join(*ended[:2])]
@@ -294,16 +294,16 @@ def _set_bounded(values: dict[str, T], unit: str, value: T) -> None:
 
 def _join(before: _Step, after: _Step) -> _Step:
     """Combine a step and the one that followed it."""
-    work, count = after.work, before.work.ended
+    work, count = after.work, before.work.ended_jobs
     cause = jobs.combine(before.work.cause, count, work.cause) if count else work.cause
-    return after._replace(work=work._replace(cause=cause, ended=count + work.ended))
+    return after._replace(work=work._replace(cause=cause, ended_jobs=count + work.ended_jobs))
 
 
 def _type_of(before: _State, after: _State) -> str:
     """Return the job type that explains two states; empty if nothing changed."""
     if after.began != before.began:
         return RESTART if before.is_up else START
-    if after.ended != before.ended:
+    if after.stopped_at != before.stopped_at:
         return STOP
     if after.changed == before.changed:
         return ""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from opdbus.bus.transport.values import Plain
-from opdbus.history.change import START, Why
+from opdbus.history.change import START, Cause
 from opdbus.observe.core.pace import Pace
 from opdbus.observe.core.report import MAX_OBJECTS, Observer, Report
 from opdbus.observe.core.system_bus import BURST_SECONDS, Signal
 from opdbus.observe.packages.documents import Places
 from opdbus.observe.systemd import pid1, unit_files, unit_properties
-from opdbus.observe.systemd.pid1 import Loaded, Pid1, UnitFile
+from opdbus.observe.systemd.pid1 import LoadedUnit, Pid1, UnitFile
 from opdbus.observe.systemd.unit_causes import UnitCauses, is_with_file
 from opdbus.observe.systemd.unit_documents import FACTS, UnitDocuments
 from opdbus.observe.systemd.unit_files import UnitFolders
@@ -112,7 +112,7 @@ class _ReportedUnits:
         `times` are when each came up last and when it ended, in microseconds since 1970. A socket
         or timer that was restarted with its service is left out.
         """
-        whys: dict[str, Why] = {}
+        whys: dict[str, Cause] = {}
         for name, (up, ended) in times.items():
             state = self._fields[name].get("active_state")
             at, cause = {
@@ -123,7 +123,7 @@ class _ReportedUnits:
             is_same = stored.get(name, {}).get("active_state") == state
             is_missed = isinstance(at, int) and at > self._report.recorded_until
             if is_same and is_missed and name.endswith(_STARTED):
-                whys[name] = Why(cause)
+                whys[name] = Cause(cause)
         for name, why in whys.items():
             if whys.keys().isdisjoint(unit_properties.names_in(self._fields[name], "triggers")):
                 self._report.happened(KIND, name, why)
@@ -141,7 +141,7 @@ class _ReportedUnits:
                 is_up = fields.get("active_state") not in {"inactive", None}
                 is_started = is_up or self._causes.jobs.has_work(name)
                 if is_started:
-                    fields = unit_properties.unloaded(fields)
+                    fields = unit_properties.fields_of_unloaded(fields)
         self._fields[name] = fields
         self._tally(name, fields)
         self._of_earlier.discard(name)
@@ -151,9 +151,9 @@ class _ReportedUnits:
         why, event = self._causes.explain(name, before, fields, cause)
         if before and LOOP in before and LOOP in fields:
             # restarts in a loop are no events
-            why, event = Why(why.cause), None
+            why, event = Cause(why.cause), None
         seen = unit_properties.newly_seen(before, fields)
-        self._report.put(KIND, name, shown, why._replace(seen=seen))
+        self._report.put(KIND, name, shown, why._replace(ignored_fields=seen))
         if event:
             self._report.happened(KIND, name, event)
         return is_started
@@ -192,7 +192,9 @@ class _ReportedUnits:
             await self._documents.has_new.wait()
             for name in await self._documents.look_up():
                 if name in self._fields:
-                    self._report.put(KIND, name, self._with_facts(name), Why(seen=FACTS))
+                    self._report.put(
+                        KIND, name, self._with_facts(name), Cause(ignored_fields=FACTS)
+                    )
 
     def is_new(self, name: str) -> bool:
         """Return whether the appearance or start of a unit is still to be written."""
@@ -276,14 +278,18 @@ class _Units:
         await self._pid1.subscribe(pid1.UNIT_CHANGED, pid1.SERVICE_CHANGED, *rules)
         await self._causes.date_reload(self._pid1)
         self._folders = UnitFolders(await self._pid1.folders())
-        await self._folders.changed()
+        await self._folders.take_changes()
         stored = await self.reported.resume()
         for name, fields in stored.items():
             self._loops.resume(name, fields)
         await self._list()
         # units that were unloaded since; the files of others are listed later
         others = {name: self.reported.last(name) for name in self.reported.names - self._loaded}
-        left = {name for name in others if unit_properties.unloaded(others[name]) != others[name]}
+        left = {
+            name
+            for name in others
+            if unit_properties.fields_of_unloaded(others[name]) != others[name]
+        }
         await self._report_unloaded(left, "")
         await self._documents.look_up()
         self.reported.begin(self.reported.names - self._loaded - left)
@@ -385,7 +391,7 @@ class _Units:
         if unloaded := set(names) - {unit.name for unit in units}:
             await self._report_unloaded(unloaded, cause)
 
-    async def _read(self, units: Collection[Loaded], cause: str) -> None:
+    async def _read(self, units: Collection[LoadedUnit], cause: str) -> None:
         """Read and report units that are loaded."""
         texts = await self._folders.describe(unit.name for unit in units if unit.state == "masked")
         read: dict[str, Fields] = {}
@@ -408,7 +414,7 @@ class _Units:
             self._loaded.add(name)
             self._put(name, fields, why)
 
-    async def _read_fields(self, unit: Loaded, cause: str) -> Fields:
+    async def _read_fields(self, unit: LoadedUnit, cause: str) -> Fields:
         """Return the fields of a loaded unit; nothing if it is to be read later."""
         name, is_quiet = unit.name, self.reported.is_quiet
         if self.reported.is_new(name):
@@ -490,7 +496,9 @@ class _Units:
             await self._documents.expect({n: unit_properties.of_file(*files[n]) for n in there})
         for name in there:
             why = self._pop_waited_cause(name, cause)
-            before = unit_properties.unloaded(self.reported.last(name)) | texts.get(name, {})
+            before = unit_properties.fields_of_unloaded(self.reported.last(name)) | texts.get(
+                name, {}
+            )
             fields = before | unit_properties.of_file(*files[name])
             self._put(name, fields, why or self._causes.latest(name, fields))
         left = set(names) - set(there)
@@ -516,7 +524,7 @@ class _Units:
         """Read the units whose files have changed, and whether they are enabled now."""
         self._have_files_changed = False
         await self._causes.date_reload(self._pid1)
-        changed = await self._folders.changed()
+        changed = await self._folders.take_changes()
         self._documents.outdate(changed)
         files = await self._pid1.files_of(changed.keys())
         self._states |= {name: file.state for name, file in files.items()}

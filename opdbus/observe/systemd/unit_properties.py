@@ -46,7 +46,15 @@ _EXITED: Final = 1
 # States of a unit that does not run.
 DOWN: Final = frozenset(("inactive", "failed"))
 # The exceptions of reading values of unexpected types.
-ODD: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError)
+CONVERSION_ERRORS: Final = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    OSError,
+)
 _SPANS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _SINCE: Final = {
     "OnActiveUSec": "after the timer was started",
@@ -73,7 +81,7 @@ def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
     """
     fields = {}
     for name, convert in _FIELDS:
-        with suppress(*ODD):
+        with suppress(*CONVERSION_ERRORS):
             fields[name] = convert(values)
     fields = {name: value for name, value in fields.items() if value not in (None, "", [])}
     state = file_state or fields.get("unit_file_state", "")
@@ -95,7 +103,7 @@ def of_file_state(state: str) -> dict[str, Json]:
     return fields
 
 
-def unloaded(fields: Mapping[str, Json]) -> dict[str, Json]:
+def fields_of_unloaded(fields: Mapping[str, Json]) -> dict[str, Json]:
     """Return the fields of a unit that was unloaded but still has its file."""
     lasting = {name: value for name, value in fields.items() if name not in _OF_A_RUN}
     if lasting.get("load_state") != "loaded":
@@ -137,7 +145,7 @@ def fault_of(values: Values) -> str | None:
 
     Empty for one that ended well; None if none has ended.
     """
-    with suppress(*ODD):
+    with suppress(*CONVERSION_ERRORS):
         status = _exit_status(values)
         fault = _exit_signal(values) or (
             f"status {status}" if status else _result(values["Result"])

@@ -6,7 +6,7 @@ import pytest
 
 from opdbus.drift import equality, field_comparison, rule_table, versions
 from opdbus.history import jobs
-from opdbus.history.change import Change, FieldChange, Why
+from opdbus.history.change import Cause, Change, FieldChange
 from opdbus.history.change_sentence import events_of
 from opdbus.settings.parsing import decimal, whole
 from opdbus.state.conditions import number
@@ -27,13 +27,13 @@ def test_versions_of_any_length_are_ordered(tail: str) -> None:
 
 
 def test_a_long_version_hides_no_drift() -> None:
-    """What else differs of an object with such a version is told, and the version as well."""
+    """A version too long for int() is compared like others, and so are the other fields."""
     declared = {"version": LONG, "architecture": "amd64"}
     found = field_comparison.compare(PACKAGE, declared, {"version": "1.2", "architecture": "arm64"})
     assert [field.name for field in found] == ["version", "architecture"]
     change = [FieldChange(("version",), [LONG], ["1" + LONG])]
-    whole_name = Identity("live:packages", "packages", "package", "x")
-    assert "upgraded" in events_of(Change(whole_name, "changed", Why(), change))
+    identity = Identity("live:packages", "packages", "package", "x")
+    assert "upgraded" in events_of(Change(identity, "changed", Cause(), change))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_float_takes_is_no_number(one: Any, other: str, is_same: bool) -> N
     "text", ["", "1_0", " 1", "\u0663", "\u00b2", "+1", "-1", "1.0", LONG, "nan"]
 )
 def test_decimal_is_ascii_digits(text: str) -> None:
-    """Nothing is a decimal number but some ASCII digits."""
+    """A decimal number is one or more ASCII digits."""
     assert decimal(text) is None
     assert jobs.others(f"exit, after restart {text}") == {}
     assert decimal("0018") == 18

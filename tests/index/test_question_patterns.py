@@ -1,11 +1,10 @@
-"""Forms of questions: which sorts they ask for, and what counts less in them."""
+"""Question patterns: the kinds they ask for, and the penalties of other kinds."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from harness.house import search_words
-from test_matching import unit
 
 from opdbus.index.query import question_patterns
 from opdbus.index.query.query_terms import STOP_WORDS
@@ -21,6 +20,11 @@ MOUNT = ObjectId("mounts", "mount", "/tmp")  # noqa: S108 -- a name
 FILE = ObjectId("files", "file", "/etc/fstab")
 LISTENER = ObjectId("net", "listener", "tcp 0.0.0.0:22")
 ADDRESS = ObjectId("net", "address", "192.0.2.1/24 on eth0")
+
+
+def unit(name: str, **properties: str) -> StateObject:
+    """Make an observed unit with some properties."""
+    return StateObject(Identity("live:systemd", "systemd", "unit", name), properties)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,7 @@ ADDRESS = ObjectId("net", "address", "192.0.2.1/24 on eth0")
 def test_a_question_about_a_state_asks_for_what_has_states(
     question: str, object_id: ObjectId, *, is_asked: bool
 ) -> None:
-    """Raise services if it is asked whether something runs, and no sort where one is named."""
+    """Raise services if it is asked whether something runs, and no kind where one is named."""
     assert (
         bool(kinds.of_object(object_id)[0] & question_patterns.of(question).asked.subject)
         == is_asked
@@ -86,7 +90,7 @@ def test_a_question_for_what_acts_asks_for_no_passive_thing(
     """Take more from mounts, ports and the like, and never raise them, if a verb begins."""
     form, of_mount = question_patterns.of(question), kinds.of_object(MOUNT)[0]
     assert bool(of_mount & form.damped) == is_deed
-    assert any(of_mount & sorts for sorts, _ in form.less) == is_deed
+    assert any(of_mount & kind_ids for kind_ids, _ in form.less) == is_deed
     assert not (is_deed and of_mount & form.asked.named)
 
 
@@ -94,7 +98,7 @@ def test_a_question_for_a_place_finds_places_first() -> None:
     """Take nothing from files, and less than nothing from mounts, after `where`."""
     less = question_patterns.of("where are the backups").less
     taken = {
-        object_id: [a for sorts, a in less if kinds.of_object(object_id)[0] & sorts]
+        object_id: [a for kind_ids, a in less if kinds.of_object(object_id)[0] & kind_ids]
         for object_id in (MOUNT, FILE, ACCOUNT, UNIT)
     }
     assert taken == {MOUNT: [-0.1], FILE: [0.0], ACCOUNT: [0.1], UNIT: []}
