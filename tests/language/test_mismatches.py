@@ -150,6 +150,10 @@ def test_what_has_the_value_or_the_name_comes_first(
         ("command line package manager", "apt", Mismatch()),
         ("which config files did someone change", "apt", Mismatch(kind=0.5, value=1.0)),
         ("is nginx running", "/etc/motd", Mismatch(kind=0.5, name=1.0)),
+        ("which port does redis listen on", "half", Mismatch(kind=0.5, value=1.0, name=1.0)),
+        ("which version of nginx do we have", "nginx.service", Mismatch(kind=0.5)),
+        ("which package is nginx", "apt", Mismatch(name=1.0)),
+        ("which package is the zookeeper server", "apt", Mismatch()),
     ],
 )
 def test_a_hit_is_compared_with_what_is_asked(

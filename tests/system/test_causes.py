@@ -33,6 +33,8 @@ FILES = {
     "probe-again.service": "[Service]\nExecStart=/bin/sleep infinity\nRestart=always\n",
     "probe-fail.service": "[Service]\nExecStart=/bin/false\n",
     "probe-slow.service": "[Service]\nExecStart=/bin/sleep infinity\nExecStop=/bin/sleep 1\n",
+    "probe-ready.service": "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/sh -c"
+    " 'sleep 0.3; systemd-notify --ready; exec sleep infinity'\n",
     "probe-once.service": "[Service]\nType=oneshot\nExecStart=/bin/true\n",
     "probe-enable.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=basic.target\n",
     "probe-port.service": f'[Service]\nExecStart=/usr/bin/python3 -c "{LISTEN}"\n',
@@ -125,6 +127,16 @@ def test_a_service_that_systemd_restarts(bare: Host, history: History) -> None:
         [(name, "changed", "exit"), (name, "changed", "job:N restart, automatic")],
     )
     assert not rest or fields(first)["exit_signal"] == (None, "SIGKILL")
+
+
+def test_a_stop_right_after_a_start(bare: Host, history: History) -> None:
+    """A service that came up and was stopped at once was active, and was stopped by the job."""
+    name = "probe-ready.service"
+    bare.ask("sh", "-c", f"systemctl start {name} && systemctl stop {name}")
+    rows = history.news(quiet=SOON)
+    states = [fields(row).get("active_state") for row in rows if row["name"] == name]
+    assert states[-1] in (("active", "inactive"), ("deactivating", "inactive"), None)
+    assert told(rows)[-1][2].startswith("job:N stop")
 
 
 def test_a_slow_restart(bare: Host, history: History) -> None:

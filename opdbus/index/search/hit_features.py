@@ -196,7 +196,22 @@ def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: 
         only_names = is_other and object_id[:2] in kinds.STATELESS
         return Mismatch(kind, 0.0, 1.0 if only_names else _other_name(question, entry, content))
     asked, traits = [*vocabulary.values_in(question)], int.from_bytes(entry.traits, "little")
-    return Mismatch(kind, sum(not traits & bits for bits in asked) / max(1, len(asked)))
+    value = sum(not traits & bits for bits in asked) / max(1, len(asked))
+    is_of_program = bool(subject) and _lacks_program(question, entry, content)
+    return Mismatch(kind, value, float(is_of_program))
+
+
+def _lacks_program(question: str, entry: Entry, content: Content) -> bool:
+    """Return whether a question names only programs, and an entry has none of them anywhere.
+
+    `which port does redis listen on` names redis, and a port that nobody says to be of redis is no
+    answer.
+    """
+    asked = question_patterns.subject(question)
+    if not asked or not all(map(gloss, asked)):
+        return False
+    text = f"{entry.identity.name} {content.text} {content.properties}".lower()
+    return not any(word in text or gloss(word) in text for word in asked)
 
 
 def _other_name(question: str, entry: Entry, content: Content) -> float:
