@@ -191,7 +191,7 @@ async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
     name, causes = "net/listener/tcp 127.0.0.1:22", []
     with own_network() as net, net.netlink(DIAG) as passed:
         observer = sockets.Sockets(
-            passed, AllInOne(), ServiceNames(tmp_path), seconds=(0.05,), ending_seconds=0.3
+            passed, AllInOne(), ServiceNames(tmp_path), seconds=(0.05,), ending_seconds=0.1
         )
 
         async def observe(report: Report) -> None:
@@ -202,7 +202,7 @@ async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
         async with observed(tmp_path, Observer("sockets", "net", observe)) as host:
             with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
                 await host.until_shown(name)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(1.5)
                 if is_late:
                     causes[0].note_job("a.service", "exit")
             await host.until(lambda: host.names == set())

@@ -105,7 +105,7 @@ def test_a_service_that_ended_for_good_stays_down(host: Host, service: Service) 
 
 def test_a_killed_service_has_its_sockets_again(host: Host, observer: Service) -> None:
     """What happened on the network while the service was away is seen when it is back."""
-    observer.drop_in("RestartSec=1")
+    observer.drop_in("RestartSec=3")
     observer.observe("network")
     after = host.cursor()
     observer.systemctl("kill", "--signal=KILL")
