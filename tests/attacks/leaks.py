@@ -5,6 +5,7 @@ import json
 import re
 from typing import Any
 
+from harness.commands import run
 from harness.running import (
     OBJECT,
     ROOT_PATH,
@@ -98,7 +99,7 @@ def leaks(daemon: Running, mark: str, most: int = 100) -> list[str]:
 
     said = {"the log": daemon.logs(), "answers": asyncio.run(asked())}
     for command in _COMMANDS:
-        answer = daemon.cli(*command)
+        answer = run(daemon, *command)
         said[f"op-dbus {command[0]}"] = answer.stdout + answer.stderr
     for name, data in bytes_of(daemon).items():
         said[name] = data.decode("latin-1")

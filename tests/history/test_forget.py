@@ -77,15 +77,25 @@ def rows(folder: Path, columns: str, where: str = "1") -> list[tuple[Any, ...]]:
         (Target(ObjectId("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
         (Target(text=SECRET), [1, 3, 5, 7, 9, 11, 13]),
         (Target(text=f"{SECRET} 3"), [7, 9]),
-        (Target(row=5), [5]),
+        (Target(row=2), [2]),
+        (Target(row=13), [13]),
         (Target(row=99), []),
     ],
 )
+@pytest.mark.parametrize("unchecked", [0, 7, 13])
 def test_values_are_erased_and_rows_stay(
-    tmp_path: Path, target: Target, numbers: list[int]
+    tmp_path: Path, target: Target, numbers: list[int], unchecked: int
 ) -> None:
-    """Erase values, salts and sentences of the rows that are meant, and of no other."""
-    (done,) = run(tmp_path, forgetting(target))
+    """Erase values, salts and sentences of just the rows that are meant, be they hidden or not."""
+
+    async def work(memory: StateStore) -> Forgotten:
+        await forgetting()(memory)
+        # as after an update until they were looked through
+        await memory.archive.write(partial(hide, last=unchecked))
+        done, _ = await memory.forget(target, "bus::1.7 uid 0")
+        return done
+
+    done = run(tmp_path, work)
     assert done.rows == numbers
     erased = rows(tmp_path, "seq, fields, sentence", "salt IS NULL")
     assert erased == [(number, "[[[]]]", None) for number in numbers]
@@ -149,32 +159,6 @@ def test_what_cannot_be_erased_is_counted(tmp_path: Path) -> None:
 
     done = run(tmp_path, work)
     assert (done.rows, done.kept) == ([1], 2)
-
-
-@pytest.mark.parametrize(
-    ("target", "numbers"),
-    [
-        (Target(ObjectId("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
-        (Target(text=SECRET), [1, 3, 5, 7, 9, 11, 13]),
-        (Target(row=2), [2]),
-        (Target(row=13), [13]),
-    ],
-)
-@pytest.mark.parametrize("unchecked", [7, 13])
-def test_rows_that_are_hidden_are_forgotten(
-    tmp_path: Path, target: Target, numbers: list[int], unchecked: int
-) -> None:
-    """Erase also what nobody sees until it was looked through after an update."""
-
-    async def work(memory: StateStore) -> Forgotten:
-        await forgetting()(memory)
-        await memory.archive.write(partial(hide, last=unchecked))
-        done, _ = await memory.forget(target, "")
-        return done
-
-    assert run(tmp_path, work).rows == numbers
-    assert rows(tmp_path, "seq", "salt IS NULL") == [(number,) for number in numbers]
-    assert verified(tmp_path / "memory.db").problems == []
 
 
 def hide(store: Store, last: int) -> None:

@@ -112,7 +112,7 @@ async def test_files_that_are_no_crontabs(etc: Path) -> None:
     """Binary rubbish, one endless line, a pipe and a link in circles harm no other job."""
     (etc / "cron.d" / "rubbish").write_bytes(bytes(range(256)) * 100)
     (etc / "cron.d" / "long").write_text("* * * * * root " + "x" * 2_000_000)
-    (etc / "cron.d" / "many").write_text("* * * * * root x\n" * 20_000)
+    (etc / "cron.d" / "many").write_text("* * * * * root x\n" * 8_000)
     (etc / "cron.d" / "circle").symlink_to("circle")
     (etc / "cron.d" / "old.dpkg-old").write_text("1 1 1 1 1 root old\n")
     async with watched(etc) as host:

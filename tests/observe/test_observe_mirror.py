@@ -295,7 +295,7 @@ async def test_what_was_said_before_the_listing_is_no_change(
 
 async def test_too_many_objects_are_limited(tmp_path: Path, system_bus: str) -> None:
     """As many as any observer may have are there, and the status says that others are not."""
-    tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(30_000)}
+    tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(20_010)}
     async with managed(system_bus, tree=tree), mirrored(tmp_path) as host:
         await host.until(lambda: host.status.detail == "left out: objects beyond 20,000")
         await host.until(lambda: len(host.names) == MAX_OBJECTS)

@@ -191,7 +191,7 @@ async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
     name, causes = "net/listener/tcp 127.0.0.1:22", []
     with own_network() as net, net.netlink(DIAG) as passed:
         observer = sockets.Sockets(
-            passed, AllInOne(), ServiceNames(tmp_path), seconds=(0.05,), ending_seconds=0.3
+            passed, AllInOne(), ServiceNames(tmp_path), seconds=(0.05,), ending_seconds=0.1
         )
 
         async def observe(report: Report) -> None:
@@ -202,7 +202,7 @@ async def test_a_port_that_outlived_a_restart_was_not_closed_by_it(
         async with observed(tmp_path, Observer("sockets", "net", observe)) as host:
             with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
                 await host.until_shown(name)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(1.5)
                 if is_late:
                     causes[0].note_job("a.service", "exit")
             await host.until(lambda: host.names == set())
@@ -219,7 +219,8 @@ def tell(pid1: FakeService) -> None:
 
 @pytest.mark.parametrize("place", [".", "unified"])
 def test_the_unit_of_a_control_group(tmp_path: Path, place: str) -> None:
-    """A group's id is its folder's number; it belongs to the unit that it is, or is part of."""
+    """A group's id is its folder's number; whose it is, is remembered, be it nobody's."""
+    assert ControlGroups([tmp_path]).units([7]) == {7: ""}
     top = tmp_path / place
     slice_ = top / "system.slice" / "system-getty.slice"
     service = slice_ / "getty@tty1.service"
@@ -235,19 +236,9 @@ def test_the_unit_of_a_control_group(tmp_path: Path, place: str) -> None:
         *("", "getty@tty1.service", "getty@tty1.service", "cgroup.service")
     ]
     assert found[1] == ""
-
-
-def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
-    """Groups that were asked for before are remembered, also those that are in no unit."""
-    assert ControlGroups([tmp_path]).units([7]) == {7: ""}
-    (tmp_path / "cgroup.controllers").touch()
-    (tmp_path / "a.service").mkdir()
-    number = (tmp_path / "a.service").stat().st_ino
-    groups = ControlGroups([tmp_path])
-    assert groups.units([number, 1])[number] == "a.service"
-    (tmp_path / "a.service").rename(tmp_path / "b.service")
+    service.rename(slice_ / "other.service")
     assert groups.units([1])[1] == ""
-    assert groups.units([number])[number] == "a.service"
+    assert groups.units([ids[service]])[ids[service]] == "getty@tty1.service"
 
 
 async def test_what_of_the_names_of_services_is_not_understood(tmp_path: Path) -> None:

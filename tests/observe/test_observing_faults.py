@@ -37,13 +37,15 @@ async def test_room_that_is_freed_is_used(tmp_path: Path) -> None:
 
 
 async def test_what_was_too_large_is_back_once_it_is_not(tmp_path: Path) -> None:
-    """An object that cannot be kept as it is now is not shown as it was; then it is back."""
+    """What cannot be kept as it is now, or is too long a name, is not shown; then it is back."""
     source = Source()
     async with observed(tmp_path, source.observer) as host:
         await host.until_shown("house/lamp/desk", colour="red")
         source.change(desk={"colour": "x" * (300 << 10)}, hall={})
         await host.until(lambda: host.names == {"house/lamp/hall"})
         assert "desk" in host.status.detail
+        source.change(**{"x" * 10_000: {}}, hall={})
+        await host.until(lambda: "more than 8,192 characters" in host.status.detail)
         source.change(desk={"colour": "blue"})
         await host.until_shown("house/lamp/desk", colour="blue")
         assert host.status.detail == ""
@@ -187,15 +189,6 @@ def _flicker(report: Report) -> None:
     for n in range(3 * MAX_OBJECTS):
         report.put("lamp", str(n), {})
         report.gone("lamp", str(n))
-
-
-async def test_names_have_a_bound(tmp_path: Path) -> None:
-    """A name that no sane thing has is left out with a reason."""
-    source = Source()
-    source.lamps["x" * 10_000] = {}
-    async with observed(tmp_path, source.observer) as host:
-        await host.until_shown("house/lamp/desk")
-        assert "more than 8,192 characters" in host.status.detail
 
 
 async def test_a_bus_that_never_answers_keeps_no_connection(

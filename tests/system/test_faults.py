@@ -20,11 +20,11 @@ def restarted(host: Host, service: Service, after: str, pid: str) -> None:
 
 def test_a_hung_service_is_restarted(host: Host, service: Service) -> None:
     """A service that works lives on; one that stands still is killed and started again."""
-    service.drop_in("WatchdogSec=2", "RestartSec=0")
+    service.drop_in("WatchdogSec=3", "RestartSec=0")
     service.systemctl("restart")
     service.until_ready()
     after, pid, pings = host.cursor(), service.pid, set[str]()
-    while len(pings) < 4:
+    while len(pings) < 3:
         words = [f"{time.monotonic()} {number} " * 40 for number in range(60)]
         service.call(ROOT_PATH, f"{VECTORIZER}.VectorizeMany", "asa{sv}", "60", *words, "0")
         pings.add(service.show("WatchdogTimestampMonotonic"))
@@ -48,7 +48,7 @@ def test_a_killed_service_is_restarted(host: Host, service: Service) -> None:
 @pytest.mark.each_bus
 def test_a_bus_that_restarts_is_survived(host: Host, service: Service) -> None:
     """The service ends when its bus does, saying so, and is back when the bus is."""
-    service.drop_in("RestartSec=1")
+    service.drop_in("RestartSec=3")
     after, pid = host.cursor(), service.pid
     host.ask("systemctl", "restart", "dbus.service")
     host.await_entry(after, OPDBUS_EVENT="bus_lost")

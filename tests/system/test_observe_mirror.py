@@ -49,7 +49,7 @@ def test_objects_come_and_go(host: Host, observer: Service) -> None:
     told = [(what, "lamp", "desk", f"bus:{lamps.NAME}") for what in ("appeared", "gone")]
     assert rows(host) == [*earlier, *told]
     tell(host, "Add")
-    until_shown(observer, LAMP, name="desk")
+    until_shown(observer, LAMP, colour="red")
     host.ask("systemctl", "stop", UNIT)
     until_shown(observer, LAMP)
     start(host)
