@@ -105,7 +105,7 @@ def test_what_may_be_several_is_listed_to_be_pasted(served: Callable[..., Any]) 
     """List the full names of different things, quoted for the shell."""
 
     async def work(_caller: Caller, command: Callable[..., Any]) -> None:
-        told = await command("history", "bob smith")
+        told = await command("withdraw", "bob smith")
         assert told.returncode == 2
         heading, *names = told.stderr.splitlines()
         assert heading.endswith("give the one that is meant")
