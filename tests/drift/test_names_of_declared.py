@@ -75,7 +75,7 @@ def test_the_observed_one_is_meant(daemon: Running) -> None:
 
 def test_what_may_be_several_is_listed_to_be_pasted(daemon: Running) -> None:
     """List the full names of different things, quoted for the shell."""
-    told = run(daemon, "history", "bob smith")
+    told = run(daemon, "withdraw", "bob smith")
     heading, *names = told.stderr.splitlines()
     assert (told.returncode, heading.endswith("give the one that is meant")) == (2, True)
     assert names == ["  'users/account/bob smith'", "  'users/group/bob smith'"]
