@@ -79,20 +79,6 @@ def test_a_noisy_field_keeps_no_other_from_being_counted() -> None:
     assert [field.name for field in transitions.counted[A].fields] == ["x"]
 
 
-def test_what_is_intended_becomes_drift() -> None:
-    """Tell of what the host has not followed in time."""
-    transitions = TransitionFilter()
-    transitions.compare(A, drifted("x"), 10.0, intended_until=610.0)
-    (found,) = transitions.take(12.0, 0.0, 9)
-    assert found.after
-    assert found.after.what == "intended"
-    assert transitions.take(609.0, 0.0, 9) == []
-    (found,) = transitions.take(610.0, 0.0, 9)
-    assert found.after
-    assert (found.after.what, found.began) == ("drift", drifted("x"))
-    assert transitions.due == float("inf")
-
-
 def test_what_is_about_to_end_begins_as_nothing_else() -> None:
     """Tell that a field ended, and not that it is drift, when an object is intended no longer."""
     transitions = TransitionFilter()

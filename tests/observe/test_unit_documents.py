@@ -1,6 +1,5 @@
 """What the documents say of a unit stays as it is while they are looked at again."""
 
-import asyncio
 from pathlib import Path
 
 from opdbus.observe.packages.documents import Places
@@ -20,7 +19,7 @@ def write_page(tmp_path: Path, text: str) -> Places:
 
 
 async def test_what_is_known_counts_until_the_next_look(tmp_path: Path) -> None:
-    """A unit whose files have changed keeps its facts; those that have changed are told."""
+    """A unit keeps its facts, of which changes are told, until it is gone or looked at again."""
     documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
     assert documents.facts_of(NAME, TOLD) == {}
     assert await documents.look_up() == [NAME]
@@ -33,23 +32,7 @@ async def test_what_is_known_counts_until_the_next_look(tmp_path: Path) -> None:
     assert documents.facts_of(NAME, TOLD) == FACTS
     assert await documents.look_up() == [NAME]
     assert documents.facts_of(NAME, TOLD) == {"manual": "tidies each day"}
-
-
-async def test_a_unit_that_is_told_when_it_is_looked_up(tmp_path: Path) -> None:
-    """What is waited for is known then, and is no news; what hangs is not waited for."""
-    documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
-    await documents.expect({NAME: TOLD})
-    assert documents.facts_of(NAME, TOLD) == {}
-    _, told = await asyncio.gather(documents.expect({NAME: TOLD}), documents.look_up())
-    assert told == []
-    assert documents.facts_of(NAME, TOLD) == FACTS
-
-
-async def test_a_unit_that_is_gone_is_not_known(tmp_path: Path) -> None:
-    """A unit of the same name is another one: nothing is known of it before a look."""
-    documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
-    documents.facts_of(NAME, TOLD)
-    await documents.look_up()
+    # one of the same name is another one
     documents.forget(NAME)
     assert documents.facts_of(NAME, TOLD) == {}
     assert documents.has_new.is_set()
