@@ -7,6 +7,8 @@ from importlib import resources
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
+from opdbus.platform.lines import split_lines
+
 PREFIX: Final = "opdbus_"
 # Upper bounds in seconds: 0.5 ms to 4 s.
 SECONDS: Final = tuple(0.0005 * 2**step for step in range(14))
@@ -46,8 +48,7 @@ class Family(NamedTuple):
 def definitions() -> Mapping[str, Definition]:
     """Read the table of all metrics, by name without PREFIX."""
     file = resources.files("opdbus") / "tables" / "metrics.tsv"
-    lines = (line for line in file.read_text("utf-8").splitlines() if not line.startswith("#"))
-    rows = (line.split("\t") for line in lines)
+    rows = (line.split("\t") for line in split_lines(file.read_text("utf-8")) if line[0] != "#")
     return {name: Definition(kind, labels.split(), text) for name, kind, labels, text in rows}
 
 
