@@ -94,7 +94,8 @@ def _shown(row: Row) -> dict[str, Any]:
     """Give a row as History1 does."""
     sides = [["".join(map(json.dumps, side or [])) for side in field[1:]] for field in row.fields]
     fields = [(".".join(field.path), *side) for field, side in zip(row.fields, sides, strict=True)]
-    return {**asdict(row), **row.identity._asdict(), "fields": fields}
+    own = {"what": row.change_type, "folded": row.coalesced_count, "fields": fields}
+    return {**asdict(row), **row.identity._asdict(), **own}
 
 
 async def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:

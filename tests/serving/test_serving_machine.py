@@ -395,7 +395,7 @@ DEFECTS = {
         except OpDbusError:
 """,
         """
-            level = self._level("")
+            level = self._get_or_create_level("")
             while level.phase.state is State.LOADING:
                 await asyncio.sleep(0.1)
             self._levels[level.name] = level
