@@ -38,7 +38,7 @@ class Listener:
     def until(self, name: str, value: str = "") -> list[dict[str, str]]:
         """Wait for a message that assigns the value, and give all until then."""
         seen = []
-        while not seen or not seen[-1].get(name, "\0").startswith(value):
+        while not seen or name not in seen[-1] or not seen[-1][name].startswith(value):
             seen.append(self.receive())
         return seen
 
