@@ -49,8 +49,7 @@ def run(
             ]
             await memory.record(changes, lambda _: None)
             finder = ChangeFinder(
-                ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))),
-                nothing_more,
+                ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))), nothing_more
             )
             history = HistoryInterface(memory, finder, Tracker(memory), nothing_more)
             return await work(memory, history)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
+from harness.running import work_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,21 +63,6 @@ def path(object_id: ObjectId) -> str:
 # merging
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "both"),
-    [
-        ("added", "changed", "added"),
-        ("added", "removed", None),
-        ("changed", "changed", "changed"),
-        ("changed", "removed", "removed"),
-        ("removed", "added", "changed"),
-    ],
-)
-def test_two_changes_are_one(first: Change, second: Change, both: Change | None) -> None:
-    """Tell of two changes of a thing what they are together."""
-    assert merged({A: first}, {A: second}) == ({A: both} if both else {})
-
-
 HISTORIES = st.lists(st.dictionaries(st.sampled_from([A, B, C]), st.booleans()), max_size=8)
 
 
@@ -104,14 +90,11 @@ def test_merged_changes_say_what_became_of_a_thing(
 # time
 
 
-def test_the_first_change_is_told_at_once() -> None:
+@work_of(told, handed=2)
+async def test_the_first_change_is_told_at_once(announcer: Announcer, bus: Bus) -> None:
     """Send a change that comes alone before anything else is done."""
-
-    async def work(announcer: Announcer, bus: Bus) -> None:
-        announcer.announce(changed(1, a="added"))
-        assert bus.sent == [("Changed", [1, [(path(A), "added")]])]
-
-    told(work)
+    announcer.announce(changed(1, a="added"))
+    assert bus.sent == [("Changed", [1, [(path(A), "added")]])]
 
 
 def test_changes_that_come_fast_are_told_together() -> None:
@@ -127,18 +110,6 @@ def test_changes_that_come_fast_are_told_together() -> None:
     _, (member, body) = told(work)
     assert member == "Changed"
     assert body == [100, [(path(A), "changed"), (path(B), "added")]]
-
-
-def test_what_came_and_went_is_not_told() -> None:
-    """Send nothing of a thing that was there only while we waited."""
-
-    async def work(announcer: Announcer, bus: Bus) -> None:
-        announcer.announce(changed(1, a="added"))
-        announcer.announce(changed(2, b="added", c="added"))
-        announcer.announce(changed(3, b="removed"))
-        await bus.until(2)
-
-    assert told(work)[1:] == [("Changed", [3, [(path(C), "added")]])]
 
 
 def test_after_a_pause_the_next_is_the_first_again() -> None:
