@@ -14,8 +14,6 @@ from harness.observing import in_loop
 from harness.running import (
     HISTORY,
     HISTORY_PATH,
-    STATE,
-    STATE_PATH,
     Caller,
     Running,
     calling,
@@ -58,7 +56,7 @@ def served(
 async def publish(caller: Caller, plugin: str, kind: str, name: str, **fields: object) -> None:
     """Publish an object."""
     objects = [(plugin, kind, name, fields)]
-    await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+    await caller.ask("Publish", "t", objects, {})
 
 
 async def ask(caller: Caller, method: str, limit: int = 10, **wanted: Any) -> list[Any]:
