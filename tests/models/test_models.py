@@ -225,8 +225,7 @@ def test_supported_spellings(tiny: Path, name: str, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"],
+    "name", ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
 )
 @pytest.mark.parametrize(
     "content", [b"", b'{"a": ', b"\xff\xfe", b"7", b"null", b"[7]", b"[" * 9999]
