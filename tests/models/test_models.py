@@ -117,14 +117,6 @@ def test_numerics_tell_models_apart(tiny: Path) -> None:
     assert len(names) == 5
 
 
-@pytest.mark.parametrize("name", level_table.TRANSFORMER.required)
-def test_a_missing_file(tiny: Path, name: str) -> None:
-    """Name the file that a folder lacks."""
-    (tiny / name).unlink()
-    with pytest.raises(ModelError, match=f"lacks {name}: "):
-        folder.read_model(tiny, OWN)
-
-
 def test_all_missing_files(tmp_path: Path) -> None:
     """Name all files that a folder lacks at once, and a folder that is not there."""
     (tmp_path / "empty").mkdir()
