@@ -2,24 +2,21 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness.house import House, beside, unit, units
+from harness.house import House, beside, lived, unit, units
 from harness.running import (
-    ROOT_PATH,
-    STATE,
-    STATE_PATH,
-    VECTORIZER,
     Caller,
     Make,
     ask,
     many,
     search,
+    work_of,
 )
 from harness.sessions import Wrapped
 
@@ -101,6 +98,15 @@ def gate() -> Iterator[Gate]:
     made.open()
 
 
+def gated(**how: Any) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run a test with a house whose model is behind a gate, and the gate."""
+
+    def run(live: Callable[..., Any], gate: Gate, work: Callable[..., Awaitable[None]]) -> None:
+        live(lambda made: work(made, gate), opener=gate.opener, **how)
+
+    return work_of(run, "live", "gate", handed=2)
+
+
 async def stored(made: House, *objects: StateObject) -> None:
     """Declare objects, and wait for their static vectors."""
     await made.declare(*objects)
@@ -117,83 +123,67 @@ def names(hits: list[Hit]) -> list[str]:
     return [hit.object_id.name for hit in hits]
 
 
-def test_answers_come_before_the_model(live: Callable[..., Any], gate: Gate) -> None:
+@gated(engine=False, cascade=LONG)
+async def test_answers_come_before_the_model(made: House, gate: Gate) -> None:
     """Search by meaning before a model is loaded, say so, and find what is like an object."""
-
-    async def work(made: House) -> None:
-        gate.shut()
-        await stored(made, PRINTER, unit("cups2", "printing of documents"), *units(40))
-        for mode in ("hybrid", "vector"):
-            hits = await made.finder.search("put it on paper", Page(50), mode)
-            assert len(hits) == 42
-            assert set(stages(hits)) == {"static"}
-            assert set(names(hits)[:2]) == {"cups", "cups2"}
-        assert set(stages(await made.finder.search("mail", Page(5), "lexical"))) == {""}
-        like = await made.finder.similar(ObjectId("systemd", "unit", "cups"), Page(3))
-        assert (names(like)[0], set(stages(like))) == ("cups2", {"static"})
-        assert made.finder.staged() == 42
-        # it is to be the next to get its vector
-        assert made.vectors.asked
-        gate.open()
-
-    live(work, engine=False, cascade=LONG, opener=gate.opener)
+    gate.shut()
+    await stored(made, PRINTER, unit("cups2", "printing of documents"), *units(40))
+    for mode in ("hybrid", "vector"):
+        hits = await made.finder.search("put it on paper", Page(50), mode)
+        assert len(hits) == 42
+        assert set(stages(hits)) == {"static"}
+        assert set(names(hits)[:2]) == {"cups", "cups2"}
+    assert set(stages(await made.finder.search("mail", Page(5), "lexical"))) == {""}
+    like = await made.finder.similar(ObjectId("systemd", "unit", "cups"), Page(3))
+    assert (names(like)[0], set(stages(like))) == ("cups2", {"static"})
+    assert made.finder.staged() == 42
+    # it is to be the next to get its vector
+    assert made.vectors.asked
+    gate.open()
 
 
-def test_a_new_object_is_found_while_the_model_is_busy(
-    live: Callable[..., Any], gate: Gate
-) -> None:
+@gated(cascade=SHORT)
+async def test_a_new_object_is_found_while_the_model_is_busy(made: House, gate: Gate) -> None:
     """Answer by static vectors within the time that is allowed, also about what came just now."""
-
-    async def work(made: House) -> None:
-        await stored(made, *units(30))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
-        gate.shut()
-        await stored(made, PRINTER, *units(30))
-        hits = await made.finder.search("put it on paper", Page(50))
-        assert (names(hits)[0], set(stages(hits))) == ("cups", {"static"})
-        gate.open()
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
-
-    live(work, cascade=SHORT, opener=gate.opener)
+    await stored(made, *units(30))
+    while made.vectors.waiting():
+        await made.event(Vectorized)
+    assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
+    gate.shut()
+    await stored(made, PRINTER, *units(30))
+    hits = await made.finder.search("put it on paper", Page(50))
+    assert (names(hits)[0], set(stages(hits))) == ("cups", {"static"})
+    gate.open()
+    while made.vectors.waiting():
+        await made.event(Vectorized)
+    assert set(stages(await made.finder.search("mail", Page(50)))) == {"medium"}
 
 
-def test_static_vectors_come_first_while_many_objects_are_stored(
-    live: Callable[..., Any],
-) -> None:
+@lived(cascade=LONG)
+async def test_static_vectors_come_first_while_many_objects_are_stored(made: House) -> None:
     """Run the model for questions only until all objects are stored, and then for these."""
-
-    async def work(made: House) -> None:
-        await stored(made, *units(3))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        async with made.memory.archive.busy():
-            await stored(made, *units(30))
-            # more than enough for a batch between
-            for _ in range(30):
-                await made.vectors.ask("who is asking?")
-            assert (made.finder.staged(), made.vectors.waiting()) == (30, 27)
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-
-    live(work, cascade=LONG)
+    await stored(made, *units(3))
+    while made.vectors.waiting():
+        await made.event(Vectorized)
+    async with made.memory.archive.busy():
+        await stored(made, *units(30))
+        # more than enough for a batch between
+        for _ in range(30):
+            await made.vectors.ask("who is asking?")
+        assert (made.finder.staged(), made.vectors.waiting()) == (30, 27)
+    while made.vectors.waiting():
+        await made.event(Vectorized)
 
 
-def test_one_stage_is_left_when_all_vectors_are_there(live: Callable[..., Any]) -> None:
+@lived(cascade=LONG)
+async def test_one_stage_is_left_when_all_vectors_are_there(made: House) -> None:
     """Search exactly as without a cascade once every object has its vector, and only then."""
-
-    async def work(made: House) -> None:
-        await stored(made, *units(40))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        for question in ("mail 7", "disk"):
-            exact = await Finder(made.vectors).search(question, Page(50))
-            assert await made.finder.search(question, Page(50)) == exact
-
-    live(work, cascade=LONG)
+    await stored(made, *units(40))
+    while made.vectors.waiting():
+        await made.event(Vectorized)
+    for question in ("mail 7", "disk"):
+        exact = await Finder(made.vectors).search(question, Page(50))
+        assert await made.finder.search(question, Page(50)) == exact
 
 
 def test_very_many_have_static_vectors_only_while_they_lack_their_own(
@@ -255,71 +245,61 @@ def unsaid(hit: Hit) -> float:
     return hit.score.total - OVERLAP_WEIGHT * hit.score.overlap
 
 
-def test_two_stages_score_as_one_does(live: Callable[..., Any]) -> None:
+@lived(cascade=LONG, always=True)
+async def test_two_stages_score_as_one_does(made: House) -> None:
     """Give the best the scores of the exact search, in their order, and the others behind them."""
-
-    async def work(made: House) -> None:
-        await stored(made, *units(120))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        for question in ("mail 7", "which services use the network?"):
-            exact = await Finder(made.vectors).search(question, Page(200))
-            total = {hit.object_id: unsaid(hit) for hit in exact}
-            hits = await made.finder.search(question, Page(200))
-            assert stages(hits) == ["medium"] * COMPARED + ["static"] * (120 - COMPARED)
-            best = [hit.score.total for hit in hits[:COMPARED]]
-            parts = [unsaid(hit) for hit in hits[:COMPARED]]
-            assert parts == pytest.approx(
-                [total[hit.object_id] for hit in hits[:COMPARED]], abs=1e-5
-            )
-            assert best == sorted(best, reverse=True)
-            rest = [hit.score.total for hit in hits[COMPARED:]]
-            assert rest == sorted(rest, reverse=True)
-            pages = [await made.finder.search(question, Page(19, n)) for n in range(0, 120, 19)]
-            assert [hit.object_id for page in pages for hit in page] == [
-                hit.object_id for hit in hits
-            ]
-
-    live(work, cascade=LONG, always=True)
+    await stored(made, *units(120))
+    while made.vectors.waiting():
+        await made.event(Vectorized)
+    for question in ("mail 7", "which services use the network?"):
+        exact = await Finder(made.vectors).search(question, Page(200))
+        total = {hit.object_id: unsaid(hit) for hit in exact}
+        hits = await made.finder.search(question, Page(200))
+        assert stages(hits) == ["medium"] * COMPARED + ["static"] * (120 - COMPARED)
+        best = [hit.score.total for hit in hits[:COMPARED]]
+        parts = [unsaid(hit) for hit in hits[:COMPARED]]
+        assert parts == pytest.approx([total[hit.object_id] for hit in hits[:COMPARED]], abs=1e-5)
+        assert best == sorted(best, reverse=True)
+        rest = [hit.score.total for hit in hits[COMPARED:]]
+        assert rest == sorted(rest, reverse=True)
+        pages = [await made.finder.search(question, Page(19, n)) for n in range(0, 120, 19)]
+        assert [hit.object_id for page in pages for hit in page] == [hit.object_id for hit in hits]
 
 
-def test_what_is_missing_is_computed_and_kept(
-    live: Callable[..., Any], gate: Gate, settings: Config
+@gated(engine=False, cascade=LONG)
+async def test_what_is_missing_is_computed_and_kept(
+    made: House, gate: Gate, settings: Config
 ) -> None:
     """Compute vectors of the best first, rank the others after them, and store what was computed.
 
     The scores of the two parts are those of one model each.
     """
-
-    async def work(made: House) -> None:
-        gate.shut()
-        await stored(made, *units(60))
-        before = await made.finder.search("mail 7", Page(60))
-        assert set(stages(before)) == {"static"}
-        gate.open()
-        await made.serving.start()
-        # one for the question
-        gate.let(6)
-        hits = await made.finder.search("mail 7", Page(60))
-        best = [hit for hit in hits if hit.score.stage == "medium"]
-        assert 1 <= len(best) < COMPUTED
-        assert hits[: len(best)] == best
-        assert before[0].object_id in [hit.object_id for hit in best]
-        left = [hit for hit in before if hit.object_id not in {one.object_id for one in best}]
-        rest = [(hit.object_id, hit.score) for hit in hits[len(best) :]]
-        assert rest == [(hit.object_id, hit.score) for hit in left]
-        assert on_disk(made, settings) == {hit.object_id.name for hit in best}
-        gate.let(1)
-        again = await made.finder.search("mail 7", Page(60))
-        assert names(again) == names(hits)
-        gate.open()
-        whole = await made.finder.search("mail 7", Page(60))
-        assert stages(whole)[:COMPUTED] == ["medium"] * COMPUTED
-        totals = {hit.object_id: hit.score.total for hit in whole}
-        for hit in best:
-            assert hit.score.total == pytest.approx(totals[hit.object_id], abs=1e-5)
-
-    live(work, engine=False, cascade=LONG, opener=gate.opener)
+    gate.shut()
+    await stored(made, *units(60))
+    before = await made.finder.search("mail 7", Page(60))
+    assert set(stages(before)) == {"static"}
+    gate.open()
+    await made.serving.start()
+    # one for the question
+    gate.let(6)
+    hits = await made.finder.search("mail 7", Page(60))
+    best = [hit for hit in hits if hit.score.stage == "medium"]
+    assert 1 <= len(best) < COMPUTED
+    assert hits[: len(best)] == best
+    assert before[0].object_id in [hit.object_id for hit in best]
+    left = [hit for hit in before if hit.object_id not in {one.object_id for one in best}]
+    rest = [(hit.object_id, hit.score) for hit in hits[len(best) :]]
+    assert rest == [(hit.object_id, hit.score) for hit in left]
+    assert on_disk(made, settings) == {hit.object_id.name for hit in best}
+    gate.let(1)
+    again = await made.finder.search("mail 7", Page(60))
+    assert names(again) == names(hits)
+    gate.open()
+    whole = await made.finder.search("mail 7", Page(60))
+    assert stages(whole)[:COMPUTED] == ["medium"] * COMPUTED
+    totals = {hit.object_id: hit.score.total for hit in whole}
+    for hit in best:
+        assert hit.score.total == pytest.approx(totals[hit.object_id], abs=1e-5)
 
 
 def on_disk(made: House, settings: Config) -> set[str]:
@@ -335,38 +315,32 @@ def in_order(made: House, settings: Config) -> list[str]:
     return [texts[key] for (key,) in rows]
 
 
-def test_the_most_asked_for_come_first(live: Callable[..., Any], settings: Config) -> None:
+@lived(engine=False, cascade=0.0)
+async def test_the_most_asked_for_come_first(made: House, settings: Config) -> None:
     """Fill in the vectors that searches wanted before all others, by how often they did."""
-
-    async def work(made: House) -> None:
-        await stored(made, *units(100))
-        wanted: dict[str, int] = {}
-        for question in ("mail 7", "mail 7", "disk 3"):
-            for name in names(await made.finder.search(question, Page(COMPUTED))):
-                wanted[name] = wanted.get(name, 0) + 1
-        async with made.indexing():
-            await made.event(Vectorized)
-        order = in_order(made, settings)
-        assert len(order) == 100
-        times = [wanted.get(name, 0) for name in order]
-        assert times == sorted(times, reverse=True)
-
-    live(work, engine=False, cascade=0.0)
+    await stored(made, *units(100))
+    wanted: dict[str, int] = {}
+    for question in ("mail 7", "mail 7", "disk 3"):
+        for name in names(await made.finder.search(question, Page(COMPUTED))):
+            wanted[name] = wanted.get(name, 0) + 1
+    async with made.indexing():
+        await made.event(Vectorized)
+    order = in_order(made, settings)
+    assert len(order) == 100
+    times = [wanted.get(name, 0) for name in order]
+    assert times == sorted(times, reverse=True)
 
 
-def test_an_object_without_a_vector_has_others_like_it(live: Callable[..., Any]) -> None:
+@lived(engine=False, cascade=LONG)
+async def test_an_object_without_a_vector_has_others_like_it(made: House) -> None:
     """Compute the vector of the object that is compared, and those of the ones most like it."""
-
-    async def work(made: House) -> None:
-        await made.serving.start()
-        await stored(made, unit("a", "mail network"), unit("b", "mail network disk"), *units(9))
-        hits = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
-        assert stages(hits) == ["medium"] * 10
-        again = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
-        assert names(again) == names(hits)
-        assert "a" not in names(hits)
-
-    live(work, engine=False, cascade=LONG)
+    await made.serving.start()
+    await stored(made, unit("a", "mail network"), unit("b", "mail network disk"), *units(9))
+    hits = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+    assert stages(hits) == ["medium"] * 10
+    again = await made.finder.similar(ObjectId("systemd", "unit", "a"), Page(20))
+    assert names(again) == names(hits)
+    assert "a" not in names(hits)
 
 
 def test_a_level_without_a_model_has_one_stage(live: Callable[..., Any]) -> None:
@@ -409,15 +383,15 @@ def test_a_daemon_answers_while_its_model_works(
         for mode in ("hybrid", "vector"):
             hits = await search(caller, mode, "which service sends mail?")
             assert {more["stage"] for _, _, more in hits} == {"static"}
-        assert await caller.get(ROOT_PATH, VECTORIZER, "State") == "loading"
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == ""
+        assert await caller.read("State") == "loading"
+        assert await caller.read("Provider") == ""
         await caller.ready()
         hits = await search(caller, "hybrid", "which service sends mail?")
         assert {more["stage"] for _, _, more in hits} == {"medium"}
         scores = [score for _, score, _ in hits]
         assert scores == sorted(scores, reverse=True)
-        assert await caller.get(STATE_PATH, STATE, "Pending") > 0
-        assert await caller.get(STATE_PATH, STATE, "FirstStage") == 800
+        assert await caller.read("Pending") > 0
+        assert await caller.read("FirstStage") == 800
 
     with daemons(STATE_FILE=file, MODEL=medium_model.folder, CASCADE_MS=10_000) as daemon:
         ask(daemon, work)
