@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from harness.running import run_program
 from harness.setting_up import files_in, setup, try_setup
 
 ENV = "etc/op-dbus/op-dbus.env"
@@ -46,14 +47,10 @@ def as_root(tmp_path: Path) -> dict[str, str]:
 
 def test_a_folder_is_all_that_is_written(tmp_path: Path, as_root: dict[str, str]) -> None:
     """With DESTDIR, missing packages are named and not installed, even as root."""
-    done = subprocess.run(
+    done = run_program(
         ["make", "install", f"DESTDIR={tmp_path}/out", "SYSTEM_PYTHON=/nowhere/python3"],
         cwd=ROOT,
         env=as_root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
     )
     assert done.returncode == 2
     assert "apt-get install -y python3 python3-venv" in done.stderr
@@ -184,11 +181,9 @@ def chosen(tmp_path: Path, cpuinfo: str = PLAIN, **environ: str) -> str:
         path = tmp_path / folder / name
         if not path.exists():
             program(path, NO_DRIVER if name == "ldconfig" else '#!/bin/sh\nexec /bin/grep "$@"\n')
-    done = subprocess.run(
+    done = run_program(
         ["/bin/sh", ROOT / ".ci" / "choose-extras"],
         env={"PROC": str(tmp_path), "PATH": f"{tmp_path}/bin"} | environ,
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert done.stderr == ""
