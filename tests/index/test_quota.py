@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.running import STATE, STATE_PATH, Caller, Running, ask, search, state_file, work_of
+from harness.running import (
+    Caller,
+    Make,
+    ask,
+    search,
+    state_file,
+    work_of,
+)
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import AccessDenied, LimitsExceeded
@@ -159,32 +166,30 @@ def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) ->
     run(tmp_path, fill, again, of_each=limit, of_all=Quota(ROOMY, ROOMY, 15))
 
 
-@pytest.mark.parametrize("names", ["plugin", "publisher"])
-def test_a_publisher_of_very_many_names_is_refused_on_the_bus(
-    daemons: Callable[..., Running], tmp_path: Path, names: str
-) -> None:
-    """Say what the limit is and what to do, take nothing, and take it once there is room."""
-    daemon = daemons(VECTOR_LEVEL="none", STATE_FILE=state_file(tmp_path / "none.json", {}))
+@work_of(run, "tmp_path", of_each=Quota(ROOMY, ROOMY, 10))
+async def test_publishers_are_limited_as_kinds_are(memory: StateStore) -> None:
+    """Refuse one publisher more, though all publish objects of one kind."""
+    for number in range(10):
+        await memory.publish([unit("a", source=f"publish:probe{number}")], ONE)
+    with pytest.raises(LimitsExceeded, match=r"keep 11 publishers, plugins and kinds, .* 10"):
+        await memory.publish([unit("a", source="publish:probe10")], ONE)
+
+
+def test_very_many_names_are_refused_on_the_bus(daemons: Make, tmp_path: Path) -> None:
+    """Say what the limit is and what to do, take nothing, and serve on."""
 
     async def publish(caller: Caller, first: int, count: int) -> None:
         numbers = range(first, first + count)
-        several = [[number] for number in numbers] if names == "publisher" else [numbers]
-        for each in several:
-            publisher = f"probe{each[0]}" if names == "publisher" else "probe"
-            plugin = "lab{}" if names == "plugin" else "lab"
-            objects = [(plugin.format(n), f"kind{n}", f"n{n}", {"text": "mail"}) for n in each]
-            call = (f"{STATE}.Publish", "sa(sssa{sv})a{sv}", publisher, objects, {})
-            await caller.call(STATE_PATH, *call)
+        objects = [(f"lab{n}", f"kind{n}", f"n{n}", {"text": "mail"}) for n in numbers]
+        await caller.ask("Publish", "probe", objects, {})
 
-    async def work(caller: Caller) -> tuple[int, int]:
+    async def work(caller: Caller) -> None:
         await caller.ready()
         await publish(caller, 0, 990)
         with pytest.raises(RemoteError, match=r"would keep 1001 publishers, plugins and kinds"):
             await publish(caller, 990, 11)
-        hits = await search(caller, "lexical", "n17")
-        return await caller.read("Count"), len(hits)
+        assert await search(caller, "lexical", "n17")
+        assert await caller.read("Count") == 990
 
-    with daemon.start():
-        count, hits = ask(daemon, work)
-    assert count == (1000 if names == "publisher" else 990)
-    assert hits
+    with daemons(VECTOR_LEVEL="none", STATE_FILE=state_file(tmp_path / "none.json", {})) as daemon:
+        ask(daemon, work)
