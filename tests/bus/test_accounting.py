@@ -137,20 +137,3 @@ def test_texts_have_a_limit_for_each_user() -> None:
             pass
     with load.texts.reserve({"user": 1000}, MAX_TEXTS_OF_A_USER):
         pass
-
-
-def test_nothing_is_kept_of_clients_that_left() -> None:
-    """Hold no memory for connections, users or calls that are gone."""
-    load = RunningCalls()
-    calls = fill(load, ":1.1", 2)
-    # the user becomes known while calls are running
-    load.accounts.identify(":1.1", 1000)
-    calls += fill(load, ":1.1", 3)
-    with load.texts.reserve({"user": 1000}, 5):
-        pass
-    for one in calls:
-        load.release(one)
-    load.accounts.forget(":1.1")
-    assert not load.accounts._scopes
-    assert not any(load.accounts._quotas)
-    assert not load.texts

@@ -9,7 +9,6 @@ from harness.running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Bus, Calle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus import doctor
 from opdbus.bus import names
 from opdbus.bus.service import contract
 from opdbus.bus.service.standard import AllProperties
@@ -18,7 +17,6 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.library import Variant, decode
 from opdbus.bus.transport.values import UNFIT
 from opdbus.client import Client
-from opdbus.config import load
 
 GET_ALL = "org.freedesktop.DBus.Properties.GetAll"
 UNKNOWN_METHOD = "org.freedesktop.DBus.Error.UnknownMethod"
@@ -88,7 +86,7 @@ def test_a_status_is_both_interfaces_and_always_new(daemons: Callable[..., Runni
 
     async def work(caller: Caller) -> None:
         await caller.vectorized()
-        options, before = ("a{sv}", {}), await caller.get(STATE_PATH, STATE, "Count")
+        options, before = ("a{sv}", {}), await caller.read("Count")
         for number in range(5):
             (status,) = await caller.call(ROOT_PATH, f"{VECTORIZER}.Status", *options)
             (one,) = await caller.call(ROOT_PATH, GET_ALL, "s", VECTORIZER)
@@ -156,15 +154,3 @@ def test_a_status_is_one_call() -> None:
     assert (found["Count"], asked) == (3, ["Status"])
     found, asked = serve(status, has_status=False)
     assert (found["Count"], asked) == (3, ["Status", "GetAll", "GetAll"])
-
-
-def test_a_doctor_asks_once() -> None:
-    """All that doctor wants to know of a daemon is in one reply."""
-
-    async def examine(address: str) -> doctor.Answer:
-        return await doctor._ask_daemon(load({"OP_DBUS_BUS": address}, {}), is_service=False)
-
-    found, asked = serve(examine)
-    assert asked == ["Status"]
-    assert [verdict.status for verdict in found.verdicts] == ["ok"] * len(found.verdicts)
-    assert str(found.state_file) == "/none.json"

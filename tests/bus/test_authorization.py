@@ -15,10 +15,12 @@ from harness.running import (
     STATE,
     STATE_PATH,
     VECTORIZER,
+    Caller,
     Running,
-    calling,
+    ask,
+    run_program,
 )
-from harness.users import ANOTHER, GROUP, MEMBER, NOBODY, User, answers, as_user, asking
+from harness.users import GROUP, MEMBER, NOBODY, User, answers, as_user, asking
 
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
@@ -96,35 +98,31 @@ def test_the_calls_are_of_every_interface() -> None:
     assert set(PATHS) == {interface.name for interface in contract.interfaces()}
 
 
-async def _ready(daemon: Running) -> None:
-    async with calling(daemon.bus) as caller:
-        await caller.vectorized()
-
-
 def _ask(user: User, bus: str, calls: list[list[Any]], *flags: str) -> list[str]:
     return answers(user, bus, [["org.opdbus", *call] for call in calls], *flags)
 
 
-@pytest.mark.parametrize("user", [NOBODY, ANOTHER], ids=["nobody", "another"])
-def test_a_stranger_is_denied_every_method_and_property(
-    daemons: Callable[..., Running], user: User
-) -> None:
+@pytest.fixture(scope="module")
+def daemon(shared_daemons: Callable[..., Running]) -> Running:
+    """Run a daemon of which these tests change nothing."""
+    return shared_daemons().start().vectorized()
+
+
+def test_a_stranger_is_denied_every_method_and_property(daemon: Running) -> None:
     """Answer AccessDenied to another user for all that the XML has, though the bus lets it in."""
-    with daemons() as daemon:
-        asyncio.run(_ready(daemon))
-        calls = _calls()
-        found = _ask(user, daemon.bus, [call for _, call in calls])
-        free = [
-            [ROOT_PATH, "org.freedesktop.DBus.Peer.Ping", ""],
-            ["/elsewhere", "org.freedesktop.DBus.Peer.Ping", ""],
-            [ROOT_PATH, _INTROSPECT, ""],
-        ]
-        assert _ask(user, daemon.bus, free) == ["allowed"] * len(free)
+    calls = _calls()
+    found = _ask(NOBODY, daemon.bus, [call for _, call in calls])
+    free = [
+        [ROOT_PATH, "org.freedesktop.DBus.Peer.Ping", ""],
+        ["/elsewhere", "org.freedesktop.DBus.Peer.Ping", ""],
+        [ROOT_PATH, _INTROSPECT, ""],
+    ]
+    assert _ask(NOBODY, daemon.bus, free) == ["allowed"] * len(free)
     named = zip((name for name, _ in calls), found, strict=True)
     assert {name: answer for name, answer in named if answer != _DENIED} == {}
 
 
-def test_polkit_decides_for_everybody_else(daemons: Callable[..., Running]) -> None:
+async def test_polkit_decides_for_everybody_else(daemon: Running) -> None:
     """Allow, deny and challenge a real daemon's callers as polkit's rules are at that moment."""
     calls = [
         [STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, 1],
@@ -137,43 +135,29 @@ def test_polkit_decides_for_everybody_else(daemons: Callable[..., Running]) -> N
     async def ask(*flags: str) -> list[str]:
         return await asyncio.to_thread(_ask, NOBODY, daemon.bus, calls, *flags)
 
-    async def check() -> None:
-        await _ready(daemon)
-        async with authority(daemon.bus) as polkit:
-            polkit.change(read="yes", vectorize="no", publish="yes", manage="challenge")
-            assert await ask() == ["allowed", _DENIED, "allowed", _ASKS, _ASKS]
-            polkit.asked_user = "yes"
-            assert await ask("-i") == ["allowed", _DENIED, "allowed", "allowed", "allowed"]
-            polkit.asked_user = "no"
-            assert await ask("-i") == ["allowed", _DENIED, "allowed", _DENIED, _DENIED]
-            polkit.change(read="no", vectorize="yes")
-            assert await ask() == [_DENIED, "allowed", _DENIED, _DENIED, _DENIED]
-
-    with daemons() as daemon:
-        asyncio.run(check())
+    async with authority(daemon.bus) as polkit:
+        polkit.change(read="yes", vectorize="no", publish="yes", manage="challenge")
+        assert await ask() == ["allowed", _DENIED, "allowed", _ASKS, _ASKS]
+        polkit.asked_user = "yes"
+        assert await ask("-i") == ["allowed", _DENIED, "allowed", "allowed", "allowed"]
+        polkit.asked_user = "no"
+        assert await ask("-i") == ["allowed", _DENIED, "allowed", _DENIED, _DENIED]
+        polkit.change(read="no", vectorize="yes")
+        assert await ask() == [_DENIED, "allowed", _DENIED, _DENIED, _DENIED]
 
 
-def test_a_caller_that_leaves_is_not_asked_any_more(daemons: Callable[..., Running]) -> None:
+async def test_a_caller_that_leaves_is_not_asked_any_more(daemon: Running) -> None:
     """Take the question for a password back when the connection that it was for ends."""
-
-    async def check() -> None:
-        await _ready(daemon)
-        async with authority(daemon.bus) as polkit:
-            polkit.change(manage="challenge")
-            polkit.asked_user = "hang"
-            with asking(NOBODY, daemon.bus, "-i") as client:
-                assert client.stdin
-                client.stdin.write(
-                    f'["org.opdbus", "{ROOT_PATH}", "{VECTORIZER}.Reload", "a{{sv}}", {{}}]\n'
-                )
-                client.stdin.flush()
-                await polkit.seen(2)
-                client.kill()
-            await polkit.seen(2, cancelled=1)
-            assert polkit.cancelled == [polkit.calls[1][4]]
-
-    with daemons() as daemon:
-        asyncio.run(check())
+    call = f'["org.opdbus", "{ROOT_PATH}", "{VECTORIZER}.Reload", "a{{sv}}", {{}}]'
+    async with authority(daemon.bus) as polkit:
+        polkit.change(manage="challenge")
+        polkit.asked_user = "hang"
+        with asking(NOBODY, daemon.bus, "-i") as client:
+            print(call, file=client.stdin, flush=True)
+            await polkit.seen(2)
+            client.kill()
+        await polkit.seen(2, cancelled=1)
+        assert polkit.cancelled == [polkit.calls[1][4]]
 
 
 class _State:
@@ -190,37 +174,33 @@ class _State:
         return {}
 
 
-def test_the_bus_tells_the_groups_of_a_caller(bus_address: str) -> None:
+async def test_the_bus_tells_the_groups_of_a_caller(bus_address: str) -> None:
     """Take the groups of a caller from the kernel, by way of the bus."""
-
-    async def check() -> list[list[str]]:
-        async with Connection(bus_address) as connection:
-            authorizer = Authorizer(connection, gid_of=lambda _: GROUP)
-            node = Node((_State(),), list)
-            dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get, RunningCalls())
-            connection.on_call = dispatcher.take
-            call = [connection.name, "/it", f"{STATE}.List", "a{sv}uu", {}, 0, 1]
-            users = (MEMBER, MEMBER._replace(groups=()), NOBODY)
-            return [await asyncio.to_thread(answers, u, bus_address, [call]) for u in users]
-
-    assert asyncio.run(check()) == [["allowed"], [_DENIED], [_DENIED]]
-
-
-def test_a_denied_call_is_in_the_log(daemons: Callable[..., Running]) -> None:
-    """Tell the operator which user was refused what."""
-    with daemons() as daemon:
-        asyncio.run(_ready(daemon))
-        _ask(NOBODY, daemon.bus, [[ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {}]])
-        line = daemon.wait_for_log(r".*access denied.*")[0]
-    assert f"uid={NOBODY.uid}" in line
-    assert f"method={VECTORIZER}.Reload" in line
+    async with Connection(bus_address) as connection:
+        authorizer = Authorizer(connection, gid_of=lambda _: GROUP)
+        node = Node((_State(),), list)
+        dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get, RunningCalls())
+        connection.on_call = dispatcher.take
+        call = [connection.name, "/it", f"{STATE}.List", "a{sv}uu", {}, 0, 1]
+        users = (MEMBER, MEMBER._replace(groups=()), NOBODY)
+        assert [await asyncio.to_thread(answers, u, bus_address, [call]) for u in users] == [
+            ["allowed"],
+            [_DENIED],
+            [_DENIED],
+        ]
 
 
 def test_the_command_line_says_which_users_may(daemons: Callable[..., Running]) -> None:
-    """Exit 5 with one sentence where the caller is not allowed."""
-    with daemons() as daemon:
-        asyncio.run(_ready(daemon))
+    """Exit 5 with one sentence where the caller is not allowed, and tell the operator so.
+
+    Few refusals of a user are logged in a minute: the daemon is this test's own.
+    """
+    with daemons(VECTOR_LEVEL="none") as daemon:
+        ask(daemon, Caller.ready)
         done = _status(daemon)
+        line = daemon.wait_for_log(r".*access denied.*")[0]
+    assert f"uid={NOBODY.uid}" in line
+    assert f"method={VECTORIZER}.Status" in line
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr == (
         "op-dbus: nobody (uid 65534) may not read here: run `usermod -aG op-dbus nobody` as root,"
@@ -228,19 +208,13 @@ def test_the_command_line_says_which_users_may(daemons: Callable[..., Running]) 
     )
 
 
-def test_the_command_line_has_a_password_asked_for(daemons: Callable[..., Running]) -> None:
+async def test_the_command_line_has_a_password_asked_for(daemon: Running) -> None:
     """Let polkit ask whoever sits at the terminal, and exit 5 where nobody can be asked."""
-
-    async def check() -> tuple[subprocess.CompletedProcess[str], ...]:
-        await _ready(daemon)
-        async with authority(daemon.bus) as polkit:
-            polkit.change(read="challenge")
-            refused = await asyncio.to_thread(_status, daemon)
-            polkit.asked_user = "yes"
-            return refused, await asyncio.to_thread(_status, daemon)
-
-    with daemons() as daemon:
-        refused, allowed = asyncio.run(check())
+    async with authority(daemon.bus) as polkit:
+        polkit.change(read="challenge")
+        refused = await asyncio.to_thread(_status, daemon)
+        polkit.asked_user = "yes"
+        allowed = await asyncio.to_thread(_status, daemon)
     assert refused.returncode == 5
     assert refused.stderr.startswith(
         "op-dbus: nobody (uid 65534) may not read here without authenticating"
@@ -249,10 +223,4 @@ def test_the_command_line_has_a_password_asked_for(daemons: Callable[..., Runnin
 
 
 def _status(daemon: Running) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        as_user(NOBODY, _COMMAND, "--bus", daemon.bus, "status"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_program(as_user(NOBODY, _COMMAND, "--bus", daemon.bus, "status"))

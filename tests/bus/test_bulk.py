@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.bulky import DIMENSION, Engine, in_memory, lines, open_files, vector_of
-from harness.running import PATIENCE_SECONDS
+from harness.running import PATIENCE_SECONDS, work_of
 
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
 from opdbus.bus.service.bulk import JOB_TEXTS, Bulk, BulkOptions, Vectors
@@ -87,14 +87,11 @@ def test_nobody_can_change_the_answer() -> None:
             change()
 
 
-def test_few_texts_are_held_at_a_time() -> None:
+@work_of(run)
+async def test_few_texts_are_held_at_a_time(bulk: Bulk) -> None:
     """Keep three windows on their way: the model always has work, and never all of it."""
     engine = Engine(pace=0.05)
-
-    async def work(bulk: Bulk) -> None:
-        await bulk.run(CALLER, engine, in_memory(lines(["x"] * WINDOW_TEXTS * 12)), FLOATS)
-
-    run(work)
+    await bulk.run(CALLER, engine, in_memory(lines(["x"] * WINDOW_TEXTS * 12)), FLOATS)
     assert engine.calls == 12
     assert engine.most == 3 * WINDOW_TEXTS
 
@@ -118,7 +115,8 @@ def test_a_fault_in_any_line_ends_the_call() -> None:
         run(work)
 
 
-def test_a_fault_of_the_engine_ends_the_call() -> None:
+@work_of(run)
+async def test_a_fault_of_the_engine_ends_the_call(bulk: Bulk) -> None:
     """Let the engine's own error out, and leave none of the windows behind."""
 
     class Failing(Engine):
@@ -128,94 +126,78 @@ def test_a_fault_of_the_engine_ends_the_call() -> None:
             return await super().embed(rows)
 
     engine = Failing()
-
-    async def work(bulk: Bulk) -> None:
-        with pytest.raises(LimitsExceeded, match="out of order"):
-            await bulk.run(CALLER, engine, in_memory(lines(["x"] * WINDOW_TEXTS * 20)), FLOATS)
-        assert len(asyncio.all_tasks()) == 1
-
-    run(work)
+    with pytest.raises(LimitsExceeded, match="out of order"):
+        await bulk.run(CALLER, engine, in_memory(lines(["x"] * WINDOW_TEXTS * 20)), FLOATS)
+    assert len(asyncio.all_tasks()) == 1
     assert engine.held == 0
 
 
-def test_a_file_that_gets_more_lines_is_refused() -> None:
+@work_of(run, handed=0)
+async def test_a_file_that_gets_more_lines_is_refused() -> None:
     """Write no more vectors than room was reserved for."""
     file = in_memory(b'"' + b"x" * 399_997 + b'"\n')
-
-    async def work(_bulk: Bulk) -> None:
-        # the job begins when the lines are counted
-        jobs = Jobs(lambda *_: os.pwrite(file.fileno(), b'"x"\n' * 100_000, 0))
-        order = BulkOptions(FLOATS.format, truncate=True, is_job=True)
-        with pytest.raises(InvalidArgs, match="held 1 lines and now holds more"):
-            await Bulk(jobs).run(CALLER, Engine(), file, order)
-
-    run(work)
+    # the job begins when the lines are counted
+    jobs = Jobs(lambda *_: os.pwrite(file.fileno(), b'"x"\n' * 100_000, 0))
+    order = BulkOptions(FLOATS.format, truncate=True, is_job=True)
+    with pytest.raises(InvalidArgs, match="held 1 lines and now holds more"):
+        await Bulk(jobs).run(CALLER, Engine(), file, order)
 
 
-def test_what_would_not_fit_is_refused_before_it_is_computed() -> None:
+@work_of(run)
+async def test_what_would_not_fit_is_refused_before_it_is_computed(bulk: Bulk) -> None:
     """Raise LimitsExceeded at once for vectors past 512 MiB, and take fewer dimensions."""
     texts = in_memory(b'"x"\n' * 600_000)
     engine = Engine()
-
-    async def work(bulk: Bulk) -> None:
-        wide = BulkOptions(Format("float32", 384), truncate=True, is_job=False)
-        with pytest.raises(LimitsExceeded, match="878 MiB, past the limit of 512 MiB"):
-            await bulk.run(CALLER, engine, texts, wide)
-
-    run(work)
+    wide = BulkOptions(Format("float32", 384), truncate=True, is_job=False)
+    with pytest.raises(LimitsExceeded, match="878 MiB, past the limit of 512 MiB"):
+        await bulk.run(CALLER, engine, texts, wide)
     assert engine.calls == 0
 
 
-def test_memory_is_reserved_for_all_calls_together() -> None:
+@work_of(run)
+async def test_memory_is_reserved_for_all_calls_together(bulk: Bulk) -> None:
     """Refuse the call that would take the running ones past 1 GiB, and take it afterwards."""
     texts = in_memory(b'"x"\n' * 330_000)
     order = BulkOptions(Format("float32", 384), truncate=True, is_job=False)
-
-    async def work(bulk: Bulk) -> None:
-        calls = []
-        for number in range(2):
-            caller = Caller(f":1.{number}", 1000 + number)
-            engine = Engine(asyncio.Event())
-            calls.append(asyncio.create_task(bulk.run(caller, engine, texts, order)))
-            await engine.begun.wait()
-        with pytest.raises(LimitsExceeded, match="take 966 of 1024 MiB, and this call needs 483"):
-            await bulk.run(Caller(":1.9", 1002), engine, texts, order)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        small = in_memory(lines(["x"]))
-        assert (await bulk.run(CALLER, Engine(), small, FLOATS)).rows == 1
-
-    run(work)
-
-
-def test_bulk_calls_are_counted_for_connection_user_and_all() -> None:
-    """Refuse one more than the limit of any of the three at once, and count those that ended."""
-
-    async def work(bulk: Bulk) -> None:
+    calls = []
+    for number in range(2):
+        caller = Caller(f":1.{number}", 1000 + number)
         engine = Engine(asyncio.Event())
-        file = in_memory(lines(["x"]))
-        calls = []
+        calls.append(asyncio.create_task(bulk.run(caller, engine, texts, order)))
+        await engine.begun.wait()
+    with pytest.raises(LimitsExceeded, match="take 966 of 1024 MiB, and this call needs 483"):
+        await bulk.run(Caller(":1.9", 1002), engine, texts, order)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    small = in_memory(lines(["x"]))
+    assert (await bulk.run(CALLER, Engine(), small, FLOATS)).rows == 1
 
-        async def refused(sender: str, uid: int, words: str) -> None:
-            with pytest.raises(LimitsExceeded, match=words):
-                await bulk.run(Caller(sender, uid), engine, file, FLOATS)
 
-        for number in range(MAX_BULK_CALLS["total"]):
-            caller = Caller(f":1.{number // 2}", 1000 + number // 4)
-            calls.append(asyncio.create_task(bulk.run(caller, engine, file, FLOATS)))
-            await asyncio.sleep(0)
-            if number == 1:
-                await refused(":1.0", 1000, "2 bulk calls of this connection")
-            if number == 3:
-                await refused(":1.9", 1000, "4 bulk calls of this user")
-        await refused(":1.9", 1009, "8 bulk calls of all users")
-        assert engine.hold
-        engine.hold.set()
-        assert [found.rows for found in await asyncio.gather(*calls)] == [1] * 8
-        assert (await bulk.run(CALLER, engine, file, FLOATS)).rows == 1
+@work_of(run)
+async def test_bulk_calls_are_counted_for_connection_user_and_all(bulk: Bulk) -> None:
+    """Refuse one more than the limit of any of the three at once, and count those that ended."""
+    engine = Engine(asyncio.Event())
+    file = in_memory(lines(["x"]))
+    calls = []
 
-    run(work)
+    async def refused(sender: str, uid: int, words: str) -> None:
+        with pytest.raises(LimitsExceeded, match=words):
+            await bulk.run(Caller(sender, uid), engine, file, FLOATS)
+
+    for number in range(MAX_BULK_CALLS["total"]):
+        caller = Caller(f":1.{number // 2}", 1000 + number // 4)
+        calls.append(asyncio.create_task(bulk.run(caller, engine, file, FLOATS)))
+        await asyncio.sleep(0)
+        if number == 1:
+            await refused(":1.0", 1000, "2 bulk calls of this connection")
+        if number == 3:
+            await refused(":1.9", 1000, "4 bulk calls of this user")
+    await refused(":1.9", 1009, "8 bulk calls of all users")
+    assert engine.hold
+    engine.hold.set()
+    assert [found.rows for found in await asyncio.gather(*calls)] == [1] * 8
+    assert (await bulk.run(CALLER, engine, file, FLOATS)).rows == 1
 
 
 class Hanging(ThreadPoolExecutor):
@@ -241,7 +223,8 @@ class Hanging(ThreadPoolExecutor):
         return super().submit(hang)
 
 
-def test_a_thread_that_hangs_counts_for_its_user() -> None:
+@work_of(run, handed=0)
+async def test_a_thread_that_hangs_counts_for_its_user() -> None:
     """Count a call whose caller left until its thread is free: others have threads then, too."""
     file = in_memory(lines(["x"]))
 
@@ -256,22 +239,19 @@ def test_a_thread_that_hangs_counts_for_its_user() -> None:
     async def ask(bulk: Bulk, sender: str, uid: int) -> int:
         return (await bulk.run(Caller(sender, uid), Engine(), file, FLOATS)).rows
 
-    async def work(_bulk: Bulk) -> None:
-        threads = Hanging()
-        bulk = Bulk(Jobs(lambda *_: None), threads)
-        try:
-            for number in range(MAX_BULK_CALLS["user"]):
-                await leave(bulk, threads, f":1.{number}")
-            threads.hangs = False
-            with pytest.raises(LimitsExceeded, match="4 bulk calls of this user"):
-                await ask(bulk, ":1.8", 1000)
-            assert await ask(bulk, ":1.9", 1001) == 1
-        finally:
-            threads.go_on.set()
-        await _until_idle(threads)
-        assert await ask(bulk, ":1.8", 1000) == 1
-
-    run(work)
+    threads = Hanging()
+    bulk = Bulk(Jobs(lambda *_: None), threads)
+    try:
+        for number in range(MAX_BULK_CALLS["user"]):
+            await leave(bulk, threads, f":1.{number}")
+        threads.hangs = False
+        with pytest.raises(LimitsExceeded, match="4 bulk calls of this user"):
+            await ask(bulk, ":1.8", 1000)
+        assert await ask(bulk, ":1.9", 1001) == 1
+    finally:
+        threads.go_on.set()
+    await _until_idle(threads)
+    assert await ask(bulk, ":1.8", 1000) == 1
 
 
 async def _until_idle(threads: ThreadPoolExecutor) -> None:
@@ -308,36 +288,30 @@ def test_a_caller_that_leaves_stops_the_work() -> None:
     assert open_files() == before
 
 
-def test_many_texts_are_a_job() -> None:
+@work_of(run)
+async def test_many_texts_are_a_job(bulk: Bulk) -> None:
     """Show a call past 10,000 texts as a job, a smaller one only if that is asked for."""
-
-    async def work(bulk: Bulk) -> list[tuple[int, str]]:
-        for count, is_job in ((JOB_TEXTS, False), (JOB_TEXTS + 1, False), (5, True)):
-            order = BulkOptions(FLOATS.format, truncate=True, is_job=is_job)
-            await bulk.run(CALLER, Engine(), in_memory(lines(["x"] * count)), order)
-        nodes = [bulk.jobs.find(path) for path in bulk.jobs.paths()]
-        values = [await node.interfaces[0].properties() for node in nodes if node]
-        return [(v["Done"], v["State"]) for v in values]
-
-    assert run(work) == [(JOB_TEXTS + 1, "done"), (5, "done")]
+    for count, is_job in ((JOB_TEXTS, False), (JOB_TEXTS + 1, False), (5, True)):
+        order = BulkOptions(FLOATS.format, truncate=True, is_job=is_job)
+        await bulk.run(CALLER, Engine(), in_memory(lines(["x"] * count)), order)
+    nodes = [bulk.jobs.find(path) for path in bulk.jobs.paths()]
+    values = [await node.interfaces[0].properties() for node in nodes if node]
+    assert [(v["Done"], v["State"]) for v in values] == [(JOB_TEXTS + 1, "done"), (5, "done")]
 
 
-def test_a_job_can_be_cancelled() -> None:
+@work_of(run)
+async def test_a_job_can_be_cancelled(bulk: Bulk) -> None:
     """Answer Cancelled to the caller of a job that is cancelled, and take the work back."""
-
-    async def work(bulk: Bulk) -> None:
-        engine = Engine(asyncio.Event())
-        order = BulkOptions(FLOATS.format, truncate=True, is_job=True)
-        call = asyncio.create_task(bulk.run(CALLER, engine, in_memory(lines(["x"] * 5000)), order))
-        await engine.begun.wait()
-        node = bulk.jobs.find(bulk.jobs.paths()[0])
-        assert node
-        await node.interfaces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a Job
-        with pytest.raises(Cancelled):
-            await call
-        assert (engine.held, engine.computed) == (0, 0)
-
-    run(work)
+    engine = Engine(asyncio.Event())
+    order = BulkOptions(FLOATS.format, truncate=True, is_job=True)
+    call = asyncio.create_task(bulk.run(CALLER, engine, in_memory(lines(["x"] * 5000)), order))
+    await engine.begun.wait()
+    node = bulk.jobs.find(bulk.jobs.paths()[0])
+    assert node
+    await node.interfaces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a Job
+    with pytest.raises(Cancelled):
+        await call
+    assert (engine.held, engine.computed) == (0, 0)
 
 
 def test_the_callers_file_may_be_closed_while_a_thread_reads() -> None:

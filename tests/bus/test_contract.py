@@ -2,7 +2,6 @@
 
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from opdbus import errors
 from opdbus.bus import names
 from opdbus.bus.service import contract
-from opdbus.bus.service.contract import snake
 from opdbus.bus.service.history1 import HistoryInterface
 from opdbus.bus.service.job1 import Job
 from opdbus.bus.service.object1 import ObjectInterface
@@ -73,20 +71,6 @@ def test_everything_is_documented(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
-def test_every_method_names_its_action(name: str, method: contract.MethodInfo) -> None:
-    """Name, for each method, what a caller must be allowed to do."""
-    assert method.action in names.ACTIONS, f"{name}.{method.name}"
-
-
-@pytest.mark.parametrize(("name", "method"), METHODS)
-def test_every_method_is_implemented(name: str, method: contract.MethodInfo) -> None:
-    """Have a coroutine for each method, with a parameter for the caller and each argument."""
-    function: Any = getattr(INTERFACES[name], snake(method.name))
-    parameters = function.__code__.co_argcount - 2  # self and caller
-    assert parameters == len(split(method.inputs))
-
-
-@pytest.mark.parametrize(("name", "method"), METHODS)
 def test_every_error_exists(name: str, method: contract.MethodInfo) -> None:
     """List only errors that errors.py has."""
     known = {kind.dbus_name for kind in errors.tree()}
@@ -100,11 +84,6 @@ def test_every_method_checks_its_arguments(name: str, method: contract.MethodInf
     """List InvalidArgs with every method, since each refuses options that it does not know."""
     assert "a{sv}" in method.inputs or not method.inputs
     assert "InvalidArgs" in method.errors, f"{name}.{method.name}"
-
-
-def test_reload_may_fail_in_the_database() -> None:
-    """List the database's error with Reload, which writes what it reads."""
-    assert "Error.Store" in contract.interface(names.VECTORIZER).methods["Reload"].errors
 
 
 def test_errors_have_names_and_codes_of_their_own() -> None:
@@ -126,21 +105,6 @@ def test_no_property_emits_otherwise_than_dbus_knows() -> None:
     """Refuse an annotation that clients, and the announcer, would not understand."""
     with pytest.raises(ValueError, match="'invalidate'"):
         contract.PropertyInfo("A", "s", "invalidate", "read", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "python"),
-    [
-        ("VectorizeMany", "vectorize_many"),
-        ("List", "list_"),
-        ("Get", "get"),
-        ("ListAll", "list_all"),
-        ("Import", "import_"),
-    ],
-)
-def test_snake(name: str, python: str) -> None:
-    """Turn a member's name into Python's."""
-    assert snake(name) == python
 
 
 MADE_UP = """<node><interface name="org.example.MadeUp">

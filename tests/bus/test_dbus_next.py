@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT
+from harness.running import run_program
 
 # on all of them in `make test-all`
 FILES = "connection properties replies".split()
@@ -21,14 +22,8 @@ needs_dbus_next = pytest.mark.skipif(
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python where there is no dbus-fast."""
     paths = os.pathsep.join(filter(None, [str(BLOCKER), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
+    return run_program(
+        [sys.executable, *arguments], env=os.environ | {"PYTHONPATH": paths}, cwd=ROOT
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.bulky import DIMENSION, Engine, in_memory, lines, open_files
-from harness.running import PATIENCE_SECONDS, Bus
+from harness.running import PATIENCE_SECONDS, Bus, work_of
 
 from opdbus.bus import names
 from opdbus.bus.admission.accounting import RunningCalls
@@ -103,62 +103,49 @@ def run(bus: str, ask: Callable[[Service], Awaitable[Any]], interface: Any = Non
     return asyncio.run(both())
 
 
-def test_files_go_both_ways(bus_address: str) -> None:
+@work_of(run, "bus_address")
+async def test_files_go_both_ways(service: Service) -> None:
     """Hand the caller's file in and a file back, each the receiver's own, never inherited."""
-
-    async def ask(service: Service) -> None:
-        mine = in_memory(b"mine")
-        reply, *more = await service.call(BULK, OPTIONS, mine, {})
-        assert os.pread(reply.fileno(), 100, 0) == b"about mine"
-        assert os.get_inheritable(reply.fileno()) is False
-        assert os.pread(mine.fileno(), 100, 0) == b"mine"
-        assert more == [1, 2, "float32"]
-
-    run(bus_address, ask)
+    mine = in_memory(b"mine")
+    reply, *more = await service.call(BULK, OPTIONS, mine, {})
+    assert os.pread(reply.fileno(), 100, 0) == b"about mine"
+    assert os.get_inheritable(reply.fileno()) is False
+    assert os.pread(mine.fileno(), 100, 0) == b"mine"
+    assert more == [1, 2, "float32"]
 
 
-def test_a_file_that_is_not_there_is_refused(bus_address: str) -> None:
+@work_of(run, "bus_address")
+async def test_a_file_that_is_not_there_is_refused(service: Service) -> None:
     """Answer InvalidArgs where a message names a file that did not come with it."""
-
-    async def ask(service: Service) -> None:
-        file = in_memory(b"x")
-        assert await service.raw(OPTIONS, [7, {}], [file.fileno()]) == "InvalidArgs"
-        assert await service.raw(OPTIONS, [1, {}], [file.fileno()]) == "InvalidArgs"
-        assert await service.raw(OPTIONS, [0, {}], []) == "InvalidArgs"
-        assert await service.raw(OPTIONS, [(1 << 32) - 1, {}], []) == "InvalidArgs"
-
-    run(bus_address, ask)
+    file = in_memory(b"x")
+    assert await service.raw(OPTIONS, [7, {}], [file.fileno()]) == "InvalidArgs"
+    assert await service.raw(OPTIONS, [1, {}], [file.fileno()]) == "InvalidArgs"
+    assert await service.raw(OPTIONS, [0, {}], []) == "InvalidArgs"
+    assert await service.raw(OPTIONS, [(1 << 32) - 1, {}], []) == "InvalidArgs"
 
 
-def test_what_is_no_file_is_not_sent(bus_address: str) -> None:
+@work_of(run, "bus_address")
+async def test_what_is_no_file_is_not_sent(service: Service) -> None:
     """Raise InvalidArgs before anything is sent for a file that is closed or none."""
-
-    async def ask(service: Service) -> None:
-        closed = in_memory(b"")
-        closed.close()
-        for wrong in (987_654, -1, 1 << 40, closed, "text"):
-            with pytest.raises(InvalidArgs, match="cannot be sent"):
-                await service.call(BULK, OPTIONS, wrong, {})
-
-    run(bus_address, ask)
+    closed = in_memory(b"")
+    closed.close()
+    for wrong in (987_654, -1, 1 << 40, closed, "text"):
+        with pytest.raises(InvalidArgs, match="cannot be sent"):
+            await service.call(BULK, OPTIONS, wrong, {})
 
 
-def test_a_reply_that_names_a_file_it_lacks_is_damaged(bus_address: str) -> None:
+async def test_a_reply_that_names_a_file_it_lacks_is_damaged(bus_address: str) -> None:
     """Raise BusError for a reply whose file did not come."""
+    async with Connection(bus_address) as service, Connection(bus_address) as client:
 
-    async def run_() -> None:
-        async with Connection(bus_address) as service, Connection(bus_address) as client:
+        def answer(call: Call) -> None:
+            reply = Message(message_type=MessageType.METHOD_RETURN, destination=call.sender,
+                            reply_serial=call.serial, signature="h", body=[3])  # fmt: skip
+            service.send(service.encode(Outgoing(reply)))
 
-            def answer(call: Call) -> None:
-                reply = Message(message_type=MessageType.METHOD_RETURN, destination=call.sender,
-                                reply_serial=call.serial, signature="h", body=[3])  # fmt: skip
-                service.send(service.encode(Outgoing(reply)))
-
-            service.on_call = answer
-            with pytest.raises(BusError, match="is damaged: argument 1 names the descriptor 3"):
-                await client.call(service.name, "/", "a.b.C")
-
-    asyncio.run(run_())
+        service.on_call = answer
+        with pytest.raises(BusError, match="is damaged: argument 1 names the descriptor 3"):
+            await client.call(service.name, "/", "a.b.C")
 
 
 Ask = Callable[[Service, int], Awaitable[object]]
@@ -241,14 +228,14 @@ def _variant() -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_call_leaves_a_file_open(bus_address: str, kind: str) -> None:
-    """Have as many files open after 100 calls as before, however the calls end."""
+    """Have as many files open after 20 calls as before, however the calls end."""
 
     async def ask(service: Service) -> tuple[int, int]:
         file = in_memory(b"x")
         await KINDS[kind](service, file.fileno())
         await _settle(service)
         before = open_files(settled=True)
-        for _ in range(100):
+        for _ in range(20):
             await KINDS[kind](service, file.fileno())
         await _settle(service)
         return before, open_files(settled=True)
@@ -272,7 +259,7 @@ def test_calls_at_the_end_leave_no_file_open(bus_address: str) -> None:
         file = in_memory(b"x")
         await service.dispatcher.stop()
         before = open_files(settled=True)
-        for _ in range(100):
+        for _ in range(20):
             assert await service.raw(OPTIONS, [0, {}], [file.fileno()]) == "ShuttingDown"
         return before, open_files(settled=True)
 
@@ -356,11 +343,8 @@ def test_a_paused_bus_loses_no_bulk_answer() -> None:
         bus.kill()
 
 
-def test_a_remote_error_brings_no_files(bus_address: str) -> None:
+@work_of(run, "bus_address")
+async def test_a_remote_error_brings_no_files(service: Service) -> None:
     """Raise RemoteError, and nothing else, for a call that is refused with a file in it."""
-
-    async def ask(service: Service) -> None:
-        with pytest.raises(RemoteError):
-            await service.call(f"{names.VECTORIZER}.No", OPTIONS, in_memory(b""), {})
-
-    run(bus_address, ask)
+    with pytest.raises(RemoteError):
+        await service.call(f"{names.VECTORIZER}.No", OPTIONS, in_memory(b""), {})

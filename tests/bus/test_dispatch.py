@@ -1,7 +1,6 @@
 """Calls over a private bus: the right errors, replies for everyone, and nobody mistaken."""
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,7 +18,6 @@ from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.service import contract
 from opdbus.bus.service.contract import Caller, Node
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.engine.batching import Rank
 from opdbus.errors import NoModel
@@ -104,12 +102,6 @@ async def _echo(_caller: Caller, query: str, _limit: int, _options: dict[str, An
 SEARCH = ("Search", "sua{sv}", "x", 1, {})
 
 
-def test_a_call_is_converted_both_ways(bus_address: str) -> None:
-    """Hand plain values in, and give a reply of the contract's signature back."""
-    answer = run(bus_address, BusInterface(search=_echo), lambda s: s.call(*SEARCH))
-    assert answer == [[["/it", 0.5, {"query": "x"}]]]
-
-
 @pytest.mark.parametrize(
     ("member", "signature", "body", "path", "error"),
     [
@@ -132,18 +124,15 @@ def test_a_call_is_converted_both_ways(bus_address: str) -> None:
         ("org.freedesktop.DBus.Peer.Pong", "", (), "/it", "UnknownMethod"),
     ],
 )  # fmt: skip
-def test_a_wrong_call_is_named_rightly(
+async def test_a_wrong_call_is_named_rightly(
     bus_address: str, member: str, signature: str, body: tuple[Any, ...], path: str, error: str
 ) -> None:
     """Say InvalidArgs, UnknownObject, UnknownInterface, UnknownMethod as each is due."""
-
-    async def ask(service: Service) -> None:
+    async with serving(bus_address, BusInterface(search=_echo)) as service:
         assert await service.refused(member, signature, *body, path=path) == error
 
-    run(bus_address, BusInterface(search=_echo), ask)
 
-
-def test_calls_without_an_interface_work(bus_address: str) -> None:
+async def test_calls_without_an_interface_work(bus_address: str) -> None:
     """Find the method of a call that names no interface, ours before the standard ones."""
 
     async def get(_caller: Caller, path: str, _options: dict[str, Any]) -> str:
@@ -153,7 +142,7 @@ def test_calls_without_an_interface_work(bus_address: str) -> None:
         name = service.connection.name
         return await service.client.call(name, "/it", f".{member}", signature, *body)
 
-    async def ask(service: Service) -> None:
+    async with serving(bus_address, BusInterface(search=_echo, get=get)) as service:
         assert await bare(service, *SEARCH) == [[["/it", 0.5, {"query": "x"}]]]
         assert await bare(service, "Ping") == []
         assert await bare(service, "Get", "oa{sv}", "/a", {}) == ["object /a"]
@@ -162,58 +151,13 @@ def test_calls_without_an_interface_work(bus_address: str) -> None:
             await bare(service, "Nothing")
         assert caught.value.name.endswith("UnknownMethod")
 
-    run(bus_address, BusInterface(search=_echo, get=get), ask)
 
-
-def test_peer_answers_anywhere(bus_address: str) -> None:
+async def test_peer_answers_anywhere(bus_address: str) -> None:
     """Answer Ping at any path, and give the machine's id."""
-
-    async def ask(service: Service) -> None:
+    async with serving(bus_address, BusInterface()) as service:
         peer = "org.freedesktop.DBus.Peer"
         assert await service.call(f"{peer}.Ping", path="/anywhere") == []
         assert len((await service.call(f"{peer}.GetMachineId"))[0]) == 32
-
-    run(bus_address, BusInterface(), ask)
-
-
-def test_properties_have_the_contracts_types(bus_address: str) -> None:
-    """Give all properties, or one, in variants of the contract's types."""
-
-    async def ask(service: Service) -> None:
-        (values,) = await service.call("org.freedesktop.DBus.Properties.GetAll", "s", "")
-        assert values.keys() == BusInterface.info.properties.keys()
-        member = "org.freedesktop.DBus.Properties.Get"
-        assert await service.call(member, "ss", names.STATE, "StateFile") == ["/state.json"]
-
-    run(bus_address, BusInterface(), ask)
-
-
-def test_introspection_is_the_contract_with_at_most_500_children(bus_address: str) -> None:
-    """Return the XML file itself, the standard interfaces, and no endless list of children."""
-
-    async def ask(service: Service) -> str:
-        member = "org.freedesktop.DBus.Introspectable.Introspect"
-        text: str = (await service.call(member))[0]
-        return text
-
-    names = [f"child{number}" for number in range(10_000)]
-    text = run(bus_address, BusInterface(), ask, children=names)
-    assert text.count("<node name=") == MAX_CHILDREN
-    assert '<method name="Search">' in text
-    assert "EmitsChangedSignal" in text
-    assert '<interface name="org.freedesktop.DBus.Properties">' in text
-
-
-def test_an_error_of_ours_keeps_its_name(bus_address: str) -> None:
-    """Answer an error raised on purpose with its D-Bus name and sentence."""
-
-    async def search(*_: Any) -> Any:
-        raise NoModel("there is none")
-
-    async def ask(service: Service) -> None:
-        assert await service.refused(*SEARCH) == "org.opdbus.Error.NoModel"
-
-    run(bus_address, BusInterface(search=search), ask)
 
 
 def test_an_unknown_exception_is_internal_with_an_id(bus_address: str) -> None:
@@ -252,46 +196,17 @@ def test_a_reply_that_does_not_fit_is_internal(bus_address: str, wrong: Any) -> 
         run(bus_address, BusInterface(search=search), ask)
 
 
-def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: str) -> None:
+async def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: str) -> None:
     """Answer LimitsExceeded instead of a reply over 1 MiB, and send one just below it."""
 
     async def get(_caller: Caller, path: str, _options: dict[str, Any]) -> str:
         return "x" * (MAX_REPLY_BYTES - 100 if path == "/fits" else 40 << 20)
 
-    async def ask(service: Service) -> None:
+    async with serving(bus_address, BusInterface(get=get)) as service:
         assert await service.refused("Get", "oa{sv}", "/large", {}) == "LimitsExceeded"
         with pytest.raises(RemoteError, match=r"limit of 1 MiB: it is one thing, and cannot be"):
             await service.call("Get", "oa{sv}", "/large", {})
         assert len((await service.call("Get", "oa{sv}", "/fits", {}))[0]) == MAX_REPLY_BYTES - 100
-
-    run(bus_address, BusInterface(get=get), ask)
-
-
-def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> None:
-    """Cut an error that quotes a caller, which may send 31 MiB to be quoted."""
-
-    async def search(_caller: Caller, query: str, *_: Any) -> Any:
-        raise NoModel(f"nothing is known of {query!r}")
-
-    async def ask(service: Service) -> None:
-        huge = "\x01" * (3 << 20)
-        assert await service.refused("Search", "sua{sv}", huge, 1, {}) == "org.opdbus.Error.NoModel"
-        assert await service.refused(*SEARCH) == "org.opdbus.Error.NoModel"
-
-    run(bus_address, BusInterface(search=search), ask)
-
-
-def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
-    """Send more than the socket takes at a time, to callers that ask at the same time."""
-
-    async def get(_caller: Caller, _path: str, _options: dict[str, Any]) -> str:
-        return "x" * 1_000_000
-
-    async def ask(service: Service) -> list[int]:
-        calls = [service.call("Get", "oa{sv}", "/a", {}) for _ in range(30)]
-        return [len(answer[0]) for answer in await asyncio.gather(*calls)]
-
-    assert run(bus_address, BusInterface(get=get), ask) == [1_000_000] * 30
 
 
 def test_a_large_reply_is_made_on_a_thread(bus_address: str) -> None:
@@ -313,7 +228,7 @@ def test_a_large_reply_is_made_on_a_thread(bus_address: str) -> None:
     assert threads - {threading.get_ident()}
 
 
-def test_a_reply_of_too_many_rows_is_refused_before_it_is_made(bus_address: str) -> None:
+async def test_a_reply_of_too_many_rows_is_refused_before_it_is_made(bus_address: str) -> None:
     """Answer LimitsExceeded without making a reply of many times its limit."""
     read = []
 
@@ -329,14 +244,12 @@ def test_a_reply_of_too_many_rows_is_refused_before_it_is_made(bus_address: str)
     async def search(*_: Any) -> Any:
         return [Row(("/it", 0.5, {"query": "x" * 1000})) for _ in range(50_000)]
 
-    async def ask(service: Service) -> None:
+    async with serving(bus_address, BusInterface(search=search)) as service:
         assert await service.refused(*SEARCH) == "LimitsExceeded"
-
-    run(bus_address, BusInterface(search=search), ask)
     assert len(read) < 5000
 
 
-def test_no_reply_where_none_is_expected(bus_address: str) -> None:
+async def test_no_reply_where_none_is_expected(bus_address: str) -> None:
     """Do what a call that wants no reply changes, and send none, not even an error."""
     done = asyncio.Event()
     sent: list[str] = []
@@ -352,7 +265,7 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
     async def search(*_: Any) -> Any:
         raise AssertionError("nobody hears what this finds")
 
-    async def ask(service: Service) -> None:
+    async with serving(bus_address, BusInterface(publish=publish, search=search)) as service:
         take, write = service.dispatcher.take, service.connection.encode
 
         def quietly(call: Any) -> None:
@@ -374,8 +287,6 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
         await service.call("Publish", arguments[0], "loud", [], {})
         for call in waiting:
             call.cancel()
-
-    run(bus_address, BusInterface(publish=publish, search=search), ask)
     assert begun == ["quiet", "loud"]
     assert sent == ["reply"]
 
@@ -425,7 +336,7 @@ def test_a_user_with_many_calls_has_a_lower_priority(bus_address: str) -> None:
     assert Rank.BUSY_CALLER in together
 
 
-def test_work_for_a_caller_that_left_is_cancelled(bus_address: str) -> None:
+async def test_work_for_a_caller_that_left_is_cancelled(bus_address: str) -> None:
     """Stop a running method when the bus says that its caller is gone."""
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -437,7 +348,7 @@ def test_work_for_a_caller_that_left_is_cancelled(bus_address: str) -> None:
             cancelled.set()
             raise
 
-    async def ask(service: Service) -> None:
+    async with serving(bus_address, BusInterface(search=search)) as service:
         leaver = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
         service.connection.on_signal = lambda m: service.dispatcher.caller_left(m.body[0])
         await service.connection.subscribe(leaver)
@@ -451,16 +362,14 @@ def test_work_for_a_caller_that_left_is_cancelled(bus_address: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await cancelled.wait()
 
-    run(bus_address, BusInterface(search=search), ask)
 
-
-def test_every_call_is_answered_at_shutdown(bus_address: str) -> None:
+async def test_every_call_is_answered_at_shutdown(bus_address: str) -> None:
     """Answer ShuttingDown to calls that run, that were only taken, and that come after."""
 
     async def search(*_: Any) -> Any:
         await asyncio.Event().wait()
 
-    async def ask(service: Service) -> list[str]:
+    async with serving(bus_address, BusInterface(search=search)) as service:
         take, taken, all_there = service.dispatcher.take, [], asyncio.Event()
 
         def take_and_stop(call: Any) -> None:
@@ -473,18 +382,5 @@ def test_every_call_is_answered_at_shutdown(bus_address: str) -> None:
         service.connection.on_call = take_and_stop
         names = await asyncio.gather(*(service.refused(*SEARCH) for _ in range(10)))
         await all_there.wait()
-        return [*names, await service.refused(*SEARCH)]
-
-    answers = run(bus_address, BusInterface(search=search), ask)
+        answers = [*names, await service.refused(*SEARCH)]
     assert answers == ["org.opdbus.Error.ShuttingDown"] * 11
-
-
-def test_the_errors_of_the_contract_can_be_sent(bus_address: str) -> None:
-    """Carry any text in a reply: JSON of every kind of character."""
-    text = json.dumps({"text": "\u2028 \U0001f600 \x01 \x7f ä"}, ensure_ascii=False)
-
-    async def get(*_: Any) -> str:
-        return text
-
-    answer = run(bus_address, BusInterface(get=get), lambda s: s.call("Get", "oa{sv}", "/a", {}))
-    assert answer == [text]

@@ -23,12 +23,6 @@ def test_rows_have_their_bytes(dimension: int, rows: int, dtype: str, data: st.D
     assert len(wanted.encode(unit(rows, dimension))) == rows * wanted.row_bytes
 
 
-def test_float32_is_the_vector_itself() -> None:
-    """Change nothing where nothing is asked for."""
-    vectors = unit(3, 10)
-    assert Format("float32", 10).encode(vectors) == vectors.astype("<f4").tobytes()
-
-
 def test_fewer_dimensions_have_length_1() -> None:
     """Keep the first numbers, in proportion, and make the vector of length 1 again."""
     vectors = unit(4, 10)
@@ -53,16 +47,19 @@ def test_float16_and_int8_are_near() -> None:
     assert (small == np.rint(vectors * 127)).all()
 
 
-def test_int8_holds_the_extremes() -> None:
-    """Keep 1 and -1 apart, also where rounding has made them a little more."""
-    data = Format("int8", 2).encode(np.array([[1.01, -1.01]], np.float32))
-    assert np.frombuffer(data, np.int8).tolist() == [127, -127]
-
-
-def test_ubinary_is_a_bit_for_each_number_above_0() -> None:
-    """Put the first number into the highest bit, and fill the last byte with 0."""
-    vectors = np.array([[0.5, -0.5, 0, 0.1, -1, -1, -1, 0.2, 0.3]], np.float32)
-    assert Format("ubinary", 9).encode(vectors) == bytes([0b10010001, 0b10000000])
+@pytest.mark.parametrize(
+    ("dtype", "vector", "row"),
+    [
+        ("float32", [0.5, -0.25], np.array([0.5, -0.25], "<f4").tobytes()),
+        # also where rounding has made them a little more than 1
+        ("int8", [1.01, -1.01], bytes([127, 129])),
+        # the first number is the highest bit, and 0 fills the last byte
+        ("ubinary", [0.5, -0.5, 0, 0.1, -1, -1, -1, 0.2, 0.3], bytes([0b10010001, 0b10000000])),
+    ],
+)
+def test_numbers_have_these_bytes(dtype: str, vector: list[float], row: bytes) -> None:
+    """Give float32 as it is, the extremes of int8 apart, and a bit for each number above 0."""
+    assert Format(dtype, len(vector)).encode(np.array([vector], np.float32)) == row
 
 
 def test_what_is_not_asked_for_is_the_whole_vector() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.running import work_of
 
 from opdbus.bus.service import contract
 from opdbus.bus.service.history1 import HistoryInterface
@@ -35,8 +36,8 @@ STOPPED = FieldChange(["active_state"], ["active"], ["inactive"])
 
 def run(
     folder: Path,
-    rows: Sequence[tuple[str, ChangeType, str]],
     work: Callable[[StateStore, HistoryInterface], Awaitable[Any]],
+    rows: Sequence[tuple[str, ChangeType, str]] = (),
 ) -> Any:
     """Run something with a history of (object, what, cause) each."""
 
@@ -49,8 +50,7 @@ def run(
             ]
             await memory.record(changes, lambda _: None)
             finder = ChangeFinder(
-                ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))),
-                nothing_more,
+                ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"}))), nothing_more
             )
             history = HistoryInterface(memory, finder, Tracker(memory), nothing_more)
             return await work(memory, history)
@@ -75,7 +75,7 @@ def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
         kept = await history_reader.rows_by_seq(memory, range(1, len(told) + 1))
         return [row.fields[0].path == [] for row in kept]
 
-    assert run(tmp_path, list(told), work) == list(told.values())
+    assert run(tmp_path, work, rows=list(told)) == list(told.values())
 
 
 def test_the_history_of_a_thing_has_all_its_names(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_history_of_a_thing_has_all_its_names(tmp_path: Path) -> None:
         ]
         return [[row["seq"].value for row in rows] for rows in found]
 
-    assert run(tmp_path, rows, work) == [[3, 2, 1], [3, 2, 1]]
+    assert run(tmp_path, work, rows=rows) == [[3, 2, 1], [3, 2, 1]]
 
 
 def test_what_was_erased_is_said_to_be(tmp_path: Path) -> None:
@@ -109,69 +109,65 @@ def test_what_was_erased_is_said_to_be(tmp_path: Path) -> None:
         with pytest.raises(NotKept, match="what row 1 says is not kept"):
             await history.nearest(ROOT, {"seq": 1}, 1)
 
-    run(tmp_path, [("packages/package/x", "changed", "")], work)
+    run(tmp_path, work, rows=[("packages/package/x", "changed", "")])
 
 
-def test_what_followed_is_told_once(tmp_path: Path) -> None:
+@work_of(run, "tmp_path", handed=2)
+async def test_what_followed_is_told_once(memory: StateStore, history: HistoryInterface) -> None:
     """Give of the turns of a restart loop the first, and nothing that only has the same cause."""
 
-    async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
-        async def see(name: str, cause: str, state: str, *, is_event: bool = False) -> None:
-            unit, why = Identity("live:x", "systemd", "unit", name), Cause(cause, is_event=is_event)
-            what = StateObject(unit, {"active_state": state})
-            events = {unit: why} if is_event else {}
-            await memory.observe([] if is_event else [what], set(), {}, lambda _: why, events)
+    async def see(name: str, cause: str, state: str, *, is_event: bool = False) -> None:
+        unit, why = Identity("live:x", "systemd", "unit", name), Cause(cause, is_event=is_event)
+        what = StateObject(unit, {"active_state": state})
+        events = {unit: why} if is_event else {}
+        await memory.observe([] if is_event else [what], set(), {}, lambda _: why, events)
 
-        await see("web.service", "job:1 start", "active")
-        await see("web.service", "exit", "failed")
-        for number in range(2, 20):
-            await see("web.service", f"job:{number} restart", "failed", is_event=True)
-        await see("other.service", "exit", "active")
-        await see("web.service", "job:20 start", "active")
-        await see("web.service", "exit", "failed")
-        ((found, after),) = await history.nearest(ROOT, {"seq": 23}, 9)
-        return [found["seq"].value, [row["seq"].value for row in after]]
-
-    assert run(tmp_path, [], work) == [2, [3, 22, 23]]
+    await see("web.service", "job:1 start", "active")
+    await see("web.service", "exit", "failed")
+    for number in range(2, 20):
+        await see("web.service", f"job:{number} restart", "failed", is_event=True)
+    await see("other.service", "exit", "active")
+    await see("web.service", "job:20 start", "active")
+    await see("web.service", "exit", "failed")
+    ((found, after),) = await history.nearest(ROOT, {"seq": 23}, 9)
+    assert [found["seq"].value, [row["seq"].value for row in after]] == [2, [3, 22, 23]]
 
 
-def test_what_is_like_an_object_is_like_what_happened_to_it(tmp_path: Path) -> None:
+@work_of(run, "tmp_path", handed=2)
+async def test_what_is_like_an_object_is_like_what_happened_to_it(
+    memory: StateStore, history: HistoryInterface
+) -> None:
     """Take what happened on the host last, and not what became of a declaration."""
-
-    async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
-        unit = Identity("live:x", "systemd", "unit", "web.service")
-        declared = Identity("file", "systemd", "unit", "web")
-        for state in ("active", "failed", "active", "failed"):
-            await memory.observe([StateObject(unit, {"active_state": state})], set(), {})
-        await memory.observe([StateObject(declared, {"active_state": "active"})], set(), {})
-        await memory.observe([], {declared}, {})
-        near = await history.nearest(ROOT, {"object": f"{UNITS}/web_2eservice"}, 9)
-        return [(found["event"].value, found["seq"].value) for found, _ in near]
-
-    assert run(tmp_path, [], work) == [(4, 2)]
+    unit = Identity("live:x", "systemd", "unit", "web.service")
+    declared = Identity("file", "systemd", "unit", "web")
+    for state in ("active", "failed", "active", "failed"):
+        await memory.observe([StateObject(unit, {"active_state": state})], set(), {})
+    await memory.observe([StateObject(declared, {"active_state": "active"})], set(), {})
+    await memory.observe([], {declared}, {})
+    near = await history.nearest(ROOT, {"object": f"{UNITS}/web_2eservice"}, 9)
+    assert [(found["event"].value, found["seq"].value) for found, _ in near] == [(4, 2)]
 
 
-def test_what_was_around_an_object_is_told_by_all_its_names(tmp_path: Path) -> None:
+@work_of(run, "tmp_path", handed=2)
+async def test_what_was_around_an_object_is_told_by_all_its_names(
+    memory: StateStore, history: HistoryInterface
+) -> None:
     """Tell of ports that are closed, and of a declaration that is gone and has the short name."""
-
-    async def work(memory: StateStore, history: HistoryInterface) -> list[Any]:
-        told: list[tuple[Identity, ChangeType, FieldChange]] = [
-            (
-                PORT._replace(name="tcp :1"),
-                "gone",
-                FieldChange(["unit"], ["old-web.service"], None),
-            ),
-            (PORT._replace(name="tcp :2"), "gone", FieldChange(["unit"], ["web.service"], None)),
-            (Identity("file", "systemd", "unit", "web"), "gone", FieldChange(["x"], ["1"], None)),
-            (Identity("live:x", "systemd", "unit", "web.service"), "changed", STOPPED),
-        ]
-        changes = [Change(identity, what, Cause(), [field]) for identity, what, field in told]
-        await memory.record(changes, lambda _: None)
-        asked = [{"around": f"{UNITS}/{name}"} for name in ("web", "web_2eservice")]
-        found = [await history.changes(ROOT, each, 9) for each in asked]
-        return [[row["seq"].value for row in rows] for rows in found]
-
-    assert run(tmp_path, [], work) == [[4, 3, 2], [4, 3, 2]]
+    told: list[tuple[Identity, ChangeType, FieldChange]] = [
+        (
+            PORT._replace(name="tcp :1"),
+            "gone",
+            FieldChange(["unit"], ["old-web.service"], None),
+        ),
+        (PORT._replace(name="tcp :2"), "gone", FieldChange(["unit"], ["web.service"], None)),
+        (Identity("file", "systemd", "unit", "web"), "gone", FieldChange(["x"], ["1"], None)),
+        (Identity("live:x", "systemd", "unit", "web.service"), "changed", STOPPED),
+    ]
+    changes = [Change(identity, what, Cause(), [field]) for identity, what, field in told]
+    await memory.record(changes, lambda _: None)
+    asked = [{"around": f"{UNITS}/{name}"} for name in ("web", "web_2eservice")]
+    found = [await history.changes(ROOT, each, 9) for each in asked]
+    assert [[row["seq"].value for row in rows] for rows in found] == [[4, 3, 2], [4, 3, 2]]
 
 
 @pytest.mark.parametrize("path", [f"{UNITS}/web", "/org/opdbus/state/files/file/etc"])
@@ -192,7 +188,7 @@ def test_all_things_are_walked_on_a_thread(
     original = Catalogue.all_object_ids
     monkeypatch.setattr(Catalogue, "all_object_ids", known)
     rows: list[tuple[str, ChangeType, str]] = [("systemd/unit/web", "changed", "")]
-    loop = run(tmp_path, rows, work)
+    loop = run(tmp_path, work, rows=rows)
     assert walkers
     assert loop not in walkers
 
@@ -209,7 +205,7 @@ def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> 
         found = [await history.changes(ROOT, dict(each), 9) for each in asked]
         return [[row["seq"].value for row in rows] for rows in found]
 
-    assert run(tmp_path, rows, work) == [[2], [1], [2, 1]]
+    assert run(tmp_path, work, rows=rows) == [[2], [1], [2, 1]]
 
 
 def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
@@ -227,7 +223,7 @@ def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
         return await history.forget(ROOT, {"row": 2})
 
     rows: list[tuple[str, ChangeType, str]] = [("packages/package/x", "changed", "")] * 3
-    assert run(tmp_path, rows, work) == (1, 0, True)
+    assert run(tmp_path, work, rows=rows) == (1, 0, True)
 
 
 def hide(store: Store, last: int) -> None:

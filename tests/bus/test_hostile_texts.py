@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from harness.commands import run
 from harness.running import (
     ROOT_PATH,
     STATE,
@@ -14,6 +15,7 @@ from harness.running import (
     cpu_seconds,
     replace,
     search,
+    work_of,
 )
 
 from opdbus.bus.transport.connection import RemoteError
@@ -28,7 +30,7 @@ PINGS = 50
 
 async def drifted(caller: Caller) -> int:
     """Give how many objects drift."""
-    count: int = await caller.get(STATE_PATH, STATE, "Drifted")
+    count: int = await caller.read("Drifted")
     return count
 
 
@@ -37,7 +39,7 @@ async def is_served(caller: Caller) -> None:
     for _ in range(PINGS):
         await caller.call(ROOT_PATH, "org.freedesktop.DBus.Peer.Ping")
     await caller.until(lambda: drifted(caller), 1)
-    ((*_, fields),) = (await caller.call(STATE_PATH, f"{STATE}.DriftReport", "a{sv}", {}))[0]
+    ((*_, fields),) = (await caller.ask("DriftReport", {}))[0]
     assert [field[0] for field in fields] == ["address"]
 
 
@@ -46,13 +48,13 @@ def test_published_value_made_to_be_compared_slowly(daemons: Make) -> None:
 
     The comparison of 250,000 colons with an address took minutes of the interpreter's lock.
     """
-    daemon = daemons(LOG_LEVEL="info")
+    daemon = daemons(LOG_LEVEL="info", VECTOR_LEVEL="none")
     daemon.settings["OP_DBUS_STATE_FILE"] = str(replace(daemon.folder / "declared.json", DECLARED))
 
     async def publish(caller: Caller) -> None:
         await caller.ready()
         objects = [("lab", "box", "eth0", {"address": COLONS})]
-        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "lab", objects, {})
+        await caller.ask("Publish", "lab", objects, {})
         await is_served(caller)
 
     async def again(caller: Caller) -> None:
@@ -78,16 +80,13 @@ def asked(shared_daemons: Make) -> Running:
 @pytest.mark.parametrize(
     "words", ["not ", "can't it the ", "which ports, on which ", "what before ", "1:", '"', "(a, "]
 )
-def test_question_made_to_be_read_slowly(asked: Running, words: str) -> None:
+@work_of(ask, "asked")
+async def test_question_made_to_be_read_slowly(caller: Caller, asked: Running, words: str) -> None:
     """A question of the largest size is answered in less than a second of processor time."""
-
-    async def work(caller: Caller) -> None:
-        await search(caller, "hybrid")
-        before = cpu_seconds(asked.pid)
-        await search(caller, "hybrid", words * (1_000_000 // len(words)))
-        assert cpu_seconds(asked.pid) - before < 1
-
-    ask(asked, work)
+    await search(caller, "hybrid")
+    before = cpu_seconds(asked.pid)
+    await search(caller, "hybrid", words * (1_000_000 // len(words)))
+    assert cpu_seconds(asked.pid) - before < 1
 
 
 @pytest.mark.parametrize(
@@ -98,19 +97,21 @@ def test_question_made_to_be_read_slowly(asked: Running, words: str) -> None:
         ("List", "a{sv}uu", ({"where": "a=b," * 250_000}, 0, 9), "InvalidArgs"),
     ],
 )
-def test_long_argument_is_refused_at_once(
-    asked: Running, member: str, signature: str, body: tuple[object, ...], error: str
+@work_of(ask, "asked")
+async def test_long_argument_is_refused_at_once(
+    caller: Caller,
+    asked: Running,
+    member: str,
+    signature: str,
+    body: tuple[object, ...],
+    error: str,
 ) -> None:
     """A name, a path or conditions longer than any are refused before they are read."""
-
-    async def work(caller: Caller) -> None:
-        before = cpu_seconds(asked.pid)
-        with pytest.raises(RemoteError) as boost:
-            await caller.call(STATE_PATH, f"{STATE}.{member}", signature, *body)
-        assert boost.value.name.endswith(error)
-        assert cpu_seconds(asked.pid) - before < 1
-
-    ask(asked, work)
+    before = cpu_seconds(asked.pid)
+    with pytest.raises(RemoteError) as boost:
+        await caller.call(STATE_PATH, f"{STATE}.{member}", signature, *body)
+    assert boost.value.name.endswith(error)
+    assert cpu_seconds(asked.pid) - before < 1
 
 
 HIDDEN = [
@@ -135,7 +136,7 @@ def hidden(asked: Running) -> Running:
             ("hidden", "lamp", f"x{char}y{n}", {"note": f"sharp{char}", f"k{char}ey": f"{char}on"})
             for n, char in enumerate(HIDDEN)
         ]
-        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "h", objects, {})
+        await caller.ask("Publish", "h", objects, {})
         await caller.vectorized()
 
     ask(asked, publish)
@@ -147,7 +148,7 @@ def test_hidden_characters_are_shown(hidden: Running, command: str) -> None:
     """No command prints a character that is invisible or turns the text; each is an escape."""
     shown = 0
     for number, char in [*enumerate(HIDDEN)][:: 1 if "{}" not in command else 9]:
-        done = hidden.cli(*(each.format(f"x{char}y{number}") for each in command.split()))
+        done = run(hidden, *(each.format(f"x{char}y{number}") for each in command.split()))
         assert done.returncode == 0, done
         assert not [
             hex(ord(c)) for c in done.stdout + done.stderr if c in "".join(HIDDEN) and c != "a"
@@ -160,7 +161,7 @@ def test_hidden_characters_are_shown(hidden: Running, command: str) -> None:
 
 def test_json_is_the_same_with_escapes(hidden: Running) -> None:
     """`--json` has the very names, as JSON, without the characters themselves."""
-    done = hidden.cli("list", "--plugin", "hidden", "--json")
+    done = run(hidden, "list", "--plugin", "hidden", "--json")
     names = [row["name"] for row in json.loads(done.stdout)["objects"]]
     assert sorted(names) == sorted(f"x{char}y{n}" for n, char in enumerate(HIDDEN))
     assert not {*done.stdout} & {*"".join(HIDDEN)} - {"a"}

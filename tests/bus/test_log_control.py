@@ -1,84 +1,31 @@
 """The log's level and target over the bus, as systemctl and busctl set them."""
 
-import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from harness.running import Running, calling
+from harness.running import Caller, Running, ask, run_program
 
 from opdbus.bus.names import LOG_CONTROL
 from opdbus.bus.paths import LOG_CONTROL as PATH
-from opdbus.bus.service.contract import Caller
-from opdbus.bus.service.standard import LogControlInterface
-from opdbus.errors import InvalidArgs
-
-CALLER = Caller(":1.1", 0)
-Make = Callable[..., Running]
 
 
-class Told:
-    """A log that only remembers what it was told."""
-
-    level, target = "info", "console"
-
-    def set_level(self, level: str) -> None:
-        """Take any level but one."""
-        if level == "loud":
-            raise InvalidArgs("there is no log level 'loud'")
-        self.level = level
-
-    def set_target(self, target: str) -> None:
-        """Take a target."""
-        self.target = target
-
-
-def test_the_face_is_the_log() -> None:
-    """Show the log's level and target, and change them."""
-    told = Told()
-    interface = LogControlInterface(told)  # type: ignore[arg-type]
-
-    async def work() -> Any:
-        await interface.set_log_level(CALLER, "debug")
-        await interface.set_log_target(CALLER, "journal")
-        with pytest.raises(InvalidArgs):
-            await interface.set_log_level(CALLER, "loud")
-        return await interface.properties()
-
-    assert asyncio.run(work()) == {
-        "LogLevel": "debug",
-        "LogTarget": "journal",
-        "SyslogIdentifier": "op-dbus",
-    }
-
-
-@pytest.fixture
-def served(daemons: Make) -> Iterator[Running]:
+@pytest.fixture(scope="module")
+def served(shared_daemons: Callable[..., Running]) -> Running:
     """Run a daemon that says little."""
-    with daemons(VECTOR_LEVEL="none", LOG_LEVEL="warning", LOG_FORMAT="json") as daemon:
-        asyncio.run(_ready(daemon))
-        yield daemon
-
-
-async def _ready(daemon: Running) -> None:
-    async with calling(daemon.bus) as caller:
-        await caller.ready("ready")
+    daemon = shared_daemons(VECTOR_LEVEL="none", LOG_LEVEL="warning", LOG_FORMAT="json").start()
+    ask(daemon, Caller.ready)
+    return daemon
 
 
 def busctl(daemon: Running, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run busctl on the daemon's bus."""
     if not shutil.which("busctl"):
         pytest.skip("there is no busctl: `apt install systemd`")
-    return subprocess.run(
-        ["busctl", f"--address={daemon.bus}", "--json=short", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = ["busctl", f"--address={daemon.bus}", "--json=short", *arguments]
+    return run_program(command)
 
 
 def get(daemon: Running, name: str) -> str:
@@ -96,27 +43,15 @@ def put(daemon: Running, name: str, value: str) -> subprocess.CompletedProcess[s
 
 def reload(daemon: Running) -> None:
     """Have the daemon do something that it logs at the level info."""
-    done = busctl(
-        daemon,
-        "call",
-        "org.opdbus",
-        "/org/opdbus",
-        "org.opdbus.Vectorizer1",
-        "Reload",
-        "a{sv}",
-        "0",
-    )
+    where = "org.opdbus", "/org/opdbus", "org.opdbus.Vectorizer1"
+    done = busctl(daemon, "call", *where, "Reload", "a{sv}", "0")
     assert done.returncode == 0, done.stderr
 
 
-def test_busctl_reads(served: Running) -> None:
-    """Give busctl what the settings said, in syslog's words."""
+def test_busctl_sets_the_level(served: Running) -> None:
+    """Begin as the settings say, say more at once when busctl asks for it, and less again."""
     found = [get(served, name) for name in ("LogLevel", "LogTarget", "SyslogIdentifier")]
     assert found == ["warning", "console", "op-dbus"]
-
-
-def test_busctl_sets_the_level(served: Running) -> None:
-    """Say more at once when busctl asks for it, and less again."""
     reload(served)
     assert "reloading" not in served.log
     assert put(served, "LogLevel", "info").returncode == 0
@@ -152,5 +87,4 @@ def test_what_cannot_be_is_refused(served: Running, name: str, value: str, says:
 
 def test_the_root_shows_it(served: Running) -> None:
     """Let whoever walks the tree find the log from the root."""
-    done = busctl(served, "--list", "tree", "org.opdbus")
-    assert PATH in done.stdout.split()
+    assert PATH in busctl(served, "--list", "tree", "org.opdbus").stdout.split()

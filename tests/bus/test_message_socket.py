@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from harness.bulky import in_memory, open_files
-from harness.running import PATIENCE_SECONDS
+from harness.running import PATIENCE_SECONDS, work_of
 
 from opdbus.bus.transport.frames import METHOD_CALL, SIGNAL, Header
 from opdbus.bus.transport.library import Message, MessageType, encode
@@ -71,84 +71,71 @@ def message(size: int, kind: MessageType = MessageType.METHOD_CALL, files: int =
 
 
 @pytest.mark.parametrize("piece", [1, 7, 16, 17, 1 << 16])
-def test_messages_are_whole_however_they_come(piece: int) -> None:
+@work_of(run)
+async def test_messages_are_whole_however_they_come(end: End, piece: int) -> None:
     """Hand over every message once, in order, whatever pieces it comes in."""
     sent = [message(size) for size in (0, 1, 50, 3, 400)]
-
-    async def work(end: End) -> None:
-        data = b"".join(sent)
-        for start in range(0, len(data), piece):
-            await end.feed(data[start : start + piece])
-            await asyncio.sleep(0)
-        await end.has(len(sent))
-        assert [frame.data for frame in end.frames] == sent
-        assert all(frame.is_whole for frame in end.frames)
-
-    run(work)
+    data = b"".join(sent)
+    for start in range(0, len(data), piece):
+        await end.feed(data[start : start + piece])
+        await asyncio.sleep(0)
+    await end.has(len(sent))
+    assert [frame.data for frame in end.frames] == sent
+    assert all(frame.is_whole for frame in end.frames)
 
 
-def test_a_large_call_is_not_kept() -> None:
+@work_of(run)
+async def test_a_large_call_is_not_kept(end: End) -> None:
     """Hand over the header of a call or signal past the limit, skip its body, and go on."""
     small, large = message(10), message(40 << 20)
     signal = message(MOST, MessageType.SIGNAL)
     # all of it is header
     no_body = encode(Message(destination="a.b", path="/a" * MOST, member="C", serial=1))
-
-    async def work(end: End) -> None:
-        sent = small + large + small + signal + small + no_body + small
-        feeding = asyncio.ensure_future(end.feed(sent))
-        await end.has(2)
-        refused = end.frames[1]
-        assert not refused.is_whole
-        assert refused.total == len(large)
-        assert large.startswith(refused.data)
-        await end.has(7)
-        await feeding
-        assert [frame.is_whole for frame in end.frames] == [True, False] * 3 + [True]
-        assert len(end.transport._in) == 0
-
-    run(work)
+    sent = small + large + small + signal + small + no_body + small
+    feeding = asyncio.ensure_future(end.feed(sent))
+    await end.has(2)
+    refused = end.frames[1]
+    assert not refused.is_whole
+    assert refused.total == len(large)
+    assert large.startswith(refused.data)
+    await end.has(7)
+    await feeding
+    assert [frame.is_whole for frame in end.frames] == [True, False] * 3 + [True]
 
 
 @pytest.mark.parametrize("size", [5 * MOST, 300_000])
-def test_a_large_reply_is_kept(size: int) -> None:
+@work_of(run)
+async def test_a_large_reply_is_kept(end: End, size: int) -> None:
     """Take in what is to be kept whatever its size, with its files, and what comes right after."""
     reply, small = message(size, MessageType.METHOD_RETURN, files=1), message(3)
-
-    async def work(end: End) -> None:
-        file = in_memory(b"its own")
-        begun = socket.send_fds(end.other, [small + reply], [file.fileno()])
-        await end.feed((small + reply)[begun:] + small + reply[:20])
-        await end.has(3)
-        assert [frame.data for frame in end.frames] == [small, reply, small]
-        (own,) = end.frames[1].descriptors
-        assert os.pread(own.fileno(), 9, 0) == b"its own"
-        await end.feed(reply[20:])
-        await end.has(4)
-        assert end.frames[3].lost_files
-
-    run(work)
+    file = in_memory(b"its own")
+    begun = socket.send_fds(end.other, [small + reply], [file.fileno()])
+    await end.feed((small + reply)[begun:] + small + reply[:20])
+    await end.has(3)
+    assert [frame.data for frame in end.frames] == [small, reply, small]
+    (own,) = end.frames[1].descriptors
+    assert os.pread(own.fileno(), 9, 0) == b"its own"
+    await end.feed(reply[20:])
+    await end.has(4)
+    assert end.frames[3].lost_files
 
 
-def test_files_stay_with_their_messages() -> None:
+@work_of(run)
+async def test_files_stay_with_their_messages(end: End) -> None:
     """Hand each message the files that came with it, also where messages come together."""
-
-    async def work(end: End) -> None:
-        with_files, without = message(1, files=2), message(2)
-        # nobody reads meanwhile: all of it waits in the socket
-        for number in range(3):
-            files = [in_memory(b"%d%d" % (number, which)) for which in range(2)]
-            socket.send_fds(end.other, [with_files], [file.fileno() for file in files])
-            end.other.send(without)
-        await end.has(6)
-        contents = [
-            [os.pread(file.fileno(), 9, 0) for file in frame.descriptors] for frame in end.frames
-        ]
-        assert contents == [[b"00", b"01"], [], [b"10", b"11"], [], [b"20", b"21"], []]
-        assert not any(os.get_inheritable(f.fileno()) for frame in end.frames
-                       for f in frame.descriptors)  # fmt: skip
-
-    run(work)
+    with_files, without = message(1, files=2), message(2)
+    # nobody reads meanwhile: all of it waits in the socket
+    for number in range(3):
+        files = [in_memory(b"%d%d" % (number, which)) for which in range(2)]
+        socket.send_fds(end.other, [with_files], [file.fileno() for file in files])
+        end.other.send(without)
+    await end.has(6)
+    contents = [
+        [os.pread(file.fileno(), 9, 0) for file in frame.descriptors] for frame in end.frames
+    ]
+    assert contents == [[b"00", b"01"], [], [b"10", b"11"], [], [b"20", b"21"], []]
+    assert not any(os.get_inheritable(f.fileno()) for frame in end.frames
+                   for f in frame.descriptors)  # fmt: skip
 
 
 def test_files_that_are_lost_are_nobodys() -> None:
@@ -184,104 +171,89 @@ def test_files_that_are_lost_are_nobodys() -> None:
     assert any(lost)
 
 
-def test_a_header_that_cannot_be_read_costs_its_message() -> None:
+@work_of(run)
+async def test_a_header_that_cannot_be_read_costs_its_message(end: End) -> None:
     """Pass over a message whose header is damaged, and go on with the next."""
     sent = [message(3), message(5)]
     damaged = bytearray(message(4))
     damaged[16 + 2] = ord("?")
-
-    async def work(end: End) -> None:
-        await end.feed(sent[0] + bytes(damaged) + sent[1])
-        await end.has(2)
-        assert [frame.data for frame in end.frames] == sent
-        assert end.transport.is_open
-
-    run(work)
+    await end.feed(sent[0] + bytes(damaged) + sent[1])
+    await end.has(2)
+    assert [frame.data for frame in end.frames] == sent
+    assert end.transport.is_open
 
 
-def test_what_is_not_taken_waits_in_order() -> None:
+@work_of(run)
+async def test_what_is_not_taken_waits_in_order(end: End) -> None:
     """Keep what a full socket does not take, count it, and send it once there is room."""
-
-    async def work(end: End) -> None:
-        sent = [bytes([number]) * 100_000 for number in range(40)]
-        for data in sent:
-            end.transport.send(Written(data))
-        assert end.transport.waiting > 1_000_000
-        loop, received = asyncio.get_running_loop(), b""
-        while len(received) < 4_000_000:
-            received += await loop.sock_recv(end.other, 1 << 20)
-        assert received == b"".join(sent)
-        await end.transport.wait_flushed()
-        assert end.transport.waiting == 0
-
-    run(work)
+    sent = [bytes([number]) * 100_000 for number in range(40)]
+    for data in sent:
+        end.transport.send(Written(data))
+    assert end.transport.waiting > 1_000_000
+    loop, received = asyncio.get_running_loop(), b""
+    while len(received) < 4_000_000:
+        received += await loop.sock_recv(end.other, 1 << 20)
+    assert received == b"".join(sent)
+    await end.transport.wait_flushed()
+    assert end.transport.waiting == 0
 
 
-def test_a_file_waits_with_its_message() -> None:
+@work_of(run)
+async def test_a_file_waits_with_its_message(end: End) -> None:
     """Send a file with the first byte of its message that is really sent, and close our copy."""
-
-    async def work(end: End) -> None:
-        before = open_files(settled=True)
-        end.transport.send(Written(bytes(4 << 20)))
-        for number in range(3):
-            end.transport.send(Written(b"message", [in_memory(b"%d" % number)]))
-        assert open_files(settled=True) == before + 3
-        size, files = 0, []
-        while size < (4 << 20) + 3 * len(b"message"):
-            await asyncio.sleep(0)
-            try:
-                data, more, *_ = socket.recv_fds(end.other, 1 << 20, 4)
-            except BlockingIOError:
-                continue
-            size, files = size + len(data), files + more
-        assert [os.pread(file, 9, 0) for file in files] == [b"0", b"1", b"2"]
-        for file in files:
-            os.close(file)
-        await end.transport.wait_flushed()
-        assert open_files(settled=True) == before
-
-    run(work)
+    before = open_files(settled=True)
+    end.transport.send(Written(bytes(4 << 20)))
+    for number in range(3):
+        end.transport.send(Written(b"message", [in_memory(b"%d" % number)]))
+    assert open_files(settled=True) == before + 3
+    size, files = 0, []
+    while size < (4 << 20) + 3 * len(b"message"):
+        await asyncio.sleep(0)
+        try:
+            data, more, *_ = socket.recv_fds(end.other, 1 << 20, 4)
+        except BlockingIOError:
+            continue
+        size, files = size + len(data), files + more
+    assert [os.pread(file, 9, 0) for file in files] == [b"0", b"1", b"2"]
+    for file in files:
+        os.close(file)
+    await end.transport.wait_flushed()
+    assert open_files(settled=True) == before
 
 
 @pytest.mark.parametrize("how", ["closed", "not a message"])
-def test_the_end_is_told_once(how: str) -> None:
+@work_of(run)
+async def test_the_end_is_told_once(end: End, how: str) -> None:
     """Tell that the bus is gone, when it closes or sends what is no message, and send no more."""
-
-    async def work(end: End) -> None:
-        end.transport.send(Written(bytes(4 << 20)))
-        waiting = asyncio.ensure_future(end.transport.wait_flushed())
-        await asyncio.sleep(0)
-        if how == "closed":
-            end.other.close()
-        else:
-            await end.feed(b"HTTP/1.1 400 Bad Request\r\n")
-        await end.lost.wait()
-        await waiting
-        assert not end.transport.is_open
-        end.transport.send(Written(b"nobody"))
-        assert end.transport.waiting == 0
-
-    run(work)
+    end.transport.send(Written(bytes(4 << 20)))
+    waiting = asyncio.ensure_future(end.transport.wait_flushed())
+    await asyncio.sleep(0)
+    if how == "closed":
+        end.other.close()
+    else:
+        await end.feed(b"HTTP/1.1 400 Bad Request\r\n")
+    await end.lost.wait()
+    await waiting
+    assert not end.transport.is_open
+    end.transport.send(Written(b"nobody"))
+    assert end.transport.waiting == 0
 
 
-def test_a_client_that_is_refused_learns_the_answer() -> None:
+async def test_a_client_that_is_refused_learns_the_answer() -> None:
     """Raise OSError with the bus's own words where it does not accept us."""
 
-    async def run_() -> None:
-        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readline()
-            writer.write(b"REJECTED EXTERNAL\r\n")
-            await reader.read()
-            writer.close()
-            await writer.wait_closed()
-            gone.set()
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"REJECTED EXTERNAL\r\n")
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        gone.set()
 
-        gone = asyncio.Event()
-        path = f"/tmp/op-dbus-test-{os.getpid()}"  # noqa: S108 -- a socket's path must be short
-        async with await asyncio.start_unix_server(refuse, path):
-            with pytest.raises(PermissionError, match="REJECTED EXTERNAL"):
-                await connect([("tcp", {"host": "x"}), ("unix", {"path": path})])
-            await gone.wait()
-        os.unlink(path)  # noqa: PTH108 -- and what Path does no more than this
-
-    asyncio.run(run_())
+    gone = asyncio.Event()
+    path = f"/tmp/op-dbus-test-{os.getpid()}"  # noqa: S108 -- a socket's path must be short
+    async with await asyncio.start_unix_server(refuse, path):
+        with pytest.raises(PermissionError, match="REJECTED EXTERNAL"):
+            await connect([("tcp", {"host": "x"}), ("unix", {"path": path})])
+        await gone.wait()
+    os.unlink(path)  # noqa: PTH108 -- and what Path does no more than this

@@ -21,12 +21,15 @@ from harness.running import (
     STATE_PATH,
     VECTORIZER,
     Running,
+    calling,
     read_lines,
     replace,
+    run_program,
     state_file,
 )
 
 from opdbus.bus.service import contract
+from opdbus.bus.transport.connection import RemoteError
 from opdbus.client import Client
 
 NAME = "org.opdbus"
@@ -42,10 +45,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
     "Vectorizer1.Status": (["0"], ["{}"]),
     "Vectorizer1.Metrics": (["0"], ["{}"]),
     "Vectorizer1.Reload": (["0"], ["{}"]),
-    "Vectorizer1.SetProvider": (
-        ["cpu:onnxruntime", "", "0"],
-        ["cpu:onnxruntime", "''", "{}"],
-    ),
+    "Vectorizer1.SetProvider": (["cpu:onnxruntime", "", "0"], ["cpu:onnxruntime", "''", "{}"]),
     "State1.Search": (
         ["mail", "3", "1", "mode", "s", "hybrid"],
         ["mail", "3", "{'plugin': <'systemd'>}"],
@@ -106,7 +106,7 @@ def served(
 
 def run(*command: str) -> str:
     """Run a program that succeeds, and give what it prints."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(command)
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout
 
@@ -204,6 +204,24 @@ def test_programs_walk_the_tree(served: Running) -> None:
     assert "Error:" not in text
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/systemd", "/systemd/unit", SSHD.removeprefix(STATE_PATH)),
+        *(f"{STATE_PATH}x/systemd", f"{STATE_PATH}x", f"{ROOT_PATH}/systemd"),
+        *(f"{STATE_PATH}/syste", f"{SSHD}/x"),
+    ],
+)
+async def test_an_object_has_one_path(served: Running, path: str) -> None:
+    """Find nothing at a path that is not below the one of the state."""
+    async with calling(served.bus) as caller:
+        for there in (f"{STATE_PATH}/systemd", f"{STATE_PATH}/systemd/unit", SSHD):
+            assert await caller.call(there, "org.freedesktop.DBus.Introspectable.Introspect")
+        with pytest.raises(RemoteError) as caught:
+            await caller.call(path, "org.freedesktop.DBus.Introspectable.Introspect")
+        assert caught.value.name.endswith(".UnknownObject")
+
+
 def test_errors_reach_the_programs(served: Running) -> None:
     """Show busctl and gdbus an error's name and sentence."""
     for command in (
@@ -212,7 +230,7 @@ def test_errors_reach_the_programs(served: Running) -> None:
         [_program("gdbus"), "call", "--address", served.bus, "--dest", NAME, "--object-path",
          STATE_PATH, "--method", f"{STATE}.Get", "/a", "{}"],
     ):  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = run_program(command)
         assert done.returncode != 0
         assert "is not the path of a state object" in done.stderr
 
@@ -298,10 +316,7 @@ def test_gdbus_monitors(daemons: Callable[..., Running], tmp_path: Path) -> None
         STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}), DRIFT_THRESHOLD="info"
     )
     command = [_program("gdbus"), "monitor", "--address", daemon.bus, "--dest", NAME]
-    with (
-        daemon,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching,
-    ):
+    with daemon, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         daemon.vectorized()
         read_lines(watching, lambda text: "is owned by" in text)
         _provoke(daemon)

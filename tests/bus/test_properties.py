@@ -91,10 +91,7 @@ async def _answer(client: Connection, call: Sequence[Any]) -> Any:
 
 def test_a_user_that_may_sets_a_property(bus_address: str) -> None:
     """Hand a value of the right type to the interface, and signal it where the property says so."""
-    calls = [
-        (SET, "ssv", NAME, "Heat", Typed("u", 200)),
-        (SET, "ssv", NAME, "DoorState", "open"),
-    ]
+    calls = [(SET, "ssv", NAME, "Heat", Typed("u", 200)), (SET, "ssv", NAME, "DoorState", "open")]
     found, values, signals = ask(bus_address, calls)
     assert found == [[], []]
     assert values == {"Heat": 200, "DoorState": "open", "Maker": "we"}

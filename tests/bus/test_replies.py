@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from harness.running import PATIENCE_SECONDS, Bus
+from harness.running import PATIENCE_SECONDS, Bus, work_of
 
 from opdbus.bus.admission.accounting import Accounts
 from opdbus.bus.admission.limits import MAX_UNREAD, SMALL_BYTES
@@ -109,120 +109,110 @@ async def arrived(service: Service, client: Connection) -> None:
     await service.idle()
 
 
-def test_a_client_that_reads_gets_everything() -> None:
+@work_of(run, handed=2)
+async def test_a_client_that_reads_gets_everything(service: Service, bus: Bus) -> None:
     """Send many times what may be unread to a caller that reads it, all at once."""
-
-    async def work(service: Service, bus: Bus) -> None:
-        async with Connection(bus.address) as client:
-            sizes = await asyncio.gather(*(ask(client, service, MIB) for _ in range(30)))
-            assert sizes == [MIB] * 30
-        assert service.refused == []
-
-    run(work)
+    async with Connection(bus.address) as client:
+        sizes = await asyncio.gather(*(ask(client, service, MIB) for _ in range(30)))
+        assert sizes == [MIB] * 30
+    assert service.refused == []
 
 
-def test_a_client_that_does_not_read_is_refused_and_others_are_served() -> None:
+@work_of(run, handed=2)
+async def test_a_client_that_does_not_read_is_refused_and_others_are_served(
+    service: Service, bus: Bus
+) -> None:
     """Leave no more than the limit unread by one caller, and go on serving another."""
-
-    async def work(service: Service, bus: Bus) -> None:
-        async with Connection(bus.address) as client, Connection(bus.address) as other:
-            deaf = Deaf(other)
-            deaf.ask(service, MIB, 40)
-            await arrived(service, client)
-            assert len(service.refused) >= 40 - MAX_UNREAD["connection"] // MIB
-            (stats,) = await stats_of(client, other.name)
-            assert stats["OutgoingBytes"] <= MAX_UNREAD["connection"] + SMALL_BYTES
-            assert await ask(client, service, MIB) == MIB
-            await deaf.leave()
-
-    run(work)
+    async with Connection(bus.address) as client, Connection(bus.address) as other:
+        deaf = Deaf(other)
+        deaf.ask(service, MIB, 40)
+        await arrived(service, client)
+        assert len(service.refused) >= 40 - MAX_UNREAD["connection"] // MIB
+        (stats,) = await stats_of(client, other.name)
+        assert stats["OutgoingBytes"] <= MAX_UNREAD["connection"] + SMALL_BYTES
+        assert await ask(client, service, MIB) == MIB
+        await deaf.leave()
 
 
-def test_many_clients_that_do_not_read_leave_room_for_others() -> None:
+@work_of(run, handed=2)
+async def test_many_clients_that_do_not_read_leave_room_for_others(
+    service: Service, bus: Bus
+) -> None:
     """Answer small calls, and clients that read, whatever 40 others leave unread."""
-
-    async def work(service: Service, bus: Bus) -> None:
-        async with Connection(bus.address) as client:
-            crowd = [Connection(bus.address) for _ in range(40)]
-            for connection in crowd:
-                await connection.__aenter__()
-            deaf = [Deaf(connection) for connection in crowd]
-            for one in deaf:
-                one.ask(service, MIB, 6)
-            await arrived(service, client)
-            assert await ask(client, service, SMALL_BYTES // 2) == SMALL_BYTES // 2
-            name = service.connection.name
-            (stats,) = await stats_of(client, name)
-            assert stats["IncomingBytes"] < 100 * MIB
-            for one, connection in zip(deaf, crowd, strict=True):
-                await one.leave()
-                await connection.__aexit__(None, None, None)
-                service.replies.forget(connection.name)
-                service.accounts.forget(connection.name)
-            assert await ask(client, service, MIB) == MIB
-
-    run(work)
+    async with Connection(bus.address) as client:
+        crowd = [Connection(bus.address) for _ in range(40)]
+        for connection in crowd:
+            await connection.__aenter__()
+        deaf = [Deaf(connection) for connection in crowd]
+        for one in deaf:
+            one.ask(service, MIB, 6)
+        await arrived(service, client)
+        assert await ask(client, service, SMALL_BYTES // 2) == SMALL_BYTES // 2
+        name = service.connection.name
+        (stats,) = await stats_of(client, name)
+        assert stats["IncomingBytes"] < 100 * MIB
+        for one, connection in zip(deaf, crowd, strict=True):
+            await one.leave()
+            await connection.__aexit__(None, None, None)
+            service.replies.forget(connection.name)
+            service.accounts.forget(connection.name)
+        assert await ask(client, service, MIB) == MIB
 
 
-def test_a_user_leaves_room_for_other_users() -> None:
+@work_of(run, handed=2)
+async def test_a_user_leaves_room_for_other_users(service: Service, bus: Bus) -> None:
     """Answer another user's large calls whatever the many connections of one leave unread."""
-
-    async def work(service: Service, bus: Bus) -> None:
-        async with Connection(bus.address) as client, AsyncExitStack() as stack:
-            service.users[client.name] = 2000
-            crowd = [await stack.enter_async_context(Connection(bus.address)) for _ in range(20)]
-            deaf = [Deaf(connection) for connection in crowd]
-            for one in deaf:
-                one.ask(service, MIB, 6)
-            await arrived(service, client)
-            (stats,) = await stats_of(client, service.connection.name)
-            assert stats["IncomingBytes"] <= MAX_UNREAD["user"] + 20 * SMALL_BYTES
-            assert await ask(client, service, MIB) == MIB
-            for one in deaf:
-                await one.leave()
-
-    run(work)
+    async with Connection(bus.address) as client, AsyncExitStack() as stack:
+        service.users[client.name] = 2000
+        crowd = [await stack.enter_async_context(Connection(bus.address)) for _ in range(20)]
+        deaf = [Deaf(connection) for connection in crowd]
+        for one in deaf:
+            one.ask(service, MIB, 6)
+        await arrived(service, client)
+        (stats,) = await stats_of(client, service.connection.name)
+        assert stats["IncomingBytes"] <= MAX_UNREAD["user"] + 20 * SMALL_BYTES
+        assert await ask(client, service, MIB) == MIB
+        for one in deaf:
+            await one.leave()
 
 
-def test_a_client_that_leaves_does_not_stop_the_replies_to_others_of_its_user() -> None:
+@work_of(run, handed=2)
+async def test_a_client_that_leaves_does_not_stop_the_replies_to_others_of_its_user(
+    service: Service, bus: Bus
+) -> None:
     """Answer a slow client's later calls although another one of its user, also slow, has left."""
-
-    async def work(service: Service, bus: Bus) -> None:
-        async with AsyncExitStack() as stack:
-            crowd = [await stack.enter_async_context(Connection(bus.address)) for _ in range(9)]
-            *slow, client = crowd
-            deaf = [Deaf(connection) for connection in slow]
-            for one in deaf:
-                one.ask(service, MIB, 8)
-            await arrived(service, client)
-            # near its user's limit: each of these asks what all of the user's connections hold
-            calls = [asyncio.create_task(ask(client, service, MIB)) for _ in range(4)]
-            replies = service.replies
-            while not replies._checks.is_asked(client.name):  # noqa: ASYNC110 -- no event says so
-                await asyncio.sleep(0)
-            for one, connection in zip(deaf, slow, strict=True):
-                replies.forget(connection.name)
-                service.accounts.forget(connection.name)
-                await one.leave()
-            assert await asyncio.gather(*calls) == [MIB] * 4
-            assert await ask(client, service, MIB) == MIB
-
-    run(work)
+    async with AsyncExitStack() as stack:
+        crowd = [await stack.enter_async_context(Connection(bus.address)) for _ in range(9)]
+        *slow, client = crowd
+        deaf = [Deaf(connection) for connection in slow]
+        for one in deaf:
+            one.ask(service, MIB, 8)
+        await arrived(service, client)
+        # near its user's limit: each of these asks what all of the user's connections hold
+        calls = [asyncio.create_task(ask(client, service, MIB)) for _ in range(4)]
+        replies = service.replies
+        while not replies._checks.is_asked(client.name):  # noqa: ASYNC110 -- no event says so
+            await asyncio.sleep(0)
+        for one, connection in zip(deaf, slow, strict=True):
+            replies.forget(connection.name)
+            service.accounts.forget(connection.name)
+            await one.leave()
+        assert await asyncio.gather(*calls) == [MIB] * 4
+        assert await ask(client, service, MIB) == MIB
 
 
-def test_a_client_that_reads_nothing_gets_no_errors_in_the_end() -> None:
+@work_of(run, handed=2)
+async def test_a_client_that_reads_nothing_gets_no_errors_in_the_end(
+    service: Service, bus: Bus
+) -> None:
     """Stop sending errors to a caller that does not read those that were sent."""
-
-    async def work(service: Service, bus: Bus) -> None:
-        async with Connection(bus.address) as connection:
-            service.replies.count(connection.name, 3 * MAX_UNREAD["connection"])
-            assert not service.replies.may_send_error(connection.name)
-            # in truth it has read everything, which is found out
-            for _ in range(3):
-                await service.connection.ask_bus("GetId")
-            assert service.replies.may_send_error(connection.name)
-
-    run(work)
+    async with Connection(bus.address) as connection:
+        service.replies.count(connection.name, 3 * MAX_UNREAD["connection"])
+        assert not service.replies.may_send_error(connection.name)
+        # in truth it has read everything, which is found out
+        for _ in range(3):
+            await service.connection.ask_bus("GetId")
+        assert service.replies.may_send_error(connection.name)
 
 
 def test_a_bus_that_tells_nothing_is_trusted() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import EXAMPLE
 from harness.commands import as_json, fails, run
-from harness.running import STATE, STATE_PATH, Caller, Running, calling
+from harness.running import Caller, Running, calling
 
 from opdbus.bus.transport.connection import Connection
 from opdbus.language import routes
@@ -45,7 +45,7 @@ async def _publish(
 ) -> None:
     async with calling(daemon.bus) as caller:
         objects = [(plugin, kind, object_name, fields)]
-        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+        await caller.ask("Publish", "t", objects, {})
 
 
 @pytest.mark.parametrize("route", list(QUESTIONS))
@@ -110,29 +110,20 @@ def test_drift_begins_with_what_a_question_names(served: Running) -> None:
 @pytest.mark.parametrize(
     ("question", "answer", "drifting"),
     [
-        (
-            "is redis-server as declared?",
-            "yes: systemd/unit/redis-server.service is as declared",
-            0,
-        ),
+        ("is redis-server as declared?", "yes: systemd/unit/redis-server.service is as declared",
+         0),
         ("does redis-server.service match the state file", "yes: ", 0),
         ("has the service redis-server drifted?", "yes: ", 0),
         ("is sshd as declared?", "no: systemd/unit/sshd.service is other than declared", 1),
         ("is the unit sshd.service as it should be", "no: ", 1),
-        (
-            "is the hostname as declared?",
-            "no: hostname of system/settings/system is other than declared",
-            1,
-        ),
+        ("is the hostname as declared?",
+         "no: hostname of system/settings/system is other than declared", 1),
         ("is gauge as declared?", "gauge of lab/settings/lab is declared, and nothing observes", 0),
         ("is stranger as declared?", "nothing is declared of stranger: systemd/unit/stranger", 0),
-        (
-            "is postgresql@15-main as declared?",
-            "systemd/unit/postgresql@15-main.service is decl",
-            0,
-        ),
+        ("is postgresql@15-main as declared?", "systemd/unit/postgresql@15-main.service is decl",
+         0),
     ],
-)
+)  # fmt: skip
 def test_whether_one_object_is_as_declared(
     served: Running, question: str, answer: str, drifting: int
 ) -> None:
@@ -190,7 +181,7 @@ def ask(daemon: Running, question: str, limit: int = 10) -> list[Any]:
 
 
 async def _ask(caller: Caller, question: str, limit: int) -> list[Any]:
-    return await caller.call(STATE_PATH, f"{STATE}.Ask", "sua{sv}", question, limit, {})
+    return await caller.ask("Ask", question, limit, {})
 
 
 def test_the_bus_answers_with_rows_of_the_method(served: Running) -> None:
@@ -232,7 +223,7 @@ def test_the_answer_so_far(daemons: Callable[..., Running], system_bus: str) -> 
             daemon.start()
             await caller.ready()
             # the observer waits for ten seconds
-            (hits,) = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "sshd", 10, {})
+            (hits,) = await caller.ask("Search", "sshd", 10, {})
             assert [details["so_far"] for _, _, details in hits] == [True] * len(hits)
             assert max(score for _, score, _ in hits) <= 0.5
             shown = await asyncio.to_thread(run_cli, "status")
@@ -245,8 +236,8 @@ def test_the_answer_so_far(daemons: Callable[..., Running], system_bus: str) -> 
 
     asyncio.run(work())
     daemon.wait_for_log("name=org.example.Slow .*state=(failed|absent)")
-    assert note not in daemon.cli("search", "sshd").stderr
-    hits = json.loads(daemon.cli("search", "sshd", "--json").stdout)
+    assert note not in run(daemon, "search", "sshd").stderr
+    hits = json.loads(run(daemon, "search", "sshd", "--json").stdout)
     assert hits[0]["score"] > 0.5
     assert "so_far" not in hits[0]
-    assert "so far" not in daemon.cli("status").stdout.splitlines()[0]
+    assert "so far" not in run(daemon, "status").stdout.splitlines()[0]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from harness.commands import run
-from harness.observing import in_loop
 from harness.running import (
     HISTORY,
     HISTORY_PATH,
@@ -54,22 +53,21 @@ def served(
 @pytest.fixture
 def daemon(daemons: Callable[..., Running], tmp_path: Path) -> Running:
     """Run a daemon with three changes for a single test."""
-    return told(daemons(STATE_FILE=state_file(tmp_path / "state.json", {})))
+    return told(daemons(STATE_FILE=state_file(tmp_path / "state.json", {}), VECTOR_LEVEL="none"))
 
 
 async def publish(caller: Caller, *units: tuple[str, dict[str, Any]]) -> None:
     """Publish units."""
     objects = [("systemd", "unit", name, properties) for name, properties in units]
-    await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+    await caller.ask("Publish", "t", objects, {})
 
 
 async def changes(caller: Caller, limit: int = 10, **wanted: Any) -> list[dict[str, Any]]:
     """Ask what changed."""
-    (rows,) = await caller.call(HISTORY_PATH, f"{HISTORY}.Changes", "a{sv}u", wanted, limit)
+    (rows,) = await caller.ask("Changes", wanted, limit)
     return rows
 
 
-@in_loop
 async def test_changes_are_given_with_all_that_is_known(served: Running) -> None:
     """Give each change with its fields before and after, the newest first."""
     async with calling(served.bus) as caller:
@@ -101,8 +99,8 @@ async def test_changes_are_given_with_all_that_is_known(served: Running) -> None
         assert [row["seq"] for row in await changes(caller, object=UNIT, limit=1)] == [3]
         assert [row["seq"] for row in await changes(caller, where="after.limits.cpu>1")] == [3]
         assert await changes(caller, since=newest["at"] + 1) == []
-        assert await caller.get(HISTORY_PATH, HISTORY, "Rows") == 3
-        assert await caller.get(HISTORY_PATH, HISTORY, "First") == 1
+        assert await caller.read("Rows") == 3
+        assert await caller.read("First") == 1
 
 
 BAD = [
@@ -124,17 +122,15 @@ BAD = [
 ]
 
 
-@in_loop
 async def test_a_publisher_is_a_cause(daemon: Running) -> None:
     """Give the bus name and the user of a program that published or withdrew something."""
     async with calling(daemon.bus) as caller:
         await publish(caller, ("c", {}))
-        await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
+        await caller.ask("Withdraw", [UNIT], {})
         cause = f"bus:{caller.connection.name} uid {os.getuid()}"
         assert [row["cause"] for row in await changes(caller, after=3)] == [cause] * 2
 
 
-@in_loop
 async def test_bad_filters_are_refused(served: Running) -> None:
     """Say what is wrong with a filter, and go on serving."""
     async with calling(served.bus) as caller:
@@ -144,7 +140,6 @@ async def test_bad_filters_are_refused(served: Running) -> None:
         assert len(await changes(caller)) == 3
 
 
-@in_loop
 async def test_new_rows_are_signalled(daemon: Running) -> None:
     """Tell the number of the newest row."""
     async with calling(daemon.bus) as caller:
@@ -172,7 +167,6 @@ async def object_at(caller: Caller, at: int, path: str = UNIT) -> Any:
     return json.loads(text)
 
 
-@in_loop
 async def test_an_object_is_given_as_it_was(daemon: Running) -> None:
     """Take changes back, also those of an object that is gone, and say where that cannot be."""
     async with calling(daemon.bus) as caller:
@@ -200,7 +194,6 @@ async def test_an_object_is_given_as_it_was(daemon: Running) -> None:
         assert refused.value.name == "org.freedesktop.DBus.Error.UnknownObject"
 
 
-@in_loop
 async def test_a_past_state_names_the_source_of_its_values(daemon: Running) -> None:
     """Name the source of what was observed, and the file only where nothing was."""
     declared = {"a.service": "A", "d.service": "D"}
@@ -213,12 +206,11 @@ async def test_a_past_state_names_the_source_of_its_values(daemon: Running) -> N
         assert (alone["source"], alone["observed"]) == ("file", None)
 
 
-@in_loop
 async def test_erased_values_are_not_guessed(daemon: Running) -> None:
     """Say which values are not kept, of an object that was withdrawn."""
     async with calling(daemon.bus) as caller:
         (at,) = [row["at"] for row in await changes(caller, 1)]
-        await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
+        await caller.ask("Withdraw", [UNIT], {})
         with pytest.raises(
             RemoteError, match=r"a\.service was .* no values are kept of it"
         ) as refused:
@@ -226,13 +218,12 @@ async def test_erased_values_are_not_guessed(daemon: Running) -> None:
         assert refused.value.name == "org.opdbus.Error.NotKept"
         with pytest.raises(RemoteError, match=r"was not there at .*: it left at"):
             await object_at(caller, (1 << 63) - 1)
-        rows, _ = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", "a", {"past": True})
+        rows, _ = await caller.ask("Resolve", "a", {"past": True})
         assert [row[0] for row in rows] == [UNIT]
-        rows, _ = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", "a", {})
+        rows, _ = await caller.ask("Resolve", "a", {})
         assert rows == []
 
 
-@in_loop
 async def test_what_is_connected_is_told(daemon: Running) -> None:
     """Tell the changes of a unit, its triggers, ports, files and package, and of nothing else."""
     objects = [
@@ -268,7 +259,7 @@ async def test_what_is_connected_is_told(daemon: Running) -> None:
 
 def command(daemon: Running, *words: str) -> Any:
     """Run `op-dbus`."""
-    return daemon.cli(*words, TZ="UTC", COLUMNS="80")
+    return run(daemon, *words, TZ="UTC", COLUMNS="80")
 
 
 def test_changes_are_told_to_people(served: Running) -> None:
@@ -353,28 +344,26 @@ def test_bad_words_are_refused(served: Running) -> None:
         assert told.stderr.count("\n") == 1
 
 
-@in_loop
 async def test_an_object_has_a_history(daemon: Running) -> None:
     """Tell the changes of one object, and show it as it was, although it is gone."""
     async with calling(daemon.bus) as caller:
         (at,) = [row["at"] for row in await changes(caller, 1)]
-        told = command(daemon, "history", "a")
+        told = daemon.cli("history", "a")
         assert len(told.stdout.splitlines()) == 2
         when = f"{datetime.fromtimestamp((at - 1) / 1e6, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        told = command(daemon, "history", "a", "--at", when, "--json")
+        told = daemon.cli("history", "a", "--at", when, "--json")
         assert json.loads(told.stdout)["observed"] == {"port": 1, "state": "active"}
-        await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
-        told = command(daemon, "history", "show", "a.service", "--json")
+        await caller.ask("Withdraw", [UNIT], {})
+        told = daemon.cli("history", "show", "a.service", "--json")
         assert [json.loads(line)["what"] for line in told.stdout.splitlines()] == [
             "appeared",
             "changed",
             "gone",
         ]
-        told = command(daemon, "history", "a", "--at", "now")
+        told = daemon.cli("history", "a", "--at", "now")
         assert "was not there at" in told.stderr
 
 
-@in_loop
 async def test_changes_are_told_as_they_come(daemon: Running) -> None:
     """Go on with each new change, also after op-dbus was started again."""
     async with calling(daemon.bus) as caller:
@@ -401,7 +390,6 @@ async def test_changes_are_told_as_they_come(daemon: Running) -> None:
             await watching.wait()
 
 
-@in_loop
 async def test_large_changes_come_in_parts(daemon: Running) -> None:
     """Refuse more than 1 MiB at a time, and give a client all by asking for less."""
     async with calling(daemon.bus) as caller:
@@ -411,7 +399,7 @@ async def test_large_changes_come_in_parts(daemon: Running) -> None:
             await changes(caller, 100)
         assert refused.value.name == "org.freedesktop.DBus.Error.LimitsExceeded"
         assert len(await changes(caller, 2)) == 2
-        told = command(daemon, "changes", "--json")
+        told = daemon.cli("changes", "--json")
         assert [json.loads(line)["seq"] for line in told.stdout.splitlines()] == [*range(1, 16)]
-        told = command(daemon, "changes", "-n", "4")
+        told = daemon.cli("changes", "-n", "4")
         assert "big changed at least 4 times (by " in told.stdout.splitlines()[-1]

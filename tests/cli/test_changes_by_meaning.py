@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 from harness.commands import run
-from harness.observing import in_loop
 from harness.running import (
     HISTORY,
     HISTORY_PATH,
-    STATE,
-    STATE_PATH,
     Caller,
     Running,
     calling,
@@ -58,7 +55,7 @@ def served(
 async def publish(caller: Caller, plugin: str, kind: str, name: str, **fields: object) -> None:
     """Publish an object."""
     objects = [(plugin, kind, name, fields)]
-    await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+    await caller.ask("Publish", "t", objects, {})
 
 
 async def ask(caller: Caller, method: str, limit: int = 10, **wanted: Any) -> list[Any]:
@@ -67,7 +64,6 @@ async def ask(caller: Caller, method: str, limit: int = 10, **wanted: Any) -> li
     return rows
 
 
-@in_loop
 async def test_changes_are_found_by_what_they_are_about(served: Running) -> None:
     """Give the newest change of each sentence, with their number and a score, best first."""
     async with calling(served.bus) as caller:
@@ -85,7 +81,6 @@ async def test_changes_are_found_by_what_they_are_about(served: Running) -> None
         assert [(row["seq"], row["count"]) for row in early] == [(2, 1)]
 
 
-@in_loop
 async def test_what_came_before_an_event_is_given(served: Running) -> None:
     """Give what changed before an event that is said in words, and which row that is."""
     async with calling(served.bus) as caller:
@@ -96,7 +91,6 @@ async def test_what_came_before_an_event_is_given(served: Running) -> None:
 
 
 @pytest.mark.parametrize("like", [{"seq": 6}, {"object": UNIT}])
-@in_loop
 async def test_it_is_known_whether_it_has_happened_before(
     served: Running, like: dict[str, Any]
 ) -> None:
@@ -122,7 +116,6 @@ BAD = [
 ]
 
 
-@in_loop
 async def test_bad_questions_are_refused(served: Running) -> None:
     """Say what is wrong with a question."""
     async with calling(served.bus) as caller:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from pathlib import Path
 
-from harness.observing import Clock, Host, in_loop, observed
+from harness.observing import Clock, Host, observed
 
 from opdbus.observe.core.changes_per_hour import PER_HOUR, ChangesPerHour
 from opdbus.observe.core.report import Key, Observer, Report
@@ -96,7 +96,6 @@ def test_a_proposal_has_no_secret_and_few_names() -> None:
     assert "and 48 more" in text
 
 
-@in_loop
 async def test_changes_are_coalesced_and_counted(tmp_path: Path) -> None:
     """What changes all the time is written once a minute, and the status proposes what to do."""
     clock, lamps = Clock(), Lamps()
@@ -122,7 +121,6 @@ async def test_changes_are_coalesced_and_counted(tmp_path: Path) -> None:
         assert host.status.detail == ""
 
 
-@in_loop
 async def test_pending_changes_are_written_without_another_report(tmp_path: Path) -> None:
     """After the last change its value is written, though nothing more is reported."""
     lamps = Lamps()
@@ -135,7 +133,6 @@ async def test_pending_changes_are_written_without_another_report(tmp_path: Path
         await host.until_shown("house/lamp/desk", watts=100)
 
 
-@in_loop
 async def test_what_is_back_as_it_was_is_not_written(tmp_path: Path) -> None:
     """A value that returned within the minute is no change, and one that is gone stays gone."""
     clock, lamps = Clock(), Lamps()

@@ -42,7 +42,7 @@ def served(
     """Serve the example; the level high is there too, low is not."""
     models = tmp_path_factory.mktemp("models")
     write_tiny_model(models / LEVELS["high"].folder, seed=5, family="mpnet")
-    given = {"MODEL_DIR": models, "PRECISION": "auto", "EXECUTION_PROVIDER": "cpu"}
+    given = {"MODEL_DIR": models, "PRECISION": "auto", "EXECUTION_PROVIDER": "cpu:onnxruntime"}
     return shared_daemons(**given).start().vectorized()
 
 
@@ -127,7 +127,7 @@ def test_what_the_gate_measured(served: Running) -> None:
     """Show what was measured of each precision, why it is refused, and which of them serves."""
     status = as_json(served, "status")
     rows = [row for row in as_json(served, "levels", "--detail") if row["level"] == "medium"]
-    engines = candidates(["cpu"])
+    engines = candidates(["cpu:onnxruntime"])
     offered = {(row.name, precision) for row in engines for precision in row.dialects}
     assert {(row["provider"], row["precision"]) for row in rows} == offered
     (chosen,) = [row for row in rows if row["chosen"]]
@@ -186,7 +186,7 @@ def test_search(served: Running) -> None:
     assert hits[0].keys() >= {"path", "score", "plugin", "kind", "source", "snippet", "vector"}
     # cosines of a tiny model say nothing: all hits may be weak
     who = ("search", "who am i", "--all")
-    lines = served.cli(*who, "-n", "4").stdout.splitlines()
+    lines = run(served, *who, "-n", "4").stdout.splitlines()
     assert lines[0].split() == ["score", "object", "text"]
     assert len(lines) == 5
     names = ok(served, *who, "-n", "4", "-q").splitlines()
@@ -237,7 +237,7 @@ def test_a_no_in_a_text_is_not_that_of_a_field(capsys: pytest.CaptureFixture[str
 def test_a_page_past_the_last_hit(served: Running) -> None:
     """Say that the page is past the last hit, not that the host has nothing of the kind."""
     for asked in (("search", "state:failed"), ("similar", SSHD, "--where", "kind=account")):
-        done = served.cli(*asked, "--offset", "500")
+        done = run(served, *asked, "--offset", "500")
         assert (done.returncode, done.stdout) == (12, "")
         assert done.stderr == "there are no more than 500 hits: give a smaller --offset\n"
 
@@ -245,13 +245,13 @@ def test_a_page_past_the_last_hit(served: Running) -> None:
 def test_weak_hits_come_only_with_all(served: Running) -> None:
     """Find nothing where no hit is good enough, and say how to see the weak ones, marked."""
     asked = "search", "quokka banana lib", "--mode", "lexical"
-    done = served.cli(*asked)
+    done = run(served, *asked)
     assert (done.returncode, done.stdout) == (12, "")
     assert done.stderr.startswith("nothing here is about that; --all lists")
     hits = as_json(served, *asked, "--all")
     assert hits
     assert all(hit["weak"] for hit in hits)
-    assert "  (weak) " in served.cli(*asked, "--all").stdout
+    assert "  (weak) " in run(served, *asked, "--all").stdout
 
 
 def test_conditions(served: Running) -> None:
@@ -281,26 +281,26 @@ def test_conditions(served: Running) -> None:
 
 def test_conditions_that_nothing_meets(served: Running) -> None:
     """Find nothing, and say which field was meant if there is none of that name."""
-    listed = served.cli("list", "--where", "active_state=unheard-of")
+    listed = run(served, "list", "--where", "active_state=unheard-of")
     assert (listed.returncode, listed.stdout) == (0, "")
     assert listed.stderr.startswith("nothing to list\nno object has active_state unheard-of; there")
     for field, there in (("enabled=masked", "yes"), ("groups=nosuch", "")):
-        listed = served.cli("list", "--where", field)
+        listed = run(served, "list", "--where", field)
         assert f"no object has {field.replace('=', ' ')}; there are {there}" in listed.stderr
-    done = served.cli("search", "anything", "--where", "active_state=actve, enabled=true")
+    done = run(served, "search", "anything", "--where", "active_state=actve, enabled=true")
     assert "no object has active_state actve; there are active" in done.stderr
     for asked in (["search", "plugin:nosuch x"], ["list", "--where", "plugin=nosuch"]):
-        assert "there is no plugin 'nosuch'; there are " in served.cli(*asked).stderr
-    listed = served.cli("list", "--kind", "account", "--offset", "1000")
+        assert "there is no plugin 'nosuch'; there are " in run(served, *asked).stderr
+    listed = run(served, "list", "--kind", "account", "--offset", "1000")
     assert listed.stderr.startswith("there are ")
     assert listed.stderr.endswith(" such objects, and none of them is on this page\n")
-    done = served.cli("search", "anything", "--where", "activ_state=failed")
+    done = run(served, "search", "anything", "--where", "activ_state=failed")
     assert (done.returncode, done.stdout) == (12, "")
     assert done.stderr.splitlines() == [
         "no object has a field activ_state; did you mean active_state?",
         "nothing here is about that",
     ]
-    silent = served.cli("search", "anything", "--where", "active_state=unheard-of", "-q")
+    silent = run(served, "search", "anything", "--where", "active_state=unheard-of", "-q")
     assert (silent.returncode, silent.stdout, silent.stderr) == (12, "", "")
     assert "'failed' is no condition" in fails(served, 2, "list", "--where", "failed")
     assert "'x' is not one" in fails(served, 2, "search", "q", "--where", "used_percent>x")
@@ -326,7 +326,7 @@ def test_similar_and_show(served: Running) -> None:
     assert re.search(r"^Updated +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+$", text, re.MULTILINE)
     assert not re.search(r"^(Distance|Observed)|\bnan\b|\bnull\b", text, re.MULTILINE)
     assert len(as_json(served, "similar", SSHD, "-n", "3")) == 3
-    assert SSHD not in served.cli("similar", SSHD).stdout
+    assert SSHD not in run(served, "similar", SSHD).stdout
     assert SSHD not in ok(served, "similar", SSHD, "-q")
 
 
@@ -341,7 +341,7 @@ def test_topics(served: Running) -> None:
 
 def test_odd(served: Running) -> None:
     """Show what is unlike its kind, with the field that makes it so, or say that nothing is."""
-    done = served.cli("odd", "--kind", "account")
+    done = run(served, "odd", "--kind", "account")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "nothing is unlike its kind\n"
     lamps = [
@@ -367,10 +367,10 @@ def test_list(served: Running) -> None:
     units = as_json(served, "list", "--plugin", "systemd", "--name", "sshd.service")
     assert [o["name"] for o in units["objects"]] == ["sshd.service"]
     assert as_json(served, "list", "--source", "publish:none") == {"total": 0, "objects": []}
-    done = served.cli("list", "-n", "5")
+    done = run(served, "list", "-n", "5")
     more = f"{everything['total'] - 5:,} more: op-dbus list -n 5 --offset 5\n"
     assert (len(done.stdout.splitlines()), done.stderr) == (6, more)
-    done = served.cli("list", "--offset=5", "-n", "5", "-q")
+    done = run(served, "list", "--offset=5", "-n", "5", "-q")
     names = ["/".join((o["plugin"], o["kind"], o["name"])) for o in everything["objects"]]
     assert (done.stdout.splitlines(), done.stderr) == (names[5:10], "")
 
@@ -378,7 +378,7 @@ def test_list(served: Running) -> None:
 def test_columns(served: Running) -> None:
     """Print the columns that were asked for: of the hits themselves, and fields of objects."""
     of = ("--columns", "object,active_state,unheard_of", "--plugin", "systemd", "--kind", "unit")
-    done = served.cli("list", *of, "--name", "sshd.service")
+    done = run(served, "list", *of, "--name", "sshd.service")
     assert done.stdout.splitlines() == [
         "object                     active_state     unheard_of",
         f"{SSHD}  declared active",
@@ -397,7 +397,7 @@ def test_vectorize(served: Running) -> None:
     assert len(ok(served, "vectorize", "one", "two").splitlines()) == 2
     lines = "".join(f"line {number}\n" for number in range(300))
     assert len(ok(served, "vectorize", stdin=lines).splitlines()) == 300
-    cut = served.cli("vectorize", "mail " * 100)
+    cut = run(served, "vectorize", "mail " * 100)
     assert (cut.returncode, cut.stderr) == (0, "op-dbus: 1 of 1 texts were cut at 48 tokens\n")
 
 
@@ -431,15 +431,15 @@ def test_publish_drift_and_withdraw(served: Running) -> None:
     assert [field["path"] for field in drift["fields"]] == ["description"]
     assert (drift["class"], drift["severity"]) == ("drift", "info")
     said = "info     sshd.service: description declared OpenSSH server, observed other\n"
-    found = served.cli("drift")
+    found = run(served, "drift")
     assert (found.returncode, found.stdout) == (0, said)
     accounts = "not observed: users/account deploy, jonas, mira and 3 more"
     assert f"{accounts}: OP_DBUS_OBSERVE leaves out the observer users\n" in found.stderr
-    none = served.cli("drift", "--severity", "notice", "--plugin", "systemd", "--kind", "unit")
+    none = run(served, "drift", "--severity", "notice", "--plugin", "systemd", "--kind", "unit")
     assert none.stdout == ""
     assert none.stderr.endswith("nothing of what is observed is other than declared\n")
-    assert served.cli("drift", "--exit-code").returncode == 10
-    assert served.cli("drift", "--severity", "error", "--exit-code").returncode == 0
+    assert run(served, "drift", "--exit-code").returncode == 10
+    assert run(served, "drift", "--severity", "error", "--exit-code").returncode == 0
     assert as_json(served, "status")["Count"] == before + 1
     # a name cannot command the terminal, nor what reads the pipe
     assert r"x y\u202e\x1b[2Jz" in ok(served, "list", "--plugin", "test")
@@ -483,7 +483,9 @@ def test_help_and_version(served: Running) -> None:
         done = CliRunner().invoke(root, [command, "--help"], prog_name="op-dbus")
         assert (done.exit_code, f"Usage: op-dbus {command} " in done.output) == (0, True)
     assert ok(served, "--version").startswith("op-dbus")
-    alone = served.cli()
+    alone = run(
+        served,
+    )
     assert (alone.returncode, alone.stderr.startswith("Usage: op-dbus [OPTIONS]")) == (2, True)
     assert "op-dbus: " not in alone.stderr
 
@@ -578,7 +580,7 @@ def test_a_stopped_daemon(daemons: Callable[..., Running]) -> None:
 
 def test_bad_settings(served: Running) -> None:
     """Exit 2 with all that is wrong with the settings."""
-    done = served.cli("status", OP_DBUS_THREADS="x", OP_DBUS_GPU_DEVICE="-1")
+    done = run(served, "status", OP_DBUS_THREADS="x", OP_DBUS_GPU_DEVICE="-1")
     assert done.returncode == 2
     assert "OP_DBUS_THREADS='x'" in done.stderr
     assert "OP_DBUS_GPU_DEVICE='-1'" in done.stderr
@@ -634,7 +636,7 @@ def test_drift_is_watched(served: Running) -> None:
             }
         ]
         now = "error    sshd.service: declared active, observed failed\n"
-        assert served.cli("drift").stdout == now
+        assert run(served, "drift").stdout == now
         items[0]["properties"] = {"active_state": "active"}
         ok(served, "publish", "cli", stdin=json.dumps(items))
         healed = json.loads(read_lines(watching, lambda text: text.endswith("\n")))
@@ -654,5 +656,5 @@ def test_drift_is_watched(served: Running) -> None:
         assert all(re.fullmatch(at + f"(?:{lines})", line) for line in said.splitlines())
         watching.terminate()
     ok(served, "withdraw", path)
-    refused = served.cli("drift", "--watch", "--exit-code")
+    refused = run(served, "drift", "--watch", "--exit-code")
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -1,12 +1,10 @@
 """What a shell is offered for a word that is begun."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
-from conftest import ROOT
+from harness.commands import invoke
 from harness.running import Running
 from harness.whole_cli import root
 
@@ -19,21 +17,9 @@ def served(shared_daemons: Callable[..., Running]) -> Running:
 
 def offered(*typed: str, **environ: str) -> list[str]:
     """Give what bash is offered for the last word, each with its kind."""
-    done = subprocess.run(
-        [sys.executable, "-m", "opdbus"],
-        env=os.environ
-        | {
-            "COMP_WORDS": " ".join(["op-dbus", *typed]),
-            "COMP_CWORD": str(len(typed)),
-            "_OP_DBUS_COMPLETE": "bash_complete",
-        }
-        | environ,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    words = {"COMP_WORDS": " ".join(["op-dbus", *typed]), "COMP_CWORD": str(len(typed))}
+    done = invoke(os.environ | words | {"_OP_DBUS_COMPLETE": "bash_complete"} | environ)
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
 

@@ -5,7 +5,6 @@ import errno
 import os
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,8 @@ from typing import Any
 
 import pytest
 from conftest import EXAMPLE
-from harness.running import Bus, Caller, Running, ask, environment, state_file
+from harness.commands import run
+from harness.running import Bus, Caller, Running, ask, environment, run_program, state_file
 from safetensors.numpy import save_file
 
 from opdbus.config import Config
@@ -169,12 +169,8 @@ def test_nothing_is_declared() -> None:
     assert found == ["nothing is declared", f"nothing is {other}", f"an object is {other}"]
 
 
-NAMES = {
-    "OP_DBUS_STATE_FILE": "state file",
-    "OP_DBUS_STATE_DIR": "state dir",
-    "OP_DBUS_MODEL": "model",
-    "OP_DBUS_MODEL_DIR": "model",
-}
+NAMES = {"STATE_FILE": "state file", "STATE_DIR": "state dir", "MODEL": "model"}
+PLACES = ("below a closed folder", "too long", "below a file", "a loop")
 
 
 def without_root(*command: str) -> list[str]:
@@ -186,10 +182,19 @@ def without_root(*command: str) -> list[str]:
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
 
 
-@pytest.mark.parametrize("variable", NAMES)
-@pytest.mark.parametrize("place", ["below a closed folder", "too long", "below a file", "a loop"])
+@pytest.mark.parametrize(
+    ("place", "variables"),
+    [
+        *((place, ("STATE_FILE", "STATE_DIR", "MODEL")) for place in PLACES),
+        *((place, ("MODEL_DIR",)) for place in PLACES[:2]),
+    ],
+)
 def test_a_path_that_cannot_be_looked_at(
-    daemons: Callable[..., Running], bus_address: str, tmp_path: Path, variable: str, place: str
+    daemons: Callable[..., Running],
+    bus_address: str,
+    tmp_path: Path,
+    place: str,
+    variables: tuple[str, ...],
 ) -> None:
     """Call a path wrong that nothing can be seen at, with a sentence and never a traceback."""
     closed, loop = tmp_path / "closed", tmp_path / "loop"
@@ -202,18 +207,15 @@ def test_a_path_that_cannot_be_looked_at(
         "a loop": loop / "a",
     }
     daemon = daemons(bus=bus_address)
-    model = {"OP_DBUS_MODEL": ""} if variable == "OP_DBUS_MODEL_DIR" else {}
-    done = subprocess.run(
+    set_to = {"OP_DBUS_MODEL": "", **{f"OP_DBUS_{name}": str(paths[place]) for name in variables}}
+    done = run_program(
         without_root(sys.executable, "-m", "opdbus", "doctor"),
         env=environment(daemon.bus, daemon.state_dir, daemon.settings)
-        | {"OP_DBUS_CONFIG": "", **model, variable: str(paths[place])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        | {"OP_DBUS_CONFIG": "", **set_to},
     )
     assert (done.returncode, done.stderr) == (1, "")
-    assert f"wrong    {NAMES[variable]}: " in done.stdout
+    for name in variables:
+        assert f"wrong    {NAMES.get(name, 'model')}: " in done.stdout
     closed.chmod(0o700)
 
 
@@ -294,10 +296,10 @@ def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) 
     with daemons() as daemon:
         ask(daemon, Caller.ready)
         assert look(replace(healthy, bus=daemon.bus), "daemon").status == "ok"
-        good = daemon.cli("doctor", OP_DBUS_STATE_FILE="/not/the/daemon's")
+        good = run(daemon, "doctor", OP_DBUS_STATE_FILE="/not/the/daemon's")
         assert f"objects in {EXAMPLE}" in good.stdout
         assert (good.returncode, "daemon: org.opdbus is served" in good.stdout) == (0, True)
-        bad = daemon.cli("doctor", OP_DBUS_STATE_DIR="/proc/nowhere")
+        bad = run(daemon, "doctor", OP_DBUS_STATE_DIR="/proc/nowhere")
         assert (bad.returncode, "wrong    state dir" in bad.stdout) == (1, True)
-        assert '"status": "wrong"' in daemon.cli("doctor", "--json", OP_DBUS_MODEL="/no").stdout
+        assert '"status": "wrong"' in run(daemon, "doctor", "--json", OP_DBUS_MODEL="/no").stdout
         ask(daemon, Caller.ready)

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import stat
-import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from io import BytesIO
@@ -19,7 +18,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from harness.commands import as_json, fails, ok
-from harness.running import Running, ask
+from harness.running import Running, ask, run_program
 from safetensors.numpy import load
 
 from opdbus.bus import paths
@@ -345,12 +344,9 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
     target = tmp_path / "hostile.html"
     target.write_bytes(page.draw(hostile()).encode(errors="replace"))
     flags = ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/own")
-    done = subprocess.run(
+    done = run_program(
         ["chromium", *flags, "--dump-dom", "--virtual-time-budget=2000", f"file://{target}"],
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=60,
     )
     read = Read(done.stdout)
     assert read.text("output") == "20 objects"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from harness.observing import Source, in_loop, observed
+from harness.observing import Source, observed
 from test_status import VALUES
 
 from opdbus.cli.status import describe_host as shown
@@ -47,7 +47,6 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
     )
 
 
-@in_loop
 async def test_a_note_of_several_parts_reaches_the_status(tmp_path: Path) -> None:
     """`op-dbus status` shows one note for all that an observer reads, with what it says besides."""
     source = Source()

@@ -63,123 +63,55 @@ def unit_event(name: str, cause: str, **more: Any) -> dict[str, Any]:
 
 
 SAID = [
-    (
-        change("healed", PACKAGE, "a", version=("1.0", ">= 2.0")),
-        "package a is as declared again: version was 1.0, declared >= 2.0",
-    ),
+    (change("healed", PACKAGE, "a", version=("1.0", ">= 2.0")),
+     "package a is as declared again: version was 1.0, declared >= 2.0"),
     (unit("a.timer", sub_state=("waiting", "elapsed")), "a.timer elapsed, and is not set again"),
-    (
-        change("appeared", SYSCTL, "vm.x", file=(None, "/a"), wanted=(None, "1"), value=(None, 6)),
-        "sysctl vm.x named in /a, to be 1, is 6",
-    ),
+    (change("appeared", SYSCTL, "vm.x", file=(None, "/a"), wanted=(None, "1"), value=(None, 6)),
+     "sysctl vm.x named in /a, to be 1, is 6"),
     (change("appeared", SYSCTL, "vm.x", value=(None, "60")), "sysctl vm.x named, is 60"),
     (change("gone", SYSCTL, "vm.x", value=("60", None)), "sysctl vm.x is named no longer"),
-    (
-        unit("sshd.service", active_state=("active", "inactive")),
-        "sshd.service stopped: active -> inactive",
-    ),
-    (
-        unit("a.service", active_state=("active", "failed"), result=(None, "exit-code")),
-        "a.service failed: active -> failed (exit-code)",
-    ),
-    (
-        unit("a", active_state=("active", "inactive"), enabled=(True, False)),
-        "a stopped, disabled: active -> inactive",
-    ),
-    (
-        unit("a.service", active_state=("failed", "inactive")),
-        "a.service is no longer failed: failed -> inactive",
-    ),
-    (
-        unit("a", cause="job:7 start", active_state=("failed", "inactive")),
-        "a ran, is no longer failed: failed -> inactive",
-    ),
-    (
-        unit("a", cause="job:7 start", active_state=("activating", "inactive")),
-        "a ran: activating -> inactive",
-    ),
-    (
-        unit("a", cause="job:7 stop", active_state=("activating", "inactive")),
-        "a stopped: activating -> inactive",
-    ),
-    *(
-        (
-            unit(
-                "a",
-                active_state=("active", "failed"),
-                result=(None, result),
-                **{field: (None, value)},
-            ),
-            f"a failed: active -> failed ({said})",
-        )
-        for result, field, value, said in (
-            ("exit-code", "exit_status", 7, "status 7"),
-            ("signal", "exit_signal", "SIGKILL", "SIGKILL"),
-            ("watchdog", "exit_signal", "SIGABRT", "watchdog"),
-        )
-    ),
-    (
-        unit(
-            "a",
-            masked=(None, False),
-            load_state=("not-found", "error"),
-            load_error=(None, "Invalid"),
-        ),
-        "a cannot be loaded: Invalid",
-    ),
-    (
-        unit("a", masked=(True, None), enabled=(False, None), load_state=("masked", "not-found")),
-        "a unmasked",
-    ),
-    (
-        unit("a", masked=(None, False), enabled=(None, False)),
-        "a changed: masked none -> no, enabled none -> no",
-    ),
-    (
-        unit(
-            "a",
-            active_state=("inactive", "active"),
-            description=("Lobby", "Arena"),
-            drop_ins=(None, ["/a.conf"]),
-        ),
-        "a started: inactive -> active, description Lobby -> Arena, drop_ins none -> /a.conf",
-    ),
+    (unit("sshd.service", active_state=("active", "inactive")),
+     "sshd.service stopped: active -> inactive"),
+    (unit("a.service", active_state=("active", "failed"), result=(None, "exit-code")),
+     "a.service failed: active -> failed (exit-code)"),
+    (unit("a", active_state=("active", "inactive"), enabled=(True, False)),
+     "a stopped, disabled: active -> inactive"),
+    (unit("a.service", active_state=("failed", "inactive")),
+     "a.service is no longer failed: failed -> inactive"),
+    (unit("a", cause="job:7 start", active_state=("failed", "inactive")),
+     "a ran, is no longer failed: failed -> inactive"),
+    (unit("a", cause="job:7 start", active_state=("activating", "inactive")),
+     "a ran: activating -> inactive"),
+    (unit("a", cause="job:7 stop", active_state=("activating", "inactive")),
+     "a stopped: activating -> inactive"),
+    *((unit("a", active_state=("active", "failed"), result=(None, result), **{field: (None, x)}),
+       f"a failed: active -> failed ({said})")
+      for result, field, x, said in (
+          ("exit-code", "exit_status", 7, "status 7"),
+          ("signal", "exit_signal", "SIGKILL", "SIGKILL"),
+          ("watchdog", "exit_signal", "SIGABRT", "watchdog"))),
+    (unit("a", masked=(None, False), load_state=("not-found", "error"), load_error=(None,
+     "Invalid")), "a cannot be loaded: Invalid"),
+    (unit("a", masked=(True, None), enabled=(False, None), load_state=("masked", "not-found")),
+     "a unmasked"),
+    (unit("a", masked=(None, False), enabled=(None, False)),
+     "a changed: masked none -> no, enabled none -> no"),
+    (unit("a", active_state=("inactive", "active"), description=("Lobby", "Arena"), drop_ins=(None,
+     ["/a.conf"])),
+     "a started: inactive -> active, description Lobby -> Arena, drop_ins none -> /a.conf"),
     (change("appeared", UNIT, "a.timer", enabled=(None, True)), "a.timer appeared, enabled"),
     (unit("a.timer", enabled=(False, True)), "a.timer enabled"),
     (unit("a.timer", masked=(True, False)), "a.timer unmasked"),
     (unit_event("a.service", "job:7 restart"), "a.service restarted"),
     (unit_event("a.service", "job:7 start, failed"), "a.service failed again"),
-    (
-        unit(
-            "a",
-            active_state=("active", "activating"),
-            sub_state=("running", "auto-restart"),
-            result=(None, "exit-code"),
-        ),
-        "a exited (exit-code), is starting again: active -> activating",
-    ),
-    (
-        unit(
-            "a",
-            active_state=("active", "activating"),
-            restart_loop=(None, True),
-            result=(None, "exit-code"),
-            exit_status=(None, 3),
-        ),
-        "a is restarted again and again (status 3)",
-    ),
-    (
-        unit("a", active_state=("activating", "active"), restart_loop=(True, None)),
-        "a is not restarted again and again any more",
-    ),
-    (
-        unit("a", active_state=("activating", "inactive"), restart_loop=(True, None)),
-        "a stopped: restart loop -> inactive",
-    ),
-    (
-        change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
-        "a appeared, failed (exit-code)",
-    ),
+    (unit("a", active_state=("active", "activating"), sub_state=("running", "auto-restart"),
+     result=(None, "exit-code")), "a exited (exit-code), is starting again: active -> activating"),
+    (unit("a", active_state=("active", "activating"), restart_loop=(None, True), result=(None,
+     "exit-code"), exit_status=(None, 3)), "a is restarted again and again (status 3)"),
+    (unit("a", active_state=("activating", "active"), restart_loop=(True, None)),
+     "a is not restarted again and again any more"),
+    (change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
+     "a appeared, failed (exit-code)"),
     (unit_event("a.service", "start"), "a.service restarted"),
     (unit_event("a.service", "start:failed"), "a.service failed again"),
     (unit_event("a.service", "start:ran"), "a.service ran"),
@@ -191,175 +123,93 @@ SAID = [
     (change("event", "files/file", "/etc/a"), "/etc/a changed, and is as it was"),
     (change("event", "devices/usb", "1-1"), "USB device 1-1 had an event"),
     (unit_event("a.service", "job:7 start by a.timer"), "a.service ran"),
-    *(
-        (unit_event("a.service", cause), "a.service ended and was started again")
-        for cause in ("exit", "exit:SIGKILL")
-    ),
+    *((unit_event("a.service", cause),
+     "a.service ended and was started again") for cause in ("exit", "exit:SIGKILL")),
     (package("openssl", version=("3.0.9", "3.0.10")), "package openssl upgraded 3.0.9 -> 3.0.10"),
     (package("x", version=("1:2.0", "3.0~rc1")), "package x downgraded 1:2.0 -> 3.0~rc1"),
     (package("x", version=("3.0~rc1", "3.0")), "package x upgraded 3.0~rc1 -> 3.0"),
-    (
-        package("x", essential=(None, True), on_hold=(True, None), version=("2", "1")),
-        "package x downgraded, no longer on hold, essential none -> yes: 2 -> 1",
-    ),
+    (package("x", essential=(None, True), on_hold=(True, None), version=("2", "1")),
+     "package x downgraded, no longer on hold, essential none -> yes: 2 -> 1"),
     (package("x", installed_size_mb=(1, 2), version=("1", "2")), "package x upgraded 1 -> 2"),
     (package("x", on_hold=(None, True)), "package x put on hold"),
     (change("appeared", PACKAGE, "hello", version=(None, "2.10")), "package hello installed 2.10"),
-    (
-        change("appeared", PACKAGE, "x", version=(None, "1"), status=(None, "unpacked")),
-        "package x left unpacked 1",
-    ),
-    (
-        package("x", removed=(True, None), status=("x", "half-configured")),
-        "package x left half-configured",
-    ),
-    (
-        unit("a.service", enabled=(True, None), load_state=("loaded", "not-found")),
-        "a.service has no file any more",
-    ),
-    (
-        package("hello", removed=(None, True), status=("installed", "x")),
-        "package hello removed, its configuration is left",
-    ),
-    (
-        change("appeared", PORT, "tcp 0.0.0.0:8080", port=(None, 8080), unit=(None, "n.service")),
-        "port tcp 0.0.0.0:8080 opened by n.service",
-    ),
+    (change("appeared", PACKAGE, "x", version=(None, "1"), status=(None, "unpacked")),
+     "package x left unpacked 1"),
+    (package("x", removed=(True, None), status=("x", "half-configured")),
+     "package x left half-configured"),
+    (unit("a.service", enabled=(True, None), load_state=("loaded", "not-found")),
+     "a.service has no file any more"),
+    (package("hello", removed=(None, True), status=("installed", "x")),
+     "package hello removed, its configuration is left"),
+    (change("appeared", PORT, "tcp 0.0.0.0:8080", port=(None, 8080), unit=(None, "n.service")),
+     "port tcp 0.0.0.0:8080 opened by n.service"),
     (package("x", status=("unpacked", "installed")), "package x installed"),
-    (
-        change("changed", "files/file", "/etc/a", sha256=("a", "b"), size=(1, 2), mode=("1", "2")),
-        "/etc/a changed: its content, mode 1 -> 2",
-    ),
-    (
-        change(
-            "changed",
-            "files/file",
-            "/etc/a",
-            sha256=("a", None),
-            mode=("0644", "0600"),
-            modified=(False, None),
-            readable=(None, False),
-        ),
-        "/etc/a changed: not readable for all any more, mode 0644 -> 0600",
-    ),
-    (
-        change("changed", "files/file", "/etc/a", sha256=(None, "a"), readable=(False, None)),
-        "/etc/a changed: readable for all",
-    ),
+    (change("changed", "files/file", "/etc/a", sha256=("a", "b"), size=(1, 2), mode=("1", "2")),
+     "/etc/a changed: its content, mode 1 -> 2"),
+    (change("changed", "files/file", "/etc/a", sha256=("a", None), mode=("0644", "0600"),
+     modified=(False, None), readable=(None, False)),
+     "/etc/a changed: not readable for all any more, mode 0644 -> 0600"),
+    (change("changed", "files/file", "/etc/a", sha256=(None, "a"), readable=(False, None)),
+     "/etc/a changed: readable for all"),
     (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
     (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port tcp 0.0.0.0:8080 closed"),
-    (
-        change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"),
-        "port tcp 127.0.0.1:8088 found",
-    ),
-    (
-        change("gone", PORT, "tcp [::1]:53", unit=("named.service", None), cause="exit"),
-        "port tcp [::1]:53 closed by named.service",
-    ),
+    (change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"),
+     "port tcp 127.0.0.1:8088 found"),
+    (change("gone", PORT, "tcp [::1]:53", unit=("named.service", None), cause="exit"),
+     "port tcp [::1]:53 closed by named.service"),
     (change("gone", PORT, "tcp [::1]:53"), "port tcp [::1]:53 closed"),
     (change("appeared", "kernel/module", "kvm"), "module kvm loaded"),
     (change("appeared", "house/lamp", "hall", cause="first"), "lamp hall found"),
-    (
-        change("changed", "house/lamp", "hall", a=(1, 2), b=(None, "x"), c=(True, None), d=(1, 2)),
-        "lamp hall changed: a 1 -> 2, b none -> x, c yes -> none and 1 more",
-    ),
+    (change("changed", "house/lamp", "hall", a=(1, 2), b=(None, "x"), c=(True, None), d=(1, 2)),
+     "lamp hall changed: a 1 -> 2, b none -> x, c yes -> none and 1 more"),
     (change("changed", "house/lamp", "hall", a=(None, None)), "lamp hall changed: a"),
     (change("gone", "house/lamp", "hall"), "lamp hall is gone"),
-    (
-        change("drift", UNIT, "a.service", active=(True, False), mode=(None, "x")),
-        "a.service is other than declared: active is no, declared yes; mode is x, declared none",
-    ),
-    (
-        change("intended", UNIT, "a.service", active=(None, None)),
-        "a.service is not yet as declared: active",
-    ),
-    (
-        change("drift", UNIT, "a", cause="state file:not followed", enabled=(True, False)),
-        "a is still other than declared: enabled is no, declared yes",
-    ),
-    (
-        change("healed", UNIT, "a.service", masked=("masked", False)),
-        "a.service is as declared again: masked yes -> no",
-    ),
-    (
-        change("appeared", "cron/job", "/etc/cron.d/nightly false"),
-        "cron job false of /etc/cron.d/nightly added",
-    ),
+    (change("drift", UNIT, "a.service", active=(True, False), mode=(None, "x")),
+     "a.service is other than declared: active is no, declared yes; mode is x, declared none"),
+    (change("intended", UNIT, "a.service", active=(None, None)),
+     "a.service is not yet as declared: active"),
+    (change("drift", UNIT, "a", cause="state file:not followed", enabled=(True, False)),
+     "a is still other than declared: enabled is no, declared yes"),
+    (change("healed", UNIT, "a.service", masked=("masked", False)),
+     "a.service is as declared again: masked yes -> no"),
+    (change("appeared", "cron/job", "/etc/cron.d/nightly false"),
+     "cron job false of /etc/cron.d/nightly added"),
     (change("appeared", "cron/job", "/etc/cron.daily/apt"), "cron job /etc/cron.daily/apt added"),
-    (
-        change("drift", UNIT, "a.service", presence=("present", "missing")),
-        "a.service is other than declared: missing",
-    ),
-    (
-        change("drift", UNIT, "a.service", presence=("not declared", "present")),
-        "a.service is other than declared: there, and not declared",
-    ),
-    (
-        change("undeclared", UNIT, "a.service", presence=("not declared", None)),
-        "a.service need not be declared any more",
-    ),
-    (
-        change("undeclared", UNIT, "a.service", active=(True, None)),
-        "a.service is no longer declared: active",
-    ),
-    (
-        change("healed", UNIT, "a.service", active=(False, False)),
-        "a.service is as declared again: active is no",
-    ),
-    (
-        change("healed", UNIT, "a.service", active=(False, True)),
-        "a.service is as declared again: active no -> yes",
-    ),
-    (
-        change("drift", UNIT, "a", **{"on": (None, False), "declared.on": (None, True)}),
-        "a is other than declared: on is no, declared yes",
-    ),
-    (
-        change(
-            "drift",
-            UNIT,
-            "a",
-            **{"presence": (None, "present"), "declared.presence": (None, "not declared")},
-        ),
-        "a is other than declared: there, and not declared",
-    ),
-    (
-        change("undeclared", UNIT, "a", **{"declared.presence": ("not declared", None)}),
-        "a need not be declared any more",
-    ),
-    (
-        change("undeclared", UNIT, "a", **{"declared.on": (True, None)}),
-        "a is no longer declared: on",
-    ),
-    (
-        change(
-            "drift",
-            "users/group",
-            "g",
-            **{"members": (["b"], ["b", "a"]), "declared.members": (None, ["a"])},
-        ),
-        "group g is other than declared: members is b, a, declared a",
-    ),
-    (
-        change("drift", "users/group", "g", members=(["a"], [])),
-        "group g is other than declared: members is none, declared a",
-    ),
+    (change("drift", UNIT, "a.service", presence=("present", "missing")),
+     "a.service is other than declared: missing"),
+    (change("drift", UNIT, "a.service", presence=("not declared", "present")),
+     "a.service is other than declared: there, and not declared"),
+    (change("undeclared", UNIT, "a.service", presence=("not declared", None)),
+     "a.service need not be declared any more"),
+    (change("undeclared", UNIT, "a.service", active=(True, None)),
+     "a.service is no longer declared: active"),
+    (change("healed", UNIT, "a.service", active=(False, False)),
+     "a.service is as declared again: active is no"),
+    (change("healed", UNIT, "a.service", active=(False, True)),
+     "a.service is as declared again: active no -> yes"),
+    (change("drift", UNIT, "a", **{"on": (None, False), "declared.on": (None, True)}),
+     "a is other than declared: on is no, declared yes"),
+    (change("drift", UNIT, "a", **{"presence": (None, "present"), "declared.presence": (None,
+     "not declared")}), "a is other than declared: there, and not declared"),
+    (change("undeclared", UNIT, "a", **{"declared.presence": ("not declared", None)}),
+     "a need not be declared any more"),
+    (change("undeclared", UNIT, "a", **{"declared.on": (True, None)}),
+     "a is no longer declared: on"),
+    (change("drift", "users/group", "g", **{"members": (["b"], ["b", "a"]),
+     "declared.members": (None, ["a"])}),
+     "group g is other than declared: members is b, a, declared a"),
+    (change("drift", "users/group", "g", members=(["a"], [])),
+     "group g is other than declared: members is none, declared a"),
     (change("appeared", "login1/user", "bob", linger=(None, False)), "user bob logged in"),
     (change("gone", "login1/user", "bob", linger=(True, None)), "user bob is gone"),
-    (
-        change("appeared", "users/account", "bob", administrator=(None, True)),
-        "account bob added, an administrator",
-    ),
-    (
-        change("forgot", "history/row", "x", count=(None, 1), rows=(None, [[1, 1]])),
-        "history was made to forget the values of 1 row",
-    ),
-    (
-        change("forgot", "history/row", "x", count=(None, 7), rows=(None, [[1, 7]])),
-        "history was made to forget the values of 7 rows",
-    ),
+    (change("appeared", "users/account", "bob", administrator=(None, True)),
+     "account bob added, an administrator"),
+    (change("forgot", "history/row", "x", count=(None, 1), rows=(None, [[1, 1]])),
+     "history was made to forget the values of 1 row"),
+    (change("forgot", "history/row", "x", count=(None, 7), rows=(None, [[1, 7]])),
+     "history was made to forget the values of 7 rows"),
     (change("new word", UNIT, "a.service"), "a.service new word"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "said"), SAID, ids=[said for _, said in SAID])
@@ -399,20 +249,14 @@ def written(what: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
     [
         (written("appeared", "users/account", "bob"), "account bob declared"),
         (written("appeared", "mounts/mount", "/srv/media"), "mount /srv/media declared"),
-        (
-            written("changed", "users/account", "bob", home=("/home/b", "/srv/b")),
-            "declaration of account bob changed: home /home/b -> /srv/b",
-        ),
-        (
-            written("changed", UNIT, "a.service", active_state=("active", "inactive")),
-            "declaration of a.service changed: active_state active -> inactive",
-        ),
-        (
-            written("gone", UNIT, "nosuch.service", enabled=(True, None)),
-            "declaration of nosuch.service removed",
-        ),
+        (written("changed", "users/account", "bob", home=("/home/b", "/srv/b")),
+         "declaration of account bob changed: home /home/b -> /srv/b"),
+        (written("changed", UNIT, "a.service", active_state=("active", "inactive")),
+         "declaration of a.service changed: active_state active -> inactive"),
+        (written("gone", UNIT, "nosuch.service", enabled=(True, None)),
+         "declaration of nosuch.service removed"),
     ],
-)
+)  # fmt: skip
 def test_what_the_state_file_says_is_no_change_of_the_host(
     given: dict[str, Any], said: str
 ) -> None:

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.bulky import lines
-from harness.running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Caller, Running, calling
+from harness.commands import run
+from harness.running import (
+    PATIENCE_SECONDS,
+    ROOT_PATH,
+    VECTORIZER,
+    Caller,
+    Running,
+    calling,
+    work_of,
+)
 
 from opdbus.bus.admission.limits import MAX_BULK_BYTES
 from opdbus.client import Client
@@ -44,50 +53,42 @@ def shared(shared_daemons: Callable[..., Running]) -> Running:
     return shared_daemons().start()
 
 
-def test_bulk_gives_what_a_plain_call_gives(shared: Running) -> None:
+@work_of(served, "shared", handed=2)
+async def test_bulk_gives_what_a_plain_call_gives(client: Client, caller: Caller) -> None:
     """Give the same bytes by file and by message, in every dtype, and the same numbers to all."""
-
-    async def work(client: Client, caller: Caller) -> None:
-        for options in ({}, {"dtype": "float16", "dimensions": 20}, {"dtype": "int8"},
-                        {"dtype": "ubinary", "dimensions": 13}):  # fmt: skip
-            found = await client.vectorize_bulk(TEXTS, options)
-            with found.file:
-                data = found.file.read()
-            member, signature = f"{VECTORIZER}.VectorizeMany", "asa{sv}"
-            rows, dimension, dtype, plain = await caller.call(
-                ROOT_PATH, member, signature, TEXTS, options
-            )
-            assert (found.rows, found.dimension, found.dtype) == (rows, dimension, dtype)
-            wide = np.frombuffer(data, np.uint8).astype(int)
-            # a batch of another size may round the last bit otherwise
-            assert len(data) == len(plain)
-            if dtype in {"int8", "ubinary"}:
-                assert (wide == np.frombuffer(plain, np.uint8)).mean() > 0.99
-            else:
-                kind = np.dtype(dtype).newbyteorder("<")
-                there = np.frombuffer(plain, kind)
-                assert np.abs(np.frombuffer(data, kind) - there).max() < 1e-3
-        short = await caller.call(
-            ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "mail", {"dimensions": 5}
+    for options in ({}, {"dtype": "float16", "dimensions": 20}, {"dtype": "int8"},
+                    {"dtype": "ubinary", "dimensions": 13}):  # fmt: skip
+        found = await client.vectorize_bulk(TEXTS, options)
+        with found.file:
+            data = found.file.read()
+        member, signature = f"{VECTORIZER}.VectorizeMany", "asa{sv}"
+        rows, dimension, dtype, plain = await caller.call(
+            ROOT_PATH, member, signature, TEXTS, options
         )
-        assert len(short[0]) == 5
-        assert np.isclose(np.linalg.norm(short[0]), 1)
+        assert (found.rows, found.dimension, found.dtype) == (rows, dimension, dtype)
+        wide = np.frombuffer(data, np.uint8).astype(int)
+        # a batch of another size may round the last bit otherwise
+        assert len(data) == len(plain)
+        if dtype in {"int8", "ubinary"}:
+            assert (wide == np.frombuffer(plain, np.uint8)).mean() > 0.99
+        else:
+            kind = np.dtype(dtype).newbyteorder("<")
+            there = np.frombuffer(plain, kind)
+            assert np.abs(np.frombuffer(data, kind) - there).max() < 1e-3
+    short = await caller.ask("Vectorize", "mail", {"dimensions": 5})
+    assert len(short[0]) == 5
+    assert np.isclose(np.linalg.norm(short[0]), 1)
 
-    served(shared, work)
 
-
-def test_files_that_a_client_keeps_are_bounded(shared: Running) -> None:
+@work_of(served, "shared")
+async def test_files_that_a_client_keeps_are_bounded(client: Client) -> None:
     """Refuse a client that keeps too many files of vectors, and serve it once it closes them."""
-
-    async def work(client: Client, _caller: Caller) -> None:
-        with ExitStack() as kept:
-            for _ in range(MAX_BULK_BYTES["user"] >> 20):
-                kept.enter_context((await client.vectorize_bulk(["mail"])).file)
-            with pytest.raises(LimitsExceeded, match="close the files that you have read"):
-                await client.vectorize_bulk(["mail"])
-        (await client.vectorize_bulk(["mail"])).file.close()
-
-    served(shared, work)
+    with ExitStack() as kept:
+        for _ in range(MAX_BULK_BYTES["user"] >> 20):
+            kept.enter_context((await client.vectorize_bulk(["mail"])).file)
+        with pytest.raises(LimitsExceeded, match="close the files that you have read"):
+            await client.vectorize_bulk(["mail"])
+    (await client.vectorize_bulk(["mail"])).file.close()
 
 
 def test_a_file_is_as_good_as_texts(shared: Running, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_job_ends_when_its_caller_leaves(daemons: Callable[..., Running]) -> N
 
 
 async def _until_idle(caller: Caller) -> None:
-    depth = lambda: caller.get(ROOT_PATH, VECTORIZER, "QueueDepth")  # noqa: E731
+    depth = lambda: caller.read("QueueDepth")  # noqa: E731
     await caller.until(depth, 0)
 
 
@@ -209,7 +210,7 @@ def test_the_command_writes_a_file(shared: Running, tmp_path: Path) -> None:
         ("ubinary", (), (300, 4)),
     ):
         out = tmp_path / f"{dtype}.npy"
-        done = shared.cli("vectorize", "--bulk", str(texts), "--output", str(out),
+        done = run(shared, "vectorize", "--bulk", str(texts), "--output", str(out),
                           "--dtype", dtype, *more, "--json")  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["rows"] == 300
@@ -217,7 +218,7 @@ def test_the_command_writes_a_file(shared: Running, tmp_path: Path) -> None:
         assert found.shape == shape
         assert found.dtype == (np.uint8 if dtype == "ubinary" else np.dtype(dtype))
     raw = tmp_path / "vectors.raw"
-    done = shared.cli("vectorize", "--bulk", str(texts), "--output", str(raw))
+    done = run(shared, "vectorize", "--bulk", str(texts), "--output", str(raw))
     assert done.stdout == f"300 x 32 float32: {raw}\n"
     rows = np.frombuffer(raw.read_bytes(), "<f4").reshape(300, 32)
     # batches of other sizes round otherwise
@@ -225,6 +226,6 @@ def test_the_command_writes_a_file(shared: Running, tmp_path: Path) -> None:
     assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
     for wrong in (["--bulk", str(texts)], ["--output", str(raw)], ["x", "--dtype", "int8"],
                   ["x", "--bulk", str(texts), "--output", str(raw)]):  # fmt: skip
-        refused = shared.cli("vectorize", *wrong)
+        refused = run(shared, "vectorize", *wrong)
         assert (refused.returncode, "go together" in refused.stderr) == (2, True)
-    assert shared.cli("vectorize", "--dimensions", "5", "one").stdout.count(" ") == 4
+    assert run(shared, "vectorize", "--dimensions", "5", "one").stdout.count(" ") == 4

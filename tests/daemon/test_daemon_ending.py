@@ -2,19 +2,18 @@
 
 import asyncio
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from harness.running import (
-    STATE,
     STATE_PATH,
     Bus,
     Caller,
     Make,
     ask,
     many,
+    run_program,
     search,
     state_file,
 )
@@ -22,15 +21,7 @@ from harness.running import (
 from opdbus.bus.transport.connection import RemoteError
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_told_to(daemons: Make, number: signal.Signals) -> None:
-    """End an idle daemon soon, with exit code 0."""
-    with daemons() as daemon:
-        ask(daemon, Caller.vectorized)
-        assert daemon.stop(number) == 0
-
-
-@pytest.mark.parametrize("phase", ["starting", "serving", "state file read", "model proven"])
+@pytest.mark.parametrize("phase", ["starting", "state file read", "model proven"])
 def test_sigterm_ends_it_in_every_phase(daemons: Make, tmp_path: Path, phase: str) -> None:
     """End soon with exit code 0, be it loading, building its graph or vectorizing."""
     file = many(tmp_path / "state.json", 4000)
@@ -57,9 +48,7 @@ def test_sigterm_right_at_the_start_is_no_failure() -> None:
         "sys.argv[1:] = ['daemon']\n"
         "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_program([sys.executable, "-c", program])
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -88,18 +77,15 @@ def test_a_lost_bus_ends_it_with_nothing_lost(daemons: Make, tmp_path: Path) -> 
     """Say so and exit 1 when the bus dies; have everything at the next start."""
     file = state_file(tmp_path / "state.json", {"a": "network", "b": "mail"})
     bus = Bus()
-    daemon = daemons(bus=bus.address, STATE_FILE=file)
+    daemon = daemons(bus=bus.address, STATE_FILE=file, VECTOR_LEVEL="none")
 
     async def publish(caller: Caller) -> None:
         await caller.vectorized()
-        await caller.call(
-            STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "test",
-            [("p", "k", "n", {"description": "disk"})], {},
-        )  # fmt: skip
+        await caller.ask("Publish", "test", [("p", "k", "n", {"description": "disk"})], {})
 
     async def after(caller: Caller) -> None:
         await caller.vectorized()
-        assert await caller.get(STATE_PATH, STATE, "Count") == 3
+        assert await caller.read("Count") == 3
 
     with daemon:
         ask(daemon, publish)

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from harness.running import (
     ROOT_PATH,
-    STATE,
-    STATE_PATH,
     VECTORIZER,
     Caller,
     Make,
@@ -31,20 +29,20 @@ ONNXRUNTIME, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
 
 async def vectorize(caller: Caller, text: str = "mail server") -> list[float]:
     """Ask for a vector over the bus."""
-    answer = await caller.call(ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", text, {})
+    answer = await caller.ask("Vectorize", text, {})
     vector: list[float] = answer[0]
     return vector
 
 
 async def set_provider(caller: Caller, name: str) -> None:
     """Have another provider serve."""
-    await caller.call(ROOT_PATH, f"{VECTORIZER}.SetProvider", "ssa{sv}", name, "", {})
+    await caller.ask("SetProvider", name, "", {})
 
 
 async def serving(caller: Caller) -> tuple[str, str, str]:
     """Give the provider that serves, the one that is asked for, and the state."""
     names = ("Provider", "RequestedProvider", "State")
-    provider, requested, state = [await caller.get(ROOT_PATH, VECTORIZER, name) for name in names]
+    provider, requested, state = [await caller.read(name) for name in names]
     return provider, requested, state
 
 
@@ -66,7 +64,7 @@ def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> 
 
     async def second(caller: Caller) -> None:
         await caller.vectorized()
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Precision") == report["chosen"]
+        assert await caller.read("Precision") == report["chosen"]
 
     with daemons(PRECISION="auto", EXECUTION_PROVIDER=ONNXRUNTIME) as daemon:
         ask(daemon, first)
@@ -99,40 +97,35 @@ def test_providers_are_switched_under_load(daemons: Make) -> None:
                 answered += 1
             return answered
 
-        asking = [asyncio.ensure_future(asks()) for _ in range(4)]
-        for name in (OPENVINO, ONNXRUNTIME, OPENVINO):
+        asking = [asyncio.ensure_future(asks()) for _ in range(2)]
+        for name in (OPENVINO, ONNXRUNTIME):
             await set_provider(caller, name)
             assert await serving(caller) == (name, name, "ready")
         stop.set()
         assert min(await asyncio.gather(*asking)) > 3
         told = [body for _, member, body in caller.signals if member == "ProviderChanged"]
-        assert [body[0] for body in told[-3:]] == [OPENVINO, ONNXRUNTIME, OPENVINO]
-        assert told[-1][1] == f"switched to {OPENVINO}"
+        assert [body[0] for body in told[-2:]] == [OPENVINO, ONNXRUNTIME]
+        assert told[-1][1] == f"switched to {ONNXRUNTIME}"
         # vectors of the same precision stay: nothing is computed again
-        assert await caller.get(STATE_PATH, STATE, "Pending") == 0
+        assert await caller.read("Pending") == 0
 
     with daemons(EXECUTION_PROVIDER=ONNXRUNTIME) as daemon:
         ask(daemon, work)
         assert "Traceback" not in daemon.log
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "sentence"),
-    [
-        ("migraphx", "org.opdbus.Error.Provider", "migraphx cannot run"),
-        ("psychic", "org.freedesktop.DBus.Error.InvalidArgs", "psychic"),
-    ],
-)
-def test_a_failed_switch_changes_nothing(
-    daemons: Make, name: str, error: str, sentence: str
-) -> None:
+def test_a_failed_switch_changes_nothing(daemons: Make) -> None:
     """Say why another provider cannot serve, tell nobody of a change, and serve on."""
 
     async def work(caller: Caller) -> None:
         await caller.ready()
-        with pytest.raises(RemoteError, match=sentence) as caught:
-            await set_provider(caller, name)
-        assert caught.value.name == error
+        for name, error, sentence in (
+            ("migraphx", "org.opdbus.Error.Provider", "migraphx cannot run"),
+            ("psychic", "org.freedesktop.DBus.Error.InvalidArgs", "psychic"),
+        ):
+            with pytest.raises(RemoteError, match=sentence) as caught:
+                await set_provider(caller, name)
+            assert caught.value.name == error
         assert await serving(caller) == (ONNXRUNTIME, ONNXRUNTIME, "ready")
         assert await vectorize(caller)
         told = [body[0] for _, member, body in caller.signals if member == "ProviderChanged"]
@@ -153,7 +146,7 @@ def test_settings_are_read_again(daemons: Make, tmp_path: Path) -> None:
     file = settings_file(tmp_path / "settings.toml", ONNXRUNTIME)
 
     async def reload(caller: Caller) -> None:
-        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+        await caller.ask("Reload", {})
 
     async def work(caller: Caller) -> None:
         await caller.vectorized()
@@ -169,7 +162,7 @@ def test_settings_are_read_again(daemons: Make, tmp_path: Path) -> None:
         settings_file(file, ONNXRUNTIME, "int8")
         daemon.send(signal.SIGHUP)
         await caller.signal("ProviderChanged", lambda body: body[1] == f"switched to {ONNXRUNTIME}")
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Precision") == "int8"
+        assert await caller.read("Precision") == "int8"
         await caller.vectorized()
         assert len(await search(caller, "vector")) == 5
 
@@ -187,13 +180,13 @@ def test_the_level_begins_and_ends_with_a_reload(daemons: Make, tmp_path: Path) 
     async def work(caller: Caller) -> None:
         await caller.ready("ready")
         file.write_text('vector_level = "medium"\n')
-        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:onnxruntime"
+        await caller.ask("Reload", {})
+        assert await caller.read("Provider") == "cpu:onnxruntime"
         await caller.vectorized()
         assert await search(caller, "vector")
         file.write_text('vector_level = "none"\n')
-        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == ""
+        await caller.ask("Reload", {})
+        assert await caller.read("Provider") == ""
         assert await search(caller, "hybrid")
 
     with daemons(CONFIG=file, EXECUTION_PROVIDER="cpu:onnxruntime") as daemon:
@@ -205,7 +198,7 @@ def test_the_level_static(daemons: Make) -> None:
 
     async def work(caller: Caller) -> None:
         await caller.vectorized()
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:numpy"
+        assert await caller.read("Provider") == "cpu:numpy"
         assert await search(caller, "vector")
         asked = ["asa{sv}", ["x", "y"], {}]
         found = await caller.call(ROOT_PATH, f"{VECTORIZER}.VectorizeMany", *asked)
@@ -239,11 +232,11 @@ def test_settings_that_wait_for_a_restart(daemons: Make, tmp_path: Path) -> None
     async def work(caller: Caller) -> None:
         await caller.ready()
         replace(file, 'drift_threshold = "info"')
-        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+        await caller.ask("Reload", {})
         daemon.wait_for_log("settings wait for a restart.*OP_DBUS_DRIFT_THRESHOLD")
         assert (await serving(caller))[2] == "ready"
 
-    with daemons(CONFIG=file) as daemon:
+    with daemons(CONFIG=file, VECTOR_LEVEL="none") as daemon:
         ask(daemon, work)
 
 
@@ -254,9 +247,9 @@ def test_a_chain_moves_on_and_says_why(daemons: Make) -> None:
 
     async def work(caller: Caller) -> None:
         assert await caller.ready("degraded") == "degraded"
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == cpu_engines()[0]
-        assert await caller.get(ROOT_PATH, VECTORIZER, "RequestedProvider") == "cuda,cpu"
-        ((provider, reason),) = await caller.get(ROOT_PATH, VECTORIZER, "Fallbacks")
+        assert await caller.read("Provider") == cpu_engines()[0]
+        assert await caller.read("RequestedProvider") == "cuda,cpu"
+        ((provider, reason),) = await caller.read("Fallbacks")
         assert (provider, reason[:15]) == ("cuda", "cuda cannot run")
         await caller.vectorized()
         assert len(await search(caller, "vector")) == 5

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from conftest import EXAMPLE, ROOT
-from harness.running import PATIENCE_SECONDS, read_lines
+from harness.running import PATIENCE_SECONDS, read_lines, run_program
 
 
 @pytest.fixture
@@ -95,14 +95,10 @@ def test_another_shell_asks_the_same_daemon(demo: subprocess.Popen[str], tmp_pat
     text = read_lines(demo, lambda text: "Serving until Ctrl-C" in text)
     (line,) = [line for line in text.splitlines() if line.startswith("export ")]
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    done = run_program(
         ["sh", "-c", f"{line}\n'{demo.args[0]}'; op-dbus show systemd/unit/sshd.service"],
         env=bare,
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
     )
     assert "org/opdbus/state/systemd/unit/sshd_2eservice" in done.stdout, done.stderr
     assert "op-dbus already serves here: stop it with Ctrl-C first" in done.stderr

@@ -1,7 +1,6 @@
 """Dependencies: what each extra installs, and what works, or is said, where one is missing."""
 
 import os
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from harness.running import Running
+from harness.running import Running, run_program
 from packaging.requirements import Requirement
 
 from opdbus.platform import pip
@@ -17,12 +16,7 @@ from opdbus.platform import pip
 BLOCKER = ROOT / "tests" / "without_runtime"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-PLATFORMS = [
-    ("linux", "x86_64"),
-    ("linux", "aarch64"),
-    ("darwin", "arm64"),
-    ("win32", "AMD64"),
-]
+PLATFORMS = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("win32", "AMD64")]
 
 
 def installed(rows: list[str], platform: tuple[str, str]) -> dict[str, Requirement]:
@@ -47,21 +41,6 @@ def test_the_base_runs_no_model(platform: tuple[str, str]) -> None:
     assert not [name for name in names if name.startswith(("onnxruntime", "openvino", "torch"))]
 
 
-def test_dbus_fast_has_the_private_modules_that_are_used() -> None:
-    """Name what is gone, should another dbus-fast have its private modules elsewhere."""
-    pytest.importorskip("dbus_fast")
-    from dbus_fast._private import address, unmarshaller
-    from dbus_fast.message import Message
-
-    assert callable(address.get_bus_address)
-    assert callable(address.parse_address)
-    assert {"unmarshall", "message"} <= set(dir(unmarshaller.Unmarshaller))
-    assert callable(Message._marshall)
-    bound = installed(PROJECT["dependencies"], PLATFORMS[0])["dbus-fast"].specifier
-    assert bound.contains("5.9")
-    assert not bound.contains("6.0")
-
-
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let programs find what an installation of the base alone has."""
@@ -77,25 +56,41 @@ def test_level_none_needs_no_runtime(daemons: Callable[..., Running]) -> None:
     assert "systemd/unit/chronyd.service" in found.stdout, found.stderr
 
 
+OPENED = """
+import sys
+from opdbus import Embedder
+from opdbus.errors import ProviderError
+
+for provider in sys.argv[3:]:
+    try:
+        Embedder(model=sys.argv[1], state_dir=sys.argv[2], provider=provider).open()
+    except ProviderError as error:
+        print(error)
+"""
+
+
 @pytest.mark.usefixtures("base")
-@pytest.mark.parametrize(
-    ("provider", "package", "extra"),
-    [
-        ("cpu", "onnxruntime", "cpu"),
-        ("cpu:openvino", "openvino", "openvino"),
-        ("openvino", "openvino", "openvino"),
-        ("cuda", "onnxruntime", "gpu"),
-        ("tensorrt", "onnxruntime", "gpu"),
-    ],
-)
 def test_a_missing_runtime_is_named(
-    daemons: Callable[..., Running], provider: str, package: str, extra: str
+    daemons: Callable[..., Running], tiny_model: Path, tmp_path: Path
 ) -> None:
     """End with one sentence that names the extra to install where nothing can run a model."""
-    with daemons(EXECUTION_PROVIDER=provider) as daemon:
+    packages = {
+        "cpu": ("onnxruntime", "cpu"),
+        "cpu:openvino": ("openvino", "openvino"),
+        "openvino": ("openvino", "openvino"),
+        "cuda": ("onnxruntime", "gpu"),
+        "tensorrt": ("onnxruntime", "gpu"),
+    }
+    said = [
+        f"cannot run: the package {package} is not installed; {pip.install(f'op-dbus[{extra}]')}"
+        for package, extra in packages.values()
+    ]
+    opened = run_program([sys.executable, "-c", OPENED, tiny_model, tmp_path / "state", *packages])
+    for line, sentence in zip(opened.stdout.splitlines(), said, strict=True):
+        assert sentence in line
+    with daemons(EXECUTION_PROVIDER="cpu") as daemon:
         assert daemon.exit_code() == 3
-    advice = pip.install(f"op-dbus[{extra}]")
-    assert f"cannot run: the package {package} is not installed; {advice}" in daemon.log
+    assert said[0] in daemon.log
 
 
 @pytest.mark.usefixtures("base")
@@ -123,11 +118,7 @@ def test_one_runtime_is_enough(tiny_model: Path, tmp_path: Path, runtime: str) -
     missing = "openvino" if runtime == "onnxruntime" else "onnxruntime"
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules['{missing}'] = None\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    embedded = subprocess.run(
-        [sys.executable, "-c", EMBEDDED, tiny_model, tmp_path / "state"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    embedded = run_program(
+        [sys.executable, "-c", EMBEDDED, tiny_model, tmp_path / "state"], env=environment
     )
     assert f"(1, 32) cpu:{runtime}" in embedded.stdout, embedded.stderr

@@ -2,13 +2,13 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
 from conftest import ROOT
+from harness.running import run_program
 from harness.whole_cli import root
 from scripts.make_docs import FILES, generated
 
@@ -112,9 +112,7 @@ def test_examples_run(block: str, home: Path) -> None:
     # not where this machine's daemon keeps its own, and in a precision that no gate must grade
     ours = f"opdbus.Embedder(state_dir={str(home)!r}, precision='fp32', "
     code = block.replace("opdbus.Embedder(", ours)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, "-W", "error", "-c", code])
     assert done.returncode == 0, done.stderr
 
 

@@ -2,13 +2,13 @@
 
 import re
 import shutil
-import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from conftest import ROOT
+from harness.running import run_program
 from harness.setting_up import files_in, setup
 
 from opdbus import config, errors
@@ -234,12 +234,8 @@ def test_every_default_is_accepted() -> None:
 @pytest.mark.parametrize("service", MOST_EXPOSED, ids=lambda path: path.stem)
 def test_the_sandbox_is_tight(service: Path) -> None:
     """Stay below the exposure that the project promises."""
-    done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--no-pager", service],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
+    done = run_program(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", service], check=True
     )
     exposure = re.search(r"Overall exposure level for [\w.-]+: ([\d.]+)", done.stdout)
     assert exposure is not None
@@ -272,13 +268,9 @@ def test_systemd_has_nothing_to_say_about_the_unit(
     if with_gpu:
         drop_in.parent.mkdir()
         shutil.copy(UNIT.parent / "op-dbus.service.d" / "gpu.conf.example", drop_in)
-    done = subprocess.run(
+    done = run_program(
         ["systemd-analyze", "verify", f"--man={shutil.which('man') is not None}", unit],
-        capture_output=True,
-        text=True,
         env={"PATH": "/usr/bin:/bin", "MANPATH": str(tree / "usr/local/share/man")},
-        check=False,
-        timeout=60,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
@@ -289,13 +281,7 @@ def test_systemd_has_nothing_to_say_about_the_metrics_timer(tmp_path: Path, tree
     for source in (METRICS, METRICS.with_suffix(".timer")):
         text = source.read_text().replace("/usr/local/bin/op-dbus", "/bin/true")
         (tmp_path / source.name).write_text(text)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *tmp_path.iterdir()],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_program(["systemd-analyze", "verify", "--man=no", *tmp_path.iterdir()])
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
     written = (tree / "usr/lib/systemd/system" / METRICS.name).read_text()
     assert "\nExecStart=/usr/local/bin/op-dbus metrics --output " in written

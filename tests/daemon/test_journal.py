@@ -3,9 +3,7 @@
 import io
 import logging
 import re
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -248,27 +246,3 @@ def test_ids_are_ids() -> None:
     """Have 128 random bits in each id, another in each."""
     assert len(set(MESSAGE_IDS.values())) == len(MESSAGE_IDS)
     assert all(re.fullmatch("[0-9a-f]{32}", found) for found in MESSAGE_IDS.values())
-
-
-@pytest.mark.skipif(not shutil.which("journalctl"), reason="there is no journalctl")
-def test_journalctl_takes_the_catalog(tmp_path: Path) -> None:
-    """Let journalctl compile the catalog and give each subject back."""
-    folder = tmp_path / "usr/lib/systemd/catalog"
-    folder.mkdir(parents=True)
-    (tmp_path / "var/lib/systemd/catalog").mkdir(parents=True)
-    shutil.copy(CATALOG, folder)
-    made = subprocess.run(
-        ["journalctl", f"--root={tmp_path}", "--update-catalog"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (made.returncode, made.stderr) == (0, "")
-    listed = subprocess.run(
-        ["journalctl", f"--root={tmp_path}", "--list-catalog"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for event, found in MESSAGE_IDS.items():
-        assert f"{found} op-dbus: " in listed, event

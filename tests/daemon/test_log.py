@@ -74,23 +74,6 @@ def test_console_is_for_people() -> None:
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    ("level", "count"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
-)
-def test_less_important_lines_are_left_out(level: str, count: int) -> None:
-    """Write what is at least as important as asked."""
-    assert len(lines("json", level)) == count
-
-
-def test_bound_fields_are_written() -> None:
-    """Write the fields that a task has bound to all its events."""
-    stream = io.StringIO()
-    log.configure(config.load({"OP_DBUS_LOG_FORMAT": "json"}), {}, stream)
-    with structlog.contextvars.bound_contextvars(call=7):
-        structlog.get_logger().info("answered")
-    assert json.loads(stream.getvalue())["call"] == 7
-
-
 @pytest.mark.parametrize("mine", [True, False])
 def test_auto_knows_the_journal(tmp_path: Path, mine: bool) -> None:  # noqa: FBT001
     """Write for the journal only if the stream is the one that systemd connected to it."""

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import click
 import pytest
 from conftest import ROOT
+from harness.running import run_program
 from harness.whole_cli import root
 from test_installed_files import setup
 
@@ -51,13 +52,10 @@ def commands(group: click.Group, before: str = "") -> list[tuple[str, click.Comm
 
 def shown(page: Path) -> str:
     """Render a page as a reader sees it, without hyphenation or justification."""
-    done = subprocess.run(
+    done = run_program(
         ["man", "--nh", "--nj", "-l", "-E", "UTF-8", page],
         env={"PATH": "/usr/bin:/bin", "MANWIDTH": "10000", "LC_ALL": "C.UTF-8"},
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=60,
     )
     return done.stdout
 
@@ -69,13 +67,10 @@ needs_man = pytest.mark.skipif(not shutil.which("man"), reason="no man: apt inst
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_render_without_a_warning(share: Path, page: str) -> None:
     """Give roff nothing to complain about."""
-    done = subprocess.run(
+    done = run_program(
         ["man", "-l", "--warnings=w", "-E", "UTF-8", share / "man" / page],
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=60,
     )
     assert done.stderr == ""
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.running import STATE, STATE_PATH, Running, calling, replace
+from harness.running import Running, calling, replace
 from test_child import _child, _children, _ends, _watched
 
 from opdbus.errors import StateFileError
 from opdbus.index.database import record_process
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.database.records import Recorder
 from opdbus.index.state_store.events import Changed
 from opdbus.index.state_store.state_file_loader import StateFileLoader
 from opdbus.index.state_store.state_store import StateStore
@@ -79,35 +78,6 @@ def test_it_comes_to_the_same(tmp_path: Path) -> None:
     changes = [event.changes for event in there[-1] if isinstance(event, Changed)]
     assert [len(one) for one in changes] == [53, 1]
     assert "hunter" not in repr(there)
-
-
-def test_records_are_those_of_the_same_objects(tmp_path: Path) -> None:
-    """Receive every field of every record as this process makes it."""
-    path = _written(tmp_path / "state.json", _content())
-    file, own, recorder = StateFile(path), StateFile(path), Recorder()
-    present, found = record_process.stream(file)
-    received = list(found)
-    identities, objects = own.stream()
-    assert received == [recorder.record(one, 0, 0, transient=False) for one in objects]
-    assert _are(present, identities)
-    assert file.claims == own.claims
-    assert file.signature == own.signature
-    assert file.read()[1] == []
-
-
-def test_only_what_has_changed_is_received(tmp_path: Path) -> None:
-    """Have the child compare a file with what was read before, and tell of all that is in it."""
-    path = _written(tmp_path / "state.json", content := _content())
-    file = StateFile(path)
-    identities, objects = file.stream()
-    assert len([*objects]) == 53
-    content["plugins"]["systemd"]["units"]["job-7.service"]["description"] = "another"
-    del content["plugins"]["firewall"]
-    _written(path, content)
-    present, found = record_process.stream(file)
-    assert [one.identity.name for one in found] == ["job-7.service"]
-    assert _are(present, {one for one in identities if one.plugin == "systemd"})
-    assert file.read()[1] == []
 
 
 def test_a_file_that_is_known_is_read_to_be_compared(tmp_path: Path) -> None:
@@ -189,4 +159,4 @@ def test_it_ends_with_the_daemon(daemons: Callable[..., Running], tmp_path: Path
 async def _until_all_are_there(daemon: Running) -> None:
     async with calling(daemon.bus) as caller:
         await caller.ready()
-        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), MANY + 3)
+        await caller.until(lambda: caller.read("Count"), MANY + 3)

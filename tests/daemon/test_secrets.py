@@ -6,7 +6,7 @@ from typing import Any
 
 from attacks.leaks import bytes_of, everything
 from conftest import EXAMPLE
-from harness.running import STATE, STATE_PATH, Caller, Running, calling
+from harness.running import Caller, Running, calling
 
 MARK = "PLANTED"
 PEM = "-----{} RSA PRIVATE KEY-----"
@@ -27,11 +27,9 @@ KEPT = {"keyboard_layout": "de-neo", "public_key": "visible-public-key"}
 
 
 async def _found_by(caller: Caller, question: str) -> list[Any]:
-    hits: list[Any] = (
-        await caller.call(
-            STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 50, {"mode": "lexical", "all": True}
-        )
-    )[0]
+    hits: list[Any] = (await caller.ask("Search", question, 50, {"mode": "lexical", "all": True}))[
+        0
+    ]
     return hits
 
 
@@ -43,14 +41,14 @@ def test_planted_secrets_are_nowhere(daemons: Callable[..., Running]) -> None:
         async with calling(daemon.bus) as caller:
             await caller.vectorized()
             plain = [("app", "unit", "plain", {**KEPT, "description": "kept"})]
-            await caller.call(
-                STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "app", PUBLISHED + plain, {}
-            )
+            await caller.ask("Publish", "app", PUBLISHED + plain, {})
             # also as observed state of what the file declares, for Drift to compare
-            await caller.call(
-                STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "app",
-                [("systemd", "unit", "sshd.service", {"password": f"{MARK}-p12"})], {},
-            )  # fmt: skip
+            await caller.ask(
+                "Publish",
+                "app",
+                [("systemd", "unit", "sshd.service", {"password": f"{MARK}-p12"})],
+                {},
+            )
             await caller.vectorized()
             assert await _found_by(caller, MARK) == []
             return await everything(caller)

@@ -5,7 +5,6 @@ import json
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -14,7 +13,7 @@ from threading import Event, Timer
 
 import pytest
 from conftest import ROOT
-from harness.running import STATE, STATE_PATH, Running, calling, replace, state_file
+from harness.running import STATE, STATE_PATH, Running, calling, replace, run_program, state_file
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import StoreError
@@ -89,7 +88,7 @@ def test_sigterm_during_a_large_publish(daemons: Callable[..., Running], tmp_pat
             await caller.ready()
             objects = [("p", "k", f"n{n}", {"text": f"mail {n}"}) for n in range(9000)]
             call = asyncio.create_task(caller.call(*PUBLISH, "probe", objects, {}))
-            await caller.get(STATE_PATH, STATE, "Count")
+            await caller.read("Count")
             assert await asyncio.to_thread(daemon.stop) == 0
             with suppress(RemoteError):
                 await call
@@ -129,19 +128,14 @@ def test_programs_of_tests_do_not_ignore_sigint() -> None:
     """Start programs with SIGINT at its default, also where a script runs the tests with `&`."""
     child = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     program = f"import conftest, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    done = subprocess.run(
-        [*IGNORING, sys.executable, "-c", program],
-        cwd=ROOT / "tests",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_program([*IGNORING, sys.executable, "-c", program], cwd=ROOT / "tests")
     assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize("read", ["read", "read_apart"])
-def test_closing_ends_a_read_whose_next_statement_has_no_end(tmp_path: Path, read: str) -> None:
+async def test_closing_ends_a_read_whose_next_statement_has_no_end(
+    tmp_path: Path, read: str
+) -> None:
     """End a thread that reads, also where its statement begins when the store closes already."""
     endless = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n FROM n) SELECT sum(n) FROM n"
     begun, closing_now = Event(), Event()
@@ -151,12 +145,9 @@ def test_closing_ends_a_read_whose_next_statement_has_no_end(tmp_path: Path, rea
         closing_now.wait()
         store._database.execute(endless).fetchone()
 
-    async def both() -> None:
-        async with Archive(tmp_path / "memory.db") as archive:
-            reading = asyncio.create_task(getattr(archive, read)(work))
-            await asyncio.to_thread(begun.wait)
-            Timer(0.2, closing_now.set).start()
-        with pytest.raises(StoreError, match="interrupted"):
-            await reading
-
-    asyncio.run(both())
+    async with Archive(tmp_path / "memory.db") as archive:
+        reading = asyncio.create_task(getattr(archive, read)(work))
+        await asyncio.to_thread(begun.wait)
+        Timer(0.2, closing_now.set).start()
+    with pytest.raises(StoreError, match="interrupted"):
+        await reading

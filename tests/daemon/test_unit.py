@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import EXAMPLE
+from harness.commands import run
 from harness.running import Bus, Running
 
 from opdbus import doctor
@@ -194,10 +195,8 @@ def test_no_service(systemd: Callable[..., None], monkeypatch: pytest.MonkeyPatc
 
 def on_system_bus(daemon: Running, bus: Bus, *arguments: str, **more: str) -> tuple[int, str]:
     """Run a command that takes a private bus for the system's, and give its exit and output."""
-    path = os.environ["PATH"]
-    done = daemon.cli(
-        *arguments, OP_DBUS_BUS="system", DBUS_SYSTEM_BUS_ADDRESS=bus.address, PATH=path, **more
-    )
+    system = {"OP_DBUS_BUS": "system", "DBUS_SYSTEM_BUS_ADDRESS": bus.address}
+    done = run(daemon, *arguments, **system, **more)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout + done.stderr
 
@@ -205,19 +204,19 @@ def on_system_bus(daemon: Running, bus: Bus, *arguments: str, **more: str) -> tu
 def test_commands_say_why_the_service_ended(systemd: Callable[..., None], daemons: Make) -> None:
     """Say by which fault the service ended where no daemon answers, and what to do then."""
     systemd(SHOWN)
-    bus = Bus()
+    bus, nobody = Bus(), daemons()
     try:
         for command in (["status"], ["search", "x"], ["reload"]):
-            code, said = on_system_bus(daemons(str(command)), bus, *command)
+            code, said = on_system_bus(nobody, bus, *command)
             assert code == 4
             assert "op-dbus.service ended by a fault: OP_DBUS_THREADS='many' is not acc" in said
             assert "; correct that in /etc/op-dbus/op-dbus.env or the unit, then `systemc" in said
         systemd(SHOWN | {"ActiveState": "inactive", "Result": "success", "StatusText": ""})
-        code, said = on_system_bus(daemons("stopped"), bus, "status")
+        code, said = on_system_bus(nobody, bus, "status")
         assert (code, "systemctl start op-dbus" in said) == (4, True)
         off = {"ActiveState": "inactive", "Result": "success", "StatusText": ""}
         systemd(SHOWN | off | {"LoadState": "masked"})
-        code, said = on_system_bus(daemons("masked"), bus, "status")
+        code, said = on_system_bus(nobody, bus, "status")
         assert (code, "is masked, and nothing starts it: `systemctl unmask op-dbus`" in said) == (
             4,
             True,
@@ -235,20 +234,20 @@ def test_doctor_reads_the_settings_of_the_service(
     file.write_text(f"{ours}OP_DBUS_TREADS=3\n")
     shown = SHOWN | {"Environment": f"OP_DBUS_STATE_DIR={tmp_path}"}
     systemd(shown, str(file))
-    bus = Bus()
+    bus, nobody = Bus(), daemons()
     own = {"OP_DBUS_STATE_FILE": "", "OP_DBUS_MODEL": ""}
     try:
-        code, said = on_system_bus(daemons("bad"), bus, "doctor", **own)
+        code, said = on_system_bus(nobody, bus, "doctor", **own)
         assert code == 1
         assert "wrong    service: op-dbus.service ended by a fault: OP_DBUS_THREADS='many'" in said
         assert f"wrong    service settings: OP_DBUS_TREADS in {file}:3 is not a setting" in said
-        code, said = on_system_bus(daemons("bad config"), bus, "config", **own)
+        code, said = on_system_bus(nobody, bus, "config", **own)
         assert (code, f"OP_DBUS_TREADS in {file}:3 is not a setting" in said) == (2, True)
         file.write_text(f"{ours}nothing\nOP_DBUS_THREADS=many\n")
-        code, said = on_system_bus(daemons("bad value"), bus, "config", **own)
+        code, said = on_system_bus(nobody, bus, "config", **own)
         assert (code, f"OP_DBUS_THREADS='many' (in {file}:4) is not acc" in said) == (2, True)
         systemd(shown | {"LoadState": "masked"}, str(file))
-        code, said = on_system_bus(daemons("masked"), bus, "doctor", **own)
+        code, said = on_system_bus(nobody, bus, "doctor", **own)
         assert (code, "wrong    service: systemd says that op-dbus.service is masked" in said) == (
             1,
             True,
@@ -256,14 +255,14 @@ def test_doctor_reads_the_settings_of_the_service(
         file.write_text(ours)
         running = {"ActiveState": "active", "Result": "success", "StatusText": "Ready"}
         systemd(shown | running, str(file))
-        code, said = on_system_bus(daemons("good"), bus, "doctor", **own)
+        code, said = on_system_bus(nobody, bus, "doctor", **own)
         assert code == 0, said
         assert "ok       service settings: accepted" in said
         assert f"objects in {EXAMPLE}" in said
-        code, said = on_system_bus(daemons("config"), bus, "config", **own)
+        code, said = on_system_bus(nobody, bus, "config", **own)
         assert "what op-dbus.service runs with; variables of this shell win over its own" in said
         assert re.search(rf"OP_DBUS_STATE_FILE +{EXAMPLE} +{file}:2\n", said)
-        code, said = on_system_bus(daemons("well"), bus, "doctor", **own)
+        code, said = on_system_bus(nobody, bus, "doctor", **own)
         assert "warning  daemon: no daemon serves org.opdbus" in said
     finally:
         bus.kill()

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from asyncinotify import Inotify
 
-from opdbus.state.watch import SETTLE_SECONDS, SILENCE_SECONDS, Watch, changes
+from opdbus.state.watch import SETTLE_SECONDS, Watch, changes
 
 # Far longer than any of it takes; only a failure waits so long.
 PATIENCE = 60.0
 # Long enough for an event that must not count to have come.
-QUIET = SILENCE_SECONDS + 6 * SETTLE_SECONDS
+SILENCE = 0.1
+QUIET = SILENCE + 6 * SETTLE_SECONDS
 
 
 async def times_told(path: Path, *actions: Callable[[], object]) -> list[int]:
@@ -25,7 +26,7 @@ async def times_told(path: Path, *actions: Callable[[], object]) -> list[int]:
 
     async def watch() -> None:
         nonlocal told
-        async with aclosing(changes(path)) as stream:
+        async with aclosing(changes(path, silence=SILENCE)) as stream:
             async for _ in stream:
                 told += 1
                 changed.set()
@@ -72,35 +73,36 @@ def replaced(path: Path, text: str) -> Callable[[], object]:
     return act
 
 
-def test_replaced_file_is_noticed(tmp_path: Path) -> None:
-    """Tell each time when an editor replaces the file."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
-    assert asyncio.run(times_told(path, replaced(path, "b"), replaced(path, "c"))) == [1, 1]
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Write a file to be watched."""
+    (tmp_path / "state.json").write_text("a")
+    return tmp_path / "state.json"
 
 
-def test_edited_file_is_noticed(tmp_path: Path) -> None:
-    """Tell when the file is written in place, also to the same size."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
-    told = asyncio.run(
-        times_told(path, lambda: path.write_text("bb"), lambda: path.write_text("cc"))
-    )
-    assert told == [1, 1]
+EDITS: dict[str, Callable[[Path], tuple[Callable[[], object], ...]]] = {
+    "replaced, as editors do": lambda path: (replaced(path, "b"), replaced(path, "c")),
+    "written in place, also to the same size": lambda path: (
+        lambda: path.write_text("bb"),
+        lambda: path.write_text("cc"),
+    ),
+    "cut or made longer by its name, which nobody closes": lambda path: (
+        lambda: os.truncate(path, 1),
+        lambda: os.truncate(path, 9),
+    ),
+    "gone and back": lambda path: (path.unlink, lambda: path.write_text("a")),
+    "not readable, and again": lambda path: (lambda: path.chmod(0), lambda: path.chmod(0o644)),
+}
 
 
-def test_a_file_cut_in_place_is_noticed(tmp_path: Path) -> None:
-    """Tell when the file is cut or made longer by its name, which nobody closes."""
-    path = tmp_path / "state.json"
-    path.write_text("abc")
-    told = asyncio.run(times_told(path, lambda: os.truncate(path, 1), lambda: os.truncate(path, 9)))
-    assert told == [1, 1]
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_change_is_told_once(path: Path, edit: str) -> None:
+    """Tell of each change of the file, however it is made, once."""
+    assert asyncio.run(times_told(path, *EDITS[edit](path))) == [1, 1]
 
 
-def test_a_file_that_stays_open_is_noticed(tmp_path: Path) -> None:
+def test_a_file_that_stays_open_is_noticed(path: Path) -> None:
     """Tell when the file is written in place by a program that keeps it open."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
     with path.open("r+b", buffering=0) as file:
         told = asyncio.run(times_told(path, lambda: file.write(b"bb"), lambda: file.write(b"c")))
     assert told == [1, 1]
@@ -130,20 +132,6 @@ def test_a_file_being_written_is_told_when_it_is_closed(tmp_path: Path) -> None:
 
     asyncio.run(work())
     assert seen == [b"piece" * 10]
-
-
-def test_deleted_and_recreated_file_is_noticed(tmp_path: Path) -> None:
-    """Tell when the file goes away and when it comes back."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
-    assert asyncio.run(times_told(path, path.unlink, lambda: path.write_text("a"))) == [1, 1]
-
-
-def test_readable_again_is_noticed(tmp_path: Path) -> None:
-    """Tell when the permissions of the file change, as they decide whether it can be read."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
-    assert asyncio.run(times_told(path, lambda: path.chmod(0), lambda: path.chmod(0o644))) == [1, 1]
 
 
 def test_retargeted_link_is_noticed(tmp_path: Path) -> None:
@@ -243,10 +231,8 @@ def test_file_behind_a_file_is_awaited(tmp_path: Path) -> None:
     assert asyncio.run(times_told(tmp_path / "etc" / "state.json", make_way)) == [1]
 
 
-def test_burst_counts_once(tmp_path: Path) -> None:
+def test_burst_counts_once(path: Path) -> None:
     """Tell once about many writes in a row."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
 
     def burst() -> None:
         for number in range(200):
@@ -256,10 +242,8 @@ def test_burst_counts_once(tmp_path: Path) -> None:
     assert asyncio.run(times_told(path, burst)) == [1]
 
 
-def test_nothing_is_told_of_other_files(tmp_path: Path) -> None:
+def test_nothing_is_told_of_other_files(path: Path, tmp_path: Path) -> None:
     """Stay silent when the file is read, or other files of its folder change."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
 
     def others() -> None:
         path.read_text()
@@ -281,22 +265,16 @@ def test_change_before_watching_is_no_change(tmp_path: Path) -> None:
     assert asyncio.run(times_told(tmp_path / "none" / "x", quiet(nothing))) == [0]
 
 
-def test_change_while_busy_is_noticed(tmp_path: Path) -> None:
+async def test_change_while_busy_is_noticed(path: Path) -> None:
     """Tell of a change that came while the last one was still being dealt with."""
-    path = tmp_path / "state.json"
-    path.write_text("a")
-
-    async def deal() -> int:
-        told = 0
-        async with aclosing(changes(path)) as stream, asyncio.timeout(PATIENCE):
-            async for _ in stream:
-                told += 1
-                if told == 3:
-                    break
-                replaced(path, "b" * (told + 1))()
-        return told
-
-    assert asyncio.run(deal()) == 3
+    told = 0
+    async with aclosing(changes(path)) as stream, asyncio.timeout(PATIENCE):
+        async for _ in stream:
+            told += 1
+            if told == 3:
+                break
+            replaced(path, "b" * (told + 1))()
+    assert told == 3
 
 
 def test_a_folder_far_above_that_is_moved_is_noticed(tmp_path: Path) -> None:

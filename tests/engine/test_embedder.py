@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
-from harness.observing import in_loop
 from harness.sessions import Wrapped
 from tokenizers import Tokenizer
 
@@ -56,7 +55,6 @@ def model_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("model")]
 
 
-@in_loop
 async def test_texts_to_vectors(model: Model, settings: Config) -> None:
     """Give the model's own vectors of texts, in order, and count the texts that were cut."""
     texts = ["network name server", "", "mail", "disk " * 60, "mail", "a b c d"]
@@ -75,7 +73,6 @@ async def test_texts_to_vectors(model: Model, settings: Config) -> None:
         assert (await embedder.embed([])).vectors.shape == (0, 32)
 
 
-@in_loop
 async def test_many_callers(model: Model, settings: Config) -> None:
     """Give many callers at once what each of them gets alone."""
     texts = ["network", "mail server", "disk user login", "a b c", "timer socket mount"]
@@ -88,7 +85,6 @@ async def test_many_callers(model: Model, settings: Config) -> None:
             assert np.abs(embedding.vectors - expected).max() < 1e-6
 
 
-@in_loop
 async def test_int8_alone_and_with_others(model: Model, settings: Config) -> None:
     """Give a text its vector in ONNX Runtime's int8 whatever else is asked for with it."""
     texts = ["network", "mail server", "disk login", "a b", "timer mount", "0 1", "rule user"]
@@ -112,7 +108,6 @@ async def test_int8_alone_and_with_others(model: Model, settings: Config) -> Non
         assert 1e-6 < 1 - (alone * expected).sum(axis=1).min() < 0.05
 
 
-@in_loop
 async def test_limits_come_from_the_settings(model: Model, settings: Config) -> None:
     """Use the batch and queue limits of the settings."""
     limited = replace(settings, batch_tokens=16, queue_limit=2)
@@ -123,7 +118,6 @@ async def test_limits_come_from_the_settings(model: Model, settings: Config) -> 
             await embedder.embed(["a", "b", "c"])
 
 
-@in_loop
 async def test_cutting_can_be_refused(model: Model, settings: Config) -> None:
     """Say which text is too long where the caller does not allow it to be cut."""
     async with open_embedder(model, settings) as embedder:
@@ -132,7 +126,6 @@ async def test_cutting_can_be_refused(model: Model, settings: Config) -> None:
             await embedder.embed(["mail", "disk " * 60], truncate=False)
 
 
-@in_loop
 async def test_what_cannot_run_builds_nothing(model: Model, settings: Config) -> None:
     """Refuse before the graph is built where no provider of the request can run here."""
     asked = replace(settings, execution_provider=ProviderRequest(("cuda",)))
@@ -156,7 +149,6 @@ class Slow:
         return [len(text) for text in texts]
 
 
-@in_loop
 async def test_tokenizing_keeps_to_its_own_threads() -> None:
     """Leave asyncio's threads free, drop what waits on closing, and refuse after that."""
     slow, unused = Slow(), cast("Any", None)
@@ -175,7 +167,6 @@ async def test_tokenizing_keeps_to_its_own_threads() -> None:
     assert all(isinstance(answer, ShuttingDown) for answer in answers[2:])
 
 
-@in_loop
 async def test_closing(model: Model, settings: Config) -> None:
     """End the model's threads on leaving, and refuse texts after that."""
     async with open_embedder(model, settings) as embedder:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from subprocess import CompletedProcess
 from typing import Any
 from unittest.mock import patch
@@ -16,11 +17,16 @@ ESCAPE = "\x1b"
 
 
 def run(daemon: Running, *arguments: str, stdin: str = "", **more: str) -> CompletedProcess[str]:
-    """Run `op-dbus` in this process, without a terminal: starting Python takes far longer.
+    """Run `op-dbus` beside a daemon, in this process.
 
     `Running.cli` starts it, for what has to do with its being a process.
     """
     environ = environment(daemon.bus, daemon.state_dir, daemon.settings) | more
+    return invoke(environ, *arguments, stdin=stdin)
+
+
+def invoke(environ: Mapping[str, str], *arguments: str, stdin: str = "") -> CompletedProcess[str]:
+    """Run `op-dbus` in this process, without a terminal: starting Python takes far longer."""
     command = ["op-dbus", *arguments]
     with (
         patch.dict(os.environ, environ, clear=True),

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial, wraps
-from inspect import Parameter, Signature, signature
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.running import PATIENCE_SECONDS
+from harness.running import PATIENCE_SECONDS, work_of
 from opdbus.config import Config, load
 from opdbus.engine.opening import open_level
 from opdbus.engine.sessions import open_session
@@ -132,27 +131,9 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-def with_first(
-    fixture: str, begin: Callable[[Any, Callable[[Any], Awaitable[None]]], Any]
-) -> Callable[[Callable[..., Awaitable[None]]], Any]:
-    """Run an async test with what `begin` makes of a fixture as its first parameter."""
-
-    def decorated(test: Callable[..., Awaitable[None]]) -> Any:
-        @wraps(test)
-        def run(**given: Any) -> None:
-            begin(given.pop(fixture), lambda made: test(made, **given))
-
-        own = [*signature(test).parameters.values()][1:]
-        first = Parameter(fixture, Parameter.POSITIONAL_OR_KEYWORD)
-        run.__signature__ = Signature([first, *own])  # type: ignore[attr-defined]
-        return run
-
-    return decorated
-
-
 def lived(**how: Any) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Run a test with a house as its first parameter, as the fixture `live` does."""
-    return with_first("live", lambda live, work: live(work, **how))
+    return work_of(lambda live, work: live(work, **how), "live")
 
 
 def search_words(

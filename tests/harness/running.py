@@ -12,14 +12,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+from opdbus.bus.service import contract
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import from_wire
 
@@ -30,6 +33,7 @@ STOP_SECONDS = 3.0
 ROOT_PATH, STATE_PATH = "/org/opdbus", "/org/opdbus/state"
 HISTORY_PATH, HISTORY = "/org/opdbus/history", "org.opdbus.History1"
 VECTORIZER, STATE, OBJECT = "org.opdbus.Vectorizer1", "org.opdbus.State1", "org.opdbus.Object1"
+FIXED = {STATE: STATE_PATH, VECTORIZER: ROOT_PATH, HISTORY: HISTORY_PATH}
 
 POLICY = """
     <allow send_destination="*" eavesdrop="true"/>
@@ -214,6 +218,39 @@ class Running:
         )
 
 
+def run_program(
+    command: Sequence[str | Path], *, check: bool = False, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and give its exit code and what it printed, whatever they are."""
+    usual = {"capture_output": True, "text": True, "timeout": PATIENCE_SECONDS}
+    return subprocess.run(command, check=check, **{**usual, **how})
+
+
+def work_of(
+    run: Callable[..., Any], *fixtures: str, handed: int = 1, **how: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Run an async test as the work of `run`, which hands it so many first parameters, or more.
+
+    `run` takes the values of the fixtures, the work, and `how`.
+    """
+
+    def decorated(test: Callable[..., Awaitable[None]]) -> Any:
+        own = [*signature(test).parameters.values()][handed:]
+        more = [name for name in fixtures if name not in {each.name for each in own}]
+
+        @wraps(test)
+        def call(**given: Any) -> None:
+            values = [given[name] for name in fixtures]
+            rest = {each.name: given[each.name] for each in own}
+            run(*values, lambda *made: test(*made[:handed], **rest), **how)
+
+        first = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in more]
+        call.__signature__ = Signature([*first, *own])  # type: ignore[attr-defined]
+        return call
+
+    return decorated
+
+
 def longest_share(work: Callable[[], object]) -> float:
     """Give the longest time that work keeps the interpreter's lock, as a share of all its time.
 
@@ -283,6 +320,20 @@ class Caller:
         """Call a method of the daemon, and give the reply's values."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.connection.call("org.opdbus", path, member, signature, *body)
+
+    async def ask(self, method: str, *body: Any) -> list[Any]:
+        """Call a method of one of the three interfaces by its name alone."""
+        for interface, path in FIXED.items():
+            if found := contract.interface(interface).methods.get(method):
+                return await self.call(path, f"{interface}.{method}", found.inputs, *body)
+        raise KeyError(method)
+
+    async def read(self, name: str) -> Any:
+        """Read a property of one of the three interfaces by its name alone."""
+        for interface, path in FIXED.items():
+            if name in contract.interface(interface).properties:
+                return await self.get(path, interface, name)
+        raise KeyError(name)
 
     async def get(self, path: str, interface: str, name: str) -> Any:
         """Read one property."""

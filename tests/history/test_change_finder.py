@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.house import with_first
+from harness.running import work_of
 
 from opdbus.config import Config
 from opdbus.errors import CallerError, NotKept
@@ -90,7 +90,7 @@ def run(settings: Config, work: Callable[[Day], Awaitable[None]], *, level: str 
 
 def on_a_day(*, level: str = "none") -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Run a test with a day as its first parameter."""
-    return with_first("settings", lambda settings, work: run(settings, work, level=level))
+    return work_of(lambda settings, work: run(settings, work, level=level), "settings")
 
 
 async def morning(day: Day) -> None:

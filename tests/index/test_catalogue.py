@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdbus.index.catalogue.catalogue import Catalogue, prepare
+from opdbus.index.catalogue.catalogue import Catalogue
 from opdbus.index.catalogue.short_names import find, find_in
 from opdbus.index.catalogue.text_table import NO_TEXT, TextTable, as_rows
 from opdbus.index.database.quota import Usage
@@ -44,7 +44,6 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         +catalogue.sources,
         catalogue.kinds,
         {*catalogue.shared().object_ids},
-        [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
         [len(catalogue), len(texts), layer.missing_object_count, layer.filled, {*texts.unused()}],
         {*texts.missing_texts(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
@@ -130,23 +129,6 @@ def test_texts_that_change_again_and_again_take_no_more_room(is_layered: bool) -
         assert len(catalogue.texts) == len(named)
         assert max(catalogue.texts.find_each(digests)) <= 2 * len(named)
         assert layer is None or layer.missing_object_count == len(named)
-
-
-def test_room_is_made_before_it_is_taken() -> None:
-    """Move no column and no table when entries come for which room was made, by another thread."""
-    catalogue, chance = Catalogue(Usage()), random.Random(1)  # noqa: S311 -- no secret
-    batch = [_entry(n + 1, Identity(FILE, "p", "a", f"n{n}"), chance) for n in range(5000)]
-    for part in slices(batch, 500):
-        catalogue.make_room(len(part))
-        tables = catalogue._by_object_id, catalogue.view.places._table
-        moved = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
-        of_texts = catalogue.texts._wider._slots
-        changes, others = catalogue.put_made(prepare(part))
-        assert (len(changes), others) == (len(part), [])
-        now = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
-        assert all(one is other for one, other in zip(now, moved, strict=True))
-        assert catalogue.texts._numbers._slots is of_texts
-    assert [catalogue.get(entry.identity) for entry in batch] == batch
 
 
 def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:

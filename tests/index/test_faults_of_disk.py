@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 from harness.mounts import mounted
 from harness.remembering import run
-from harness.running import PATIENCE_SECONDS, STATE, STATE_PATH, Running, calling, state_file
+from harness.running import (
+    PATIENCE_SECONDS,
+    STATE,
+    STATE_PATH,
+    Running,
+    calling,
+    run_program,
+    state_file,
+    work_of,
+)
 from structlog.testing import capture_logs
 
 from opdbus import config
@@ -73,77 +82,48 @@ async def stored(memory: StateStore) -> set[str]:
     return {entry.identity.name for entry in entries}
 
 
-def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
-    """Take nothing of what has no room, say why, serve on, and take it again when there is room."""
-
-    async def work(memory: StateStore) -> None:
-        changed = asyncio.Event()
-        memory.archive.on_change = changed.set
-        await memory.publish([unit("before")], OWNER)
-        generation = memory.generation
-        ballast = fill(small)
-        for _ in range(2):
-            with pytest.raises(StoreError, match=r"memory\.db.*; make room on its file system"):
-                await memory.publish([unit(f"n{n}", "text " * 400) for n in range(1000)], OWNER)
-        assert names(memory) == {"before"} == await stored(memory)
-        assert memory.generation == generation
-        assert "make room" in memory.archive.fault
-        assert await memory.archive.read(lambda store: store.words.match(["network"], 5))
-        changed.clear()
-        ballast.unlink()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await changed.wait()
-        assert memory.archive.fault == ""
-        await memory.publish([unit("after")], OWNER)
-        assert names(memory) == {"before", "after"} == await stored(memory)
-
-    run(small, work)
-
-
-def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> None:
+@work_of(run, "small")
+async def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(
+    memory: StateStore, small: Path
+) -> None:
     """Remove what was to live as long as a connection as soon as that can be written."""
-
-    async def work(memory: StateStore) -> None:
-        changed = asyncio.Event()
-        await memory.publish([unit("kept")], OWNER)
-        items = [unit(f"n{n}", "text " * 100) for n in range(1000)]
-        await memory.publish(items, OWNER, holder=":1.5")
-        await memory.archive.write(lambda store: store.empty_log())
-        ballast = fill(small)
-        with pytest.raises(StoreError):
-            await memory.release(":1.5")
-        assert len(names(memory)) == 1001
-        memory.notify = lambda _event: changed.set()
-        ballast.unlink()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await changed.wait()
-        assert names(memory) == {"kept"} == await stored(memory)
-
-    run(small, work)
+    changed = asyncio.Event()
+    await memory.publish([unit("kept")], OWNER)
+    items = [unit(f"n{n}", "text " * 100) for n in range(1000)]
+    await memory.publish(items, OWNER, holder=":1.5")
+    await memory.archive.write(lambda store: store.empty_log())
+    ballast = fill(small)
+    with pytest.raises(StoreError):
+        await memory.release(":1.5")
+    assert len(names(memory)) == 1001
+    memory.notify = lambda _event: changed.set()
+    ballast.unlink()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await changed.wait()
+    assert names(memory) == {"kept"} == await stored(memory)
 
 
-def test_failed_loads_are_made_up_for_once(small: Path, tmp_path: Path) -> None:
+@work_of(run, "small")
+async def test_failed_loads_are_made_up_for_once(
+    memory: StateStore, small: Path, tmp_path: Path
+) -> None:
     """Read the state file once when there is room again, however many loads had failed."""
     units = {f"d{n}": f"mail {n}" * 300 for n in range(300)}
     file = state_file(tmp_path / "state.json", units)
-
-    async def work(memory: StateStore) -> None:
-        changed = asyncio.Event()
-        memory.notify = lambda _event: changed.set()
-        declared = StateFileLoader(file, memory)
-        ballast = fill(small)
-        for _ in range(5):
-            with pytest.raises(StoreError):
-                await declared.load()
-        with capture_logs() as logs:
-            ballast.unlink()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await changed.wait()
-            await declared.load()  # after all that wait already
-        assert names(memory) == units.keys()
-        assert [line["event"] for line in logs].count("state file read") == 2
-
-    run(small, work)
+    changed = asyncio.Event()
+    memory.notify = lambda _event: changed.set()
+    declared = StateFileLoader(file, memory)
+    ballast = fill(small)
+    for _ in range(5):
+        with pytest.raises(StoreError):
+            await declared.load()
+    with capture_logs() as logs:
+        ballast.unlink()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await changed.wait()
+        await declared.load()  # after all that wait already
+    assert names(memory) == units.keys()
+    assert [line["event"] for line in logs].count("state file read") == 2
 
 
 def test_a_daemon_outlives_a_full_disk(
@@ -173,32 +153,29 @@ async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> Non
         with pytest.raises(Exception, match="make room"):
             await caller.call(*PUBLISH, "probe", objects, {})
         assert await caller.ready("degraded")
-        assert "make room" in await caller.get(STATE_PATH, STATE, "LastError")
+        assert "make room" in await caller.read("LastError")
         told = await examine(lambda _: replace(config.load({}), bus=daemon.bus))
         (verdict,) = [each for each in told if each.subject == "daemon"]
         assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
         assert "memory.db: " in verdict.finding
-        found = await caller.call(
-            STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, {"all": True}
-        )
+        found = await caller.ask("Search", "mail", 5, {"all": True})
         assert len(found[0]) == 1
         state_file(file, {f"d{n}": f"mail {n}" * 300 for n in range(40)})
-        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 1)
+        await caller.until(lambda: caller.read("Count"), 1)
         ballast.unlink()
         await caller.ready("ready")
-        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 40)
+        await caller.until(lambda: caller.read("Count"), 40)
         await caller.vectorized()
         # the last fault is over when what is not needed any more was removed, too
-        await caller.until(lambda: caller.get(STATE_PATH, STATE, "LastError"), "")
+        await caller.until(lambda: caller.read("LastError"), "")
 
 
 def test_a_start_on_a_full_disk_is_one_sentence(
     daemons: Callable[..., Running], small: Path, tmp_path: Path
 ) -> None:
     """End with code 1 and say what to do where not even a start has the room that it needs."""
-    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
-    (daemon.state_dir / "graphs").rename(tmp_path / "graphs")
-    subprocess.run(["cp", "-r", tmp_path / "graphs", small / "graphs"], check=True)
+    file = state_file(tmp_path / "state.json", {"a": "mail"})
+    daemon = daemons(STATE_FILE=file, VECTOR_LEVEL="none")
     daemon.state_dir = small
     with daemon:
         asyncio.run(_ready(daemon))
@@ -214,7 +191,8 @@ def test_a_rebuild_that_finds_no_room_is_one_sentence(
     daemons: Callable[..., Running], small: Path, tmp_path: Path
 ) -> None:
     """Name the full disk where a damaged database cannot be replaced, and rebuild it later."""
-    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    file = state_file(tmp_path / "state.json", {"a": "mail"})
+    daemon = daemons(STATE_FILE=file, VECTOR_LEVEL="none")
     daemon.state_dir = small
     run(small, _publish_many)
     overwrite(small / "memory.db")
@@ -245,7 +223,8 @@ def test_a_damaged_database_that_is_read_only_is_one_sentence(
     daemons: Callable[..., Running], tmp_path: Path, damage: str
 ) -> None:
     """Ask for the right to write, which a rebuild needs, where a damaged one can only be read."""
-    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    file = state_file(tmp_path / "state.json", {"a": "mail"})
+    daemon = daemons(STATE_FILE=file, VECTOR_LEVEL="none")
     folder = daemon.state_dir
     run(folder, _publish_many)
     overwrite(folder / "memory.db", everything=damage == "header")
@@ -291,11 +270,9 @@ async def _use_read_only(daemon: Running) -> None:
     async with calling(daemon.bus) as caller:
         await caller.ready("degraded")
         await caller.vectorized()
-        assert "is read-only: what it holds is served" in await caller.get(
-            STATE_PATH, STATE, "LastError"
-        )
+        assert "is read-only: what it holds is served" in await caller.read("LastError")
         options = {"mode": "vector", "all": True}
-        found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, options)
+        found = await caller.ask("Search", "mail", 5, options)
         assert len(found[0]) == 2
         with pytest.raises(Exception, match="read-only"):
             await caller.call(*PUBLISH, "probe", [("p", "k", "n", {})], {})
@@ -320,10 +297,7 @@ def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[st
         "except StoreError as error:\n"
         "    print(error)\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", program, str(database)],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    return run_program([sys.executable, "-c", program, str(database)])
 
 
 def test_a_read_only_folder_is_served_to_another_user() -> None:

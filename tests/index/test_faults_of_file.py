@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.running import PATIENCE_SECONDS, replace, state_file
+from harness.running import PATIENCE_SECONDS, replace, state_file, work_of
 
 from opdbus.errors import StateFileError
 from opdbus.index.state_store.state_file_loader import StateFileLoader
@@ -98,45 +98,39 @@ def run(tmp_path: Path, work: Callable[[House], Any]) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_the_file_becomes_is_told_and_outlived(tmp_path: Path, fault: str) -> None:
+@work_of(run, "tmp_path")
+async def test_whatever_the_file_becomes_is_told_and_outlived(house: House, fault: str) -> None:
     """Keep what was declared, say what is wrong, and go on as soon as the file is good again."""
     spoil, said = FAULTS[fault]
-
-    async def work(house: House) -> None:
-        path = state_file(house.declared.path, {"a": "one", "b": "two"})
-        await house.until(lambda: house.names() == {"a", "b"})
-        spoil(path)
-        await house.until(lambda: house.declared.last_error)
-        assert said in house.declared.last_error
-        with pytest.raises(StateFileError):
-            await house.declared.load()
-        assert house.names() == {"a", "b"}
-        _folder_back(path)
-        if path.is_dir():
-            path.rmdir()
-        state_file(path, {"c": "three"})
-        await house.until(lambda: house.names() == {"c"} and not house.declared.last_error)
-
-    run(tmp_path, work)
+    path = state_file(house.declared.path, {"a": "one", "b": "two"})
+    await house.until(lambda: house.names() == {"a", "b"})
+    spoil(path)
+    await house.until(lambda: house.declared.last_error)
+    assert said in house.declared.last_error
+    with pytest.raises(StateFileError):
+        await house.declared.load()
+    assert house.names() == {"a", "b"}
+    _folder_back(path)
+    if path.is_dir():
+        path.rmdir()
+    state_file(path, {"c": "three"})
+    await house.until(lambda: house.names() == {"c"} and not house.declared.last_error)
 
 
-def test_a_growing_file_is_taken_in_when_it_is_whole(tmp_path: Path) -> None:
+@work_of(run, "tmp_path")
+async def test_a_growing_file_is_taken_in_when_it_is_whole(house: House) -> None:
     """Keep what was declared while the file is being written, and take in what it becomes."""
     text = json.dumps({"version": 1, "plugins": {"p": {"units": {"b": {"x": "y" * 5000}}}}})
-
-    async def work(house: House) -> None:
-        path = state_file(house.declared.path, {"a": "one"})
-        await house.until(lambda: house.names() == {"a"})
-        for end in range(0, len(text), 1000):
-            with path.open("w") as file:
-                file.write(text[:end])
-            with suppress(StateFileError):
-                await house.declared.load()
-            assert house.names() == {"a"}
-        replace(path, text)
-        await house.until(lambda: house.names() == {"b"} and not house.declared.last_error)
-
-    run(tmp_path, work)
+    path = state_file(house.declared.path, {"a": "one"})
+    await house.until(lambda: house.names() == {"a"})
+    for end in range(0, len(text), 1000):
+        with path.open("w") as file:
+            file.write(text[:end])
+        with suppress(StateFileError):
+            await house.declared.load()
+        assert house.names() == {"a"}
+    replace(path, text)
+    await house.until(lambda: house.names() == {"b"} and not house.declared.last_error)
 
 
 def test_a_large_file_does_not_stop_the_loop(tmp_path: Path) -> None:

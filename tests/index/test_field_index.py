@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,25 +28,12 @@ from opdbus.state.conditions import IS, OPERATORS, AllOf, Condition, number
 from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 VALUES: Sequence[Any] = (
-    *(
-        "failed",
-        "Failed now",
-        "fail",
-        "",
-        "yes",
-        "No",
-        "true",
-        "95",
-        " 95",
-        "95.0",
-        "4G",
-        "٩٥",
-        "é",
-    ),
+    *("failed", "Failed now", "fail", "", "yes", "No", "true", "95", " 95", "95.0", "4G", "٩٥",
+     "é"),
     *("0644", "644", "0x1f", "31", "1.10", "1.1", "1.10 k", "4294967296"),
     *("É", "\x00", "ÿ\ufffe", "12 of 95", "-7", "50%", "9007199254740993", "x" * 300),
     *(95, 95.0, 95.5, -7, 0, True, False, None, 1e16, 1e-7, 0.1, 1 << 53, (1 << 53) + 1, 10**400),
-)
+)  # fmt: skip
 ASKED = (
     *("failed", "fail", "il", "", "yes", "false", "95", "95.5", "4g", "4096m", "é", "é\ud800", " "),
     *("\x00", "ÿ", "x" * 300, "xxxx", "-7", "50%", "9007199254740993", "9007199254740992", "1e"),
@@ -126,7 +115,7 @@ async def change(memory: StateStore, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_says_what_a_look_at_each_object_says(
+async def test_it_says_what_a_look_at_each_object_says(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meet conditions exactly, with none, some and all of the fields read, and read again."""
@@ -138,24 +127,20 @@ def test_it_says_what_a_look_at_each_object_says(
         monkeypatch.setattr(field_reader, "_MANY", 5)
     if seed % 3 == 0:
         monkeypatch.setattr(field_index, "_MAX_COLUMNS", 12)
-
-    async def look() -> None:
-        async with StateStore(tmp_path / "memory.db") as memory:
-            for step in range(5):
-                await change(memory, chance)
-                if step % 2:
-                    await memory.fields.catch_up()
-                await compare(memory, chance)
-        async with StateStore(tmp_path / "memory.db") as memory:
+    async with StateStore(tmp_path / "memory.db") as memory:
+        for step in range(5):
+            await change(memory, chance)
+            if step % 2:
+                await memory.fields.catch_up()
             await compare(memory, chance)
-            await memory.fields.catch_up()
-            await compare(memory, chance)
-
-    asyncio.run(look())
+    async with StateStore(tmp_path / "memory.db") as memory:
+        await compare(memory, chance)
+        await memory.fields.catch_up()
+        await compare(memory, chance)
 
 
 @pytest.mark.parametrize("many", [0, 50_000])
-def test_a_change_while_it_is_read_is_read_again(
+async def test_a_change_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
     """Say of an object what it has now, whatever was being read when it changed."""
@@ -169,24 +154,17 @@ def test_a_change_while_it_is_read_is_read_again(
             await memory.fields.catch_up()
             await asyncio.sleep(0)
 
-    async def look() -> None:
-        async with StateStore(tmp_path / "memory.db") as memory, beside(reading(memory)):
-            for state in range(1, 20):
-                others = [
-                    StateObject(name._replace(name=f"{n}"), {"state": -state}) for n in range(9)
-                ]
-                await memory.observe([StateObject(name, {"state": state}), *others], set(), {})
-                asked = [Condition("state", "=", str(state))]
-                for _ in range(9):
-                    assert await condition_matching.object_ids(memory, asked) == {
-                        ObjectId(*name[1:])
-                    }
-                    await asyncio.sleep(0.0003)
-
-    asyncio.run(look())
+    async with StateStore(tmp_path / "memory.db") as memory, beside(reading(memory)):
+        for state in range(1, 20):
+            others = [StateObject(name._replace(name=f"{n}"), {"state": -state}) for n in range(9)]
+            await memory.observe([StateObject(name, {"state": state}), *others], set(), {})
+            asked = [Condition("state", "=", str(state))]
+            for _ in range(9):
+                assert await condition_matching.object_ids(memory, asked) == {ObjectId(*name[1:])}
+                await asyncio.sleep(0.0003)
 
 
-def test_what_is_to_be_read_anew_meanwhile_is(
+async def test_what_is_to_be_read_anew_meanwhile_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Take nothing as read that was read before all was to be read anew."""
@@ -199,18 +177,13 @@ def test_what_is_to_be_read_anew_meanwhile_is(
         self.begin()
         return rows
 
-    async def look() -> None:
-        async with StateStore(tmp_path / "memory.db") as memory:
-            for state in (1, 2):
-                monkeypatch.setattr(FieldReader, "_take", take)
-                await memory.observe([StateObject(one, {"a": state}) for one in units], set(), {})
-                await memory.fields.catch_up()
-                found = await condition_matching.object_ids(
-                    memory, [Condition("a", "=", str(state))]
-                )
-                assert len(found) == len(units)
-
-    asyncio.run(look())
+    async with StateStore(tmp_path / "memory.db") as memory:
+        for state in (1, 2):
+            monkeypatch.setattr(FieldReader, "_take", take)
+            await memory.observe([StateObject(one, {"a": state}) for one in units], set(), {})
+            await memory.fields.catch_up()
+            found = await condition_matching.object_ids(memory, [Condition("a", "=", str(state))])
+            assert len(found) == len(units)
 
 
 def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
@@ -313,3 +286,37 @@ def test_a_table_finds_what_a_dict_would() -> None:
     found = table.find_each(np.array([*expected, 1, 2], np.uint64)).tolist()
     assert all(one in held for one, held in zip(found, expected.values(), strict=False))
     assert found[-2:] == [-1, -1]
+
+
+@pytest.fixture
+def short_turns() -> Iterator[None]:
+    """Have threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_others_read_names_that_stay_while_one_puts_more() -> None:
+    """What is gone is left out again and again, and no reader sees another name meanwhile."""
+    names = NameArray()
+    names.put(1, "a name that stays")
+    ends = threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not ends.is_set():
+            wrong.extend(name for name in (names[1], *names.of([1])) if name != "a name that stays")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for number in range(2000):
+            # of another length, so that what stays is moved when the long one has gone
+            names.put(0, "x" * (number % 50))
+            names.put(2, f"{number:0100000d}")
+    finally:
+        ends.set()
+        reader.join()
+    assert not wrong

@@ -11,12 +11,7 @@ from harness.sessions import Mortal
 from opdbus.engine.batching import Rank
 from opdbus.engine.provider import Session
 from opdbus.engine.sessions import open_session
-from opdbus.errors import (
-    NoModel,
-    NoVector,
-    ProviderError,
-    UnknownObject,
-)
+from opdbus.errors import NoVector, ProviderError, UnknownObject
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Hit, SearchRequest
@@ -44,25 +39,6 @@ async def test_before_the_model_lexical_answers_and_the_rest_waits(made: House) 
         assert len(hits) == 2
     with pytest.raises(NoVector, match="wait for the signal Vectorized"):
         await made.vectors.vector(ObjectId("systemd", "unit", "a"))
-
-
-@lived(settings={"vector_level": "none"}, engine=False)
-async def test_without_a_model_words_are_left(made: House) -> None:
-    """Answer by words at level none, and raise NoModel for whatever needs vectors."""
-    await made.declare(unit("a", "network"))
-    object_id = ObjectId("systemd", "unit", "a")
-    asked = (
-        made.finder.search("x", SearchRequest(5), "vector"),
-        made.finder.similar(object_id, SearchRequest(5)),
-        made.vectors.vector(object_id),
-    )
-    for ask in asked:
-        with pytest.raises(NoModel):
-            await ask
-    assert made.vectors.missing_object_count() == 0
-    for mode in ("lexical", "hybrid"):
-        (hit,) = await made.finder.search("network", SearchRequest(5), mode)
-        assert hit.object_id == object_id
 
 
 @lived()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.house import House, observed, unit, units
+from harness.house import House, lived, observed, unit, units
 from harness.running import PATIENCE_SECONDS
 from harness.sessions import Wrapped
 from harness.tiny import write_tiny_model
@@ -17,7 +17,6 @@ from opdbus.engine.sessions import open_session
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed, Vectorized
 from opdbus.index.state_store.state_store import StateStore
-from opdbus.language import object_text
 from opdbus.state.object import FILE, ObjectId
 
 
@@ -43,90 +42,44 @@ async def agree(made: House) -> None:
         np.testing.assert_allclose(held, vector, atol=1e-5)
 
 
-def test_every_object_gets_its_vector(live: Callable[..., Any]) -> None:
+@lived()
+async def test_every_object_gets_its_vector(made: House) -> None:
     """Tell of each change and of the vectors that follow, and keep memory and disk the same."""
-
-    async def work(made: House) -> None:
-        await made.event(Vectorized)
-        await made.declare(*units(50))
-        changed = await made.event(Changed)
-        assert (changed.generation, set(changed.changes.values())) == (1, {"added"})
-        done = await made.event(Vectorized)
-        assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
-        assert made.vectors.missing_object_count() == 0
-        await agree(made)
-
-    live(work)
+    await made.event(Vectorized)
+    await made.declare(*units(50))
+    changed = await made.event(Changed)
+    assert (changed.generation, set(changed.changes.values())) == (1, {"added"})
+    done = await made.event(Vectorized)
+    assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
+    assert made.vectors.missing_object_count() == 0
+    await agree(made)
 
 
-def test_only_computed_vectors_are_news(live: Callable[..., Any]) -> None:
+@lived()
+async def test_only_computed_vectors_are_news(made: House) -> None:
     """Log what was vectorized where something was computed; the rest is for debugging."""
-
-    async def work(made: House) -> None:
-        with capture_logs() as logs:
-            await made.event(Vectorized)
-            await made.declare(*units(3))
-            await made.event(Vectorized)
-            await made.declare(*units(2))
-            await made.event(Vectorized)
-        told = [row for row in logs if row["event"] == "vectorized"]
-        levels = {(row["computed"] > 0, row["log_level"]) for row in told}
-        assert levels == {(True, "info"), (False, "debug")}
-
-    live(work)
-
-
-def test_only_what_changed_is_computed(live: Callable[..., Any]) -> None:
-    """Compute the text that changed, and reuse all others."""
-
-    async def work(made: House) -> None:
-        before = units(20)
+    with capture_logs() as logs:
         await made.event(Vectorized)
-        await made.declare(*before)
+        await made.declare(*units(3))
         await made.event(Vectorized)
-        changed = [unit("u3", "printing"), *before[5:]]
-        assert await made.declare(*changed) == 5
-        names = {t.name: what for t, what in (await made.event(Changed)).changes.items()}
-        assert names == {"u3": "changed"} | dict.fromkeys(["u0", "u1", "u2", "u4"], "removed")
-        done = await made.event(Vectorized)
-        assert (done.computed, done.reused) == (1, 15)
-
-    live(work)
+        await made.declare(*units(2))
+        await made.event(Vectorized)
+    told = [row for row in logs if row["event"] == "vectorized"]
+    levels = {(row["computed"] > 0, row["log_level"]) for row in told}
+    assert levels == {(True, "info"), (False, "debug")}
 
 
-def test_a_restart_computes_nothing(live: Callable[..., Any]) -> None:
-    """Load every vector from the database when nothing has changed."""
-
-    async def first(made: House) -> None:
-        await made.declare(*units(30))
-        while (await made.event(Vectorized)).computed < 30:
-            pass
-
-    async def second(made: House) -> None:
-        assert made.known == 30
-        assert await made.declare(*units(30)) == 0
-        done = await made.event(Vectorized)
-        assert (done.generation, done.computed, done.reused) == (1, 0, 30)
-        await agree(made)
-
-    live(first)
-    live(second)
-
-
-def test_a_text_that_comes_back_is_kept_on_disk(live: Callable[..., Any]) -> None:
+@lived()
+async def test_a_text_that_comes_back_is_kept_on_disk(made: House) -> None:
     """Store the vector of an object again that was removed, pruned, and then came back."""
-
-    async def work(made: House) -> None:
-        await made.declare(*units(10))
-        while (await made.event(Vectorized)).computed < 10:
-            pass
-        await made.declare(*units(9))
-        await made.event(Vectorized)
-        await made.declare(*units(10))
-        await made.event(Vectorized)
-        await agree(made)
-
-    live(work)
+    await made.declare(*units(10))
+    while (await made.event(Vectorized)).computed < 10:
+        pass
+    await made.declare(*units(9))
+    await made.event(Vectorized)
+    await made.declare(*units(10))
+    await made.event(Vectorized)
+    await agree(made)
 
 
 def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
@@ -150,49 +103,29 @@ def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
     assert live(fill) == 10
 
 
-def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_a_thing_waits_once(made: House) -> None:
     """Count a thing that waits for vectors once, and until it has those of all its sources."""
-
-    async def work(made: House) -> None:
-        await made.serving.start()
-        await made.declare(unit("a", "network"), unit("b", "network"))
-        await made.publish(observed("a", "mail"), observed("c", "mail"))
-        assert made.vectors.missing_object_count() == 3
-        embedder = await made.serving.embedder()
-        index = await made.vectors.index(embedder.numerics, embedder.dimension)
-        about = made.memory.catalogue.require_entries
-        for name, left in (("b", 2), ("a", 1)):
-            for entry in about(ObjectId("systemd", "unit", name)):
-                assert made.vectors.missing_object_count() == left + 1
-                await index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
-            assert made.vectors.missing_object_count() == left
-
-    live(work, engine=False)
+    await made.serving.start()
+    await made.declare(unit("a", "network"), unit("b", "network"))
+    await made.publish(observed("a", "mail"), observed("c", "mail"))
+    assert made.vectors.missing_object_count() == 3
+    embedder = await made.serving.embedder()
+    index = await made.vectors.index(embedder.numerics, embedder.dimension)
+    about = made.memory.catalogue.require_entries
+    for name, left in (("b", 2), ("a", 1)):
+        for entry in about(ObjectId("systemd", "unit", name)):
+            assert made.vectors.missing_object_count() == left + 1
+            await index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
+        assert made.vectors.missing_object_count() == left
 
 
-def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
-    """Embed exactly what text.render gives."""
-
-    async def work(made: House) -> None:
-        items = units(3)
-        await made.declare(*items)
-        entries = made.memory.catalogue
-        contents = await made.memory.content(entries)
-        for entry, item in zip(entries, items, strict=True):
-            assert entry.identity.object_id.name == item.name
-            assert contents[entry.id].text == object_text.render(item).text
-
-    live(work, engine=False)
-
-
-def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> None:
+@lived(settings={"queue_limit": 1})
+async def test_a_full_queue_does_not_stop_the_indexer(made: House) -> None:
     """Vectorize all objects also where the queue is shorter than a batch."""
-
-    async def work(made: House) -> None:
-        await made.declare(*units(30))
-        await made.vectorized()
-
-    live(work, settings={"queue_limit": 1})
+    await made.declare(*units(30))
+    while made.vectors.missing_object_count():
+        await made.event(Vectorized)
 
 
 class Forgetful(StateStore):
@@ -206,16 +139,13 @@ class Forgetful(StateStore):
         return found
 
 
-def test_what_is_gone_is_not_computed(live: Callable[..., Any]) -> None:
+@lived(kind=Forgetful)
+async def test_what_is_gone_is_not_computed(made: House) -> None:
     """Compute no vectors of objects that came and went while others were computed."""
-
-    async def work(made: House) -> None:
-        # at an empty memory's event, nothing is computed
-        await made.event(Vectorized)
-        await made.declare(unit("stays", "network mail"), *units(30))
-        assert (await made.event(Vectorized)).computed == 1
-
-    live(work, kind=Forgetful)
+    # at an empty memory's event, nothing is computed
+    await made.event(Vectorized)
+    await made.declare(unit("stays", "network mail"), *units(30))
+    assert (await made.event(Vectorized)).computed == 1
 
 
 class Sick(Wrapped):

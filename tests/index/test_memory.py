@@ -1,22 +1,16 @@
 """What is published, held and withdrawn, and how the memory keeps it."""
 
 import asyncio
-import gc
 import sqlite3
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from harness.house import OTHER, OWNER, ROOT, House, observed, unit, units
+from harness.house import OTHER, OWNER, ROOT, House, lived, observed, unit, units
 
 from opdbus.config import Config
-from opdbus.errors import (
-    AccessDenied,
-    StoreError,
-    UnknownObject,
-)
+from opdbus.errors import AccessDenied, StoreError, UnknownObject
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Changed
 from opdbus.index.state_store.state_store import StateStore
@@ -87,101 +81,47 @@ def test_what_can_wait_for_a_large_state_file_waits_for_it(
     live(work, engine=False)
 
 
-def test_a_second_daemon_on_the_same_folder_is_refused(
-    live: Callable[..., Any], settings: Config
-) -> None:
-    """Raise StoreError where another op-dbus has the database open, and leave that one be."""
-
-    async def work(made: House) -> None:
-        await made.publish(observed("a", "network"), holder=":1.1")
-        with pytest.raises(StoreError, match="another op-dbus uses the database"):
-            async with StateStore(settings.state_dir / "memory.db"):
-                pass
-        stored = await made.memory.archive.read(lambda s: list(s.entries()))
-        assert len(stored) == 1
-
-    live(work, engine=False)
-
-
-def test_damage_found_late_is_one_sentence(live: Callable[..., Any], settings: Config) -> None:
-    """Raise StoreError for what SQLite finds wrong while it reads."""
-
-    async def work(made: House) -> None:
-        with closing(sqlite3.connect(settings.state_dir / "memory.db")) as other, other:
-            other.execute("DROP TABLE vectors")
-        with pytest.raises(StoreError, match="cannot use the database"):
-            await made.memory.archive.read(lambda store: list(store.vectors()))
-
-    live(work, engine=False)
-
-
 # publishing
 
 
-def test_objects_belong_to_their_publisher(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_objects_belong_to_their_publisher(made: House) -> None:
     """Let an owner replace and withdraw, root as well, and nobody else; not even in part."""
-
-    async def work(made: House) -> None:
-        object_id = ObjectId("systemd", "unit", "a")
-        await made.publish(observed("a", "one"))
-        with pytest.raises(AccessDenied, match="belongs to uid 1000"):
-            await made.publish(observed("b", "two"), observed("a", "two"), owner=OTHER)
-        with pytest.raises(AccessDenied, match="not published by you"):
-            await made.memory.withdraw([object_id], OTHER)
-        assert [e.identity.name for e in made.memory.catalogue] == ["a"]
-        await made.publish(observed("a", "three"))
-        assert await made.memory.withdraw([object_id], ROOT) == 1
-        with pytest.raises(UnknownObject):
-            await made.memory.withdraw([object_id], OWNER)
-
-    live(work, engine=False)
+    object_id = ObjectId("systemd", "unit", "a")
+    await made.publish(observed("a", "one"))
+    with pytest.raises(AccessDenied, match="belongs to uid 1000"):
+        await made.publish(observed("b", "two"), observed("a", "two"), owner=OTHER)
+    with pytest.raises(AccessDenied, match="not published by you"):
+        await made.memory.withdraw([object_id], OTHER)
+    assert [e.identity.name for e in made.memory.catalogue] == ["a"]
+    await made.publish(observed("a", "three"))
+    assert await made.memory.withdraw([object_id], ROOT) == 1
+    with pytest.raises(UnknownObject):
+        await made.memory.withdraw([object_id], OWNER)
 
 
-def test_what_the_file_declares_cannot_be_withdrawn(live: Callable[..., Any]) -> None:
-    """Take back what was published about a thing, never what is declared, not even for root."""
-
-    async def work(made: House) -> None:
-        object_id = ObjectId("systemd", "unit", "a")
-        await made.declare(unit("a", "declared"))
-        with pytest.raises(AccessDenied, match="the state file declares it"):
-            await made.memory.withdraw([object_id], ROOT)
-        await made.publish(observed("a", "observed"))
-        assert await made.memory.withdraw([object_id, object_id], OWNER) == 1
-        assert [e.identity.source for e in made.memory.catalogue.require_entries(object_id)] == [
-            FILE
-        ]
-
-    live(work, engine=False)
-
-
-def test_two_owners_at_once_do_not_both_win(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_two_owners_at_once_do_not_both_win(made: House) -> None:
     """Give a new name to the first of two owners that publish it at the same time."""
-
-    async def work(made: House) -> None:
-        results = await asyncio.gather(
-            made.publish(observed("a", "one"), owner=OWNER),
-            made.publish(observed("a", "two"), owner=OTHER),
-            return_exceptions=True,
-        )
-        assert [type(result) for result in results] == [type(None), AccessDenied]
-        assert [entry.owner for entry in made.memory.catalogue] == [OWNER]
-
-    live(work, engine=False)
+    results = await asyncio.gather(
+        made.publish(observed("a", "one"), owner=OWNER),
+        made.publish(observed("a", "two"), owner=OTHER),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), AccessDenied]
+    assert [entry.owner for entry in made.memory.catalogue] == [OWNER]
 
 
-def test_two_withdrawals_at_once_take_it_once(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_two_withdrawals_at_once_take_it_once(made: House) -> None:
     """Let one of two concurrent withdrawals have it, and tell the other that it is gone."""
-
-    async def work(made: House) -> None:
-        await made.publish(observed("a", "one"))
-        object_id = ObjectId("systemd", "unit", "a")
-        results = await asyncio.gather(
-            *(made.memory.withdraw([object_id], OWNER) for _ in range(2)), return_exceptions=True
-        )
-        assert results[0] == 1
-        assert isinstance(results[1], UnknownObject)
-
-    live(work, engine=False)
+    await made.publish(observed("a", "one"))
+    object_id = ObjectId("systemd", "unit", "a")
+    results = await asyncio.gather(
+        *(made.memory.withdraw([object_id], OWNER) for _ in range(2)), return_exceptions=True
+    )
+    assert results[0] == 1
+    assert isinstance(results[1], UnknownObject)
 
 
 def test_a_holders_objects_go_with_it(live: Callable[..., Any]) -> None:
@@ -208,34 +148,28 @@ def test_a_holders_objects_go_with_it(live: Callable[..., Any]) -> None:
     live(after, engine=False)
 
 
-def test_a_caller_that_leaves_halfway_leaves_nothing_half_done(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_a_caller_that_leaves_halfway_leaves_nothing_half_done(made: House) -> None:
     """Keep database and catalogue the same however a publisher is cancelled."""
-
-    async def work(made: House) -> None:
-        for number in range(40):
-            item = observed(f"a{number}", f"network {number}")
-            task = asyncio.ensure_future(made.publish(item, holder=":1.9"))
-            for _ in range(number % 7):
-                await asyncio.sleep(0)
-            task.cancel()
-        await made.publish(observed("last", "one"))
-        stored = await made.memory.archive.read(lambda s: {e.id for e in s.entries()})
-        assert stored == {e.id for e in made.memory.catalogue}
-        await made.memory.release(":1.9")
-        assert {e.identity.name for e in made.memory.catalogue} == {"last"}
-
-    live(work, engine=False)
+    for number in range(40):
+        item = observed(f"a{number}", f"network {number}")
+        task = asyncio.ensure_future(made.publish(item, holder=":1.9"))
+        for _ in range(number % 7):
+            await asyncio.sleep(0)
+        task.cancel()
+    await made.publish(observed("last", "one"))
+    stored = await made.memory.archive.read(lambda s: {e.id for e in s.entries()})
+    assert stored == {e.id for e in made.memory.catalogue}
+    await made.memory.release(":1.9")
+    assert {e.identity.name for e in made.memory.catalogue} == {"last"}
 
 
-def test_the_last_of_a_name_in_one_call_counts(live: Callable[..., Any]) -> None:
+@lived(engine=False)
+async def test_the_last_of_a_name_in_one_call_counts(made: House) -> None:
     """Take the last of several objects of one name that are published together."""
-
-    async def work(made: House) -> None:
-        await made.publish(observed("a", "one"), observed("a", "two"))
-        (entry,) = made.memory.catalogue
-        assert "two" in (await made.memory.content([entry]))[entry.id].properties
-
-    live(work, engine=False)
+    await made.publish(observed("a", "one"), observed("a", "two"))
+    (entry,) = made.memory.catalogue
+    assert "two" in (await made.memory.content([entry]))[entry.id].properties
 
 
 def test_closing_gives_up_what_is_unfinished(live: Callable[..., Any]) -> None:
@@ -255,104 +189,33 @@ def test_closing_gives_up_what_is_unfinished(live: Callable[..., Any]) -> None:
     live(after, engine=False)
 
 
-def test_a_holder_may_leave_while_it_publishes(live: Callable[..., Any]) -> None:
-    """Remove what a holder was still publishing when it left."""
-
-    async def work(made: House) -> None:
-        task = asyncio.ensure_future(made.publish(observed("a", "one"), holder=":1.5"))
-        await asyncio.sleep(0)
-        task.cancel()
-        await made.memory.release(":1.5")
-        assert len(made.memory.catalogue) == 0
-
-    live(work, engine=False)
-
-
-class Name(str):
-    """A name that can be watched: whether anything still holds it, and how often it is compared."""
-
-    __slots__ = ("__weakref__",)
-    compared = 0
-
-    def __eq__(self, other: object) -> bool:
-        Name.compared += 1
-        return super().__eq__(other)
-
-    __hash__ = str.__hash__
-
-
-def test_nothing_is_known_of_what_is_gone(live: Callable[..., Any]) -> None:
-    """Forget the holder of an object that is withdrawn, and a holder that has left."""
-
-    async def publish_and_withdraw(made: House) -> weakref.ref[Name]:
-        name = Name("a")
-        await made.publish(observed(name, "one"), holder=":1.5")
-        assert await made.memory.withdraw([ObjectId("systemd", "unit", name)], OWNER) == 1
-        made.events.clear()
-        return weakref.ref(name)
-
-    async def publish_and_leave(made: House) -> weakref.ref[Name]:
-        holder = Name(":1.6")
-        await made.publish(observed("b", "two"), holder=holder)
-        await made.memory.release(holder)
-        return weakref.ref(holder)
-
-    async def work(made: House) -> None:
-        known = [await publish_and_withdraw(made), await publish_and_leave(made)]
-        gc.collect()
-        assert [name() for name in known] == [None, None]
-        assert len(made.memory.catalogue) == 0
-
-    live(work, engine=False)
-
-
-def test_a_name_that_leaves_is_not_looked_for_among_all_holders(live: Callable[..., Any]) -> None:
-    """Look up a name that leaves the bus, whatever others hold: most names hold nothing."""
-
-    async def work(made: House) -> None:
-        await made.publish(*(observed(f"n{n}", "mail") for n in range(50)), holder=Name(":1.5"))
-        Name.compared = 0
-        await made.memory.release(Name(":1.6"))
-        assert Name.compared == 0
-        assert len(made.memory.catalogue) == 50
-
-    live(work, engine=False)
-
-
-def test_a_failed_publish_changes_no_holder(live: Callable[..., Any], settings: Config) -> None:
+@lived(engine=False)
+async def test_a_failed_publish_changes_no_holder(made: House, settings: Config) -> None:
     """Leave a kept object kept when publishing it for a connection's life fails."""
-
-    async def work(made: House) -> None:
-        await made.publish(observed("a", "one"))
-        with closing(sqlite3.connect(settings.state_dir / "memory.db")) as broken:
-            broken.execute(
-                "CREATE TRIGGER no BEFORE UPDATE ON objects BEGIN SELECT RAISE(FAIL, 'no'); END"
-            )
-        with pytest.raises(StoreError):
-            await made.publish(observed("a", "two"), holder=":1.7")
-        with closing(sqlite3.connect(settings.state_dir / "memory.db")) as mended:
-            mended.execute("DROP TRIGGER no")
-        await made.memory.release(":1.7")
-        assert len(made.memory.catalogue) == 1
-
-    live(work, engine=False)
+    await made.publish(observed("a", "one"))
+    with closing(sqlite3.connect(settings.state_dir / "memory.db")) as broken:
+        broken.execute(
+            "CREATE TRIGGER no BEFORE UPDATE ON objects BEGIN SELECT RAISE(FAIL, 'no'); END"
+        )
+    with pytest.raises(StoreError):
+        await made.publish(observed("a", "two"), holder=":1.7")
+    with closing(sqlite3.connect(settings.state_dir / "memory.db")) as mended:
+        mended.execute("DROP TRIGGER no")
+    await made.memory.release(":1.7")
+    assert len(made.memory.catalogue) == 1
 
 
-def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:
+async def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:
     """Take what was observed last for the observed state, whatever the clock said meanwhile."""
     times = iter([2_000_000_000.0, 2_000_000_000.0, 100.0, -5.0])
-
-    async def work() -> None:
-        path = settings.state_dir / "memory.db"
-        async with StateStore(path, clock=lambda: next(times)) as memory:
-            object_id = ObjectId("systemd", "unit", "a")
-            for number in range(3):
-                await memory.publish([unit("a", f"text {number}", f"publish:p{number}")], OWNER)
-                newest = memory.catalogue.require_entries(object_id)[0]
-                assert newest.identity.source == f"publish:p{number}"
-            assert newest.updated_at == 0
-
-    asyncio.run(work())
+    path = settings.state_dir / "memory.db"
+    async with StateStore(path, clock=lambda: next(times)) as memory:
+        object_id = ObjectId("systemd", "unit", "a")
+        for number in range(3):
+            await memory.publish([unit("a", f"text {number}", f"publish:p{number}")], OWNER)
+            newest = memory.catalogue.require_entries(object_id)[0]
+            assert newest.identity.source == f"publish:p{number}"
+        assert newest.updated_at == 0
 
 
 def test_large_changes_let_others_run(settings: Config) -> None:
@@ -383,22 +246,18 @@ def test_large_changes_let_others_run(settings: Config) -> None:
     assert asyncio.run(work()) >= 10
 
 
-def test_texts_of_many_are_looked_up_in_turns(settings: Config) -> None:
+async def test_texts_of_many_are_looked_up_in_turns(settings: Config) -> None:
     """Let others run while the texts of thousands of objects are looked up."""
-
-    async def work() -> None:
-        async with StateStore(settings.state_dir / "memory.db") as memory:
-            await memory.publish([observed(f"n{n}", f"text {n}") for n in range(3000)], OWNER)
-            digests = [entry.text_digest for entry in memory.catalogue]
-            looking = asyncio.create_task(memory.texts(digests))
-            turns = 0
-            while not looking.done():
-                turns += 1
-                await asyncio.sleep(0)
-            assert turns >= 3
-            assert [*await looking] == digests
-
-    asyncio.run(work())
+    async with StateStore(settings.state_dir / "memory.db") as memory:
+        await memory.publish([observed(f"n{n}", f"text {n}") for n in range(3000)], OWNER)
+        digests = [entry.text_digest for entry in memory.catalogue]
+        looking = asyncio.create_task(memory.texts(digests))
+        turns = 0
+        while not looking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 3
+        assert [*await looking] == digests
 
 
 def _counting(memory: StateStore, told: asyncio.Event) -> Any:

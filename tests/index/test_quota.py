@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.running import STATE, STATE_PATH, Caller, Running, ask, search, state_file
+from harness.running import (
+    Caller,
+    Make,
+    ask,
+    search,
+    state_file,
+    work_of,
+)
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import AccessDenied, LimitsExceeded
@@ -17,6 +24,7 @@ from opdbus.state.object import FILE, Identity, ObjectId, StateObject
 
 ONE, OTHER, ROOT = 1000, 1001, 0
 ROOMY = 1 << 30
+OF_ALL = Quota(100, ROOMY)
 
 
 def unit(name: str, text: str = "network", source: str = "publish:probe") -> StateObject:
@@ -35,7 +43,10 @@ def object_ids(items: list[StateObject]) -> list[ObjectId]:
 
 
 def run(
-    folder: Path, of_each: Quota, of_all: Quota | None, *works: Callable[[StateStore], Any]
+    folder: Path,
+    *works: Callable[[StateStore], Any],
+    of_each: Quota,
+    of_all: Quota | None = OF_ALL,
 ) -> None:
     """Do each work with the same memory, opened anew."""
 
@@ -68,58 +79,46 @@ def test_a_user_keeps_so_many_objects(tmp_path: Path) -> None:
         with pytest.raises(LimitsExceeded):
             await memory.publish([unit("one too many")], ONE)
 
-    run(tmp_path, Quota(10, ROOMY), Quota(100, ROOMY), fill, again)
+    run(tmp_path, fill, again, of_each=Quota(10, ROOMY))
 
 
-def test_all_users_together_have_four_times_as_much(tmp_path: Path) -> None:
+@work_of(run, "tmp_path", of_each=Quota(2, ROOMY), of_all=None)
+async def test_all_users_together_have_four_times_as_much(memory: StateStore) -> None:
     """Give all users four times what one has, and name the setting that gives more."""
-
-    async def work(memory: StateStore) -> None:
-        for user in range(4):
-            await memory.publish(units(2, first=2 * user), user)
-        with pytest.raises(LimitsExceeded, match=r"all publishers .* OP_DBUS_PUBLISH_OBJECTS$"):
-            await memory.publish(units(1, first=8), 4)
-
-    run(tmp_path, Quota(2, ROOMY), None, work)
+    for user in range(4):
+        await memory.publish(units(2, first=2 * user), user)
+    with pytest.raises(LimitsExceeded, match=r"all publishers .* OP_DBUS_PUBLISH_OBJECTS$"):
+        await memory.publish(units(1, first=8), 4)
 
 
-def test_what_passes_frees_its_room(tmp_path: Path) -> None:
+@work_of(run, "tmp_path", of_each=Quota(10, ROOMY))
+async def test_what_passes_frees_its_room(memory: StateStore) -> None:
     """Count what lives as long as a connection, and no longer than it lives."""
-
-    async def work(memory: StateStore) -> None:
-        await memory.publish(units(10), ONE, holder=":1.1")
-        with pytest.raises(LimitsExceeded):
-            await memory.publish([unit("more")], ONE)
-        await memory.release(":1.1")
-        await memory.publish(units(10), ONE)
-
-    run(tmp_path, Quota(10, ROOMY), Quota(100, ROOMY), work)
+    await memory.publish(units(10), ONE, holder=":1.1")
+    with pytest.raises(LimitsExceeded):
+        await memory.publish([unit("more")], ONE)
+    await memory.release(":1.1")
+    await memory.publish(units(10), ONE)
 
 
-def test_a_file_declares_without_limit(tmp_path: Path) -> None:
+@work_of(run, "tmp_path", of_each=Quota(10, ROOMY), of_all=Quota(10, ROOMY))
+async def test_a_file_declares_without_limit(memory: StateStore) -> None:
     """Count nothing that the state file declares."""
-
-    async def work(memory: StateStore) -> None:
-        declared = [unit(f"d{n}", source=FILE) for n in range(50)]
-        await memory.replace(FILE, IdentityHashSet({item.identity for item in declared}), declared)
-        await memory.publish(units(10), ROOT)
-
-    run(tmp_path, Quota(10, ROOMY), Quota(10, ROOMY), work)
+    declared = [unit(f"d{n}", source=FILE) for n in range(50)]
+    await memory.replace(FILE, IdentityHashSet({item.identity for item in declared}), declared)
+    await memory.publish(units(10), ROOT)
 
 
-def test_root_changes_and_does_not_take_away(tmp_path: Path) -> None:
+@work_of(run, "tmp_path", of_each=Quota(10, ROOMY))
+async def test_root_changes_and_does_not_take_away(memory: StateStore) -> None:
     """Let root change another's object, which stays the other's, in ownership and in room."""
-
-    async def work(memory: StateStore) -> None:
-        await memory.publish(units(10), ONE)
-        await memory.publish(units(10, "by root"), ROOT)
-        assert {entry.owner for entry in memory.catalogue} == {ONE}
-        await memory.publish(units(1, "mine again"), ONE)
-        with pytest.raises(AccessDenied):
-            await memory.publish(units(1, "stolen"), OTHER)
-        await memory.publish(units(10, first=20), ROOT)
-
-    run(tmp_path, Quota(10, ROOMY), Quota(100, ROOMY), work)
+    await memory.publish(units(10), ONE)
+    await memory.publish(units(10, "by root"), ROOT)
+    assert {entry.owner for entry in memory.catalogue} == {ONE}
+    await memory.publish(units(1, "mine again"), ONE)
+    with pytest.raises(AccessDenied):
+        await memory.publish(units(1, "stolen"), OTHER)
+    await memory.publish(units(10, first=20), ROOT)
 
 
 def of_kinds(count: int, first: int = 0) -> list[StateObject]:
@@ -164,38 +163,33 @@ def test_names_of_plugins_and_kinds_are_limited_and_reclaimed(tmp_path: Path) ->
         )
         assert dict(memory.catalogue.sources) == {"publish:probe": 1}
 
-    run(tmp_path, limit, Quota(ROOMY, ROOMY, 15), fill, again)
+    run(tmp_path, fill, again, of_each=limit, of_all=Quota(ROOMY, ROOMY, 15))
 
 
-@pytest.mark.parametrize("names", ["plugin", "kind", "publisher"])
-def test_a_publisher_of_very_many_names_is_refused_on_the_bus(
-    daemons: Callable[..., Running], tmp_path: Path, names: str
-) -> None:
-    """Say what the limit is and what to do, take nothing, and take it once there is room."""
-    daemon = daemons(VECTOR_LEVEL="none", STATE_FILE=state_file(tmp_path / "none.json", {}))
+@work_of(run, "tmp_path", of_each=Quota(ROOMY, ROOMY, 10))
+async def test_publishers_are_limited_as_kinds_are(memory: StateStore) -> None:
+    """Refuse one publisher more, though all publish objects of one kind."""
+    for number in range(10):
+        await memory.publish([unit("a", source=f"publish:probe{number}")], ONE)
+    with pytest.raises(LimitsExceeded, match=r"keep 11 publishers, plugins and kinds, .* 10"):
+        await memory.publish([unit("a", source="publish:probe10")], ONE)
+
+
+def test_very_many_names_are_refused_on_the_bus(daemons: Make, tmp_path: Path) -> None:
+    """Say what the limit is and what to do, take nothing, and serve on."""
 
     async def publish(caller: Caller, first: int, count: int) -> None:
-        for number in range(first, first + count) if names == "publisher" else [0]:
-            publisher = f"probe{number}" if names == "publisher" else "probe"
-            each = [number] if names == "publisher" else range(first, first + count)
-            objects = [
-                ("lab" if names != "plugin" else f"lab{n}", f"kind{n}", f"n{n}", {"text": "mail"})
-                for n in each
-            ]
-            await caller.call(
-                STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", publisher, objects, {}
-            )
+        numbers = range(first, first + count)
+        objects = [(f"lab{n}", f"kind{n}", f"n{n}", {"text": "mail"}) for n in numbers]
+        await caller.ask("Publish", "probe", objects, {})
 
-    async def work(caller: Caller) -> tuple[int, int, list[Any]]:
+    async def work(caller: Caller) -> None:
         await caller.ready()
         await publish(caller, 0, 990)
         with pytest.raises(RemoteError, match=r"would keep 1001 publishers, plugins and kinds"):
             await publish(caller, 990, 11)
-        count = await caller.get(STATE_PATH, STATE, "Count")
-        hits = await search(caller, "lexical", "n17")
-        return count, len(hits), await caller.get(STATE_PATH, STATE, "Sources")
+        assert await search(caller, "lexical", "n17")
+        assert await caller.read("Count") == 990
 
-    with daemon.start():
-        count, hits, _ = ask(daemon, work)
-    assert count == (1000 if names == "publisher" else 990)
-    assert hits
+    with daemons(VECTOR_LEVEL="none", STATE_FILE=state_file(tmp_path / "none.json", {})) as daemon:
+        ask(daemon, work)

@@ -236,16 +236,14 @@ async def _served(daemon: Running) -> str:
         await caller.ready()
         await caller.vectorized()
         assert await _count(caller) >= 30
-        found = await caller.call(
-            STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail 7", 5, {"all": True}
-        )
+        found = await caller.ask("Search", "mail 7", 5, {"all": True})
         assert len(found[0]) == 5
-        error: str = await caller.get(STATE_PATH, STATE, "LastError")
+        error: str = await caller.read("LastError")
         return error
 
 
 async def _count(caller: Caller) -> int:
-    count: int = await caller.get(STATE_PATH, STATE, "Count")
+    count: int = await caller.read("Count")
     return count
 
 
@@ -276,7 +274,7 @@ async def _ask_all(daemon: Running) -> None:
         path = f"{STATE_PATH}/systemd/unit/d1"
         with pytest.raises(Exception, match=r"damaged|stopping|bus|reply|Name"):  # noqa: PT012 -- whichever meets it
             while True:
-                await caller.call(STATE_PATH, f"{STATE}.Get", "oa{sv}", path, {})
+                await caller.ask("Get", path, {})
                 more = [("p", "k", f"n{n}", {}) for n in range(1000)]
                 publish = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}")
                 await caller.call(*publish, "probe", more, {})

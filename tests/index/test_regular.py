@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from harness.running import PATIENCE_SECONDS, Make, Running, state_file
 
+from opdbus.errors import ModelError
 from opdbus.index.snapshot import snapshot_file
 from opdbus.index.vectors.quantized_rows import SignQuantizedVectors
+from opdbus.models import folder
+from opdbus.models.level_table import LEVELS
 from opdbus.platform.regular_files import open_regular, read_regular, set_aside
 
 
@@ -95,9 +98,8 @@ def _until_graded(daemon: Running) -> None:
         time.sleep(0.05)
 
 
-@WITH
 def test_the_daemon_starts_whatever_lies_in_place_of_its_files(
-    daemons: Make, tmp_path: Path, tiny_model: Path, kind: str
+    daemons: Make, tmp_path: Path, tiny_model: Path
 ) -> None:
     """Serve the same objects and vectors, and end when told to, whichever file is something else.
 
@@ -111,23 +113,21 @@ def test_the_daemon_starts_whatever_lies_in_place_of_its_files(
         assert daemon.stop() == 0
     used = [path for path in daemon.state_dir.rglob("*") if path.is_file()]
     beside = [f"memory.db{end}" for end in ("-wal", "-shm", "-journal")]
-    for path in [*used, *(daemon.state_dir / name for name in beside)]:
-        if path.name != "memory.db":
-            put(path, kind)
-    with daemon.start():
-        daemon.vectorized()
-        _until_graded(daemon)
-        assert daemon.stop() == 0
     assert {path.name for path in used} >= {"memory.lock", "proof.npz"}
-    assert all(path.is_file() and not path.is_symlink() for path in used)
+    for kind in REPLACEMENTS:
+        for path in [*used, *(daemon.state_dir / name for name in beside)]:
+            if path.name != "memory.db":
+                put(path, kind)
+        with daemon.start():
+            daemon.vectorized()
+            _until_graded(daemon)
+            assert daemon.stop() == 0
+        assert all(path.is_file() and not path.is_symlink() for path in used)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_model_that_is_no_file_is_an_error(daemons: Make, tiny: Path, name: str) -> None:
-    """End with code 3 and a sentence where a file of the model is none."""
+def test_a_model_that_is_no_file_is_an_error(tiny: Path, name: str) -> None:
+    """Say which file of the model is none, and wait for nobody to write it."""
     put(tiny / name, "fifo")
-    daemon = daemons(MODEL=str(tiny))
-    with daemon.start():
-        assert daemon.exit_code() == 3
-        assert name in daemon.log
-        assert "Traceback" not in daemon.log
+    with pytest.raises(ModelError, match=name):
+        folder.read_model(tiny, LEVELS["medium"])

@@ -132,53 +132,44 @@ def both(settings: Config, tiny_graphs: Path, tmp_path: Path) -> Config:
     return replace(settings, model_dir=tmp_path / "models")
 
 
-def test_search_with_another_level(both: Config) -> None:
+async def test_search_with_another_level(both: Config) -> None:
     """Put the best in another level's order, page by page, and leave the rest where it was."""
-
-    async def main() -> None:
-        async with (
-            StateStore(both.state_dir / "memory.db") as memory,
-            Serving(both) as serving,
-        ):
-            await serving.start()
-            vectors = ObjectVectors(memory, serving)
-            told: asyncio.Queue[Any] = asyncio.Queue()
-            memory.notify = told.put_nowait
-            indexing = asyncio.create_task(Indexer(vectors).run())
-            objects = units(60)
-            await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
-            while vectors.missing_object_count():
-                await told.get()
-            finder = Finder(vectors, Reranker(serving))
-            plain = await finder.search("mail disk", SearchRequest(40), "vector")
-            ranked = await finder.search("mail disk", SearchRequest(40), "vector", "high")
-            best = {hit.object_id for hit in ranked[:RERANKED]}
-            assert best == {hit.object_id for hit in plain[:RERANKED]}
-            assert [hit.object_id for hit in ranked] != [hit.object_id for hit in plain]
-            rest = [(hit.object_id, hit.score) for hit in ranked[RERANKED:]]
-            assert rest == [(hit.object_id, hit.score) for hit in plain[RERANKED:]]
-            scores = [hit.score.total for hit in ranked[:RERANKED]]
-            assert scores == sorted(scores, reverse=True)
-            texts = ["mail disk", await text_of(memory, ranked[0])]
-            first, second = (await serving.embed(texts, "high")).vectors
-            assert scores[0] == pytest.approx(float(first @ second), abs=1e-5)
-            pages = [
-                hit
-                for offset in range(0, 40, 8)
-                for hit in await finder.search(
-                    "mail disk", SearchRequest(8, offset), "vector", "high"
-                )
-            ]
-            assert [hit.object_id for hit in pages] == [hit.object_id for hit in ranked]
-            with pytest.raises(InvalidArgs, match="there is no level 'huge'"):
-                await finder.search("mail", SearchRequest(3), "vector", "huge")
-            with pytest.raises(ModelError, match="models pull low"):
-                await finder.search("mail", SearchRequest(3), "vector", "low")
-            indexing.cancel()
-            with suppress(asyncio.CancelledError):
-                await indexing
-
-    asyncio.run(main())
+    async with StateStore(both.state_dir / "memory.db") as memory, Serving(both) as serving:
+        await serving.start()
+        vectors = ObjectVectors(memory, serving)
+        told: asyncio.Queue[Any] = asyncio.Queue()
+        memory.notify = told.put_nowait
+        indexing = asyncio.create_task(Indexer(vectors).run())
+        objects = units(60)
+        await memory.replace(FILE, IdentityHashSet({o.identity for o in objects}), objects)
+        while vectors.missing_object_count():
+            await told.get()
+        finder = Finder(vectors, Reranker(serving))
+        plain = await finder.search("mail disk", SearchRequest(40), "vector")
+        ranked = await finder.search("mail disk", SearchRequest(40), "vector", "high")
+        best = {hit.object_id for hit in ranked[:RERANKED]}
+        assert best == {hit.object_id for hit in plain[:RERANKED]}
+        assert [hit.object_id for hit in ranked] != [hit.object_id for hit in plain]
+        rest = [(hit.object_id, hit.score) for hit in ranked[RERANKED:]]
+        assert rest == [(hit.object_id, hit.score) for hit in plain[RERANKED:]]
+        scores = [hit.score.total for hit in ranked[:RERANKED]]
+        assert scores == sorted(scores, reverse=True)
+        texts = ["mail disk", await text_of(memory, ranked[0])]
+        first, second = (await serving.embed(texts, "high")).vectors
+        assert scores[0] == pytest.approx(float(first @ second), abs=1e-5)
+        pages = [
+            hit
+            for offset in range(0, 40, 8)
+            for hit in await finder.search("mail disk", SearchRequest(8, offset), "vector", "high")
+        ]
+        assert [hit.object_id for hit in pages] == [hit.object_id for hit in ranked]
+        with pytest.raises(InvalidArgs, match="there is no level 'huge'"):
+            await finder.search("mail", SearchRequest(3), "vector", "huge")
+        with pytest.raises(ModelError, match="models pull low"):
+            await finder.search("mail", SearchRequest(3), "vector", "low")
+        indexing.cancel()
+        with suppress(asyncio.CancelledError):
+            await indexing
 
 
 async def text_of(memory: StateStore, hit: Any) -> str:

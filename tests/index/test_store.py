@@ -1,11 +1,8 @@
 """The database: private, durable, and honest about what is wrong with it."""
 
-import os
 import random
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -44,24 +41,6 @@ def put(store: Store, *records: Record) -> None:
     """Store records in one transaction."""
     with store.transaction():
         store.put(records)
-
-
-def modes(folder: Path) -> dict[str, int]:
-    """Give the permissions of every file in a folder."""
-    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
-
-
-def test_every_file_is_the_owners_alone(store: Store) -> None:
-    """Give mode 0600 to the database and what SQLite puts beside it, whatever the umask."""
-    before = os.umask(0)
-    try:
-        put(store, record("a"))
-    finally:
-        os.umask(before)
-    found = modes(store.path.parent)
-    assert found.keys() == {"memory.db", "memory.db-wal", "memory.db-shm"}
-    assert set(found.values()) == {0o600}
-    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
 def test_a_database_that_all_could_read_is_closed_to_them(tmp_path: Path) -> None:
@@ -165,33 +144,6 @@ def test_advice_knows_extended_codes(store: Store) -> None:
     advice = "disk I/O error; look in the kernel's log"
     with pytest.raises(StoreError, match=advice), store.translate_errors():
         raise error
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    """Raise StoreError where the database cannot be made, or only read."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot open the database"):
-        Store(tmp_path / "file" / "memory.db")
-    with pytest.raises(StoreError, match="the database"):
-        Store(Path("/proc/nowhere/memory.db"))
-
-
-def test_a_committed_vector_survives_a_kill(tmp_path: Path) -> None:
-    """Find every vector that was committed before kill -9, bit by bit."""
-    program = (
-        "import os, sys, numpy as np; from pathlib import Path\n"
-        "from opdbus.index.database.store import Store\n"
-        "store = Store(Path(sys.argv[1]))\n"
-        "store.put_vectors([b'k'], [b'd'], np.arange(4, dtype=np.float32)[None])\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    path = tmp_path / "memory.db"
-    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=60)
-    assert done.returncode == -9
-    store = Store(path)
-    (row,) = store.vectors()
-    store.close()
-    assert row == (b"k", b"d", np.arange(4, dtype="<f4").tobytes())
 
 
 def test_unused_vectors_are_pruned(store: Store) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event, current_thread, main_thread
@@ -304,35 +303,6 @@ def test_what_is_forgotten_while_room_is_given_back_has_no_vector(
         np.testing.assert_allclose(index.get(key), vector, atol=0.01)
 
 
-class SlowRows(PlainRows):
-    """Rows that are read while others are given room, if nothing prevents that."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__(dimension)
-        self.reading, self.shrunk = Event(), Event()
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """Wait for the end of a shrink, which must not come before the rows are read."""
-        if current_thread() is not main_thread():
-            self.reading.set()
-            self.shrunk.wait(0.3)
-        return super().take(rows)
-
-
-def test_a_vector_that_is_read_while_rows_move_is_the_right_one() -> None:
-    """Give the vector of a text to another thread also while rows are numbered anew."""
-    rows, made = SlowRows(8), _unit(40)
-    index = VectorIndex("", 8, TextTable(), rows)
-    asyncio.run(index.add(_keys(40), made))
-    index.drop(_keys(30))
-    with ThreadPoolExecutor(1) as other:
-        found = other.submit(index.get_on_thread, _keys(40)[39])
-        assert rows.reading.wait(PATIENCE_SECONDS)
-        asyncio.run(index.shrink())
-        rows.shrunk.set()
-        np.testing.assert_array_equal(found.result(), made[39])
-
-
 def test_a_full_disk_moves_vectors_to_memory(tmp_path: Path) -> None:
     """Hold in memory what cannot be written, and go on."""
     rows = SignQuantizedVectors(tmp_path / "rows", 8)
@@ -413,7 +383,7 @@ def test_what_is_forgotten_while_vectors_move_has_none(tmp_path: Path) -> None:
     assert all(index.get(keys[at]) is None for at in range(5, 10))
 
 
-def test_the_event_loop_does_not_wait_for_another_thread() -> None:
+async def test_the_event_loop_does_not_wait_for_another_thread() -> None:
     """Search, and give vectors and room back, while another thread reads rows by number."""
     made, keys = _unit(20), _keys(20)
     begun, may_go_on = Event(), Event()
@@ -427,22 +397,19 @@ def test_the_event_loop_does_not_wait_for_another_thread() -> None:
                 assert may_go_on.wait(PATIENCE_SECONDS)
             return super().take(rows)
 
-    async def work() -> None:
-        index = VectorIndex("", 8, TextTable(), Slow(8))
-        await index.add(keys, made)
-        reading = asyncio.create_task(asyncio.to_thread(index.get_on_thread, keys[17]))
-        await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
-        np.testing.assert_array_equal(index.get(keys[3]), made[3])
-        assert index.baseline(made[0]) is not None
-        index.texts.forget(keys[:15])
-        shrinking = asyncio.create_task(index.shrink())
-        await asyncio.sleep(0)
-        assert cosines(index, made[16], keys[16])[0] == pytest.approx(1.0)
-        assert not reading.done()
-        may_go_on.set()
-        found, _ = await asyncio.gather(reading, shrinking)
-        np.testing.assert_array_equal(found, made[17])
-        np.testing.assert_array_equal(index.get(keys[17]), made[17])
-        assert index.get_on_thread(keys[0]) is None
-
-    asyncio.run(work())
+    index = VectorIndex("", 8, TextTable(), Slow(8))
+    await index.add(keys, made)
+    reading = asyncio.create_task(asyncio.to_thread(index.get_on_thread, keys[17]))
+    await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    np.testing.assert_array_equal(index.get(keys[3]), made[3])
+    assert index.baseline(made[0]) is not None
+    index.texts.forget(keys[:15])
+    shrinking = asyncio.create_task(index.shrink())
+    await asyncio.sleep(0)
+    assert cosines(index, made[16], keys[16])[0] == pytest.approx(1.0)
+    assert not reading.done()
+    may_go_on.set()
+    found, _ = await asyncio.gather(reading, shrinking)
+    np.testing.assert_array_equal(found, made[17])
+    np.testing.assert_array_equal(index.get(keys[17]), made[17])
+    assert index.get_on_thread(keys[0]) is None

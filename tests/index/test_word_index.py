@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness.remembering import OWNER, run, unit
+from harness.running import work_of
 
 from opdbus.errors import StoreError
 from opdbus.index.database import fulltext_table
@@ -60,41 +61,35 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fulltext_table, "_PARSED", 32)
 
 
-def test_the_words_in_memory_are_those_of_the_database(tmp_path: Path) -> None:
+@work_of(run, "tmp_path")
+async def test_the_words_in_memory_are_those_of_the_database(memory: StateStore) -> None:
     """What comes, changes and goes is found as the database finds it, with the score of BM25."""
-
-    async def work(memory: StateStore) -> None:
-        await _read(memory)
-        await memory.publish([_made(n, n) for n in range(90)], OWNER)
-        await _require_same(memory, 0.002)
-        await memory.publish([_made(n, n) for n in range(90, 100)], OWNER)
-        await _read(memory)
-        await _require_same(memory, 0.002)
-        await memory.publish([_made(n, n + 1000) for n in range(0, 30, 3)], OWNER)
-        await memory.withdraw([each.identity.object_id for each in memory.catalogue][:20], OWNER)
-        # in places that became free, and in new ones
-        await memory.publish([_made(n, n) for n in range(100, 140)], OWNER)
-        await _require_same(memory, 0.05)
-        await _read(memory)
-        await _require_same(memory, 0.002)
-
-    run(tmp_path, work)
+    await _read(memory)
+    await memory.publish([_made(n, n) for n in range(90)], OWNER)
+    await _require_same(memory, 0.002)
+    await memory.publish([_made(n, n) for n in range(90, 100)], OWNER)
+    await _read(memory)
+    await _require_same(memory, 0.002)
+    await memory.publish([_made(n, n + 1000) for n in range(0, 30, 3)], OWNER)
+    await memory.withdraw([each.identity.object_id for each in memory.catalogue][:20], OWNER)
+    # in places that became free, and in new ones
+    await memory.publish([_made(n, n) for n in range(100, 140)], OWNER)
+    await _require_same(memory, 0.05)
+    await _read(memory)
+    await _require_same(memory, 0.002)
 
 
-def test_what_changes_while_the_words_are_read_is_not_lost(tmp_path: Path) -> None:
+@work_of(run, "tmp_path")
+async def test_what_changes_while_the_words_are_read_is_not_lost(memory: StateStore) -> None:
     """Objects may come, change and go at any moment of the reading."""
-
-    async def work(memory: StateStore) -> None:
-        await memory.publish([_made(n, n) for n in range(60)], OWNER)
-        for turn in range(5):
-            reading = memory.words.begin()
-            await asyncio.sleep(0.002 * turn)
-            await memory.withdraw([each.identity.object_id for each in memory.catalogue][:5], OWNER)
-            await memory.publish([_made(n, n + turn) for n in range(50, 70)], OWNER)
-            await reading
-            await _require_same(memory, 0.05)
-
-    run(tmp_path, work)
+    await memory.publish([_made(n, n) for n in range(60)], OWNER)
+    for turn in range(5):
+        reading = memory.words.begin()
+        await asyncio.sleep(0.002 * turn)
+        await memory.withdraw([each.identity.object_id for each in memory.catalogue][:5], OWNER)
+        await memory.publish([_made(n, n + turn) for n in range(50, 70)], OWNER)
+        await reading
+        await _require_same(memory, 0.05)
 
 
 def test_very_many_changes_have_the_words_read_again(
@@ -120,20 +115,17 @@ def test_very_many_changes_have_the_words_read_again(
     run(tmp_path, work)
 
 
-def test_words_that_cannot_be_read_are_left_to_the_database(tmp_path: Path) -> None:
+@work_of(run, "tmp_path")
+async def test_words_that_cannot_be_read_are_left_to_the_database(memory: StateStore) -> None:
     """A search never fails for the words in memory: closing ends the reading of them."""
+    await memory.publish([_made(0, 0)], OWNER)
 
-    async def work(memory: StateStore) -> None:
-        await memory.publish([_made(0, 0)], OWNER)
+    def fails(_store: Store) -> None:
+        raise StoreError("no disk")
 
-        def fails(_store: Store) -> None:
-            raise StoreError("no disk")
-
-        with pytest.raises(StoreError):
-            await memory.archive.read_apart(fails)
-        memory.words.begin()
-
-    run(tmp_path, work)
+    with pytest.raises(StoreError):
+        await memory.archive.read_apart(fails)
+    memory.words.begin()
 
 
 def test_a_vocabulary_finds_its_words_only() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from harness.running import run_program
 
 import opdbus
 from opdbus.engine.tokenizer import Tokenizer
@@ -102,17 +103,13 @@ def test_a_chain_tells_why_it_moved_on(make: Make) -> None:
         raise AssertionError("opened")
 
 
-def test_coroutines(make: Make) -> None:
+async def test_coroutines(make: Make) -> None:
     """Embed from an event loop of the caller's, which goes on meanwhile, many calls at once."""
-
-    async def main() -> None:
-        async with make() as embedder:
-            alone = embedder.embed(TEXTS)
-            calls = [embedder.embed_async(TEXTS) for _ in range(20)]
-            together = await asyncio.gather(*calls)
-            assert all(np.abs(found - alone).max() < 1e-6 for found in together)
-
-    asyncio.run(main())
+    async with make() as embedder:
+        alone = embedder.embed(TEXTS)
+        calls = [embedder.embed_async(TEXTS) for _ in range(20)]
+        together = await asyncio.gather(*calls)
+        assert all(np.abs(found - alone).max() < 1e-6 for found in together)
     assert our_threads() == []
 
 
@@ -204,12 +201,8 @@ def test_a_stream_of_a_generator_that_embeds(embedder: opdbus.Embedder) -> None:
 @pytest.mark.parametrize("how", ["stream", "embed"])
 def test_ctrl_c(tiny_model: Path, tmp_path: Path, how: str) -> None:
     """End a stream or a call with KeyboardInterrupt on Ctrl-C, and serve on."""
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", INTERRUPTED, tiny_model, tmp_path, how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = run_program(
+        [sys.executable, "-X", "faulthandler", "-c", INTERRUPTED, tiny_model, tmp_path, how]
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\n(1, 32)\n"), done.stderr
 

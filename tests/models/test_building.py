@@ -17,6 +17,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from harness.running import run_program
 from harness.tiny import write_tiny_model
 from safetensors.numpy import load_file, save_file
 
@@ -150,13 +151,8 @@ print(sorted({"onnx", "numpy", "safetensors"} & set(sys.modules)))
 def test_a_child_does_the_work(tiny: Path, tmp_path: Path) -> None:
     """Load no onnx and no weights into the process that asks, nor modules from its folder."""
     (tmp_path / "numpy.py").write_text("raise SystemExit('a stranger in the current folder')")
-    answer = subprocess.run(
-        [sys.executable, "-P", "-c", _ENSURE, tiny, tmp_path / "graphs"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SOON,
+    answer = run_program(
+        [sys.executable, "-P", "-c", _ENSURE, tiny, tmp_path / "graphs"], cwd=tmp_path
     )
     assert (answer.stdout, answer.stderr) == ("[]\n", "")
 
@@ -230,15 +226,14 @@ def graphs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-@pytest.mark.parametrize("name", [*build.FILES, folder.RECORD_NAME])
 @pytest.mark.parametrize(
-    "damage",
+    ("name", "damage"),
     [
-        Path.unlink,
-        _flipped,
-        lambda path: path.write_bytes(b""),
-        lambda path: os.truncate(path, path.stat().st_size // 2),
-        lambda path: path.unlink() or path.mkdir(),
+        *((name, _flipped) for name in (*build.FILES, folder.RECORD_NAME)),
+        *((name, Path.unlink) for name in (build.GRAPH, folder.RECORD_NAME)),
+        (build.DATA, lambda path: path.write_bytes(b"")),
+        (build.PROOF, lambda path: os.truncate(path, path.stat().st_size // 2)),
+        (build.GRAPH, lambda path: path.unlink() or path.mkdir()),
     ],
 )
 def test_a_damaged_graph_is_built_again(
@@ -332,8 +327,9 @@ def test_damaged_mpnet_weights(tmp_path: Path, damage: Callable[[Path], None], r
     """Say what is wrong with an MPNet's weights, in its own names."""
     model = write_tiny_model(tmp_path / "mine", family="mpnet")
     damage(model / "model.safetensors")
+    shape = folder.read_model(model, OWN).shape
     with pytest.raises(ModelError, match=reason):
-        ensured(folder.read_model(model, OWN), tmp_path / "graphs")
+        build.fill(model / "model.safetensors", tmp_path, shape)
 
 
 def test_families_are_built_apart(tiny: Path, tmp_path: Path) -> None:
@@ -369,11 +365,18 @@ def test_damaged_weights(
     tiny: Path, tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
     """Say what is wrong with weights that cannot be built, in one line."""
+    shape = folder.read_model(tiny, OWN).shape
     damage(tiny / "model.safetensors")
     with pytest.raises(ModelError, match=reason) as caught:
-        ensured(folder.read_model(tiny, OWN), tmp_path / "graphs")
-    assert "cannot build the graph of mine" in str(caught.value)
+        build.fill(tiny / "model.safetensors", tmp_path, shape)
     assert "\n" not in str(caught.value)
+
+
+def test_a_child_says_what_is_wrong(tiny: Path, tmp_path: Path) -> None:
+    """Name the model in the sentence that the child ended with, and leave nothing of the graph."""
+    os.truncate(tiny / "model.safetensors", 9999)
+    with pytest.raises(ModelError, match=r"^cannot build the graph of mine in .*: cannot read the"):
+        ensured(folder.read_model(tiny, OWN), tmp_path / "graphs")
     assert parts(tmp_path / "graphs") == []
 
 
@@ -402,9 +405,6 @@ def test_a_folder_that_may_not_be_entered(closed: str) -> None:
         Path(home).chmod(0o755)
         write_tiny_model(Path(home) / "models" / "paraphrase-MiniLM-L3-v2")
         (Path(home) / closed).chmod(0)
-        ran = subprocess.run(
-            [sys.executable, "-c", program, f"{home}/models"],
-            capture_output=True, text=True, check=False, timeout=SOON,
-        )  # fmt: skip
+        ran = run_program([sys.executable, "-c", program, f"{home}/models"])
     assert ran.stdout.startswith("ModelError cannot look into the model folder "), ran.stderr
     assert "Permission denied; let the user that op-dbus runs as read it" in ran.stdout

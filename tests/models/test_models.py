@@ -117,14 +117,6 @@ def test_numerics_tell_models_apart(tiny: Path) -> None:
     assert len(names) == 5
 
 
-@pytest.mark.parametrize("name", level_table.TRANSFORMER.required)
-def test_a_missing_file(tiny: Path, name: str) -> None:
-    """Name the file that a folder lacks."""
-    (tiny / name).unlink()
-    with pytest.raises(ModelError, match=f"lacks {name}: "):
-        folder.read_model(tiny, OWN)
-
-
 def test_all_missing_files(tmp_path: Path) -> None:
     """Name all files that a folder lacks at once, and a folder that is not there."""
     (tmp_path / "empty").mkdir()
@@ -225,8 +217,7 @@ def test_supported_spellings(tiny: Path, name: str, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"],
+    "name", ["config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
 )
 @pytest.mark.parametrize(
     "content", [b"", b'{"a": ', b"\xff\xfe", b"7", b"null", b"[7]", b"[" * 9999]

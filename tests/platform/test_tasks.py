@@ -4,7 +4,6 @@ import asyncio
 import math
 
 import pytest
-from harness.observing import in_loop
 
 from opdbus.platform.tasks import at_most, cancel, until_first_ends
 
@@ -18,7 +17,6 @@ async def end_slowly(started: asyncio.Event, may_end: asyncio.Event) -> None:
         await may_end.wait()
 
 
-@in_loop
 async def test_being_cancelled_while_others_end_is_not_forgotten() -> None:
     """A task that is cancelled while it waits for cancelled works still waits for them."""
     started, may_end = asyncio.Event(), asyncio.Event()
@@ -35,7 +33,6 @@ async def test_being_cancelled_while_others_end_is_not_forgotten() -> None:
     assert work.done()
 
 
-@in_loop
 async def test_the_first_to_fail_ends_the_others() -> None:
     """A fault of one work ends the others, and is raised."""
     started, may_end = asyncio.Event(), asyncio.Event()
@@ -49,7 +46,6 @@ async def test_the_first_to_fail_ends_the_others() -> None:
         await until_first_ends(end_slowly(started, may_end), fail())
 
 
-@in_loop
 async def test_what_takes_longer_than_it_may_is_left() -> None:
     """Only what is inside ends, whether it waits or goes on; without a limit it ends by itself."""
     reached = []
@@ -60,7 +56,6 @@ async def test_what_takes_longer_than_it_may_is_left() -> None:
     assert reached == [None, math.inf]
 
 
-@in_loop
 async def test_being_cancelled_inside_a_limit_is_not_forgotten() -> None:
     """Only the end of the time is no error."""
 
