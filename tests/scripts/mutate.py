@@ -1,7 +1,7 @@
 """Change random lines of opdbus, one at a time, and count the changes that a test catches.
 
 `python tests/scripts/mutate.py --tree DIR --json REPORT` works on a copy of DIR, a checkout with
-its `.venv`. The copy and the map of its tests stay in `--work` for a second run.
+its `.venv`. The copy and the map of its tests stay in `--work`; a second run goes on with them.
 
 - The map: each test runs once, and the functions of opdbus that it calls in its own process are
   noted. Left out are tests that start a daemon of their own or boot systemd, that a marker keeps
@@ -112,14 +112,15 @@ class CallMap:
 
     def __init__(self, report: Path) -> None:
         self._report = report
-        self._tests: dict[str, tuple[float, list[str]]] = {}
+        self._tests = json.loads(report.read_text()) if report.exists() else {}
         self._codes: dict[int, Any] = {}
 
     def _trace(self, frame: Any, _event: str, _arg: Any) -> None:
         self._codes[id(frame.f_code)] = frame.f_code
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:  # noqa: D102
-        items[:] = [i for i in items if not {"daemons", "shared_daemons"} & set(i.fixturenames)]
+        daemons, known = {"daemons", "shared_daemons"}, self._tests
+        items[:] = [i for i in items if i.nodeid not in known and not daemons & {*i.fixturenames}]
         threading.settrace(self._trace)
 
     def pytest_runtest_logstart(self) -> None:  # noqa: D102
@@ -128,10 +129,11 @@ class CallMap:
 
     def pytest_runtest_logreport(self, report: Any) -> None:  # noqa: D102
         self._passed = self._passed and report.passed
-        if report.when == "teardown" and self._passed:
+        if report.when == "teardown":
             places = {(c.co_filename, c.co_firstlineno) for c in list(self._codes.values())}
             own = {f"opdbus{f.split('/opdbus', 1)[1]}:{n}" for f, n in places if "/opdbus/" in f}
-            self._tests[report.nodeid] = time.monotonic() - self._began, sorted(own)
+            took = time.monotonic() - self._began if self._passed else math.inf
+            self._tests[report.nodeid] = took, sorted(own)
 
     def pytest_sessionfinish(self) -> None:  # noqa: D102
         self._report.write_text(json.dumps(self._tests))
@@ -153,9 +155,8 @@ class Tree:
             )
             shutil.copytree(source, self.root, symlinks=True, ignore=unwanted)
             (self.root / ".venv").symlink_to(source.resolve() / ".venv")
-        if not report.exists():
-            others = [f"--ignore=tests/{name}" for name in LEFT_OUT]
-            self._pytest("-p", "mutate", "-m", MARKERS, "tests", *others, MUTATE_MAP=str(report))
+        others = [f"--ignore=tests/{name}" for name in LEFT_OUT]
+        self._pytest("-p", "mutate", "-m", MARKERS, "tests", *others, MUTATE_MAP=str(report))
         every = json.loads(report.read_text())
         self._tests = {test: row for test, row in every.items() if row[0] <= SLOWEST}
         self.files = sorted(str(f.relative_to(self.root)) for f in self.root.glob("opdbus/**/*.py"))
