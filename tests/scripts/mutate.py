@@ -149,11 +149,10 @@ class Tree:
 
     def __init__(self, source: Path, work: Path) -> None:
         self.root, self._log, report = work / "tree", work / "pytest.log", work / "map.json"
-        if not self.root.exists():
-            unwanted = shutil.ignore_patterns(
-                ".git", ".venv", ".*_cache", "__pycache__", ".hypothesis"
-            )
-            shutil.copytree(source, self.root, symlinks=True, ignore=unwanted)
+        unwanted = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", ".hypothesis")
+        # also over the copy of a run that was killed, which left its last change there
+        shutil.copytree(source, self.root, symlinks=True, ignore=unwanted, dirs_exist_ok=True)
+        if not (self.root / ".venv").exists():
             (self.root / ".venv").symlink_to(source.resolve() / ".venv")
         others = [f"--ignore=tests/{name}" for name in LEFT_OUT]
         self._pytest("-p", "mutate", "-m", MARKERS, "tests", *others, MUTATE_MAP=str(report))
@@ -225,7 +224,8 @@ class Tree:
 
 def share(caught: int, count: int) -> list[float]:
     """Return a share in percent and its 95 % interval (Wilson)."""
-    p, z = caught / count, 1.96
+    count, z = max(count, 1), 1.96
+    p = caught / count
     middle = (p + z * z / (2 * count)) / (1 + z * z / count)
     half = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count**2)) / (1 + z * z / count)
     return [round(100 * number, 1) for number in (p, middle - half, middle + half)]
