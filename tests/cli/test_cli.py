@@ -234,6 +234,21 @@ def test_a_no_in_a_text_is_not_that_of_a_field(capsys: pytest.CaptureFixture[str
     assert "enabled: no" in capsys.readouterr().out
 
 
+def test_a_corrected_word_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Say which word was looked for instead of one that nothing has, once for all hits."""
+    why = {"fields": [], "glosses": [], "corrected": [["postgers", "postgres"]]}
+    hit = {
+        "plugin": "systemd",
+        "kind": "unit",
+        "score": 0.8,
+        "weak": False,
+        "snippet": "",
+        "why": why,
+    }
+    find_objects.print_hits([{**hit, "name": "a"}, {**hit, "name": "b"}], is_explained=False)
+    assert capsys.readouterr().err == "postgers was looked for as postgres\n"
+
+
 def test_a_page_past_the_last_hit(served: Running) -> None:
     """Say that the page is past the last hit, not that the host has nothing of the kind."""
     for asked in (("search", "state:failed"), ("similar", SSHD, "--where", "kind=account")):
@@ -335,6 +350,8 @@ def test_topics(served: Running) -> None:
     first, *_ = found = as_json(served, "topics", "-n", "64")
     assert sum(topic["size"] for topic in found) > 50
     assert f"  1  {first['name']}: " in ok(served, "topics", "-n", "64")
+    less = served.cli("topics", "-n", "1")
+    assert less.stderr == f"1 of {len(found)} topics: -n {len(found)} shows all\n"
     said = ok(served, "topics", first["name"], "-n", "99")
     assert len(said.splitlines()) == first["size"] + 2
 

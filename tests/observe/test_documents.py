@@ -4,6 +4,7 @@ import gzip
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,14 @@ def test_any_page_has_a_short_line(text: str) -> None:
     said = describe_page(f".SH NAME\nx \\- {text}\n")
     assert len(said) <= MAX_DESCRIPTION
     assert said == " ".join(said.split())
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_page_that_is_not_utf_8(places: Places, pack: Callable[[bytes], bytes]) -> None:
+    """A page in Latin-1 is described, with a replacement character for each that is not ASCII."""
+    end = ".gz" if pack is gzip.compress else ""
+    page(places, f"ls.8{end}", pack(".SH NAME\nls \\- donn\xe9es\n".encode("latin-1")))
+    assert Documents(places).manual("ls(8)") == "donn\N{REPLACEMENT CHARACTER}es"
 
 
 def test_a_page_is_found_by_its_reference(places: Places) -> None:

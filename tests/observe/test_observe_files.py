@@ -222,7 +222,8 @@ async def test_what_a_configuration_names(here: Path) -> None:
     own.write_text(f"ca = '{here}/etc/ca.pem'\n")
     (here / "etc/ca.pem").write_text("x")
     (here / "units/app.service").write_text(f"[Service]\nExecStart=/bin/app -c {own}\n")
-    install(here, {site: md5})
+    # a package's file that is gone names nothing, and hides none of the others
+    install(here, {here / "etc/gone.conf": md5, site: md5})
     async with watched(here) as host:
         shown = await host.until_shown(f"files/file/{key}")
         assert shown["description"] == f"named in {site}"

@@ -283,6 +283,19 @@ def test_the_time_zone_without_a_link(
         assert host_facts.read_time(tmp_path, None, Skipped())["timezone"] == linked
 
 
+def test_only_timesyncd_tells_whether_the_clock_is_synchronized(tmp_path: Path) -> None:
+    """With timesyncd its file decides; with no service the answer is no, with another unknown."""
+
+    def is_synchronized(service: str) -> object:
+        return host_facts.read_time(tmp_path, service, Skipped()).get("ntp_synchronized")
+
+    services = ("systemd-timesyncd.service", "", "chrony.service")
+    assert [is_synchronized(service) for service in services] == [False, False, None]
+    (tmp_path / "run/systemd/timesync").mkdir(parents=True)
+    (tmp_path / "run/systemd/timesync/synchronized").touch()
+    assert [is_synchronized(service) for service in services] == [True, False, None]
+
+
 def test_the_real_time_zone() -> None:
     """The zone of this machine has the offset that its clock has."""
     zone = str(host_facts.read_time(Path("/"), None, Skipped())["timezone"])
