@@ -4,9 +4,8 @@ import asyncio
 import json
 import sqlite3
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +80,6 @@ def less_than(size: int) -> Iterator[None]:
     finally:
         # what is traced takes several times as long
         tracemalloc.stop()
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test that is a coroutine."""
-
-    @wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        asyncio.run(test(*arguments, **named))
-
-    return run
 
 
 class Host:
