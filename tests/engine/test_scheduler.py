@@ -702,7 +702,7 @@ async def test_texts_that_come_together() -> None:
         assert (lane.ran, solo.ran) == ([[1, 2]], [])
         # of another length each: all wait but the last, which nothing runs beside
         await embed(tested, [row(n, LONG + n) for n in (3, 4, 5)])
-    assert (lane.ran[1:], solo.ran) == ([[3], [4]], [[5]])
+    assert (lane.ran[1:], solo.ran) == ([[5], [4]], [[3]])
 
 
 @completes
