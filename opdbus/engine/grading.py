@@ -145,7 +145,6 @@ class Grader:
                 engine = reference
                 if not is_reference:
                     engine = await stack.enter_async_context(self._open(place))
-                    # before any timing: some runtimes compile code for each new shape
                     self._answers[place] = await self._embed_questions(engine)
                 ratio = await self._race(engine, reference, _TURNS)
         except OpDbusError as error:
@@ -176,8 +175,6 @@ class Grader:
         best, is_certain = passed[0], True
         for place in passed[1:]:
             async with self._open(best) as engine, self._open(place) as other:
-                for warm in (engine, other):
-                    await self._embed_questions(warm)
                 ratio = await self._race(other, engine, _MOST_TURNS)
             grade = add_rate(self._grades[place], self._grades[best].texts_per_second, ratio)
             self._grades[place] = grade
@@ -210,8 +207,7 @@ class Grader:
             pair, sign = ((engine, other), 1) if len(logs) % 2 else ((other, engine), -1)
             seconds = [await self._time(each, rows) for each in pair]
             logs.append(sign * math.log(seconds[1] / seconds[0]))
-            ratio = Ratio.of(logs)
-            if len(logs) % _TURNS == 0 and (ratio.is_decided or ratio.is_tie):
+            if len(logs) % _TURNS == 0 and ((ratio := Ratio.of(logs)).is_decided or ratio.is_tie):
                 break
         return Ratio.of(logs)
 
@@ -268,6 +264,9 @@ class Grader:
         proven = ProvenSessions((session,), provider, "", proof, (), placement, 0)
         dimension = self._probe.vectors.shape[1]
         async with make_scheduler(proven, dimension, request["batch_tokens"]) as engine:
+            # before any timing: some runtimes compile code for each new shape
+            for rows in self._timed:
+                await engine.embed(rows, Rank.BULK)
             yield engine
 
 
