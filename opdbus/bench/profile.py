@@ -139,11 +139,11 @@ def profile_operators(
 ) -> list[Operator]:
     """Run a batch in a session with the runtime's own profiling; return its operators by kind."""
     read = _openvino_nodes if provider.runtime == "openvino" else _onnxruntime_nodes
-    # each node's median, since other processes interrupt some runs; the first ones warm up
+    # each node's fastest run: other processes interrupt most runs, and the first ones warm up
     spent: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for (kind, _), microseconds in read(graph, provider, placement, ids).items():
-        spent[kind] += round(1000 * median(microseconds[_WARM:]))
+        spent[kind] += round(1000 * min(microseconds[_WARM:]))
         counts[kind] += 1
     whole = spent.total() or 1
     return [
