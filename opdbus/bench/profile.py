@@ -139,11 +139,10 @@ def profile_operators(
 ) -> list[Operator]:
     """Run a batch in a session with the runtime's own profiling; return its operators by kind."""
     read = _openvino_nodes if provider.runtime == "openvino" else _onnxruntime_nodes
-    # each node's fastest run: other processes interrupt most runs, and the first ones warm up
     spent: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for (kind, _), microseconds in read(graph, provider, placement, ids).items():
-        spent[kind] += round(1000 * min(microseconds[_WARM:]))
+        spent[kind] += round(1000 * microseconds)
         counts[kind] += 1
     whole = spent.total() or 1
     return [
@@ -155,7 +154,8 @@ def profile_operators(
 
 def _onnxruntime_nodes(
     graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
-) -> dict[Node, list[float]]:
+) -> dict[Node, float]:
+    """Return each node's microseconds in its fastest run: other processes interrupt some runs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -173,12 +173,13 @@ def _onnxruntime_nodes(
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             node = (event["args"]["op_name"], event["name"])
             found.setdefault(node, []).append(event["dur"])
-    return found
+    return {node: min(microseconds[_WARM:]) for node, microseconds in found.items()}
 
 
 def _openvino_nodes(
     graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
-) -> dict[Node, list[float]]:
+) -> dict[Node, float]:
+    """Return each node's microseconds: OpenVINO has only the mean of all runs."""
     from opdbus.engine.host import openvino_core
 
     settings = provider.options(placement)
@@ -186,10 +187,9 @@ def _openvino_nodes(
     request = (
         openvino_core().compile_model(graph, settings["device"], config).create_infer_request()
     )
-    found: dict[Node, list[float]] = {}
     for _ in range(_WARM + _PROFILED):
         request.infer([ids])
-        for info in request.get_profiling_info():
-            spent = info.real_time.total_seconds() * 1e6
-            found.setdefault((info.node_type, info.node_name), []).append(spent)
-    return found
+    return {
+        (info.node_type, info.node_name): info.real_time.total_seconds() * 1e6
+        for info in request.get_profiling_info()
+    }
