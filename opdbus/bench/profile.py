@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from opdbus.engine.provider import Placement, Provider, Session
     from opdbus.models.folder import Model
 
+    # kind and name of a node
+    Node = tuple[str, str]
+
 _WARM: Final = 5
 _MOST_OPERATORS: Final = 12
+# Runs whose operators are timed.
+_PROFILED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +107,11 @@ async def profile(
         proven = engine.proven
     inside: Sequence[Operator] = ()
     if operators and isinstance(rows, Tokens):
-        # open the model again with the runtime's own profiling, and run one text
         provider = proven.provider
         cache, dialect = config.state_dir / "graphs", provider.dialects[proven.proof.precision]
         built = await build.ensure(model, cache, dialect)
-        read = _openvino_operators if provider.runtime == "openvino" else _onnxruntime_operators
-        inside = read(built.graph, provider, proven.placement, rows.stacked([0]))
+        ids = rows.stacked([0])
+        inside = profile_operators(built.graph, provider, proven.placement, ids)[:_MOST_OPERATORS]
     tokens, precision = int(rows.lengths.sum()), proven.proof.precision
     names = ("tokenize", "queue", "run", "deliver", "whole")
     middle = {name: median(getattr(steps, name) for steps in found) for name in names}
@@ -130,9 +134,28 @@ async def _steps(engine: Embedder, texts: Sequence[str], runs: list[tuple[float,
     return Steps(tokenize, queue, run, deliver, 1000 * (answered - asked), len(runs))
 
 
-def _onnxruntime_operators(
+def profile_operators(
     graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
 ) -> list[Operator]:
+    """Run a batch in a session with the runtime's own profiling; return its operators by kind."""
+    read = _openvino_nodes if provider.runtime == "openvino" else _onnxruntime_nodes
+    spent: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for (kind, _), microseconds in read(graph, provider, placement, ids).items():
+        spent[kind] += round(1000 * microseconds)
+        counts[kind] += 1
+    whole = spent.total() or 1
+    return [
+        Operator(kind, counts[kind], total / 1e6, total / whole)
+        for kind, total in spent.most_common()
+        if total
+    ]
+
+
+def _onnxruntime_nodes(
+    graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
+) -> dict[Node, float]:
+    """Return each node's microseconds in its fastest run: other processes interrupt some runs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -142,18 +165,21 @@ def _onnxruntime_operators(
         options.profile_file_prefix = str(Path(scratch) / "run")
         named = [(provider.runtime_name, provider.options(placement))]
         session = onnxruntime.InferenceSession(graph, options, providers=named)
-        for _ in range(2 * _WARM):
+        for _ in range(_WARM + _PROFILED):
             session.run(None, {session.get_inputs()[0].name: ids})
         events = json.loads(Path(session.end_profiling()).read_bytes())
-    ran = [event for event in events if event.get("cat") == "Node" and event.get("dur")]
-    timed = [(event["args"].get("op_name", ""), event["dur"]) for event in ran]
-    # the first half of the runs only warms up
-    return _summed(timed[len(timed) // 2 :], _WARM)
+    found: dict[Node, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            node = (event["args"]["op_name"], event["name"])
+            found.setdefault(node, []).append(event["dur"])
+    return {node: min(microseconds[_WARM:]) for node, microseconds in found.items()}
 
 
-def _openvino_operators(
+def _openvino_nodes(
     graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
-) -> list[Operator]:
+) -> dict[Node, float]:
+    """Return each node's microseconds: OpenVINO has only the mean of all runs."""
     from opdbus.engine.host import openvino_core
 
     settings = provider.options(placement)
@@ -161,25 +187,9 @@ def _openvino_operators(
     request = (
         openvino_core().compile_model(graph, settings["device"], config).create_infer_request()
     )
-    timed: list[tuple[str, float]] = []
-    for number in range(2 * _WARM):
+    for _ in range(_WARM + _PROFILED):
         request.infer([ids])
-        if number >= _WARM:
-            timed += [
-                (info.node_type, info.real_time.total_seconds() * 1e6)
-                for info in request.get_profiling_info()
-            ]
-    return _summed([(kind, spent) for kind, spent in timed if spent], _WARM)
-
-
-def _summed(timed: Sequence[tuple[str, float]], runs: int) -> list[Operator]:
-    """Sum microseconds by kind, and return the most expensive kinds, for one of `runs` runs."""
-    spent: Counter[str] = Counter()
-    for kind, microseconds in timed:
-        spent[kind] += round(microseconds)
-    counts = Counter(kind for kind, _ in timed)
-    whole = spent.total() or 1
-    return [
-        Operator(kind, round(counts[kind] / runs), total / runs / 1000, total / whole)
-        for kind, total in spent.most_common(_MOST_OPERATORS)
-    ]
+    return {
+        (info.node_type, info.node_name): info.real_time.total_seconds() * 1e6
+        for info in request.get_profiling_info()
+    }

@@ -53,11 +53,11 @@ _WELL = {"up", STARTING}
 _NO_OBSERVERS = "nothing: OP_DBUS_OBSERVE is none"
 # number of observers and publishers to name
 _MOST_SOURCES = 20
-_GRADE_HEADINGS = ("", "on", "in", "texts/s", "mean", "least", "MRR", "change")
+_GRADE_HEADINGS = ("", "on", "in", "texts/s", "used", "mean", "least", "MRR", "change")
 _EXPLAINED = (
-    "texts/s: of one thread. mean, least: of the cosines to fp32. MRR: mean reciprocal"
-    " rank of the right answers. change: its change from fp32 in points. Intervals are"
-    " of 95%."
+    "texts/s: of 56 tokens, as graded. used: the same of the last minute with a full queue."
+    " mean, least: of the cosines to fp32. MRR: mean reciprocal rank of the right answers."
+    " change: its change from fp32 in points. Intervals are of 95%."
 )
 _SIDES: Final = ("Observed", "Declared")
 # Of a daemon that does not answer for so long, the metrics are as of one that is down.
@@ -200,6 +200,7 @@ def grade_cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         *place,
         f"{grade['texts_per_second']:.0f} \u00b1{grade['rate_margin']:.0f}",
+        f"{grade['used_rate']:.0f}" if grade.get("used_rate") else "",
         _format_share(grade["mean_cosine"], 4),
         _format_share(grade["min_cosine"], 4),
         _format_share(grade["rank"], 3),

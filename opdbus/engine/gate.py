@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FULL: Final = "fp32"
+# Rates are those of texts of this many tokens, the mean of objects.
+TEXT_TOKENS: Final = 56
 # Distributions of the runtimes, whose versions a report depends on.
 LIBRARIES: Final = ("onnxruntime-gpu", "onnxruntime", "openvino")
 
@@ -37,7 +39,8 @@ class Grade:
 
     provider: str
     precision: str
-    # of one thread; the margin is half the width of the 95% interval
+    # of texts of TEXT_TOKENS on all threads; the margin is half the width of the 95% interval, of
+    # the ratio to the reference
     texts_per_second: float = 0.0
     rate_margin: float = 0.0
     # cosines of its vectors to the reference's
@@ -66,6 +69,8 @@ class Report:
     grades: Sequence[Grade]
     chosen: str
     checked_at: float
+    # false if the measurements did not suffice to tell which of the precisions is fastest
+    is_certain: bool = True
 
     def json(self) -> str:
         """Return the report as JSON, as stored on disk."""
@@ -86,6 +91,11 @@ class Report:
         """Names of the graded providers."""
         return {grade.provider for grade in self.grades}
 
+    def grade(self, provider: str, precision: str) -> Grade | None:
+        """Return the grade of a precision on a provider."""
+        places = {(grade.provider, grade.precision): grade for grade in self.grades}
+        return places.get((provider, precision))
+
     def is_chosen(self, grade: Grade) -> bool:
         """Return true if a grade is that of the chosen precision."""
         place = (grade.provider, grade.precision)
@@ -93,6 +103,8 @@ class Report:
 
     def best(self, provider: str) -> str:
         """Return the fastest precision of a provider that passed; fp32 if none did."""
+        if provider == self.provider:
+            return self.chosen
         own = [grade for grade in self.grades if grade.provider == provider and not grade.refused]
         return choose(own).precision if own else FULL
 
@@ -107,6 +119,9 @@ class Candidate:
     graphs: Mapping[str, Mapping[str, str]]
     # path of the rows and reference vectors that every precision is proven with
     proof: str
+    # settings that speeds depend on
+    threads: int = 1
+    batch_tokens: int | None = None
 
     @property
     def there(self) -> set[str]:
@@ -127,14 +142,16 @@ def kept(model: Model, candidate: Candidate, folder: Path) -> Report | None:
     return None
 
 
-async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepare) -> Report:
+async def judge(
+    model: Model, candidate: Candidate, folder: Path, prepare: Prepare, *, anew: bool = False
+) -> Report:
     """Return the stored report on a model and providers, or measure it in a child process.
 
-    `prepare` builds the graphs to measure; afterwards only the graphs that providers use are kept.
-    Takes seconds the first time, half a minute with a large model. Raises ProviderError if fp32
-    itself cannot run.
+    With `anew`, measure in any case. `prepare` builds the graphs to measure; afterwards only the
+    graphs that providers use are kept. Takes seconds, half a minute with a large model. Raises
+    ProviderError if fp32 itself cannot run.
     """
-    if report := kept(model, candidate, folder):
+    if not anew and (report := kept(model, candidate, folder)):
         return report
     await prepare()
     before = candidate.there
@@ -185,6 +202,7 @@ def key(model: Model, candidate: Candidate) -> str:
         str(model.shape.max_tokens),
         candidate.hardware,
         *sorted(candidate.features),
+        f"{candidate.threads} threads, batches of {candidate.batch_tokens}",
         *(
             f"{provider} {name} {Path(graph).parent.name}"
             for provider, graphs in candidate.graphs.items()

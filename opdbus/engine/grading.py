@@ -1,29 +1,35 @@
 """Child process of the accuracy gate, which measures the grades of precisions.
 
-Each precision is opened alone beside the reference, so that memory holds two models at a time.
+Speed is measured as an engine is used, with the scheduler, lanes and batches that it serves with,
+and of two engines in turns. Memory holds two models at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.engine import cpus
-from opdbus.engine.batching import plan_batches
+from opdbus.engine.batching import Rank
 from opdbus.engine.check_set import CheckSet, interval
-from opdbus.engine.gate import FULL, LIBRARIES, Grade, Report, choose
+from opdbus.engine.gate import FULL, LIBRARIES, TEXT_TOKENS, Grade, Report
 from opdbus.engine.host import versions
+from opdbus.engine.opening import make_scheduler
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.provider import Placement, Provider, Session
+from opdbus.engine.provider import Placement, Provider
+from opdbus.engine.provider_chain import ProvenSessions
 from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.sessions import open_session
 from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
@@ -31,18 +37,22 @@ from opdbus.models import child
 
 # Least speed relative to the reference that makes a precision worth its errors.
 GAIN: Final = 1.1
+# Speeds are equal if their ratio is surely smaller.
+TIE: Final = 1.05
 # Limits of what a precision may lose against the reference on the check set: cosines, and the low
 # end of the 95% interval of the change in mean reciprocal rank.
 MEAN_COSINE: Final = 0.99
 LEAST_COSINE: Final = 0.95
 LOST_RANK: Final = 0.01
-_BATCH_TOKENS: Final = 512
-# Every second batch is timed, in `_ROUNDS` rounds with batches of all lengths. Lengths come one
-# after another, as when serving, because some runtimes are slow to change shape.
-_TIMED: Final = 2
-_ROUNDS: Final = 5
-# Student's t for 95% and four degrees of freedom.
-_T: Final = 2.776
+# Tokens of the timed texts, as objects have; a turn has one length, as the index embeds them.
+_LENGTHS: Final = tuple(TEXT_TOKENS + offset for offset in (-24, -12, -4, 4, 12, 24))
+# Tokens of a turn on each lane.
+_TURN_TOKENS: Final = 512
+# Turns that compare an engine with the reference, and the most that compare two fast engines.
+_TURNS: Final = len(_LENGTHS)
+_MOST_TURNS: Final = 10 * _TURNS
+# Student's t for 95% and five degrees of freedom; it is smaller for more turns.
+_T: Final = 2.571
 
 
 class Place(NamedTuple):
@@ -53,162 +63,211 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GradedSession:
-    """An open session that passed its proof."""
+class Ratio:
+    """Logarithm of the ratio of two speeds, and half the width of its 95% interval."""
 
-    place: Place
-    session: Session
+    log: float
+    margin: float
 
-    def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Embed a batch as when serving: some providers take only full batches or single texts."""
-        provider = self.place.provider
-        is_small = provider.whole_batches and ids.size <= _BATCH_TOKENS // 2
-        is_single = is_small or self.place.precision in provider.single
-        parts = ids[:, np.newaxis] if is_single else [ids]
-        return np.concatenate([self.session.run(part) for part in parts])
+    @classmethod
+    def of(cls, logs: Sequence[float]) -> Self:
+        """Return the mean of the logarithms of at least six ratios."""
+        return cls(float(np.mean(logs)), float(_T * np.std(logs, ddof=1) / math.sqrt(len(logs))))
 
-    def seconds(self, ids: NDArray[np.int64]) -> float:
-        """Return the seconds of a batch: CPU time on a CPU, which other processes share."""
-        clock = time.process_time if self.place.provider.is_cpu else time.perf_counter
-        began = clock()
-        self.run(ids)
-        return clock() - began
+    @property
+    def value(self) -> float:
+        """The ratio itself."""
+        return math.exp(self.log)
+
+    @property
+    def is_tie(self) -> bool:
+        """True if the speeds are equal."""
+        return abs(self.log) + self.margin < math.log(TIE)
+
+    @property
+    def is_decided(self) -> bool:
+        """True if it is certain which speed is higher."""
+        return abs(self.log) > self.margin and not self.is_tie
 
 
 class Grader:
-    """Grader of precisions against a reference session, which stays open."""
+    """Grader of precisions against a reference, the first fp32 that opens."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
         self._probe = Probe.read(Path(request["proof"]))
         tokenizer = Tokenizer(Path(request["tokenizer"]), request["max_tokens"])
         self._check_set = CheckSet.read(tokenizer)
-        # vectors of the first look, reused by the second
-        self._seen: dict[Place, NDArray[np.float32]] = {}
         self._places = [
             Place(PROVIDERS[provider], precision)
             for provider, graphs in request["graphs"].items()
             for precision in graphs
         ]
+        self._reference = self._places[0]
+        self._grades: dict[Place, Grade] = {}
+        # vectors of the questions and their texts
+        self._answers: dict[Place, NDArray[np.float32]] = {}
 
-    @cached_property
-    def _reference(self) -> GradedSession:
-        """The first fp32 session that opens; raises ProviderError if there is none."""
+    async def report(self) -> Report:
+        """Grade every precision; raises ProviderError if fp32 itself cannot run."""
+        async with AsyncExitStack() as stack:
+            reference = await self._open_reference(stack)
+            rate = await self._rate(reference)
+            for place in self._places:
+                self._grades[place] = await self._first_look(place, reference, rate)
+        best, is_certain = await self._choose()
+        why = f"{best.precision} on {best.provider.name} is faster, and passed"
+        grades = self._grades.values()
+        found = [replace(g, refused=why) if is_undecided(g) else g for g in grades]
+        where = best.provider.name, self._request["hardware"], versions(LIBRARIES)
+        return Report(*where, found, best.precision, time.time(), is_certain=is_certain)
+
+    async def _open_reference(self, stack: AsyncExitStack) -> Scheduler:
         reasons = []
         for place in self._places:
             if place.precision == FULL:
                 try:
-                    return self._open(place)
+                    engine = await stack.enter_async_context(self._open(place))
+                    self._answers[place] = await self._embed_questions(engine)
                 except OpDbusError as error:
                     reasons.append(str(error))
+                else:
+                    self._reference = place
+                    return engine
         raise ProviderError("; ".join(reasons))
 
-    @cached_property
-    def _exact(self) -> NDArray[np.float32]:
-        return self._sample(self._reference)
-
-    @cached_property
-    def _all_exact(self) -> NDArray[np.float32]:
-        return np.concatenate([self._exact, self._pairs(self._reference)])
-
-    @cached_property
-    def _rate(self) -> float:
-        """Texts per second of the reference."""
-        seconds = sum(self._reference.seconds(batch) for batch in self._timed)
-        return sum(map(len, self._timed)) / seconds
-
-    @cached_property
-    def _timed(self) -> list[NDArray[np.int64]]:
-        rows = self._check_set.rows.take(range(self._check_set.sample))
-        return [ids for _, ids in iterate_batches(rows)][::_TIMED]
-
-    def report(self) -> Report:
-        """Grade every precision; raises ProviderError if fp32 itself cannot run."""
-        grades = {place: self._first_look(place) for place in self._places}
-        for place, grade in sorted(grades.items(), key=lambda item: -item[1].texts_per_second):
-            if is_undecided(grade):
-                grades[place] = self._second_look(place, grade)
-            if not grades[place].refused:
-                break
-        best = choose([grade for grade in grades.values() if not is_undecided(grade)])
-        why = f"{best.precision} on {best.provider} is faster, and passed"
-        found = [replace(g, refused=why) if is_undecided(g) else g for g in grades.values()]
-        where = best.provider, self._request["hardware"]
-        return Report(*where, versions(LIBRARIES), found, best.precision, time.time())
-
-    def _first_look(self, place: Place) -> Grade:
+    async def _first_look(self, place: Place, reference: Scheduler, rate: float) -> Grade:
         """Measure the speed, and the quality on the questions."""
-        # Embed before timing: some runtimes compile code for each new shape.
-        exact, grade = self._exact, Grade(provider=place.provider.name, precision=place.precision)
+        grade = Grade(provider=place.provider.name, precision=place.precision)
+        is_reference = place == self._reference
         try:
-            is_reference = place == self._reference.place
-            opened = self._reference if is_reference else self._open(place)
-            vectors = self._seen[place] = exact if is_reference else self._sample(opened)
-            ratios = self._ratios(opened)
+            async with AsyncExitStack() as stack:
+                engine = reference
+                if not is_reference:
+                    engine = await stack.enter_async_context(self._open(place))
+                    self._answers[place] = await self._embed_questions(engine)
+                ratio = await self._race(engine, reference, _TURNS)
         except OpDbusError as error:
             return replace(grade, refused=str(error))
+        exact = self._answers[self._reference]
         found = compare_vectors(
-            add_rate(grade, self._rate * ratios), self._check_set, vectors, exact
+            add_rate(grade, rate, ratio), self._check_set, self._answers[place], exact
         )
         if found.refused or is_reference:
             return found
-        return replace(found, refused=too_slow(float(ratios.mean())))
+        return replace(found, refused=too_slow(ratio.value))
 
-    def _second_look(self, place: Place, grade: Grade) -> Grade:
+    async def _choose(self) -> tuple[Place, bool]:
+        """Return the fastest precision that passes, and whether it certainly is.
+
+        If speeds cannot be told apart after the first look, two engines run in turns. Of equally
+        fast ones, the one with the smaller error is taken.
+        """
+        passed: list[Place] = []
+        for place in sorted(self._places, key=lambda each: -self._grades[each].texts_per_second):
+            grade = self._grades[place]
+            if grade.refused or (passed and is_slower(grade, self._grades[passed[0]])):
+                continue
+            if is_undecided(grade):
+                grade = self._grades[place] = await self._second_look(place, grade)
+            if not grade.refused:
+                passed.append(place)
+        best, is_certain = passed[0], True
+        for place in passed[1:]:
+            async with self._open(best) as engine, self._open(place) as other:
+                ratio = await self._race(other, engine, _MOST_TURNS)
+            grade = add_rate(self._grades[place], self._grades[best].texts_per_second, ratio)
+            self._grades[place] = grade
+            is_certain = is_certain and (ratio.is_decided or ratio.is_tie)
+            is_better = grade.mean_cosine > self._grades[best].mean_cosine
+            if ratio.log > 0 if ratio.is_decided else is_better:
+                best = place
+        return best, is_certain
+
+    async def _second_look(self, place: Place, grade: Grade) -> Grade:
         """Grade with the pairs as well, which takes longer."""
+        rows = self._check_set.rows
+        pairs = rows.take(range(self._check_set.sample, len(rows)))
         try:
-            more = self._pairs(self._open(place, _lanes(place.provider)))
+            for each in (self._reference, place):
+                if len(self._answers[each]) < len(rows):
+                    async with self._open(each) as engine:
+                        more = await engine.embed(pairs, Rank.BULK)
+                    self._answers[each] = np.concatenate([self._answers[each], more])
         except OpDbusError as error:
             return replace(grade, refused=str(error))
-        vectors = np.concatenate([self._seen[place], more])
-        return compare_vectors(grade, self._check_set, vectors, self._all_exact)
+        exact = self._answers[self._reference]
+        return compare_vectors(grade, self._check_set, self._answers[place], exact)
 
-    def _ratios(self, opened: GradedSession) -> NDArray[np.float64]:
-        """Return the speed relative to the reference in each round, measured batch by batch."""
-        seconds = np.zeros((2, _ROUNDS))
-        for number, ids in enumerate(self._timed):
-            for side, each in enumerate((self._reference, opened)):
-                seconds[side, number % _ROUNDS] += each.seconds(ids)
-        return np.array(seconds[0] / seconds[1])
+    async def _race(self, engine: Scheduler, other: Scheduler, most: int) -> Ratio:
+        """Return the speed relative to another engine's, from turns of both until it is certain."""
+        logs: list[float] = []
+        for rows in islice(cycle(self._timed), most):
+            # the first of a turn may be at a disadvantage
+            pair, sign = ((engine, other), 1) if len(logs) % 2 else ((other, engine), -1)
+            seconds = [await self._time(each, rows) for each in pair]
+            logs.append(sign * math.log(seconds[1] / seconds[0]))
+            if len(logs) % _TURNS == 0 and ((ratio := Ratio.of(logs)).is_decided or ratio.is_tie):
+                break
+        return Ratio.of(logs)
 
-    def _sample(self, opened: GradedSession) -> NDArray[np.float32]:
-        return self._vectors(opened, self._check_set.rows.take(range(self._check_set.sample)))
+    async def _rate(self, engine: Scheduler) -> float:
+        """Return the texts per second of an engine."""
+        seconds = sum([await self._time(engine, rows) for rows in self._timed])
+        return sum(int(rows.lengths.sum()) for rows in self._timed) / TEXT_TOKENS / seconds
 
-    def _pairs(self, opened: GradedSession) -> NDArray[np.float32]:
-        rows = self._check_set.rows
-        return self._vectors(opened, rows.take(range(self._check_set.sample, len(rows))))
+    async def _time(self, engine: Scheduler, rows: Tokens) -> float:
+        """Return the seconds in which an engine embeds rows.
 
-    def _vectors(self, opened: GradedSession, rows: Tokens) -> NDArray[np.float32]:
-        """Embed rows of the check set, in parallel on a CPU."""
-        order, given = zip(*iterate_batches(rows), strict=True)
-        with ThreadPoolExecutor(_lanes(opened.place.provider)) as threads:
-            found = np.concatenate(list(threads.map(opened.run, given)))
-        return np.array(found[np.argsort(np.concatenate(order))])
+        Where each lane has one thread, that is CPU time, which other processes do not change.
+        Threads that share a batch wait for each other, and are timed by the clock.
+        """
+        threads = self._request["threads"]
+        is_single = self._reference.provider.is_cpu and engine.lanes == threads
+        clock = time.process_time if is_single else time.perf_counter
+        began = clock()
+        await engine.embed(rows, Rank.BULK)
+        return (clock() - began) / (threads if is_single else 1)
 
-    def _open(self, place: Place, lanes: int = 1) -> GradedSession:
-        """Open and prove a session; raises OpDbusError."""
-        graph = Path(self._request["graphs"][place.provider.name][place.precision])
+    async def _embed_questions(self, engine: Scheduler) -> NDArray[np.float32]:
+        rows = self._check_set.rows.take(range(self._check_set.sample))
+        return await engine.embed(rows, Rank.BULK)
+
+    @cached_property
+    def _timed(self) -> list[Tokens]:
+        """Texts for a turn of each length, cut out of the check set's."""
+        lanes = self._reference.provider.lanes(self._request["threads"])
+        ids = self._check_set.rows.ids
+        turns = []
+        for length in _LENGTHS:
+            number = max(1, lanes * _TURN_TOKENS // length)
+            cut = np.full(number, min(length, self._request["max_tokens"]))
+            first = np.arange(number) * cut[0] % (len(ids) - cut[0])
+            turns.append(Tokens(ids, first, cut, np.zeros(number, np.bool_)))
+        return turns
+
+    @asynccontextmanager
+    async def _open(self, place: Place) -> AsyncIterator[Scheduler]:
+        """Open and prove an engine; raises OpDbusError."""
+        request, provider = self._request, place.provider
+        graph = Path(request["graphs"][provider.name][place.precision])
         placement = Placement(
-            device=self._request["device"],
+            device=request["device"],
             precision=place.precision,
-            threads=lanes,
-            lanes=lanes,
+            threads=request["threads"],
+            lanes=provider.lanes(request["threads"]),
             cache=graph.parent.parent,
-            longest=self._request["max_tokens"],
+            longest=request["max_tokens"],
         )
-        session = open_session(graph, place.provider, placement)
-        prove(session, place.provider, place.precision, self._probe)
-        return GradedSession(place, session)
-
-
-def _lanes(provider: Provider) -> int:
-    return cpus.usable() if provider.is_cpu else 1
-
-
-def iterate_batches(rows: Tokens) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
-    """Yield batches of rows of one length, as row indexes and as ids."""
-    for numbers in plan_batches(rows.lengths, _BATCH_TOKENS):
-        yield numbers, rows.stacked(numbers)
+        session = open_session(graph, provider, placement)
+        proof = prove(session, provider, place.precision, self._probe)
+        proven = ProvenSessions((session,), provider, "", proof, (), placement, 0)
+        dimension = self._probe.vectors.shape[1]
+        async with make_scheduler(proven, dimension, request["batch_tokens"]) as engine:
+            # before any timing: some runtimes compile code for each new shape
+            for rows in self._timed:
+                await engine.embed(rows, Rank.BULK)
+            yield engine
 
 
 def compare_vectors(
@@ -256,18 +315,26 @@ def too_slow(ratio: float) -> str:
     return "" if ratio >= GAIN else f"it is only {ratio:.3f} times as fast as fp32"
 
 
-def add_rate(grade: Grade, rates: NDArray[np.float64]) -> Grade:
-    """Return the grade with its rate and margin, from the rates of the rounds."""
-    margin = _T * rates.std(ddof=1) / np.sqrt(len(rates))
-    rate, margin = round(float(rates.mean()), 1), round(float(margin), 1)
-    return replace(grade, texts_per_second=rate, rate_margin=margin)
+def add_rate(grade: Grade, rate: float, ratio: Ratio) -> Grade:
+    """Return the grade with a speed, from another engine's and the ratio to it."""
+    return replace(
+        grade,
+        texts_per_second=round(rate * ratio.value, 1),
+        rate_margin=round(rate * ratio.value * math.sinh(ratio.margin), 1),
+    )
+
+
+def is_slower(grade: Grade, other: Grade) -> bool:
+    """Return true if a precision is slower than another for certain."""
+    fastest = grade.texts_per_second + grade.rate_margin
+    return fastest < other.texts_per_second - other.rate_margin
 
 
 def grade_precisions(request: dict[str, Any]) -> str:
     """Grade every precision of a request and return the report as JSON; raises ProviderError."""
     # an engine may be serving meanwhile
     child.go_second()
-    return Grader(request).report().json()
+    return asyncio.run(Grader(request).report()).json()
 
 
 if __name__ == "__main__":

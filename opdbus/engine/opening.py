@@ -53,6 +53,7 @@ class Instant:
     depth: Final = 0
     budget: Final = _TOGETHER
     lanes: Final = 1
+    rate: Final = 0.0
 
     def __init__(self) -> None:
         self.fault = ""
@@ -67,6 +68,9 @@ class Instant:
     async def lost(self) -> None:
         """Wait forever: a table cannot be lost."""
         await asyncio.Event().wait()
+
+    def reset_rate(self) -> None:
+        """Do nothing: no rate is measured."""
 
     def join(self) -> None:
         """Return at once: there are no threads."""
@@ -97,6 +101,26 @@ def require_level(config: Config, host: Host = HERE) -> None:
     folder.find_model(level, config)
     if level.name in ON_PROVIDERS:
         require_provider(config, host)
+
+
+def make_scheduler(
+    proven: ProvenSessions, dimension: int, batch_tokens: int | None, limit: int = QUEUE_LIMIT
+) -> Scheduler:
+    """Return the queue of proven sessions, with lanes and batches as their provider has them."""
+    row = proven.provider
+    budget = Budget(
+        row.most_tokens,
+        fixed=batch_tokens,
+        rows=1 if proven.proof.precision in row.single else row.most_rows,
+        whole=row.whole_batches,
+    )
+    return Scheduler(
+        [session.run for session in proven.sessions for _ in range(proven.placement.lanes)],
+        solo=proven.solo.run if proven.solo else None,
+        dimension=dimension,
+        budget=budget,
+        limit=limit,
+    )
 
 
 @asynccontextmanager
@@ -136,21 +160,8 @@ async def open_embedder(
         return
     tokenizer = await asyncio.to_thread(Tokenizer.of, model)
     proven = await Chain(model, config, opener, host, graded).choose(lost)
-    lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
-    row = proven.provider
-    budget = Budget(
-        row.most_tokens,
-        fixed=config.batch_tokens,
-        rows=1 if proven.proof.precision in row.single else row.most_rows,
-        whole=row.whole_batches,
-    )
-    scheduler = Scheduler(
-        lanes,
-        solo=proven.solo.run if proven.solo else None,
-        dimension=model.shape.hidden,
-        budget=budget,
-        limit=config.queue_limit or QUEUE_LIMIT,
-    )
+    limit = config.queue_limit or QUEUE_LIMIT
+    scheduler = make_scheduler(proven, model.shape.hidden, config.batch_tokens, limit)
     async with scheduler:
         with closing(Embedder(model, proven, tokenizer, scheduler)) as embedder:
             yield embedder

@@ -70,6 +70,10 @@ def first_line(error: Exception) -> str:
     return lines[0].rpartition(" : ")[2] if lines[0].startswith("[ONNXRuntimeError]") else lines[0]
 
 
+# More lanes than this share caches and memory without gain and slow each single text.
+_MOST_CPU_LANES: Final = 8
+# While one run computes, the ids and vectors of another are copied.
+_DEVICE_LANES: Final = 2
 _SYSTEMS: Final = {"win32": "Windows", "darwin": "macOS"}
 # All of them install one folder `onnxruntime`, so only the last one installed works.
 _WHEELS: Final = ("onnxruntime-gpu", "onnxruntime", "onnxruntime-directml", "onnxruntime-migraphx")
@@ -141,6 +145,10 @@ class Provider:
                 f"{self.name} cannot run: {reason}; install it again: {pip.install(self.install)}"
             ) from None
         return {0: devices[0].name} if self.is_cpu else self._choose(wanted, devices)
+
+    def lanes(self, threads: int) -> int:
+        """Return the number of batches to run in parallel, on this number of threads."""
+        return min(threads, _MOST_CPU_LANES) if self.is_cpu else _DEVICE_LANES
 
     def installed(self, host: Host) -> str:
         """Return the package that contains the provider, and its version.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from opdbus.engine import cpus, gate
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.provider import Placement, Session
-from opdbus.engine.providers import candidates
+from opdbus.engine.providers import PROVIDERS, candidates
 from opdbus.engine.sessions import open_session
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import build
@@ -33,12 +33,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# More lanes than this share caches and memory without gain and slow each single text.
-_MOST_CPU_LANES: Final = 8
 # More threads than this do not speed up one text.
 _SOLO_THREADS: Final = 4
-# While one run computes, the ids and vectors of another are copied.
-_DEVICE_LANES: Final = 2
 
 
 # It cannot run here, it failed its proof, or it stopped working while it served.
@@ -70,6 +66,8 @@ class ProvenSessions:
     solo: Session | None = None
     # report that decided the precision; None if the provider has only one or a setting decides
     report: gate.Report | None = None
+    # measures that report anew and stores it
+    regrade: Callable[[], Awaitable[gate.Report | None]] | None = None
     # true if another precision may be faster that is not graded yet
     is_provisional: bool = False
 
@@ -141,13 +139,24 @@ class Chain:
 
     async def _report_on(self, engines: Sequence[Provider]) -> gate.Report | None:
         """Return the report on several engines; None if it must wait or fewer than two can run."""
-        usable = {}
-        for engine in engines:
-            with suppress(ProviderError):  # it is then tried alone, which reports the reason
-                usable[engine] = await asyncio.to_thread(engine.require, (), self.host)
+        usable = await self._usable(engines)
         with suppress(ProviderError):
             return await self._report(usable) if len(usable) > 1 else None
         return None
+
+    async def _usable(self, rows: Sequence[Provider]) -> Mapping[Provider, Mapping[int, str]]:
+        """Return the providers that can run here, with their devices."""
+        usable, wanted = {}, self.config.gpu_device
+        for row in rows:
+            with suppress(ProviderError):  # it is then tried alone, which reports the reason
+                usable[row] = await asyncio.to_thread(row.require, wanted, self.host)
+        return usable
+
+    async def _regrade(self, report: gate.Report) -> gate.Report | None:
+        """Measure the precisions of a report anew; raises ProviderError."""
+        names = dict.fromkeys(grade.provider for grade in report.grades)
+        usable = await self._usable([PROVIDERS[name] for name in names])
+        return await self._report(usable, anew=True) if usable else report
 
     async def _try(
         self, provider: Provider, report: gate.Report | None, fallbacks: tuple[Fallback, ...]
@@ -160,11 +169,10 @@ class Chain:
         ungraded = gate.FULL if is_provisional else offered[0]
         precision = report.best(provider.name) if report else ungraded
         built = await build.ensure(self.model, self._graphs, provider.dialects[precision])
-        threads = self.config.threads or cpus.usable()
         placement = Placement(
             precision=precision,
-            threads=threads,
-            lanes=min(threads, _MOST_CPU_LANES) if provider.is_cpu else _DEVICE_LANES,
+            threads=self._threads,
+            lanes=provider.lanes(self._threads),
             memory_limit=self.config.gpu_mem_limit,
             cache=self._graphs,
             longest=self.model.shape.max_tokens,
@@ -184,6 +192,7 @@ class Chain:
             weight_bytes=built.data.stat().st_size,
             solo=solo,
             report=report,
+            regrade=partial(self._regrade, report) if report else None,
             is_provisional=is_provisional,
         )
 
@@ -200,10 +209,12 @@ class Chain:
             )
         return (wanted,)
 
-    async def _report(self, usable: Mapping[Provider, Mapping[int, str]]) -> gate.Report | None:
+    async def _report(
+        self, usable: Mapping[Provider, Mapping[int, str]], *, anew: bool = False
+    ) -> gate.Report | None:
         """Return the gate's report on all precisions of providers, on their first devices.
 
-        Return None if there is no report yet and `graded` is false.
+        Return None if there is no report yet and `graded` is false. With `anew`, measure again.
         """
         first = next(iter(usable))
         index, hardware = next(iter(usable[first].items()))
@@ -217,6 +228,8 @@ class Chain:
                 for row in usable
             },
             str(place(first.dialects[gate.FULL]).proof),
+            self._threads,
+            self.config.batch_tokens,
         )
 
         async def prepare() -> None:
@@ -224,9 +237,9 @@ class Chain:
                 await build.ensure(self.model, self._graphs, dialect)
 
         folder = self.config.state_dir / "gates"
-        if not self.graded:
+        if not self.graded and not anew:
             return await asyncio.to_thread(gate.kept, self.model, candidate, folder)
-        return await gate.judge(self.model, candidate, folder, prepare)
+        return await gate.judge(self.model, candidate, folder, prepare, anew=anew)
 
     def _proven(
         self, built: build.Built, provider: Provider, devices: Sequence[int], at: Placement
@@ -246,6 +259,10 @@ class Chain:
             return None
         alone = replace(at, lanes=1, threads=min(at.threads, _SOLO_THREADS))
         return self._proven(built, provider, [0], alone)[0][0]
+
+    @property
+    def _threads(self) -> int:
+        return self.config.threads or cpus.usable()
 
     @property
     def _graphs(self) -> Path:

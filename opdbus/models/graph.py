@@ -31,7 +31,7 @@ _MICROSOFT: Final = "com.microsoft"
 _PART: Final = 2.0**-6
 # Pairs (tokens, multiple): past this many tokens, round up to this multiple. Past 64 tokens at most
 # a sixteenth of the work is padding, and 2,048 tokens need 68 different counts.
-_STEPS: Final = ((0, 4), (64, 8), (128, 16), (512, 64))
+STEPS: Final = ((0, 4), (64, 8), (128, 16), (512, 64))
 
 
 def build_graph(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProto:
@@ -226,8 +226,8 @@ class _Model:
         writer.ints("flat", [-1, width])
         writer.ints("nothing", [0])
         tokens = writer.op("ReduceProd", ids, keepdims=1, output="row_count")
-        step = writer.ints("step", [_STEPS[0][1]])
-        for bound, size in _STEPS[1:]:
+        step = writer.ints("step", [STEPS[0][1]])
+        for bound, size in STEPS[1:]:
             is_past = writer.op("Greater", tokens, writer.ints(f"past_{bound}", [bound]))
             step = writer.op("Where", is_past, writer.ints(f"step_{size}", [size]), step)
         missing = writer.op("Mod", writer.op("Neg", tokens), step)

@@ -42,5 +42,6 @@ def _measured(levels: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
-    verdict, *others = status.grade_cells(grade)
+    verdict, provider, precision, rate, _used, *others = status.grade_cells(grade)
+    others = [provider, precision, rate, *others]
     return (f"**{verdict}**" if grade["chosen"] else verdict, *others)

@@ -49,9 +49,9 @@ class Waiting:
         self.age = 0
 
     def add(self, new: Request) -> None:
-        """Note a request's rows."""
+        """Note a request's rows, the longest first."""
         self.requests.append(new)
-        for row in range(len(new.rows)):
+        for row in np.argsort(-new.rows.lengths, kind="stable").tolist():
             self.rows.append((self.age, new, row))
             self.age += 1
 
@@ -202,7 +202,7 @@ def test_waiting_tokens_are_counted() -> None:
     backlog.add(second)
     assert backlog.tokens == 14
     batch = backlog.next_batch(6)
-    assert backlog.tokens == 8
+    assert backlog.tokens == 9
     backlog.put_back(batch)
     assert backlog.tokens == 14
     backlog.drop(first)
@@ -218,7 +218,7 @@ def test_drop_leaves_others() -> None:
     backlog.drop(gone)
     backlog.drop(gone)
     batches = members(backlog.next_batch(100)) + members(backlog.next_batch(100))
-    assert batches == [(kept, 0), (kept, 1)]
+    assert batches == [(kept, 1), (kept, 0)]
     assert len(backlog) == 0
 
 

@@ -152,7 +152,7 @@ class Slow:
 async def test_tokenizing_keeps_to_its_own_threads() -> None:
     """Leave asyncio's threads free, drop what waits on closing, and refuse after that."""
     slow, unused = Slow(), cast("Any", None)
-    proven = cast("Any", SimpleNamespace(is_provisional=False))
+    proven = cast("Any", SimpleNamespace(is_provisional=False, report=None))
     embedder = Embedder(unused, proven, cast("Any", slow), unused)
     calls = [asyncio.ensure_future(embedder.count_tokens(["abc"])) for _ in range(40)]
     for _ in range(2):

@@ -210,6 +210,8 @@ class FakeRuntime:
             weight_bytes=10,
             proof=SimpleNamespace(precision=config.precision),
             is_provisional=False,
+            report=None,
+            regrade=None,
         )
         return Embedder(
             model, proven, cast("Any", self.tokenizer), cast("Any", FakeScheduler(numerics))

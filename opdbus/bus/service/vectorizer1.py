@@ -22,7 +22,6 @@ from opdbus.bus.service.contract import BusInterface, Caller
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.engine.embedder import Embedder
-from opdbus.engine.gate import Report
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.index.health import Health
 from opdbus.models import folder
@@ -60,8 +59,6 @@ class VectorizerInterface:
         self._load = load
         self._reload = reload
         self._truncated = 0
-        self._reports: Mapping[str, Report | None] = {}
-        self._accuracy: Sequence[Mapping[str, Plain]] = []
         # the constant properties of each engine, for its lifetime
         self._engines: WeakKeyDictionary[Embedder, Mapping[str, Plain]] = WeakKeyDictionary()
         self._state = state
@@ -158,7 +155,7 @@ class VectorizerInterface:
             "Level": config.vector_level,
             "State": self._health.state,
             "RequestedProvider": str(config.execution_provider),
-            "Accuracy": self._accuracy_rows(),
+            "Accuracy": _accuracy(self._serving.loaded),
             "Truncated": self._truncated,
             "Memory": gc_tuning.resident_bytes(),
             "Jobs": self._bulk.jobs.paths(),
@@ -175,14 +172,6 @@ class VectorizerInterface:
             "Texts": embedder.scheduler.texts,
             "Latency": embedder.latency,
         }
-
-    def _accuracy_rows(self) -> Sequence[Mapping[str, Plain]]:
-        """Return the result of `_accuracy`, the same list until other engines serve."""
-        loaded = self._serving.loaded
-        reports = {level: engine.proven.report for level, engine in loaded.items()}
-        if reports != self._reports:
-            self._reports, self._accuracy = reports, _accuracy(reports)
-        return self._accuracy
 
     def _level_status(self, name: str) -> tuple[str, str]:
         config, loaded = self._serving.config, self._serving.loaded.get(name)
@@ -233,7 +222,7 @@ class VectorizerInterface:
         return choose_format(options, found.vectors.shape[1]), found.vectors
 
 
-def _accuracy(reports: Mapping[str, Report | None]) -> list[Mapping[str, Plain]]:
+def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:
     """Return the accuracy gate's grade of each precision, for each level that has a report."""
     return [
         {
@@ -242,9 +231,10 @@ def _accuracy(reports: Mapping[str, Report | None]) -> list[Mapping[str, Plain]]
             "checked_at": Typed("t", int(report.checked_at)),
             **asdict(grade),
             "questions": Typed("u", grade.questions),
+            "used_rate": engine.used_rate if grade == engine.grade else 0.0,
         }
-        for level, report in reports.items()
-        if report
+        for level, engine in loaded.items()
+        if (report := engine.report)
         for grade in report.grades
     ]
 
