@@ -101,7 +101,7 @@ def live(work: Callable[[Gate, Level], Awaitable[None]], gate: Callable[[], Gate
             "medium",
             settings,  # type: ignore[arg-type]  # the opener does not read it
             opener.open,
-            lasting=True,
+            retries_forever=True,
             graded=True,
             retry_seconds=(0.001,),
             on_phase=opener.follow,
