@@ -146,7 +146,8 @@ async def _answer_about_setting(name: str, rows: Sequence[Row], client: Client) 
     """Return an answer for each declared object of settings that has a field of this name."""
     if not _FIELD.fullmatch(name):
         return {}
-    wanted = {"kind": SETTINGS, "source": FILE, "where": f'{name}!=""'}
+    # as a condition, since the daemon refuses a kind that no object has
+    wanted = {"source": FILE, "where": f'kind={SETTINGS}, {name}!=""'}
     _, found = await client.page(wanted, 0, _MOST_NAMES)
     drifting = {row[0]: [f".{field}" for field, *_ in row[5]] for row in rows}
     answers = {}

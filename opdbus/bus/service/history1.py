@@ -27,7 +27,13 @@ from opdbus.platform.slices import each
 from opdbus.state import conditions
 from opdbus.state.object import FILE, LIVE, Json, ObjectId, canonical
 
-_NUMBERS: Final = ("since", "before", "after", "below")
+# Fields of Filter by the names of their options.
+_NUMBERS: Final = {
+    "since": "since",
+    "before": "before",
+    "after": "after_seq",
+    "below": "before_seq",
+}
 _TEXTS: Final = ("cause", "what", "plugin", "kind")
 _FILTER: Final = {
     **dict.fromkeys(_NUMBERS, int),
@@ -233,7 +239,8 @@ def _filter(given: Given) -> Filter:
             f"no cause begins with {begin!r}; causes begin with {', '.join(CAUSE_TYPES)}"
         )
     return Filter(
-        **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},
+        **{field: given[key] for key, field in _NUMBERS.items() if key in given},
+        **{key: given[key] for key in _TEXTS if key in given},
         where=conditions.parse(checked.get("where", "")),
         is_oldest_first=order != _ORDERS[0],
     )
