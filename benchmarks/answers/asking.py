@@ -90,15 +90,22 @@ def contents(host: str) -> list[StateObject]:
 
 
 @asynccontextmanager
-async def opened(host: str, level: str, scratch: Path) -> AsyncIterator[ObjectVectors]:
-    """Yield the vectors of all objects of a host, which are kept in the scratch."""
-    place = scratch / f"{host}-{level}"
-    place.mkdir(parents=True, exist_ok=True)
-    environ = {"OP_DBUS_STATE_DIR": str(place), "OP_DBUS_VECTOR_LEVEL": level}
+async def served(level: str, scratch: Path) -> AsyncIterator[Serving]:
+    """Yield the engine of a level, with what is built from its model in the scratch."""
+    environ = {"OP_DBUS_STATE_DIR": str(scratch), "OP_DBUS_VECTOR_LEVEL": level}
     settings = config.load({"OP_DBUS_PRECISION": "fp32", **os.environ, **environ})
-    async with StateStore(place / "db") as memory, Serving(settings) as serving:
-        vectors = ObjectVectors(memory, serving)
+    async with Serving(settings) as serving:
         await serving.embedder()
+        yield serving
+
+
+@asynccontextmanager
+async def opened(host: str, scratch: Path, serving: Serving) -> AsyncIterator[ObjectVectors]:
+    """Yield the vectors of all objects of a host, which are kept in the scratch."""
+    place = scratch / f"{host}-{serving.config.vector_level}"
+    place.mkdir(parents=True, exist_ok=True)
+    async with StateStore(place / "db") as memory:
+        vectors = ObjectVectors(memory, serving)
         found = contents(host)
         if host in EXAMS:
             await memory.observe(*_as_observed(found))
@@ -215,20 +222,25 @@ async def answers(
     host: str, level: str, scratch: Path, modes: Sequence[str] = MODES
 ) -> list[Answer]:
     """Ask all questions about a host in some modes."""
-    async with finding(host, level, scratch) as (finder, memory):
+    async with (
+        served(level, scratch) as serving,
+        finding(host, scratch, serving) as (finder, memory),
+    ):
         found = []
         for row in await questions(host, memory):
             gone = row["copies"] if row["kind"] == "taken out" else set()
             async with _without(memory, host, gone):
-                found += [await _answer(finder, host, row, mode) for mode in modes]
+                found += [await answer(finder, host, row, mode) for mode in modes]
         return found
 
 
 @asynccontextmanager
-async def finding(host: str, level: str, scratch: Path) -> AsyncIterator[tuple[Finder, StateStore]]:
+async def finding(
+    host: str, scratch: Path, serving: Serving
+) -> AsyncIterator[tuple[Finder, StateStore]]:
     """Yield a finder of a host's objects as of the time of its observation, and their store."""
     query_parser.now = lambda: _OBSERVED
-    async with opened(host, level, scratch) as vectors:
+    async with opened(host, scratch, serving) as vectors:
         memory = vectors.memory
         memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
         yield Finder(vectors), memory
@@ -247,7 +259,8 @@ async def _without(memory: StateStore, host: str, names: set[str]) -> AsyncItera
         await memory.replace(FILE, IdentityHashSet(every), gone)
 
 
-async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:
+async def answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:
+    """Ask a question."""
     hits = await finder.search(row["question"], Page(_KEPT), mode)
     right = row.get("copies", set())
     names = ["/".join(hit.object_id) for hit in hits]

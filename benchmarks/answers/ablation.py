@@ -1,0 +1,791 @@
+"""What each rule of the grammar of questions contributes: all check sets, asked without it.
+
+`python benchmarks/answers/ablation.py --json FILE [--scratch FOLDER] [--rules PART ...]` leaves out
+one rule after another: a row of a table of the program, a section of the glossary or of the
+everyday words, or a function that is replaced by one that does nothing. It counts, for each half,
+the questions whose first answer becomes right or wrong, those that are refused or no longer, and
+the change of the mean reciprocal rank. A rule is asked about the questions that the grammar reads
+otherwise without it, and one that changes objects, such as a section of the glossary, about all
+questions of the hosts whose texts change. Rules that are functions are asked about all.
+
+The sets are those of `asking.py` without what is taken out, those of `strangers.py`, the routes of
+questions, and the two days of tests/data. Held halves are only counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import structlog
+from asking import EXAMS, HALVES, HOSTS, answer, contents, finding, load, questions, served
+from harness import days
+from measure import is_refused
+from strangers import finding as finding_of_few
+
+from opdbus.bench import machine
+from opdbus.engine.batching import Rank
+from opdbus.engine.embedder import Embedding
+from opdbus.history import event_questions
+from opdbus.history.row_filter import Filter
+from opdbus.index.database import records
+from opdbus.index.query import (
+    constraints,
+    extremes,
+    query_parser,
+    query_terms,
+    question_patterns,
+    spelling,
+)
+from opdbus.index.query.query_terms import STOP_WORDS
+from opdbus.index.ranking import scores
+from opdbus.index.search import hit_features, lexical_matches, related_answers
+from opdbus.language import kinds, routes, synonyms, tables, vocabulary
+from opdbus.language.object_text import render
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, StateObject
+
+_MODE: Final = "hybrid"
+_OPEN, _HELD = "open", "held"
+_HALVES: Final = {HALVES[0]: _OPEN, HALVES[1]: _HELD, "dev": _OPEN, _OPEN: _OPEN, _HELD: _HELD}
+_NEVER: Final = re.compile(r"(?!)")
+_ANSWERABLE: Final = "answerable"
+
+# A module, the name of a value in it, and what stands for the value while a rule is left out.
+Swap: TypeAlias = tuple[ModuleType, str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: the part of the grammar, its name, what replaces it, and a question that has it.
+
+    `is_everywhere`: all questions are asked. `is_of_objects`: texts of objects change. Only a
+    question with all words of one of the `phrases`, in any form, can be read otherwise; None: any.
+    """
+
+    part: str
+    name: str
+    example: str
+    swaps: Sequence[Swap]
+    is_everywhere: bool = False
+    is_of_objects: bool = False
+    phrases: Sequence[frozenset[str]] | None = None
+
+
+class Outcome(NamedTuple):
+    """The rank of the first right answer, 0 without any, if it was refused, and the first hits."""
+
+    rank: int
+    is_refused: bool
+    hits: Sequence[str] = ()
+
+    @property
+    def reciprocal(self) -> float:
+        """The reciprocal rank, 0 of a refused question."""
+        return 0.0 if self.is_refused or not self.rank else 1 / self.rank
+
+
+class Question(NamedTuple):
+    """A question of a set; `words` are what is left of it once its spelling is corrected."""
+
+    set: str
+    half: str
+    kind: str
+    text: str
+    words: str
+    ask: Callable[[], Awaitable[Outcome]]
+
+
+@dataclass
+class Host:
+    """A host of a set: its objects, its questions, and how it is opened in a folder."""
+
+    name: str
+    open: Callable[[AsyncExitStack, Path], Awaitable[list[Question]]]
+    objects: Sequence[StateObject] = ()
+    questions: list[Question] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+# The rules
+
+
+def every_rule() -> list[Rule]:
+    """Return the rules of all parts."""
+    return [
+        *_rows("vocabulary"),
+        *_rows("kinds"),
+        *_rows("routes"),
+        *_rows("happenings"),
+        *_sections("everyday"),
+        *_patterns(),
+        *_sections("glossary"),
+        *_functions(),
+    ]
+
+
+def _rows(table: str) -> Iterator[Rule]:
+    """Yield a rule for each row of a table: its phrases, which no question has any more."""
+    for number, row in enumerate(tables.rows(table)):
+        if table == "routes":
+            yield Rule(table, row[1], row[2], [_without(table, [number])])
+            continue
+        phrases = row[0].split("|")
+        if table == "happenings":
+            # the first phrase is written in history, whatever is asked
+            left, at = phrases[0], 1
+        else:
+            left, at = "", 0
+        rest = [left, *row[1:]]
+        if phrases[at:]:
+            swaps = [_without(table, [number], rest)]
+            yield Rule(table, phrases[0], phrases[at], swaps, phrases=_stems(phrases[at:]))
+
+
+def _stems(phrases: Sequence[str]) -> list[frozenset[str]]:
+    """Return the stems of the words of each phrase, without words that some readers pass over."""
+    passed = event_questions._FILLERS | {"not"}
+    words = (set(tables.words_of(phrase)) - passed for phrase in phrases)
+    return [frozenset(map(vocabulary.stem, each)) for each in words]
+
+
+def _stems_of(text: str) -> frozenset[str]:
+    return frozenset(map(vocabulary.stem, (*tables.words_of(text), *vocabulary.plain(text))))
+
+
+def _sections(table: str) -> Iterator[Rule]:
+    """Yield a rule for each section of a table, and one for all of it."""
+    text = tables._file(table).read_text("utf-8")
+    found, section, at = defaultdict[str, list[int]](list), "", 0
+    for line in filter(None, text.splitlines()):
+        if line.startswith("#"):
+            section = line.removeprefix("#").strip()
+        else:
+            found[section].append(at)
+            at += 1
+    rows, of_objects = tables.rows(table), table == "glossary"
+    found["all"] = [*range(1, at)]
+    for name, numbers in found.items():
+        swaps = [_without(table, numbers)]
+        if of_objects:
+            swaps += [(records, "WRITTEN_BY", f"{records.WRITTEN_BY}, without {name}")]
+        example = rows[numbers[0]][0].partition("|")[0]
+        said = [phrase for n in numbers for phrase in rows[n][0].split("|")]
+        phrases = None if of_objects else _stems(said)
+        yield Rule(table, name, example, swaps, is_of_objects=of_objects, phrases=phrases)
+
+
+def _without(table: str, left_out: Sequence[int], row: Sequence[str] | None = None) -> Swap:
+    """Return what reads a table without some rows, or with another row in the place of each."""
+    whole, gone = tables.rows, frozenset(left_out)
+
+    def rows(name: str) -> list[list[str]]:
+        found = whole(name)
+        if name != table:
+            return found
+        return [
+            each if n not in gone else [*(row or ())]
+            for n, each in enumerate(found)
+            if n not in gone or row is not None
+        ]
+
+    return tables, "rows", rows
+
+
+def _patterns() -> Iterator[Rule]:
+    """Yield a rule for each row of the tables of patterns in modules."""
+    for part in ("comparisons", "times", "dates"):
+        table = getattr(constraints, part.upper())
+        for row in table:
+            rest = tuple(other for other in table if other is not row)
+            yield Rule(part, row.name, row.example, [(constraints, part.upper(), rest)])
+    for read, example in question_patterns.PATTERNS[:-1]:
+        rest = tuple(row for row in question_patterns.PATTERNS if row[0] is not read)
+        name = read.__name__.removeprefix("_of_")
+        yield Rule("patterns", name, example, [(question_patterns, "PATTERNS", rest)])
+    for asked in related_answers.UNIT_QUESTIONS:
+        rest = tuple(row for row in related_answers.UNIT_QUESTIONS if row is not asked)
+        swaps = [(related_answers, "UNIT_QUESTIONS", rest)]
+        yield Rule("related units", asked.example, asked.example, swaps)
+    for row in (*extremes._ADJECTIVES, *extremes._TIMES):
+        phrases = [phrase for way in row[1:] for phrase in way.split("|")]
+        known = {key: value for key, value in extremes._ASKED.items() if key not in phrases}
+        words = "|".join(sorted(known, key=len, reverse=True))
+        pattern = re.compile(rf"(?<!\bat )\b(?:{words})\b", re.IGNORECASE)
+        swaps = [(extremes, "_ASKED", known), (extremes, "_WORDS", pattern)]
+        yield Rule("extremes", phrases[0], f"{phrases[0]} disk", swaps)
+    for name, meant in lexical_matches._CALLED.items():
+        left = {key: value for key, value in lexical_matches._CALLED.items() if key != name}
+        swaps = [(lexical_matches, "_CALLED", left)]
+        yield Rule("field names", name, f"{name}: {', '.join(meant)}", swaps, is_everywhere=False)
+
+
+def _functions() -> Iterator[Rule]:
+    """Yield a rule for each function or set of words that can be replaced by nothing."""
+    none, named_kinds = frozenset[str](), scores.named_kinds
+    words: Sequence[tuple[str, str, str, ModuleType, str, Any]] = (
+        ("kinds", "a question with a verb first asks for its last noun",
+         "can the ports of alice be reached", kinds, "_ENDING", none),
+        ("kinds", "a later clause asks", "voice chat, on which port?", kinds, "_LATER", _NEVER),
+        ("kinds", "the head of a noun phrase", "ssh port of this machine", kinds, "_head",
+         lambda *_: 0),
+        ("values", "not before its verb", "isn't the old printer running",
+         vocabulary, "_beside_verbs", lambda found: found),
+        ("values", "negated words are not searched", "not enabled",
+         vocabulary, "negated_words", lambda _: set()),
+        ("values", "a verb after do", "did it crash", vocabulary, "_ASKING", none),
+        ("values", "a verb after which", "services that run but are disabled",
+         vocabulary, "_RELATIVE", none),
+        ("values", "a verb before a contrast", "which services run but are not enabled",
+         vocabulary, "_AFTER_CLAUSES", none),
+        ("values", "participles", "what is failing", vocabulary, "_PARTICIPLES", ()),
+        ("values", "fillers after not", "not currently running", vocabulary, "_FILLERS", none),
+        ("patterns", "what can have a value is asked for", "what is failed",
+         question_patterns, "_kinds_having", lambda _: 0),
+        ("patterns", "only values and kinds", "which packages are not fully installed",
+         question_patterns, "_is_pure", lambda _: False),
+        ("patterns", "statement of a state", "the web server is down",
+         question_patterns, "is_statement", lambda _: False),
+        ("patterns", "whether", "is postgres running", question_patterns, "_WHETHER", none),
+        ("patterns", "of one object", "which version of redis", question_patterns, "_OF_ONE", none),
+        ("patterns", "any", "is anything broken", question_patterns, "_ANY", none),
+        ("patterns", "words of states", "is docker installed",
+         question_patterns, "_OF_STATES", none),
+    )  # fmt: skip
+    for part, name, example, module, key, new in words:
+        yield Rule(part, name, example, [(module, key, new)])
+    swaps: Sequence[Swap] = [
+        (synonyms, "_forms", lambda name: iter((name,))),
+        (records, "WRITTEN_BY", f"{records.WRITTEN_BY}, whole names"),
+    ]
+    yield Rule("glossary", "names without suffix or number", "wg0", swaps, is_of_objects=True)
+    functions: Sequence[tuple[str, str, str, ModuleType, str, Any]] = (
+        ("words", "everyday words", "phone calls", lexical_matches, "_add_everyday",
+         lambda *_: None),
+        ("words", "rare words", "asterisk", lexical_matches, "_TELLING", -1),
+        ("words", "a leading state", "stopped database", lexical_matches, "_without_state",
+         lambda _question, terms, _view: terms),
+        ("words", "an identifier means its object", "192.0.2.1", query_terms, "is_exact",
+         lambda *_: False),
+        ("words", "missing words", "kubernetes", lexical_matches, "_missing",
+         lambda *_: scores.Missing()),
+        ("literals", "numbers", "uid 0", lexical_matches, "_numbered", lambda _: []),
+        ("literals", "numbers in words", "uid three", lexical_matches, "_DIGITS", {}),
+        ("literals", "port and protocol", "51820/udp", lexical_matches, "_PORT", _NEVER),
+        ("literals", "exit status", "status=203/EXEC", lexical_matches, "_STATUS", _NEVER),
+        ("literals", "words", "zsh as shell", lexical_matches, "_having_value", lambda *_: []),
+        ("literals", "technical fields", "noexec", lexical_matches, "_TECHNICAL", none),
+        ("literals", "states in capitals", "SIGABRT", lexical_matches, "_STATES", none),
+        ("literals", "everyday names of fields", "privilege", lexical_matches, "_CALLED", {}),
+        ("boosts", "names", "sshd", lexical_matches, "_add_names", lambda *_: None),
+        ("boosts", "less certain names", "time staff", query_terms, "certainty", lambda *_: 1.0),
+        ("boosts", "values", "failed", lexical_matches, "named_values", lambda *_: None),
+        ("boosts", "kinds", "which timers", lexical_matches, "named_kinds",
+         lambda _asked, _kinds, less, _values: np.zeros_like(less)),
+        ("boosts", "penalties of kinds", "what prints", lexical_matches, "named_kinds",
+         lambda asked, of, less, values:
+         named_kinds(asked, of, np.zeros_like(less), values)),
+        ("boosts", "value and kind", "failed services", scores, "BOTH_WEIGHT", 0.0),
+        ("boosts", "damped values", "is postgres running", question_patterns, "DAMPED", 1.0),
+        ("order", "units of op-dbus and targets", "is the printer on", hit_features, "left_out",
+         lambda _: lambda *_: False),
+        ("order", "term overlap", "any", hit_features, "shares",
+         lambda _question, texts: [0.0] * len(texts)),
+        ("order", "booleans", "which slide is not open", hit_features, "agreement", lambda *_: 0),
+        ("order", "extremes", "largest package", extremes, "find_extremes", _nothing),
+        ("order", "extremes in the plural", "largest packages", extremes, "_is_plural",
+         lambda _: False),
+        ("order", "related units", "what needs postgresql", related_answers, "_related_units",
+         _nothing_listed),
+        ("order", "related objects", "which package brings the port",
+         related_answers, "_related", _nothing_listed),
+        ("order", "starters", "what starts the backup", related_answers, "_STARTING", _NEVER),
+        ("refusing", "other kinds", "kubernetes pods", hit_features, "find_mismatches",
+         _without_mismatch("kind")),
+        ("refusing", "other values", "which packages are held", hit_features, "find_mismatches",
+         _without_mismatch("value")),
+        ("refusing", "other names", "is docker installed", hit_features, "find_mismatches",
+         _without_mismatch("name")),
+        ("refusing", "kinds of which there are none", "which container",
+         hit_features, "has_asked_kind", lambda *_: True),
+        ("spelling", "names in two words", "on call", spelling, "find_compounds", lambda *_: []),
+        ("spelling", "typing errors", "newtork", spelling, "_mistyped", lambda *_: ""),
+        ("spelling", "beginnings", "netw", spelling, "_longer", lambda *_: ""),
+        ("spelling", "joined words", "networkinterface", spelling, "_two_words", lambda *_: ""),
+        ("spelling", "all but names", "fire wall", spelling, "corrections", lambda *_: []),
+    )  # fmt: skip
+    for part, name, example, module, key, new in functions:
+        yield Rule(part, name, example, [(module, key, new)], is_everywhere=True)
+
+
+async def _nothing(*_: object) -> None:
+    return None
+
+
+async def _nothing_listed(*_: object) -> list[Any]:
+    return []
+
+
+def _without_mismatch(name: str) -> Callable[..., scores.Mismatch]:
+    whole = hit_features.find_mismatches
+    return lambda *given, **more: whole(*given, **more)._replace(**{name: 0.0})
+
+
+@contextmanager
+def left_out(rule: Rule) -> Iterator[None]:
+    """Put other values in the place of a rule's, in every module that has them."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("opdbus.")]
+    # a name that other modules import, too
+    places = [
+        (other, name, old, new)
+        for module, name, new in rule.swaps
+        for old in [getattr(module, name)]
+        for other in modules
+        if vars(other).get(name) is old
+    ]
+    try:
+        for module, name, _, new in places:
+            setattr(module, name, new)
+        _forget(modules)
+        yield
+    finally:
+        for module, name, old, _ in places:
+            setattr(module, name, old)
+        _forget(modules)
+
+
+def _forget(modules: Sequence[ModuleType]) -> None:
+    """Clear what functions remember."""
+    for module in modules:
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
+def reading(words: str) -> tuple[Any, ...]:
+    """Return what the grammar reads in a question."""
+    terms = query_terms.terms(words)
+    extreme = extremes._WORDS.search(words)
+    asked = words.strip(" ?.!")
+    units = [each.example for each in related_answers.UNIT_QUESTIONS
+             if each.pattern.fullmatch(asked)]  # fmt: skip
+    called = {one: lexical_matches._CALLED.get(one) for one in tables.words_of(words)}
+    return (
+        [synonyms.gloss(term) for term in (*terms, words)],
+        [*vocabulary.plain(words)],
+        {**vocabulary.values_in(words)},
+        [vocabulary.values_in(term) for term in terms],
+        vocabulary.negated_words(words),
+        kinds.kind_words(words),
+        kinds.kind_phrases(words),
+        kinds.requested(words, STOP_WORDS),
+        question_patterns.of(words),
+        question_patterns.subject(words),
+        question_patterns.states(words),
+        question_patterns.is_statement(words),
+        question_patterns.is_yes_or_no(words),
+        synonyms.find_synonyms(words),
+        event_questions.find_events(words),
+        event_questions.besides(words),
+        event_questions.event_words(words),
+        routes.name_of(words),
+        constraints.find_comparisons(words),
+        constraints.find_times(words),
+        constraints.find_dates(words, query_parser.now()),
+        extreme and (extreme[0], extremes._ASKED[extreme[0].lower()]),
+        units,
+        called,
+    )
+
+
+# The questions
+
+
+def every_host(serving: Serving) -> list[Host]:
+    """Return the hosts of all sets."""
+    found = [Host(name, partial(_open_large, name, serving), contents(name)) for name in HOSTS]
+    few = {f"strangers {n}": (row["objects"], [row], _HELD)
+           for n, row in enumerate(load("strangers"))}  # fmt: skip
+    for name, half in (("trades", _OPEN), ("trades_held", _HELD)):
+        few |= {f"{name} {n}": (row["objects"], row["questions"], half)
+                for n, row in enumerate(load(name))}  # fmt: skip
+    school = json.loads((days.DATA / "school.json").read_text(encoding="utf-8"))["first"]
+    few["ask 0"] = school, [row for row in load("ask") if "answers" in row], _HELD
+    for name, (objects, rows, half) in few.items():
+        made = [StateObject(Identity(*row[:4]), row[4]) for row in objects]
+        opening = partial(_open_few, name, objects, rows, half, serving)
+        found.append(Host(name, opening, made))
+    found += [Host(name, partial(_open_day, name)) for name in ("day", "school")]
+    return [*found, Host("routes", _open_routes)]
+
+
+async def _open_large(
+    name: str, serving: Serving, stack: AsyncExitStack, scratch: Path
+) -> list[Question]:
+    finder, memory = await stack.enter_async_context(finding(name, scratch, serving))
+
+    async def ask(row: dict[str, Any]) -> Outcome:
+        found = await answer(finder, name, row, _MODE)
+        return Outcome(found.rank, is_refused(found), found.names)
+
+    found = []
+    for row in await questions(name, memory):
+        if row["kind"] != "taken out":
+            given = row.get("set") if row.get("set") == "states" else name
+            words = await _corrected(name, finder, row["question"])
+            kind, half = row["kind"], _HALVES[row["half"]]
+            found.append(
+                Question(given or name, half, kind, row["question"], words, partial(ask, row))
+            )
+    return found
+
+
+async def _open_few(
+    name: str,
+    objects: Sequence[Any],
+    rows: Sequence[dict[str, Any]],
+    half: str,
+    serving: Serving,
+    stack: AsyncExitStack,
+    scratch: Path,
+) -> list[Question]:
+    folder = scratch / name.replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    finder, _ = await stack.enter_async_context(finding_of_few(objects, folder, serving))
+
+    async def ask(row: dict[str, Any]) -> Outcome:
+        right = {"/".join(one) for one in row["answers"]}
+        given = {**row, "answers": right, "kind": row["kind"], "half": half}
+        found = await answer(finder, name, given, _MODE)
+        return Outcome(found.rank, is_refused(found), found.names)
+
+    return [
+        Question(
+            name.split(maxsplit=1)[0],
+            half,
+            _ANSWERABLE if row["answers"] else "absent",
+            row["question"],
+            await _corrected(name, finder, row["question"]),
+            partial(ask, row),
+        )
+        for row in rows
+    ]
+
+
+async def _corrected(host: str, finder: Any, question: str) -> str:  # noqa: ANN401 -- a Finder's parts
+    if (host, question) not in _CORRECTED:
+        asked = await query_parser.parse_query(finder._memory, question)
+        asked = await query_parser.correct_query(finder._vectors, asked)
+        _CORRECTED[host, question] = asked.words
+    return _CORRECTED[host, question]
+
+
+# Words of questions with their spelling corrected, by host and question.
+_CORRECTED: Final[dict[tuple[str, str], str]] = {}
+
+
+async def _open_day(name: str, stack: AsyncExitStack, _scratch: Path) -> list[Question]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    finder, acts = await stack.enter_async_context(days.lived(folder, name))
+
+    async def ask(row: dict[str, Any], wording: str) -> Outcome:
+        (rank,) = await days.ranks(finder, {**row, "wordings": [wording]}, acts)
+        return Outcome(rank, is_refused=False)
+
+    async def refuse(foreign: str) -> Outcome:
+        return Outcome(0, not await finder.about(foreign, Filter(), 3))
+
+    asked = [
+        Question(
+            name, _HALVES[row["set"]], _ANSWERABLE, wording, wording, partial(ask, row, wording)
+        )
+        for row in json.loads((days.DATA / f"{name}_questions.json").read_text(encoding="utf-8"))
+        for wording in row["wordings"]
+    ]
+    foreign = load("foreign")[::5]
+    return [
+        *asked,
+        *(
+            Question(name, _HALVES[row["half"]], "foreign", row["question"], row["question"],
+                     partial(refuse, row["question"]))
+            for row in foreign
+        ),
+    ]  # fmt: skip
+
+
+async def _open_routes(_stack: AsyncExitStack, _scratch: Path) -> list[Question]:
+    """Return the questions of routes; those of exams are all about objects."""
+
+    async def ask(question: str, right: Sequence[str]) -> Outcome:
+        return Outcome(int(routes.name_of(question) in right), is_refused=False)
+
+    rows = [(r["question"], [r["route"]], r["half"]) for r in load("routes")]
+    for row in load("ask"):
+        right = row["route"] if isinstance(row["route"], list) else [row["route"]]
+        rows.append((row["question"], right, _HELD))
+    for exam in EXAMS:
+        rows += [(r["question"], [routes.OBJECTS], _HALVES[r["half"]])
+                 for r in load(f"{exam}_questions")]  # fmt: skip
+    return [
+        Question("routes", half, _ANSWERABLE, question, question, partial(ask, question, right))
+        for question, right, half in rows
+    ]
+
+
+# Asking
+
+
+# Sets that are asked about a rule that may concern any question. The others follow where no first
+# answer of these is lost.
+_SOON: Final = {*EXAMS, "example", "values", "strangers", "trades", "trades_held", "ask", "day"}
+
+
+# Sets that a part is of, where others do not depend on it.
+_ONLY: Final[Mapping[str, set[str]]] = {"happenings": {"day", "school"}, "routes": {"routes"}}
+
+
+@dataclass
+class Sets:
+    """All hosts, and what the program reads in their questions and renders of their objects."""
+
+    hosts: Sequence[Host]
+    level: str
+    scratch: Path
+    texts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    readings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    stems: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def remember(self) -> None:
+        """Read and render everything with all rules."""
+        self.texts = {host.name: [*map(render, host.objects)] for host in self.hosts}
+        every = {
+            t for host in self.hosts for each in host.questions for t in (each.text, each.words)
+        }
+        self.readings = {text: reading(text) for text in every}
+        self.stems = {text: _stems_of(text) for text in every}
+
+    def is_read_otherwise(self, rule: Rule, question: Question) -> bool:
+        """Return whether a question is read otherwise now, without a rule."""
+        if question.set not in _ONLY.get(rule.part, {question.set}):
+            return False
+        for text in {question.text, question.words}:
+            may = rule.phrases is None or any(each <= self.stems[text] for each in rule.phrases)
+            if may and reading(text) != self.readings[text]:
+                return True
+        return False
+
+
+async def work(level: str, scratch: Path, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Ask all questions, and again without each of some rules."""
+    _remember_vectors()
+    async with served(level, scratch) as serving, AsyncExitStack() as stack:
+        hosts = every_host(serving)
+        for host in hosts:
+            host.questions = await host.open(stack, scratch)
+            if names:
+                host.outcomes = [await each.ask() for each in host.questions]
+        if not names:
+            return {}
+        _say(f"{sum(len(host.questions) for host in hosts)} questions asked")
+        sets = Sets(hosts, level, scratch)
+        sets.remember()
+        report: dict[str, Any] = {"baseline": _baseline(hosts), "rules": []}
+        for rule in [rule for rule in every_rule() if (rule.part, rule.name) in names]:
+            begun = datetime.now(UTC)
+            with left_out(rule):
+                found = await _ask_without(rule, sets)
+            report["rules"].append(_figures(rule, found))
+            took = (datetime.now(UTC) - begun).total_seconds()
+            _say(f"{took:6.1f} s {json.dumps(report['rules'][-1])}")
+        return report
+
+
+Asked: TypeAlias = tuple[Question, Outcome, Outcome]
+
+
+async def _ask_without(rule: Rule, sets: Sets) -> list[Asked]:
+    """Return questions with their outcomes with a rule and without it."""
+    if rule.is_of_objects:
+        return [each for host in sets.hosts for each in await _ask_of_objects(host, sets)]
+    found, last = list[Asked](), list[tuple[Question, Outcome]]()
+    for host in sets.hosts:
+        for each, old in zip(host.questions, host.outcomes, strict=True):
+            if rule.is_everywhere and (each.set not in _SOON or each.kind == "foreign"):
+                last.append((each, old))
+            elif rule.is_everywhere or sets.is_read_otherwise(rule, each):
+                found.append((each, old, await each.ask()))
+    if not any(_is_lost(*row) for row in found):
+        found += [(each, old, await each.ask()) for each, old in last]
+    return found
+
+
+async def _ask_of_objects(host: Host, sets: Sets) -> list[Asked]:
+    """Ask about objects whose texts change: what found one of them among the first hits."""
+    changed = {
+        "/".join(item.identity[1:])
+        for item, text in zip(host.objects, sets.texts[host.name], strict=True)
+        if render(item) != text
+    }
+    wanted = {
+        n
+        for n, (each, old) in enumerate(zip(host.questions, host.outcomes, strict=True))
+        if not changed.isdisjoint(old.hits)
+        or [*map(synonyms.gloss, query_terms.terms(each.words))]
+        != _glosses(sets.readings[each.words])
+    }
+    if not wanted:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        async with AsyncExitStack() as stack:
+            opened = host.questions
+            if changed:
+                for kept in {f"{host.name}-{sets.level}", host.name.replace(" ", "-")}:
+                    if (sets.scratch / kept).exists():
+                        shutil.copytree(sets.scratch / kept, Path(folder) / kept)
+                opened = await host.open(stack, Path(folder))
+            return [(opened[n], host.outcomes[n], await opened[n].ask()) for n in sorted(wanted)]
+
+
+def _glosses(read: tuple[Any, ...]) -> list[str]:
+    """Return the glosses of a reading, without that of the whole question."""
+    found: list[str] = read[0][:-1]
+    return found
+
+
+def _is_lost(question: Question, old: Outcome, new: Outcome) -> bool:
+    """Return whether a first right answer, or the refusal of what has none, is lost."""
+    if question.kind in {_ANSWERABLE, "typos"}:
+        return new.reciprocal < old.reciprocal == 1
+    return old.is_refused > new.is_refused
+
+
+def _remember_vectors() -> None:
+    """Compute the vector of each question once."""
+    known, embed = dict[tuple[Any, ...], Embedding](), Serving.embed
+
+    async def remembered(
+        serving: Serving,
+        texts: Sequence[str],
+        level: str = "",
+        *,
+        truncate: bool = True,
+        priority: Rank = Rank.FEW,
+    ) -> Embedding:
+        key = (serving.config.vector_level, level, *texts)
+        if len(texts) != 1 or key not in known:
+            found = await embed(serving, texts, level, truncate=truncate, priority=priority)
+            if len(texts) != 1:
+                return found
+            known[key] = found
+        return known[key]
+
+    Serving.embed = remembered  # type: ignore[method-assign] -- of this process only
+
+
+def _baseline(hosts: Sequence[Host]) -> dict[str, Any]:
+    """Return the figures of all sets and halves with all rules."""
+    found = defaultdict[str, dict[str, list[Outcome]]](lambda: defaultdict(list))
+    for host in hosts:
+        for each, outcome in zip(host.questions, host.outcomes, strict=True):
+            found[f"{each.set}, {each.half}"][each.kind].append(outcome)
+    return {
+        name: {
+            kind: {
+                "questions": len(some),
+                "refused": sum(one.is_refused for one in some),
+                "MRR": round(sum(one.reciprocal for one in some) / len(some), 4),
+            }
+            for kind, some in kinds_of_set.items()
+        }
+        for name, kinds_of_set in sorted(found.items())
+    }
+
+
+def _figures(rule: Rule, found: Sequence[tuple[Question, Outcome, Outcome]]) -> dict[str, Any]:
+    """Sum up what leaving out a rule changes, by half."""
+    report: dict[str, Any] = {"part": rule.part, "rule": rule.name, "example": rule.example}
+    report["asked"] = len(found)
+    for half in (_HELD, _OPEN):
+        counts, ranks = Counter[str](), Counter[str]()
+        for each, old, new in found:
+            if each.half != half:
+                continue
+            if each.kind in {_ANSWERABLE, "typos"}:
+                counts["gained"] += old.reciprocal < new.reciprocal == 1
+                counts["lost"] += new.reciprocal < old.reciprocal == 1
+                ranks[each.set] += new.reciprocal - old.reciprocal  # type: ignore[assignment]
+            name = "answerable" if each.kind == "typos" else each.kind
+            counts[f"{name} refused"] += new.is_refused - old.is_refused
+            counts[f"{name} no longer refused"] += old.is_refused > new.is_refused
+        if shown := {key: count for key, count in counts.items() if count}:
+            report[half] = shown
+        if moved := {key: round(sum_, 3) for key, sum_ in ranks.items() if abs(sum_) > 1e-9}:
+            report.setdefault(half, {})["reciprocal ranks"] = moved
+    return report
+
+
+def _say(text: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+def _work(level: str, scratch: Path, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    return asyncio.run(work(level, scratch, names))
+
+
+def main() -> None:
+    """Measure the rules, in as many processes as asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--level", default="medium")
+    parser.add_argument("--rules", nargs="+", help="parts, such as vocabulary; all unless given")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--scratch", type=Path, help="where vectors are kept for the next time")
+    parser.add_argument("--json", type=Path, default=Path("/dev/stdout"))
+    given = parser.parse_args()
+    names = [(r.part, r.name) for r in every_rule() if r.part in (given.rules or [r.part])]
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = given.scratch or Path(folder)
+        # vectors are computed once, and each process has its own copy
+        own = [scratch / str(n) for n in range(given.processes)]
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(given.processes, spawn) as pool:
+            if not own[0].exists():
+                pool.submit(_work, given.level, own[0], []).result()
+            for other in own[1:]:
+                shutil.rmtree(other, ignore_errors=True)
+                shutil.copytree(own[0], other)
+            parts = [names[n :: given.processes] for n in range(given.processes)]
+            found = [*pool.map(_work, [given.level] * len(own), own, parts)]
+    order = {name: n for n, name in enumerate(names)}
+    rules = [row for each in found for row in each["rules"]]
+    rules.sort(key=lambda row: order[row["part"], row["rule"]])
+    report = {
+        "date": f"{datetime.now(UTC):%F}",
+        "machine": machine.describe().line,
+        "level": given.level,
+        "baseline": found[0]["baseline"],
+        "rules": rules,
+    }
+    given.json.write_text(f"{json.dumps(report, indent=1, ensure_ascii=False)}\n")
+
+
+if __name__ == "__main__":
+    main()
