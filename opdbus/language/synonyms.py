@@ -55,7 +55,7 @@ def add_glosses(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         return [f"{path} cannot be read: {error}"]
     faults = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         names, *rest = (part.strip() for part in line.split("\t"))
