@@ -19,6 +19,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import sys
@@ -44,6 +45,7 @@ from strangers import finding as finding_of_few
 from opdbus.bench import machine
 from opdbus.engine.batching import Rank
 from opdbus.engine.embedder import Embedding
+from opdbus.errors import NotKept
 from opdbus.history import event_questions
 from opdbus.history.row_filter import Filter
 from opdbus.index.database import records
@@ -58,6 +60,7 @@ from opdbus.index.query import (
 from opdbus.index.query.query_terms import STOP_WORDS
 from opdbus.index.ranking import scores
 from opdbus.index.search import hit_features, lexical_matches, related_answers
+from opdbus.index.search.finder import Finder
 from opdbus.language import kinds, routes, synonyms, tables, vocabulary
 from opdbus.language.object_text import render
 from opdbus.serving.serving import Serving
@@ -71,6 +74,10 @@ _ANSWERABLE: Final = "answerable"
 
 # A module, the name of a value in it, and what stands for the value while a rule is left out.
 Swap: TypeAlias = tuple[ModuleType, str, Any]
+
+
+# asks what was opened of a host
+Ask: TypeAlias = Callable[[Any], Awaitable["Outcome"]]
 
 
 @dataclass(frozen=True)
@@ -104,25 +111,28 @@ class Outcome(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question of a set; `words` are what is left of it once its spelling is corrected."""
+    """A question of a set, and how it is asked once its host is open."""
 
     set: str
     half: str
     kind: str
     text: str
-    words: str
-    ask: Callable[[], Awaitable[Outcome]]
+    ask: Ask
 
 
 @dataclass
 class Host:
-    """A host of a set: its objects, its questions, and how it is opened in a folder."""
+    """A host of a set: its objects, its questions, and how it is opened in a folder.
+
+    It is opened, and a question is asked with all rules, when that is needed first.
+    """
 
     name: str
-    open: Callable[[AsyncExitStack, Path], Awaitable[list[Question]]]
+    open: Callable[[AsyncExitStack, Path], Awaitable[Any]]
+    questions: Sequence[Question]
     objects: Sequence[StateObject] = ()
-    questions: list[Question] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    opened: Any = None
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
 
 
 # The rules
@@ -337,7 +347,7 @@ def _functions() -> Iterator[Rule]:
 
 
 async def _nothing(*_: object) -> None:
-    return None
+    return
 
 
 async def _nothing_listed(*_: object) -> list[Any]:
@@ -389,7 +399,7 @@ def reading(words: str) -> tuple[Any, ...]:
              if each.pattern.fullmatch(asked)]  # fmt: skip
     called = {one: lexical_matches._CALLED.get(one) for one in tables.words_of(words)}
     return (
-        [synonyms.gloss(term) for term in (*terms, words)],
+        _glosses(words),
         [*vocabulary.plain(words)],
         {**vocabulary.values_in(words)},
         [vocabulary.values_in(term) for term in terms],
@@ -416,258 +426,227 @@ def reading(words: str) -> tuple[Any, ...]:
     )
 
 
+def _glosses(words: str) -> list[str]:
+    return [synonyms.gloss(term) for term in (*query_terms.terms(words), words)]
+
+
 # The questions
 
 
 def every_host(serving: Serving) -> list[Host]:
     """Return the hosts of all sets."""
-    found = [Host(name, partial(_open_large, name, serving), contents(name)) for name in HOSTS]
-    few = {f"strangers {n}": (row["objects"], [row], _HELD)
-           for n, row in enumerate(load("strangers"))}  # fmt: skip
+    found = [_large(name, serving) for name in HOSTS]
+    few = {f"strangers {n}": (r["objects"], [r], _HELD) for n, r in enumerate(load("strangers"))}
     for name, half in (("trades", _OPEN), ("trades_held", _HELD)):
-        few |= {f"{name} {n}": (row["objects"], row["questions"], half)
-                for n, row in enumerate(load(name))}  # fmt: skip
+        for n, row in enumerate(load(name)):
+            few[f"{name} {n}"] = row["objects"], row["questions"], half
     school = json.loads((days.DATA / "school.json").read_text(encoding="utf-8"))["first"]
     few["ask 0"] = school, [row for row in load("ask") if "answers" in row], _HELD
-    for name, (objects, rows, half) in few.items():
-        made = [StateObject(Identity(*row[:4]), row[4]) for row in objects]
-        opening = partial(_open_few, name, objects, rows, half, serving)
-        found.append(Host(name, opening, made))
-    found += [Host(name, partial(_open_day, name)) for name in ("day", "school")]
-    return [*found, Host("routes", _open_routes)]
+    found += [_small(name, serving, *given) for name, given in few.items()]
+    return [*found, _day("day"), _day("school"), Host("routes", _nothing, [*_of_routes()])]
 
 
-async def _open_large(
-    name: str, serving: Serving, stack: AsyncExitStack, scratch: Path
-) -> list[Question]:
-    finder, memory = await stack.enter_async_context(finding(name, scratch, serving))
-
-    async def ask(row: dict[str, Any]) -> Outcome:
+def _large(name: str, serving: Serving) -> Host:
+    async def ask(row: dict[str, Any], finder: Finder) -> Outcome:
         found = await answer(finder, name, row, _MODE)
         return Outcome(found.rank, is_refused(found), found.names)
 
-    found = []
-    for row in await questions(name, memory):
-        if row["kind"] != "taken out":
-            given = row.get("set") if row.get("set") == "states" else name
-            words = await _corrected(name, finder, row["question"])
-            kind, half = row["kind"], _HALVES[row["half"]]
-            found.append(
-                Question(given or name, half, kind, row["question"], words, partial(ask, row))
-            )
-    return found
+    async def opening(stack: AsyncExitStack, scratch: Path) -> Finder:
+        finder, _ = await stack.enter_async_context(finding(name, scratch, serving))
+        return finder
+
+    asked = [
+        Question(
+            row.get("set") if row.get("set") == "states" else name,
+            _HALVES[row["half"]],
+            row["kind"],
+            row["question"],
+            partial(ask, row),
+        )
+        for row in questions(name)
+        if row["kind"] != "taken out"
+    ]
+    return Host(name, opening, asked, contents(name))
 
 
-async def _open_few(
-    name: str,
-    objects: Sequence[Any],
-    rows: Sequence[dict[str, Any]],
-    half: str,
-    serving: Serving,
-    stack: AsyncExitStack,
-    scratch: Path,
-) -> list[Question]:
-    folder = scratch / name.replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    finder, _ = await stack.enter_async_context(finding_of_few(objects, folder, serving))
-
-    async def ask(row: dict[str, Any]) -> Outcome:
+def _small(
+    name: str, serving: Serving, objects: Sequence[Any], rows: Sequence[dict[str, Any]], half: str
+) -> Host:
+    async def ask(row: dict[str, Any], finder: Finder) -> Outcome:
         right = {"/".join(one) for one in row["answers"]}
-        given = {**row, "answers": right, "kind": row["kind"], "half": half}
-        found = await answer(finder, name, given, _MODE)
+        found = await answer(finder, name, {**row, "answers": right, "half": half}, _MODE)
         return Outcome(found.rank, is_refused(found), found.names)
 
-    return [
+    async def opening(stack: AsyncExitStack, scratch: Path) -> Finder:
+        folder = scratch / name.replace(" ", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        finder, _ = await stack.enter_async_context(finding_of_few(objects, folder, serving))
+        return finder
+
+    asked = [
         Question(
             name.split(maxsplit=1)[0],
             half,
             _ANSWERABLE if row["answers"] else "absent",
             row["question"],
-            await _corrected(name, finder, row["question"]),
             partial(ask, row),
         )
         for row in rows
     ]
+    made = [StateObject(Identity(*row[:4]), row[4]) for row in objects]
+    return Host(name, opening, asked, made)
 
 
-async def _corrected(host: str, finder: Any, question: str) -> str:  # noqa: ANN401 -- a Finder's parts
-    if (host, question) not in _CORRECTED:
-        asked = await query_parser.parse_query(finder._memory, question)
-        asked = await query_parser.correct_query(finder._vectors, asked)
-        _CORRECTED[host, question] = asked.words
-    return _CORRECTED[host, question]
-
-
-# Words of questions with their spelling corrected, by host and question.
-_CORRECTED: Final[dict[tuple[str, str], str]] = {}
-
-
-async def _open_day(name: str, stack: AsyncExitStack, _scratch: Path) -> list[Question]:
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    finder, acts = await stack.enter_async_context(days.lived(folder, name))
-
-    async def ask(row: dict[str, Any], wording: str) -> Outcome:
-        (rank,) = await days.ranks(finder, {**row, "wordings": [wording]}, acts)
+def _day(name: str) -> Host:
+    async def ask(row: dict[str, Any], wording: str, opened: Any) -> Outcome:  # noqa: ANN401
+        finder, acts = opened
+        try:
+            (rank,) = await days.ranks(finder, {**row, "wordings": [wording]}, acts)
+        except NotKept:
+            rank = 0
         return Outcome(rank, is_refused=False)
 
-    async def refuse(foreign: str) -> Outcome:
-        return Outcome(0, not await finder.about(foreign, Filter(), 3))
+    async def refuse(foreign: str, opened: Any) -> Outcome:  # noqa: ANN401
+        return Outcome(0, not await opened[0].about(foreign, Filter(), 3))
+
+    async def opening(stack: AsyncExitStack, _scratch: Path) -> Any:  # noqa: ANN401
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        return await stack.enter_async_context(days.lived(Path(folder), name))
 
     asked = [
-        Question(
-            name, _HALVES[row["set"]], _ANSWERABLE, wording, wording, partial(ask, row, wording)
-        )
+        Question(name, _HALVES[row["set"]], _ANSWERABLE, text, partial(ask, row, text))
         for row in json.loads((days.DATA / f"{name}_questions.json").read_text(encoding="utf-8"))
-        for wording in row["wordings"]
+        for text in row["wordings"]
     ]
-    foreign = load("foreign")[::5]
-    return [
-        *asked,
-        *(
-            Question(name, _HALVES[row["half"]], "foreign", row["question"], row["question"],
-                     partial(refuse, row["question"]))
-            for row in foreign
-        ),
-    ]  # fmt: skip
+    for row in load("foreign")[::5]:
+        text, half = row["question"], _HALVES[row["half"]]
+        asked.append(Question(name, half, "foreign", text, partial(refuse, text)))
+    return Host(name, opening, asked)
 
 
-async def _open_routes(_stack: AsyncExitStack, _scratch: Path) -> list[Question]:
-    """Return the questions of routes; those of exams are all about objects."""
+def _of_routes() -> Iterator[Question]:
+    """Yield the questions of routes; those of exams are all about objects."""
 
-    async def ask(question: str, right: Sequence[str]) -> Outcome:
+    async def ask(question: str, right: Sequence[str], _: None) -> Outcome:
         return Outcome(int(routes.name_of(question) in right), is_refused=False)
 
-    rows = [(r["question"], [r["route"]], r["half"]) for r in load("routes")]
-    for row in load("ask"):
-        right = row["route"] if isinstance(row["route"], list) else [row["route"]]
-        rows.append((row["question"], right, _HELD))
+    rows = [(row, row["half"]) for row in load("routes")]
+    rows += [(row, _HELD) for row in load("ask")]
     for exam in EXAMS:
-        rows += [(r["question"], [routes.OBJECTS], _HALVES[r["half"]])
-                 for r in load(f"{exam}_questions")]  # fmt: skip
-    return [
-        Question("routes", half, _ANSWERABLE, question, question, partial(ask, question, right))
-        for question, right, half in rows
-    ]
+        rows += [
+            ({**row, "route": routes.OBJECTS}, row["half"]) for row in load(f"{exam}_questions")
+        ]
+    for row, half in rows:
+        text, route = row["question"], row["route"]
+        right = route if isinstance(route, list) else [route]
+        yield Question("routes", _HALVES[half], _ANSWERABLE, text, partial(ask, text, right))
 
 
 # Asking
 
-
 # Sets that are asked about a rule that may concern any question. The others follow where no first
 # answer of these is lost.
 _SOON: Final = {*EXAMS, "example", "values", "strangers", "trades", "trades_held", "ask", "day"}
-
-
 # Sets that a part is of, where others do not depend on it.
 _ONLY: Final[Mapping[str, set[str]]] = {"happenings": {"day", "school"}, "routes": {"routes"}}
-
-
-@dataclass
-class Sets:
-    """All hosts, and what the program reads in their questions and renders of their objects."""
-
-    hosts: Sequence[Host]
-    level: str
-    scratch: Path
-    texts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    readings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    stems: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-    def remember(self) -> None:
-        """Read and render everything with all rules."""
-        self.texts = {host.name: [*map(render, host.objects)] for host in self.hosts}
-        every = {
-            t for host in self.hosts for each in host.questions for t in (each.text, each.words)
-        }
-        self.readings = {text: reading(text) for text in every}
-        self.stems = {text: _stems_of(text) for text in every}
-
-    def is_read_otherwise(self, rule: Rule, question: Question) -> bool:
-        """Return whether a question is read otherwise now, without a rule."""
-        if question.set not in _ONLY.get(rule.part, {question.set}):
-            return False
-        for text in {question.text, question.words}:
-            may = rule.phrases is None or any(each <= self.stems[text] for each in rule.phrases)
-            if may and reading(text) != self.readings[text]:
-                return True
-        return False
-
-
-async def work(level: str, scratch: Path, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Ask all questions, and again without each of some rules."""
-    _remember_vectors()
-    async with served(level, scratch) as serving, AsyncExitStack() as stack:
-        hosts = every_host(serving)
-        for host in hosts:
-            host.questions = await host.open(stack, scratch)
-            if names:
-                host.outcomes = [await each.ask() for each in host.questions]
-        if not names:
-            return {}
-        _say(f"{sum(len(host.questions) for host in hosts)} questions asked")
-        sets = Sets(hosts, level, scratch)
-        sets.remember()
-        report: dict[str, Any] = {"baseline": _baseline(hosts), "rules": []}
-        for rule in [rule for rule in every_rule() if (rule.part, rule.name) in names]:
-            begun = datetime.now(UTC)
-            with left_out(rule):
-                found = await _ask_without(rule, sets)
-            report["rules"].append(_figures(rule, found))
-            took = (datetime.now(UTC) - begun).total_seconds()
-            _say(f"{took:6.1f} s {json.dumps(report['rules'][-1])}")
-        return report
-
-
 Asked: TypeAlias = tuple[Question, Outcome, Outcome]
 
 
-async def _ask_without(rule: Rule, sets: Sets) -> list[Asked]:
-    """Return questions with their outcomes with a rule and without it."""
-    if rule.is_of_objects:
-        return [each for host in sets.hosts for each in await _ask_of_objects(host, sets)]
-    found, last = list[Asked](), list[tuple[Question, Outcome]]()
-    for host in sets.hosts:
-        for each, old in zip(host.questions, host.outcomes, strict=True):
-            if rule.is_everywhere and (each.set not in _SOON or each.kind == "foreign"):
-                last.append((each, old))
-            elif rule.is_everywhere or sets.is_read_otherwise(rule, each):
-                found.append((each, old, await each.ask()))
-    if not any(_is_lost(*row) for row in found):
-        found += [(each, old, await each.ask()) for each, old in last]
-    return found
+class Asking:
+    """All hosts in a scratch folder, asked with all rules and without one."""
 
+    def __init__(
+        self, hosts: Sequence[Host], level: str, scratch: Path, stack: AsyncExitStack
+    ) -> None:
+        self.hosts = hosts
+        self._level = level
+        self._scratch = scratch
+        self._stack = stack
+        self._texts = {host.name: [*map(render, host.objects)] for host in hosts}
+        every = {each.text for host in hosts for each in host.questions}
+        self._readings = {text: reading(text) for text in every}
+        self._stems = {text: _stems_of(text) for text in every}
 
-async def _ask_of_objects(host: Host, sets: Sets) -> list[Asked]:
-    """Ask about objects whose texts change: what found one of them among the first hits."""
-    changed = {
-        "/".join(item.identity[1:])
-        for item, text in zip(host.objects, sets.texts[host.name], strict=True)
-        if render(item) != text
-    }
-    wanted = {
-        n
-        for n, (each, old) in enumerate(zip(host.questions, host.outcomes, strict=True))
-        if not changed.isdisjoint(old.hits)
-        or [*map(synonyms.gloss, query_terms.terms(each.words))]
-        != _glosses(sets.readings[each.words])
-    }
-    if not wanted:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
+    async def ask(self, host: Host, numbers: Sequence[int]) -> None:
+        """Ask questions of a host with all rules, unless that is done."""
+        for n in numbers:
+            if n not in host.outcomes:
+                host.opened = host.opened or await host.open(self._stack, self._scratch)
+                host.outcomes[n] = await host.questions[n].ask(host.opened)
+
+    async def without(self, rule: Rule) -> list[Asked]:
+        """Return questions with their outcomes with a rule and without it."""
+        if rule.is_of_objects:
+            return [row for host in self.hosts for row in await self._render_without(rule, host)]
+        if not rule.is_everywhere:
+            with left_out(rule):
+                wanted = [(host, self._concerned(rule, host)) for host in self.hosts]
+            return [row for each in wanted for row in await self._ask_without(rule, *each)]
+        found = list[Asked]()
+        for is_soon in (True, False):
+            for host in self.hosts:
+                numbers = [
+                    n
+                    for n, each in enumerate(host.questions)
+                    if is_soon == (each.set in _SOON and each.kind != "foreign")
+                ]
+                found += await self._ask_without(rule, host, numbers)
+            if any(_is_lost(*row) for row in found):
+                break
+        return found
+
+    async def _ask_without(self, rule: Rule, host: Host, numbers: Sequence[int]) -> list[Asked]:
+        await self.ask(host, numbers)
+        with left_out(rule):
+            return [
+                (each, host.outcomes[n], await each.ask(host.opened))
+                for n in numbers
+                for each in [host.questions[n]]
+            ]
+
+    async def _render_without(self, rule: Rule, host: Host) -> list[Asked]:
+        """Ask what has an object of another text among the first hits, or a word of another gloss.
+
+        The host is opened anew, with the texts that its objects have without the rule.
+        """
+        with left_out(rule):
+            changed = self._changed(host)
+            rows = enumerate(host.questions)
+            numbers = {n for n, each in rows if _glosses(each.text) != self._readings[each.text][0]}
+        if not changed:
+            return await self._ask_without(rule, host, sorted(numbers))
+        await self.ask(host, range(len(host.questions)))
+        numbers |= {n for n, old in host.outcomes.items() if not changed.isdisjoint(old.hits)}
         async with AsyncExitStack() as stack:
-            opened = host.questions
-            if changed:
-                for kept in {f"{host.name}-{sets.level}", host.name.replace(" ", "-")}:
-                    if (sets.scratch / kept).exists():
-                        shutil.copytree(sets.scratch / kept, Path(folder) / kept)
-                opened = await host.open(stack, Path(folder))
-            return [(opened[n], host.outcomes[n], await opened[n].ask()) for n in sorted(wanted)]
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for kept in {f"{host.name}-{self._level}", host.name.replace(" ", "-")}:
+                if (self._scratch / kept).exists():
+                    shutil.copytree(self._scratch / kept, folder / kept)
+            with left_out(rule):
+                opened = await host.open(stack, folder)
+                return [
+                    (each, host.outcomes[n], await each.ask(opened))
+                    for n in sorted(numbers)
+                    for each in [host.questions[n]]
+                ]
 
+    def _concerned(self, rule: Rule, host: Host) -> list[int]:
+        """Return the questions that are read otherwise now."""
+        only = _ONLY.get(rule.part)
+        return [
+            n
+            for n, each in enumerate(host.questions)
+            if (only is None or each.set in only) and self._is_read_otherwise(rule, each.text)
+        ]
 
-def _glosses(read: tuple[Any, ...]) -> list[str]:
-    """Return the glosses of a reading, without that of the whole question."""
-    found: list[str] = read[0][:-1]
-    return found
+    def _is_read_otherwise(self, rule: Rule, text: str) -> bool:
+        may = rule.phrases is None or any(each <= self._stems[text] for each in rule.phrases)
+        return may and reading(text) != self._readings[text]
+
+    def _changed(self, host: Host) -> set[str]:
+        """Return the objects of a host whose texts are others now."""
+        rows = zip(host.objects, self._texts[host.name], strict=True)
+        return {"/".join(item.identity[1:]) for item, text in rows if render(item) != text}
 
 
 def _is_lost(question: Question, old: Outcome, new: Outcome) -> bool:
@@ -677,9 +656,32 @@ def _is_lost(question: Question, old: Outcome, new: Outcome) -> bool:
     return old.is_refused > new.is_refused
 
 
-def _remember_vectors() -> None:
-    """Compute the vector of each question once."""
-    known, embed = dict[tuple[Any, ...], Embedding](), Serving.embed
+async def work(level: str, scratch: Path, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Ask what each of some rules concerns, with all rules and without it; or all questions."""
+    vectors = _remember_vectors(scratch / "questions.pickle")
+    async with served(level, scratch) as serving, AsyncExitStack() as stack:
+        asking = Asking(every_host(serving), level, scratch, stack)
+        report: dict[str, Any] = {"rules": []}
+        if not names:
+            for host in asking.hosts:
+                await asking.ask(host, range(len(host.questions)))
+                _say(f"{host.name}: {len(host.questions)} questions")
+            report["baseline"] = _baseline(asking.hosts)
+        for rule in [rule for rule in every_rule() if (rule.part, rule.name) in names]:
+            begun = datetime.now(UTC)
+            report["rules"].append(_figures(rule, await asking.without(rule)))
+            took = (datetime.now(UTC) - begun).total_seconds()
+            _say(f"{took:6.1f} s {json.dumps(report['rules'][-1])}")
+        (scratch / "questions.pickle").write_bytes(pickle.dumps(vectors))
+        return report
+
+
+def _remember_vectors(file: Path) -> dict[tuple[Any, ...], Embedding]:
+    """Compute the vector of each question once; those in a file are known."""
+    known: dict[tuple[Any, ...], Embedding] = {}
+    if file.exists():
+        known = pickle.loads(file.read_bytes())  # noqa: S301 -- ours
+    embed = Serving.embed
 
     async def remembered(
         serving: Serving,
@@ -697,26 +699,24 @@ def _remember_vectors() -> None:
             known[key] = found
         return known[key]
 
-    Serving.embed = remembered  # type: ignore[method-assign] -- of this process only
+    Serving.embed = remembered  # type: ignore[method-assign]
+    return known
 
 
 def _baseline(hosts: Sequence[Host]) -> dict[str, Any]:
     """Return the figures of all sets and halves with all rules."""
-    found = defaultdict[str, dict[str, list[Outcome]]](lambda: defaultdict(list))
+    found = defaultdict[tuple[str, str], list[Outcome]](list)
     for host in hosts:
-        for each, outcome in zip(host.questions, host.outcomes, strict=True):
-            found[f"{each.set}, {each.half}"][each.kind].append(outcome)
-    return {
-        name: {
-            kind: {
-                "questions": len(some),
-                "refused": sum(one.is_refused for one in some),
-                "MRR": round(sum(one.reciprocal for one in some) / len(some), 4),
-            }
-            for kind, some in kinds_of_set.items()
+        for n, each in enumerate(host.questions):
+            found[f"{each.set}, {each.half}", each.kind].append(host.outcomes[n])
+    report = defaultdict[str, dict[str, Any]](dict)
+    for (name, kind), some in sorted(found.items()):
+        report[name][kind] = {
+            "questions": len(some),
+            "refused": sum(one.is_refused for one in some),
+            "MRR": round(sum(one.reciprocal for one in some) / len(some), 4),
         }
-        for name, kinds_of_set in sorted(found.items())
-    }
+    return report
 
 
 def _figures(rule: Rule, found: Sequence[tuple[Question, Outcome, Outcome]]) -> dict[str, Any]:
@@ -767,8 +767,7 @@ def main() -> None:
         own = [scratch / str(n) for n in range(given.processes)]
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(given.processes, spawn) as pool:
-            if not own[0].exists():
-                pool.submit(_work, given.level, own[0], []).result()
+            baseline = pool.submit(_work, given.level, own[0], []).result()["baseline"]
             for other in own[1:]:
                 shutil.rmtree(other, ignore_errors=True)
                 shutil.copytree(own[0], other)
@@ -781,7 +780,7 @@ def main() -> None:
         "date": f"{datetime.now(UTC):%F}",
         "machine": machine.describe().line,
         "level": given.level,
-        "baseline": found[0]["baseline"],
+        "baseline": baseline,
         "rules": rules,
     }
     given.json.write_text(f"{json.dumps(report, indent=1, ensure_ascii=False)}\n")

@@ -23,7 +23,6 @@ from opdbus.drift.batch_comparison import PairedDeclarations
 from opdbus.drift.pairs import Pairs
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import query_parser
-from opdbus.index.query.condition_matching import object_ids
 from opdbus.index.ranking.scores import MODES, Score
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import Page
@@ -32,7 +31,7 @@ from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.observe.selection import select_observers
 from opdbus.serving.serving import Serving
 from opdbus.settings.parsing import AUTO
-from opdbus.state.conditions import parse
+from opdbus.state.conditions import AllOf, parse
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
@@ -133,13 +132,13 @@ def _as_observed(
     return lasting, set(), moved
 
 
-async def questions(host: str, memory: StateStore) -> list[Question]:
+def questions(host: str) -> list[Question]:
     """Return all questions about a host, with the kind of each, its answers, and what says so."""
     foreign = [{**row, "kind": "foreign"} for row in load("foreign")]
     if host in EXAMS:
         return [*_of_an_exam(host), *_of_states(host), *foreign]
     if host not in DESCRIBED:
-        return [*(await _of_values(memory)), *foreign]
+        return [*_of_values(), *foreign]
     asked = [
         {**row, "kind": kind} for row in _described(host) for kind in ("answerable", "taken out")
     ]
@@ -198,11 +197,16 @@ def _called(host: str, name: str | None, sort: str) -> Iterator[str]:
             yield "/".join(each.identity[1:])
 
 
-async def _of_values(memory: StateStore) -> list[Question]:
+def _of_values() -> list[Question]:
     path = ROOT / "tests" / "data" / "value_questions.json"
     found = []
     for at, row in enumerate(json.loads(path.read_text(encoding="utf-8"))):
-        right = {"/".join(object_id) for object_id in await object_ids(memory, parse(row["where"]))}
+        wanted = AllOf(parse(row["where"]))
+        right = {
+            "/".join(each.identity[1:])
+            for each in contents("values")
+            if wanted.hold(each.identity, each.properties)
+        }
         asked = {"question": row["question"], "half": HALVES[at % 2], "kind": "answerable"}
         found.append({**asked, "answers": right, "copies": right})
     return found
@@ -227,7 +231,7 @@ async def answers(
         finding(host, scratch, serving) as (finder, memory),
     ):
         found = []
-        for row in await questions(host, memory):
+        for row in questions(host):
             gone = row["copies"] if row["kind"] == "taken out" else set()
             async with _without(memory, host, gone):
                 found += [await answer(finder, host, row, mode) for mode in modes]

@@ -33,9 +33,9 @@ async def answers(level: str, scratch: Path, hosts: Sequence[str]) -> dict[str, 
     for host in hosts:
         async with (
             served(level, scratch) as serving,
-            finding(host, scratch, serving) as (finder, memory),
+            finding(host, scratch, serving) as (finder, _),
         ):
-            different = dict.fromkeys(row["question"] for row in await questions(host, memory))
+            different = dict.fromkeys(row["question"] for row in questions(host))
             for question, mode in product(different, MODES):
                 hits = await finder.search(question, _PAGE, mode)
                 found[f"{level} | {host} | {mode} | {question}"] = [plain(hit) for hit in hits]
