@@ -5,8 +5,9 @@ one rule after another: a row of a table of the program, a section of the glossa
 everyday words, or a function that is replaced by one that does nothing. It counts, for each half,
 the questions whose first answer becomes right or wrong, those that are refused or no longer, and
 the change of the mean reciprocal rank. A rule is asked about the questions that the grammar reads
-otherwise without it, and one that changes objects, such as a section of the glossary, about all
-questions of the hosts whose texts change. Rules that are functions are asked about all.
+otherwise without it, and one that changes objects, such as a section of the glossary, about those
+that have a right answer of another text, or a word that it explains. Rules that are functions are
+asked about all.
 
 The sets are those of `asking.py` without what is taken out, those of `strangers.py`, the routes of
 questions, and the two days of tests/data. Held halves are only counted.
@@ -26,6 +27,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -98,11 +100,10 @@ class Rule:
 
 
 class Outcome(NamedTuple):
-    """The rank of the first right answer, 0 without any, if it was refused, and the first hits."""
+    """The rank of the first right answer, 0 without any, and whether the question was refused."""
 
     rank: int
     is_refused: bool
-    hits: Sequence[str] = ()
 
     @property
     def reciprocal(self) -> float:
@@ -111,13 +112,14 @@ class Outcome(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question of a set, and how it is asked once its host is open."""
+    """A question of a set, how it is asked once its host is open, and its right answers."""
 
     set: str
     half: str
     kind: str
     text: str
     ask: Ask
+    right: AbstractSet[str] = frozenset()
 
 
 @dataclass
@@ -187,7 +189,7 @@ def _sections(table: str) -> Iterator[Rule]:
     found, section, at = defaultdict[str, list[int]](list), "", 0
     for line in filter(None, text.splitlines()):
         if line.startswith("#"):
-            section = line.removeprefix("#").strip()
+            section = line.strip("# ")
         else:
             found[section].append(at)
             at += 1
@@ -196,11 +198,17 @@ def _sections(table: str) -> Iterator[Rule]:
     for name, numbers in found.items():
         swaps = [_without(table, numbers)]
         if of_objects:
-            swaps += [(records, "WRITTEN_BY", f"{records.WRITTEN_BY}, without {name}")]
+            swaps += [_written_by(f"without {name}")]
         example = rows[numbers[0]][0].partition("|")[0]
         said = [phrase for n in numbers for phrase in rows[n][0].split("|")]
         phrases = None if of_objects else _stems(said)
         yield Rule(table, name, example, swaps, is_of_objects=of_objects, phrases=phrases)
+
+
+def _written_by(what: str) -> Swap:
+    """Return the version of records, by which all objects are rendered again."""
+    version = f"{records.written_by()}, {what}"
+    return records, "written_by", lambda: version
 
 
 def _without(table: str, left_out: Sequence[int], row: Sequence[str] | None = None) -> Swap:
@@ -284,7 +292,7 @@ def _functions() -> Iterator[Rule]:
         yield Rule(part, name, example, [(module, key, new)])
     swaps: Sequence[Swap] = [
         (synonyms, "_forms", lambda name: iter((name,))),
-        (records, "WRITTEN_BY", f"{records.WRITTEN_BY}, whole names"),
+        _written_by("whole names"),
     ]
     yield Rule("glossary", "names without suffix or number", "wg0", swaps, is_of_objects=True)
     functions: Sequence[tuple[str, str, str, ModuleType, str, Any]] = (
@@ -449,7 +457,7 @@ def every_host(serving: Serving) -> list[Host]:
 def _large(name: str, serving: Serving) -> Host:
     async def ask(row: dict[str, Any], finder: Finder) -> Outcome:
         found = await answer(finder, name, row, _MODE)
-        return Outcome(found.rank, is_refused(found), found.names)
+        return Outcome(found.rank, is_refused(found))
 
     async def opening(stack: AsyncExitStack, scratch: Path) -> Finder:
         finder, _ = await stack.enter_async_context(finding(name, scratch, serving))
@@ -462,6 +470,7 @@ def _large(name: str, serving: Serving) -> Host:
             row["kind"],
             row["question"],
             partial(ask, row),
+            frozenset(row.get("answers", ())),
         )
         for row in questions(name)
         if row["kind"] != "taken out"
@@ -475,7 +484,7 @@ def _small(
     async def ask(row: dict[str, Any], finder: Finder) -> Outcome:
         right = {"/".join(one) for one in row["answers"]}
         found = await answer(finder, name, {**row, "answers": right, "half": half}, _MODE)
-        return Outcome(found.rank, is_refused(found), found.names)
+        return Outcome(found.rank, is_refused(found))
 
     async def opening(stack: AsyncExitStack, scratch: Path) -> Finder:
         folder = scratch / name.replace(" ", "-")
@@ -490,6 +499,7 @@ def _small(
             _ANSWERABLE if row["answers"] else "absent",
             row["question"],
             partial(ask, row),
+            frozenset(map("/".join, row["answers"])),
         )
         for row in rows
     ]
@@ -605,18 +615,21 @@ class Asking:
             ]
 
     async def _render_without(self, rule: Rule, host: Host) -> list[Asked]:
-        """Ask what has an object of another text among the first hits, or a word of another gloss.
+        """Ask what has a right answer of another text, or a word of another gloss.
 
         The host is opened anew, with the texts that its objects have without the rule.
         """
         with left_out(rule):
             changed = self._changed(host)
-            rows = enumerate(host.questions)
-            numbers = {n for n, each in rows if _glosses(each.text) != self._readings[each.text][0]}
-        if not changed:
-            return await self._ask_without(rule, host, sorted(numbers))
-        await self.ask(host, range(len(host.questions)))
-        numbers |= {n for n, old in host.outcomes.items() if not changed.isdisjoint(old.hits)}
+            numbers = [
+                n
+                for n, each in enumerate(host.questions)
+                if not changed.isdisjoint(each.right)
+                or _glosses(each.text) != self._readings[each.text][0]
+            ]
+        if not changed or not numbers:
+            return await self._ask_without(rule, host, numbers)
+        await self.ask(host, numbers)
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             for kept in {f"{host.name}-{self._level}", host.name.replace(" ", "-")}:
@@ -626,7 +639,7 @@ class Asking:
                 opened = await host.open(stack, folder)
                 return [
                     (each, host.outcomes[n], await each.ask(opened))
-                    for n in sorted(numbers)
+                    for n in numbers
                     for each in [host.questions[n]]
                 ]
 
