@@ -156,10 +156,13 @@ def read_batch(store: Store, left: Migration) -> list[tuple[Stored, StateObject]
 
 
 def render(rows: Sequence[tuple[Stored, StateObject]]) -> list[Record]:
-    """Render objects, and return the records that differ from the stored ones."""
+    """Render objects, and return the records that differ from the loaded ones.
+
+    Unrendered objects are loaded without traits.
+    """
     recorder = Recorder()
     made = [(row.record, _render(recorder, row, item)) for row, item in rows]
-    return [record for before, record in made if record != before]
+    return [record for before, record in made if record != before or any(record.traits)]
 
 
 def put_rendered(
