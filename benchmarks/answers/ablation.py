@@ -39,7 +39,18 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import structlog
-from asking import EXAMS, HALVES, HOSTS, answer, contents, finding, load, questions, served
+from asking import (
+    EXAMS,
+    HALVES,
+    HOSTS,
+    OBSERVED,
+    answer,
+    contents,
+    finding,
+    load,
+    questions,
+    served,
+)
 from harness import days
 from measure import is_refused
 from strangers import finding as finding_of_few
@@ -54,7 +65,6 @@ from opdbus.index.database import records
 from opdbus.index.query import (
     constraints,
     extremes,
-    query_parser,
     query_terms,
     question_patterns,
     spelling,
@@ -427,7 +437,7 @@ def reading(words: str) -> tuple[Any, ...]:
         routes.name_of(words),
         constraints.find_comparisons(words),
         constraints.find_times(words),
-        constraints.find_dates(words, query_parser.now()),
+        constraints.find_dates(words, OBSERVED),
         extreme and (extreme[0], extremes._ASKED[extreme[0].lower()]),
         units,
         called,

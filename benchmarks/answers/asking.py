@@ -47,7 +47,7 @@ STATES: Final = "states"
 HALVES: Final = ("fit", "told")
 _KEPT: Final = 10
 # When the hosts of the exams were observed: what is told of them has not expired since.
-_OBSERVED: Final = datetime(2026, 11, 23, 22, tzinfo=UTC)
+OBSERVED: Final = datetime(2026, 11, 23, 22, tzinfo=UTC)
 
 Question = dict[str, Any]
 
@@ -243,7 +243,7 @@ async def finding(
     host: str, scratch: Path, serving: Serving
 ) -> AsyncIterator[tuple[Finder, StateStore]]:
     """Yield a finder of a host's objects as of the time of its observation, and their store."""
-    query_parser.now = lambda: _OBSERVED
+    query_parser.now = lambda: OBSERVED
     async with opened(host, scratch, serving) as vectors:
         memory = vectors.memory
         memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
