@@ -36,7 +36,7 @@ from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.errors import OpDbusError
 from opdbus.history.verify import verify
 from opdbus.index.database.database import connect_to_read
-from opdbus.index.database.records import WRITTEN_BY
+from opdbus.index.database.records import written_by
 from opdbus.index.storage.migration import WRITTEN
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ def _inserts(database: sqlite3.Connection, table: str) -> Iterator[str]:
 def age(folder: Path) -> None:
     """Have a database be one of another version, also if today's is the same as its own."""
     with contextlib.closing(sqlite3.connect(folder / "memory.db")) as database, database:
-        older = WRITTEN_BY.replace("text ", "text 0")
+        older = written_by().replace("text ", "text 0")
         database.execute(
             "UPDATE facts SET value = ? WHERE name = ? AND value = ?",
-            (older, WRITTEN, WRITTEN_BY),
+            (older, WRITTEN, written_by()),
         )
 
 

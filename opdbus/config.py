@@ -125,6 +125,9 @@ class Config:
         " this provider",
     )
     state_file: Path = _setting("/etc/op-dbus/state.json", parsing.path, "the declared state")
+    glossary: Path = _setting(
+        "/etc/op-dbus/glossary.tsv", parsing.path, "your own glosses of names, read at start"
+    )
     state_dir: Path = _setting(
         "", parsing.optional_path, "folder of the database and of what is built from the models"
     )

@@ -52,6 +52,7 @@ from opdbus.index.vectors.indexer import Indexer
 from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.index.vectors.two_stage_search import TwoStageSearch
 from opdbus.insight.insight import Insight
+from opdbus.language import synonyms
 from opdbus.observe import selection
 from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.systemd.unit_mentions import find_mentions
@@ -97,6 +98,8 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
             # fail early, so that `systemctl start` fails with the reason
             wanted = selection.select_observers(settings.observe, passed)
             observers = selection.add_volatile(wanted, settings.volatile)
+            for fault in synonyms.add_glosses(settings.glossary):
+                logger.error("gloss left out", reason=fault)
             service = notify.connect(environ, os.getpid())
             daemon = Daemon(settings, load, lines, service, observers)
             # never closed: closing would wait for threads that still run

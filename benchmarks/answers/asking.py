@@ -23,7 +23,6 @@ from opdbus.drift.batch_comparison import PairedDeclarations
 from opdbus.drift.pairs import Pairs
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.query import query_parser
-from opdbus.index.query.condition_matching import object_ids
 from opdbus.index.ranking.scores import MODES, Score
 from opdbus.index.search.finder import Finder
 from opdbus.index.search.hits import SearchRequest
@@ -32,7 +31,7 @@ from opdbus.index.vectors.object_vectors import ObjectVectors
 from opdbus.observe.selection import select_observers
 from opdbus.serving.serving import Serving
 from opdbus.settings.parsing import AUTO
-from opdbus.state.conditions import parse
+from opdbus.state.conditions import AllOf, parse
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
@@ -48,7 +47,7 @@ STATES: Final = "states"
 HALVES: Final = ("fit", "told")
 _KEPT: Final = 10
 # When the hosts of the exams were observed: what is told of them has not expired since.
-_OBSERVED: Final = datetime(2026, 11, 23, 22, tzinfo=UTC)
+OBSERVED: Final = datetime(2026, 11, 23, 22, tzinfo=UTC)
 
 Question = dict[str, Any]
 
@@ -90,15 +89,22 @@ def contents(host: str) -> list[StateObject]:
 
 
 @asynccontextmanager
-async def opened(host: str, level: str, scratch: Path) -> AsyncIterator[ObjectVectors]:
-    """Yield the vectors of all objects of a host, which are kept in the scratch."""
-    place = scratch / f"{host}-{level}"
-    place.mkdir(parents=True, exist_ok=True)
-    environ = {"OP_DBUS_STATE_DIR": str(place), "OP_DBUS_VECTOR_LEVEL": level}
+async def served(level: str, scratch: Path) -> AsyncIterator[Serving]:
+    """Yield the engine of a level, with what is built from its model in the scratch."""
+    environ = {"OP_DBUS_STATE_DIR": str(scratch), "OP_DBUS_VECTOR_LEVEL": level}
     settings = config.load({"OP_DBUS_PRECISION": "fp32", **os.environ, **environ})
-    async with StateStore(place / "db") as memory, Serving(settings) as serving:
-        vectors = ObjectVectors(memory, serving)
+    async with Serving(settings) as serving:
         await serving.embedder()
+        yield serving
+
+
+@asynccontextmanager
+async def opened(host: str, scratch: Path, serving: Serving) -> AsyncIterator[ObjectVectors]:
+    """Yield the vectors of all objects of a host, which are kept in the scratch."""
+    place = scratch / f"{host}-{serving.config.vector_level}"
+    place.mkdir(parents=True, exist_ok=True)
+    async with StateStore(place / "db") as memory:
+        vectors = ObjectVectors(memory, serving)
         found = contents(host)
         if host in EXAMS:
             await memory.observe(*_as_observed(found))
@@ -126,13 +132,13 @@ def _as_observed(
     return lasting, set(), moved
 
 
-async def questions(host: str, memory: StateStore) -> list[Question]:
+def questions(host: str) -> list[Question]:
     """Return all questions about a host, with the kind of each, its answers, and what says so."""
     foreign = [{**row, "kind": "foreign"} for row in load("foreign")]
     if host in EXAMS:
         return [*_of_an_exam(host), *_of_states(host), *foreign]
     if host not in DESCRIBED:
-        return [*(await _of_values(memory)), *foreign]
+        return [*_of_values(), *foreign]
     asked = [
         {**row, "kind": kind} for row in _described(host) for kind in ("answerable", "taken out")
     ]
@@ -191,11 +197,16 @@ def _called(host: str, name: str | None, sort: str) -> Iterator[str]:
             yield "/".join(each.identity[1:])
 
 
-async def _of_values(memory: StateStore) -> list[Question]:
+def _of_values() -> list[Question]:
     path = ROOT / "tests" / "data" / "value_questions.json"
     found = []
     for at, row in enumerate(json.loads(path.read_text(encoding="utf-8"))):
-        right = {"/".join(object_id) for object_id in await object_ids(memory, parse(row["where"]))}
+        wanted = AllOf(parse(row["where"]))
+        right = {
+            "/".join(each.identity[1:])
+            for each in contents("values")
+            if wanted.hold(each.identity, each.properties)
+        }
         asked = {"question": row["question"], "half": HALVES[at % 2], "kind": "answerable"}
         found.append({**asked, "answers": right, "copies": right})
     return found
@@ -215,20 +226,25 @@ async def answers(
     host: str, level: str, scratch: Path, modes: Sequence[str] = MODES
 ) -> list[Answer]:
     """Ask all questions about a host in some modes."""
-    async with finding(host, level, scratch) as (finder, memory):
+    async with (
+        served(level, scratch) as serving,
+        finding(host, scratch, serving) as (finder, memory),
+    ):
         found = []
-        for row in await questions(host, memory):
+        for row in questions(host):
             gone = row["copies"] if row["kind"] == "taken out" else set()
             async with _without(memory, host, gone):
-                found += [await _answer(finder, host, row, mode) for mode in modes]
+                found += [await answer(finder, host, row, mode) for mode in modes]
         return found
 
 
 @asynccontextmanager
-async def finding(host: str, level: str, scratch: Path) -> AsyncIterator[tuple[Finder, StateStore]]:
+async def finding(
+    host: str, scratch: Path, serving: Serving
+) -> AsyncIterator[tuple[Finder, StateStore]]:
     """Yield a finder of a host's objects as of the time of its observation, and their store."""
-    query_parser.now = lambda: _OBSERVED
-    async with opened(host, level, scratch) as vectors:
+    query_parser.now = lambda: OBSERVED
+    async with opened(host, scratch, serving) as vectors:
         memory = vectors.memory
         memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
         yield Finder(vectors), memory
@@ -247,7 +263,8 @@ async def _without(memory: StateStore, host: str, names: set[str]) -> AsyncItera
         await memory.replace(FILE, IdentityHashSet(every), gone)
 
 
-async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:
+async def answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:
+    """Ask a question."""
     hits = await finder.search(row["question"], SearchRequest(_KEPT), mode)
     right = row.get("copies", set())
     names = ["/".join(hit.object_id) for hit in hits]

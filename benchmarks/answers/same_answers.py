@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from asking import HOSTS, finding, questions
+from asking import HOSTS, finding, questions, served
 
 from opdbus.index.ranking.scores import MODES
 from opdbus.index.search.hits import SearchRequest
@@ -31,8 +31,11 @@ async def answers(level: str, scratch: Path, hosts: Sequence[str]) -> dict[str, 
     """Return what a level answers, by host, mode and question."""
     found: dict[str, Any] = {}
     for host in hosts:
-        async with finding(host, level, scratch) as (finder, memory):
-            different = dict.fromkeys(row["question"] for row in await questions(host, memory))
+        async with (
+            served(level, scratch) as serving,
+            finding(host, scratch, serving) as (finder, _),
+        ):
+            different = dict.fromkeys(row["question"] for row in questions(host))
             for question, mode in product(different, MODES):
                 hits = await finder.search(question, _PAGE, mode)
                 found[f"{level} | {host} | {mode} | {question}"] = [plain(hit) for hit in hits]

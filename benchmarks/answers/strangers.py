@@ -23,7 +23,8 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -59,11 +60,9 @@ class Found:
     score: float
 
 
-async def found(memory: StateStore, serving: Serving, row: dict[str, Any]) -> Found:
+async def found(finder: Finder, row: dict[str, Any]) -> Found:
     """Ask for the best hit."""
-    hits = await Finder(ObjectVectors(memory, serving)).search(
-        row["question"], SearchRequest(10), _MODE
-    )
+    hits = await finder.search(row["question"], SearchRequest(10), _MODE)
     rated = rate([hit.score for hit in hits], _MODE)
     is_refused = not rated or rated[0].is_weak
     right = {tuple(answer) for answer in row["answers"]}
@@ -80,28 +79,38 @@ async def asked(
     objects: Iterable[Sequence[Any]], rows: Sequence[dict[str, Any]], serving: Serving
 ) -> list[Found]:
     """Ask questions about a host whose objects are observed, or declared by a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with finding(objects, Path(folder), serving) as (finder, _):
+            return [await found(finder, row) for row in rows]
+
+
+@asynccontextmanager
+async def finding(
+    objects: Iterable[Sequence[Any]], folder: Path, serving: Serving
+) -> AsyncIterator[tuple[Finder, StateStore]]:
+    """Yield a finder of objects that are observed, or declared by a file, and their store."""
     # here, so that a checkout of before can be asked too
     from quality import vectorize
 
     made = [StateObject(Identity(*row[:4]), row[4]) for row in objects]
     declared = [each for each in made if each.identity.source == FILE]
     observed = [each for each in made if each.identity.source != FILE]
-    with tempfile.TemporaryDirectory() as folder:
-        async with StateStore(Path(folder) / "db") as memory:
-            await memory.observe(observed, set(), {})
-            if declared:
-                await memory.replace(
-                    FILE, IdentityHashSet({one.identity for one in declared}), declared
-                )
-            try:
-                from opdbus.drift.batch_comparison import PairedDeclarations
-                from opdbus.drift.pairs import Pairs
+    async with StateStore(folder / "db") as memory:
+        await memory.observe(observed, set(), {})
+        if declared:
+            await memory.replace(
+                FILE, IdentityHashSet({one.identity for one in declared}), declared
+            )
+        try:
+            from opdbus.drift.batch_comparison import PairedDeclarations
+            from opdbus.drift.pairs import Pairs
 
-                memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
-            except ImportError:
-                pass
-            await vectorize(ObjectVectors(memory, serving))
-            return [await found(memory, serving, row) for row in rows]
+            memory.declarations = PairedDeclarations(memory, Pairs(memory.catalogue))
+        except ImportError:
+            pass
+        vectors = ObjectVectors(memory, serving)
+        await vectorize(vectors)
+        yield Finder(vectors), memory
 
 
 def totals(found: Sequence[Found]) -> dict[str, Any]:

@@ -15,9 +15,8 @@ _OF_DECLARATIONS = re.compile(r"declar|drift|intend|state file")
 # Events that are also named by the resulting state: the vocabulary row that begins so.
 _STATES: Final = {
     "failed": "failed", "started": "running", "stopped": "stopped", "enabled": "enabled",
-    "disabled": "disabled", "masked": "masked", "filled": "full", "freed": "empty",
-    "killed": "killed", "went up": "up", "went down": "down", "writable": "writable",
-    "read-only": "read only",
+    "disabled": "disabled", "masked": "masked", "filled": "full",
+    "killed": "killed", "went up": "up", "went down": "down", "read-only": "read only",
 }  # fmt: skip
 # The most words between a negation and the event: `not in sudo`.
 _DENIED_WITHIN: Final = 2

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from opdbus.language import tables
 from opdbus.language.vocabulary import stem
+from opdbus.platform.regular_files import read_regular
+from opdbus.state.object import digest
 
 _UNITS = frozenset(
     "service socket timer target mount automount path slice scope device swap".split()
@@ -22,10 +25,56 @@ _MOST_WORDS: Final = 64
 _QUESTIONS: Final = 16
 
 
+# Bytes of an administrator's file, and characters of one meaning in it.
+_MOST_READ: Final = 1 << 20
+_LONGEST: Final = 300
+# Glosses of the administrator's file, which is read once, at start.
+_ADDED: Final[dict[str, str]] = {}
+
+
 @cache
 def glossary() -> Mapping[str, str]:
     """Read the glossary: the meaning of each name."""
-    return {name: meaning for names, meaning in tables.rows("glossary") for name in names.split()}
+    rows = tables.rows("glossary")
+    return {name: meaning for names, meaning in rows for name in names.split()} | _ADDED
+
+
+def add_glosses(path: Path) -> list[str]:
+    """Add the rows of an administrator's file, before any object is rendered.
+
+    A name has the meaning of its last row, and that of the package's glossary nowhere. Return a
+    sentence for each row that is left out, or for the file; a missing file is no fault.
+    """
+    try:
+        data = read_regular(path, follow=True)
+        if len(data) > _MOST_READ:
+            return [f"{path} has more than {_MOST_READ:,} bytes"]
+        text = data.decode()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        return [f"{path} cannot be read: {error}"]
+    faults = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        names, *rest = (part.strip() for part in line.split("\t"))
+        meaning = rest[0] if len(rest) == 1 else ""
+        if not names or not 0 < len(meaning) <= _LONGEST:
+            faults.append(
+                f"{path}, line {number}: a row has names, one tab, and a meaning of at most"
+                f" {_LONGEST} characters"
+            )
+            continue
+        _ADDED.update(dict.fromkeys(names.lower().split(), meaning))
+    glossary.cache_clear()
+    return faults
+
+
+def version() -> str:
+    """Return a hash of the glossary; objects are rendered again when it changes."""
+    added = digest(repr(sorted(_ADDED.items())).encode()).hex()[:8] if _ADDED else ""
+    return tables.version("glossary") + added
 
 
 def gloss(name: str) -> str:

@@ -343,9 +343,9 @@ WORDS = {
     "telnetd": "uninstalled deinstalled de-installed removed deleted purged erased scrapped"
     " discarded ditched dropped",
     "nmap": "installed added",
-    "cron.service": "stopped halted terminated",
+    "cron.service": "stopped halted",
     "/etc/issue": "edited modified tweaked overwritten amended altered",
-    "/srv": "unmounted detached ejected",
+    "/srv": "unmounted",
 }
 
 

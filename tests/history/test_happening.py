@@ -163,7 +163,6 @@ def test_drift_has_words_of_its_own(what: Any, word: str) -> None:
         ("packages that were updated", ["upgraded"]),
         ("which accounts were deleted", ["removed"]),
         ("what no longer starts at boot?", ["disabled"]),
-        ("what listens on the network now", ["opened"]),
         ("name resolution", []),
     ],
 )
@@ -181,8 +180,6 @@ def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
         ("who lost root access", "no administrator"),
         ("who is no longer an administrator", "no administrator"),
         ("sudo was taken away from somebody", "no administrator"),
-        ("who was removed from the members of docker", "left"),
-        ("who is not a member of docker any more", "left"),
         ("which ports are not opened any more", "closed"),
         # no failure, where what is declared is broken
         ("how did the declared state get broken?", "drifted"),

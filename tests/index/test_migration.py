@@ -18,7 +18,7 @@ from opdbus.errors import StoreError
 from opdbus.history.forget import Target
 from opdbus.history.row_filter import Filter
 from opdbus.index.changes import history_reader
-from opdbus.index.database.records import WRITTEN_BY
+from opdbus.index.database.records import written_by
 from opdbus.index.database.store import Store
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.index.storage import migration
@@ -95,7 +95,7 @@ def test_a_database_of_an_earlier_commit_ends_as_one_built_afresh(
     assert len(stored(path, COLUMNS)) == OBJECTS
     run(path.parent, finished)
     assert stored(path) == afresh(tmp_path / "new", path)
-    assert (fact(path, "written by"), fact(path, "migration")) == (WRITTEN_BY, None)
+    assert (fact(path, "written by"), fact(path, "migration")) == (written_by(), None)
     assert verified(path).problems == []
 
 
@@ -174,13 +174,13 @@ def test_another_version_begins_a_migration_again(
         await until(lambda: memory.migrator.objects == OBJECTS - 500)
 
     with monkeypatch.context() as patch:
-        patch.setattr(migration, "WRITTEN_BY", "redaction 9, text 9")
+        patch.setattr(migration, "written_by", lambda: "redaction 9, text 9")
         patch.setattr(migration, "REDACTED_BY", "redaction 9, ")
         with held(patch, after=1) as go:
             asyncio.run(_closing(path, half, go))
     assert fact(path, "written by") == "in migration"
     run(tmp_path, finished)
-    assert fact(path, "written by") == WRITTEN_BY
+    assert fact(path, "written by") == written_by()
     assert stored(path) == afresh(tmp_path / "new", path)
 
 
@@ -371,7 +371,7 @@ def test_ready_means_final_answers(daemons: Callable[..., Running], tmp_path: Pa
     """
     file = state_file(tmp_path / "state.json", {})
     daemon = daemons(VECTOR_LEVEL="none", STATE_FILE=file)
-    path = old(daemon.state_dir, "f936244", times=460, written=WRITTEN_BY)
+    path = old(daemon.state_dir, "f936244", times=460, written=written_by())
 
     async def answers(caller: Caller) -> list[Any]:
         await caller.ready()

@@ -246,7 +246,7 @@ def test_what_is_redacted_anew_is_in_no_file(
     """Where objects are written anew, the file goes before, and nothing is noted for it."""
     run = Run(tmp_path)
     sealed(run)
-    monkeypatch.setattr("opdbus.index.storage.migration.WRITTEN_BY", "another redaction")
+    monkeypatch.setattr("opdbus.index.storage.migration.written_by", lambda: "another redaction")
     read.clear()
 
     async def noted(memory: StateStore) -> list[int]:

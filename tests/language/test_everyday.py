@@ -19,7 +19,6 @@ def test_phrases_stand_for_single_words() -> None:
         )
         phrases += said.split("|")
     assert all(phrase == " ".join(tables.words_of(phrase)) for phrase in phrases)
-    assert len(phrases) > 1000
 
 
 @pytest.mark.parametrize(

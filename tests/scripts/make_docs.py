@@ -23,6 +23,7 @@ from docs_parts import (
     plan,
     precisions,
     questions,
+    rules,
 )
 from docs_parts.tables import ROOT
 
@@ -78,6 +79,7 @@ PARTS = {
     "many": many.many,
     "answers": answers.answers,
     "exams": answers.exams,
+    "rules": rules.rules,
     "pipeline": pipeline.pipeline,
     "engine": engine.engine,
     "peers": engine.peers,

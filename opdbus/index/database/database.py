@@ -84,7 +84,7 @@ END;
 """
 _SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS + _CHANGE_LOG + _PASSING
 # Statements that migrate a schema version to the next. Defaults of new columns of objects suffice:
-# records.WRITTEN_BY then differs too, so that all objects are rendered again.
+# records.written_by then differs too, so that all objects are rendered again.
 _MIGRATIONS: Final = {
     1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
     2: ledger.SCHEMA + _DRIFTS,

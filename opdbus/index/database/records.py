@@ -10,17 +10,21 @@ from opdbus.history.change import Cause, Change
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database.quota import ROOT
 from opdbus.index.database.store import Content, Entry, Record, Store
-from opdbus.language import object_text, tables, vocabulary
+from opdbus.language import object_text, synonyms, tables, vocabulary
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, Json, StateObject
 
 # Fact: versions and signature of the state file whose objects are stored, "" if those changed.
 DECLARED: Final = "declared"
 REDACTED_BY: Final = f"redaction {redact.VERSION}, "
-WRITTEN_BY: Final = (
-    f"{REDACTED_BY}text {object_text.VERSION}, glossary {tables.version('glossary')},"
-    f" vocabulary {tables.version('vocabulary')}, words {object_text.WORDS}"
-)
+
+
+def written_by() -> str:
+    """Return the versions of all that records are made by; other records are made anew."""
+    return (
+        f"{REDACTED_BY}text {object_text.VERSION}, glossary {synonyms.version()},"
+        f" vocabulary {tables.version('vocabulary')}, words {object_text.WORDS}"
+    )
 
 
 class Draft(NamedTuple):

@@ -26,13 +26,8 @@ _ADJECTIVES: Final = (
     ("temperature degrees celsius c", "warmest|hottest", "coldest|coolest"),
     ("weight mass load", "heaviest", "lightest"),
     ("speed rate rpm", "fastest|quickest", "slowest"),
-    ("volume loudness level", "loudest", "quietest"),
-    ("brightness light", "brightest", "darkest"),
-    ("load usage busy", "busiest", "idlest"),
-    ("price cost", "dearest|most expensive", "cheapest"),
     ("expires expiry until end due", "lasts longest",
      "expires first|expires next|runs out first|runs out next|ends first|expire first|soonest"),
-    ("height altitude depth", "tallest|deepest", "shallowest"),
     ("", "highest|most|maximum|greatest|strongest|furthest|farthest",
      "lowest|least|fewest|minimum|weakest|nearest"),
 )  # fmt: skip

@@ -74,18 +74,17 @@ _ALSO_PASSIVE: Final = "address|route|group|file|module|kernel parameter"
 # Penalties of kinds where a place is asked for.
 _OF_A_PLACE: Final = (("package|account", 0.1), ("file", 0.0), ("mount", -0.1))
 # Kinds whose nouns may follow a verb: `checks certificates`.
-_ACTED_ON: Final = "certificate|rule"
+_ACTED_ON: Final = "certificate"
 # Kinds and those of their fields that the vocabulary has conditions on.
 _HAVING: Final[Mapping[str, Sequence[str]]] = {
-    "service": "active_state sub_state unit_file_state result load_state restart exit_status"
-    " need_daemon_reload".split(),
+    "service": "active_state sub_state unit_file_state result load_state".split(),
     "timer": ["calendar"],
     "cron job": ["schedule"],
-    "mount": "used_percent read_only options fstype".split(),
-    "interface": "carrier mtu state".split(),
+    "mount": "used_percent read_only options".split(),
+    "interface": "carrier state".split(),
     "account": "can_log_in administrator".split(),
     "package": "on_hold automatic removed essential".split(),
-    "file": "modified obsolete readable".split(),
+    "file": "modified readable".split(),
     "port": ["exposed"],
     "session": ["locked"],
 }

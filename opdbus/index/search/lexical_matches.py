@@ -75,9 +75,7 @@ _STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
 _BETWEEN: Final = query_terms.STOP_WORDS | frozenset("number nr value equal equals set".split())
 # Field names for everyday words.
 _CALLED: Final[Mapping[str, Sequence[str]]] = {
-    "account": ("user",), "code": ("status",), "core": ("cpus",), "id": ("uid", "gid"),
-    "member": ("member", "count"), "permission": ("user",), "privilege": ("user",),
-    "processor": ("cpus",), "right": ("user",), "who": ("shell", "group", "member"),
+    "account": ("user",), "who": ("shell", "group", "member"),
     # `what runs as www-data`
     "as": ("user",), "under": ("user",),
 }  # fmt: skip

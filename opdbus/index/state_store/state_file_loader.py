@@ -15,7 +15,7 @@ from opdbus.history.change import STATE_FILE, Cause, Change, FieldChange
 from opdbus.history.change_sentence import of_change
 from opdbus.index.database import record_process
 from opdbus.index.database.identity_set import IdentityHashSet
-from opdbus.index.database.records import DECLARED, WRITTEN_BY
+from opdbus.index.database.records import DECLARED, written_by
 from opdbus.index.database.store import Record
 from opdbus.index.state_store.events import Claimed
 from opdbus.index.state_store.state_store import StateStore
@@ -188,7 +188,7 @@ class StateFileLoader:
 
 def _mark(signature: str) -> str:
     """Return the stored mark of a file with a signature, read by this version; "" without one."""
-    return f"{__version__}, {WRITTEN_BY}: {signature}" if signature else ""
+    return f"{__version__}, {written_by()}: {signature}" if signature else ""
 
 
 def _size(path: Path) -> int:

@@ -13,7 +13,7 @@ from opdbus.errors import StoreError
 from opdbus.history.forget import erase_objects, erase_secrets
 from opdbus.history.ledger import UNCHECKED
 from opdbus.index.database.database import Damaged
-from opdbus.index.database.records import REDACTED_BY, WRITTEN_BY, Recorder
+from opdbus.index.database.records import REDACTED_BY, Recorder, written_by
 from opdbus.index.database.store import UNCLEAN, Entry, Record, Store, StoredObject
 from opdbus.index.snapshot import entry_snapshot
 from opdbus.state import redact
@@ -47,7 +47,7 @@ class Migration(NamedTuple):
         """Return the stored migration to this version, None if there is none."""
         kept = store.fact(_NAME)
         found = cls(*json.loads(kept)) if kept else None
-        return found if found and found.to == WRITTEN_BY else None
+        return found if found and found.to == written_by() else None
 
     def keep(self, store: Store) -> Self:
         """Store the progress and return it; call inside a transaction."""
@@ -67,7 +67,7 @@ def begin(store: Store) -> Migration | None:
     Raises StoreError if the database needs a migration and is read-only.
     """
     written = store.fact(WRITTEN) or ""
-    if written == WRITTEN_BY:
+    if written == written_by():
         return None
     if store.is_read_only:
         raise StoreError(
@@ -81,7 +81,7 @@ def begin(store: Store) -> Migration | None:
         return left
     last, is_redacted = store.last_id(), written.startswith(REDACTED_BY)
     history = 0 if is_redacted else store.ledger.state().head.seq
-    left = Migration(WRITTEN_BY, last if is_redacted else 0, 0, last, history)
+    left = Migration(written_by(), last if is_redacted else 0, 0, last, history)
     if not (left.unrendered or left.unchecked):
         finish(store)
         return None
@@ -92,7 +92,7 @@ def begin(store: Store) -> Migration | None:
 def begin_history(store: Store) -> None:
     """Begin a migration that only checks history; call inside a transaction."""
     last = store.last_id()
-    _begin(store, Migration(WRITTEN_BY, last, last, last, store.ledger.state().head.seq), "")
+    _begin(store, Migration(written_by(), last, last, last, store.ledger.state().head.seq), "")
 
 
 def _begin(store: Store, left: Migration, redacted_by: str) -> Migration:
@@ -156,10 +156,13 @@ def read_batch(store: Store, left: Migration) -> list[tuple[StoredObject, StateO
 
 
 def render(rows: Sequence[tuple[StoredObject, StateObject]]) -> list[Record]:
-    """Render objects, and return the records that differ from the stored ones."""
+    """Render objects, and return the records that differ from the loaded ones.
+
+    Unrendered objects are loaded without traits.
+    """
     recorder = Recorder()
     made = [(row.record, _render(recorder, row, item)) for row, item in rows]
-    return [record for before, record in made if record != before]
+    return [record for before, record in made if record != before or any(record.traits)]
 
 
 def put_rendered(
@@ -182,6 +185,6 @@ def check_history(store: Store, left: Migration, at: int, boot: str) -> Migratio
 def finish(store: Store) -> None:
     """Store that the migration to this version is complete."""
     with store.transaction():
-        store.set_fact(WRITTEN, WRITTEN_BY)
+        store.set_fact(WRITTEN, written_by())
         store.drop_fact(_NAME)
         store.drop_fact(UNCHECKED)

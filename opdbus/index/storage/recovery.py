@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from opdbus.index.database.database import Damaged, open_read_only, translate_errors
-from opdbus.index.database.records import REDACTED_BY, WRITTEN_BY, Recorder
+from opdbus.index.database.records import REDACTED_BY, Recorder, written_by
 from opdbus.index.database.store import Record, Store
 from opdbus.index.storage.migration import WRITTEN, begin_history
 from opdbus.settings.parsing import decimal
@@ -108,7 +108,7 @@ def _salvage(aside: Path, store: Store) -> int:
         store.ledger.mend()
         for name in {"history", "history cut", "boot"} & facts.keys():
             store.set_fact(name, facts[name])
-        store.set_fact(WRITTEN, WRITTEN_BY)
+        store.set_fact(WRITTEN, written_by())
         if not facts.get(WRITTEN, "").startswith(REDACTED_BY):
             # history may hold values that only the current rules redact
             begin_history(store)
