@@ -53,10 +53,10 @@ _WELL = {"up", STARTING}
 _NO_OBSERVERS = "nothing: OP_DBUS_OBSERVE is none"
 # number of observers and publishers to name
 _MOST_SOURCES = 20
-_GRADE_HEADINGS = ("", "on", "in", "texts/s", "used", "mean", "least", "MRR", "change")
+_GRADE_HEADINGS = ("", "on", "in", "texts/s", "mean", "least", "MRR", "change")
 _EXPLAINED = (
-    "texts/s: of 56 tokens, as graded. used: the same of the last minute with a full queue."
-    " mean, least: of the cosines to fp32. MRR: mean reciprocal rank of the right answers."
+    "texts/s: of 56 tokens. used: the same over the last minute with a full queue. mean,"
+    " least: of the cosines to fp32. MRR: mean reciprocal rank of the right answers."
     " change: its change from fp32 in points. Intervals are of 95%."
 )
 _SIDES: Final = ("Observed", "Declared")
@@ -181,6 +181,12 @@ def print_grades(found: Sequence[Mapping[str, Any]]) -> None:
         output.print_table(_GRADE_HEADINGS, [grade_cells(grade) for grade in measured])
         names = {_grade_name(grade): grade for grade in measured}
         output.print_section("refused", {name: grade["refused"] for name, grade in names.items()})
+        rates = {
+            name: f"{grade['used_rate']:.0f} texts/s, {grade['texts_per_second']:.0f} graded"
+            for name, grade in names.items()
+            if grade["used_rate"]
+        }
+        output.print_section("used", rates)
         asked: dict[str, list[str]] = {}
         for name, grade in names.items():
             asked.setdefault(f"{grade['questions']} of", []).append(name)
@@ -200,7 +206,6 @@ def grade_cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         *place,
         f"{grade['texts_per_second']:.0f} \u00b1{grade['rate_margin']:.0f}",
-        f"{grade['used_rate']:.0f}" if grade.get("used_rate") else "",
         _format_share(grade["mean_cosine"], 4),
         _format_share(grade["min_cosine"], 4),
         _format_share(grade["rank"], 3),

@@ -42,6 +42,5 @@ def _measured(levels: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _cells(grade: Mapping[str, Any]) -> tuple[str, ...]:
-    verdict, provider, precision, rate, _used, *others = status.grade_cells(grade)
-    others = [provider, precision, rate, *others]
+    verdict, *others = status.grade_cells(grade)
     return (f"**{verdict}**" if grade["chosen"] else verdict, *others)
