@@ -275,3 +275,24 @@ def test_a_membership_is_answered_by_what_lists_it(
     hits = ["/".join(hit.object_id[1:]) for hit in search_words(tmp_path, objects, question)]
     if "group/petra" in hits and len(named) > 1:
         assert max(map(hits.index, named)) < hits.index("group/petra")
+
+
+@pytest.mark.parametrize(
+    ("question", "is_answered"),
+    [
+        ("what listens on port 8080", True),
+        ("what listens on port 5432", False),
+        ("is anything listening on 3306?", False),
+        ("who has uid 1004", True),
+        ("who has uid 1005", False),
+    ],
+)
+def test_a_number_that_nothing_has_is_not_answered_by_another(
+    tmp_path: Path, question: str, *, is_answered: bool
+) -> None:
+    """Refuse a question about a port or another number that no hit has."""
+    port = Identity("live:net", "net", "listener", "tcp 0.0.0.0:8080")
+    user = Identity("live:users", "users", "account", "petra")
+    host = [*_host(), StateObject(port, {"port": 8080}), StateObject(user, {"uid": 1004})]
+    hits = search_words(tmp_path, host, question)
+    assert any(not hit.rating.is_weak for hit in hits) == is_answered

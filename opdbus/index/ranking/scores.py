@@ -86,7 +86,7 @@ class Mismatch(NamedTuple):
 
     `kind`: the entry is of no requested kind (1 if no entry is). `value`: the share of the
     requested values that it lacks. `name`: the entry's name differs from the name in a question
-    about an object's state.
+    about an object's state, or no hit has a number of the question.
     """
 
     kind: float = 0.0

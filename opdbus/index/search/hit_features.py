@@ -11,7 +11,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Final
@@ -65,6 +65,9 @@ _LETTERS: Final = 24
 # Cached word vectors (16 MB); one search needs fewer.
 _KEPT: Final = 1 << 14
 _WORD: Final = re.compile(r"[^\W_]+")
+# A number by itself: no part of an address, a version, a date or a share.
+_NUMBER: Final = re.compile(r"(?<![\w.:/-])\d{2,}(?![\w:/%-]|\.\d)")
+_MOST_NUMBERS: Final = 8
 # Capitalized words are names, except at the start of a question.
 _NAME: Final = re.compile(r"(?<=[\w,(] )[A-Z][^\W_]*|(?<![^\W_])[^\W_]+[A-Z][^\W_]*")
 # Word pieces are sorted by frequency; the first ones are in most texts.
@@ -183,6 +186,15 @@ def has_asked_kind(question: str, view: EntryView) -> bool:
     subject = question_patterns.of(question).asked.subject
     is_published = bool(subject) and not subject & ~kinds.published()
     return not is_published or bool((view.kind_masks[: view.end] & subject).any())
+
+
+def lacks_number(question: str, best: Iterable[tuple[Entry, Content]]) -> bool:
+    """Return whether a question names a number, such as a port, that no entry has anywhere."""
+    numbers = "|".join(_NUMBER.findall(question)[:_MOST_NUMBERS])
+    if not numbers:
+        return False
+    texts = (f"{entry.identity.name} {has.text} {has.properties}" for entry, has in best)
+    return not any(re.search(rf"(?<!\d)(?:{numbers})(?!\d)", text) for text in texts)
 
 
 def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
