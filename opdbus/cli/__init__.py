@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,19 +26,26 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = root(standalone_mode=False, prog_name="op-dbus")
+        code = _run(root)
+        # a failure here, not at the end of Python, which would end with 120
         sys.stdout.flush()
-        sys.exit(code)
+    except (BrokenPipeError, OutputClosed):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _run(root: Callable[..., int]) -> int:
+    """Run a command; return its exit code, also after an error, which is printed."""
+    try:
+        return root(standalone_mode=False, prog_name="op-dbus")
     except OpDbusError as error:
         from opdbus.cli import output
 
         output.print_note(f"op-dbus: {error}")
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
-    except (BrokenPipeError, OutputClosed):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 130
 
 
 def modules() -> Sequence[ModuleType]:

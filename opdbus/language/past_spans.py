@@ -31,7 +31,8 @@ _NUMBERS: Final[Mapping[str, float]] = {
     "couple of": 2, "a few": 4, "few": 4, "several": 5, "half an": 0.5,
 }  # fmt: skip
 _UNITS: Final = {
-    "minute": timedelta(minutes=1), "min": timedelta(minutes=1), "hour": timedelta(hours=1),
+    "second": timedelta(seconds=1), "minute": timedelta(minutes=1), "min": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
     "day": _DAY, "night": _DAY, "week": 7 * _DAY, "month": MONTH, "year": YEAR,
 }  # fmt: skip
 _DAYS: Final = "monday tuesday wednesday thursday friday saturday sunday".split()
@@ -109,7 +110,9 @@ def _option(at: datetime) -> str:
     if at == _BOOT:
         return "boot"
     at = max(at, _OLDEST)
-    return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%d %H:%M}"
+    if at.time() == time():
+        return f"{at:%Y-%m-%d}"
+    return f"{at:%Y-%m-%d %H:%M:%S}".removesuffix(":00")
 
 
 def _midnight(now: datetime, days: int = 0) -> datetime:

@@ -61,6 +61,9 @@ def test_questions_about_objects_are_not_taken_from_them() -> None:
         ("What's the matter with op-dbus today?", "status"),
         ("is anything wrong with op-dbus-containers.service", "objects"),
         ("which user runs op-dbus", "objects"),
+        ("who left the group choir?", "changes"),
+        ("who gained root access", "changes"),
+        ("who is left on this host", "objects"),
     ],
 )
 def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
@@ -118,6 +121,7 @@ def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
         ("this month", "2026-11-01", None),
         ("last month", "2026-10-01", None),
         ("in the last two hours", "2026-11-26 12:00", None),
+        ("in the last 30 seconds", "2026-11-26 13:59:30", None),
         ("in the past 10 days", "2026-11-16 14:00", None),
         ("a few minutes ago", "2026-11-26 13:55", "2026-11-26 13:56"),
         ("5 days ago", "2026-11-21 02:00", "2026-11-22 02:00"),
