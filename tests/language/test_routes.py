@@ -123,7 +123,7 @@ def test_politeness_and_case_change_no_route(question: str, route: str) -> None:
         ("in the last two hours", "2026-11-26 12:00", None),
         ("in the last 30 seconds", "2026-11-26 13:59:30", None),
         ("in the past 10 days", "2026-11-16 14:00", None),
-        ("a few minutes ago", "2026-11-26 13:55", "2026-11-26 13:56"),
+        ("a few minutes ago", "2026-11-26 13:55:30", "2026-11-26 13:56:30"),
         ("5 days ago", "2026-11-21 02:00", "2026-11-22 02:00"),
         ("3000 years ago", None, "1970-07-02 15:00"),
         ("70 years ago", None, "1970-07-02 15:00"),
