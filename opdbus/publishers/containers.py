@@ -91,7 +91,8 @@ async def _follow(engine: Engine, bus: str) -> None:
         published: dict[str, Row] = {}
         while True:
             async with _get(engine.path, engine.listing) as body:
-                rows = json.loads(await asyncio.wait_for(body.read(), _ANSWER_SECONDS))
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    rows = json.loads(await body.read())
             found = dict(map(engine.read, rows["metadata"] if isinstance(rows, dict) else rows))
             new = [row for row in found.items() if row[1] != published.get(row[0])]
             object_ids = [(engine.name, "container", *row) for row in new]

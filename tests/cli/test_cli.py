@@ -216,7 +216,7 @@ def test_why_a_hit_was_found(served: Running) -> None:
     labels = [line.split()[0] for line in shown[3:]]
     assert labels == ["words", "raised", "in", "matched", "conditions"]
     assert "not here: xylophone" in shown[3]
-    assert shown[4].endswith("how much of it the question says")
+    assert shown[4].endswith("for its kind, name and term overlap")
     assert shown[6].split(maxsplit=1)[1] == "description: OpenSSH server (openssh)"
     (hit,) = as_json(served, *asked, "--explain", "--all")
     assert hit["why"]["fields"] == [["description", "OpenSSH server", ["openssh"]]]

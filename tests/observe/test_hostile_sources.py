@@ -126,7 +126,7 @@ async def test_a_huge_value_is_refused_before_it_is_searched_for_secrets(tmp_pat
     source.lamps["huge"] = {"text": f"password={SECRET} " * 2_000_000}
     async with observed(tmp_path, source.observer) as host:
         await host.until_shown("house/lamp/desk")
-        assert "more than 262144 bytes" in host.status.detail
+        assert "more than 1048576 bytes" in host.status.detail
         assert host.names == {"house/lamp/desk"}
 
 

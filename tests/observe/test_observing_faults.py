@@ -91,7 +91,7 @@ async def test_a_name_that_is_shown_of_another_is_left_out(tmp_path: Path) -> No
         (shown,) = host.names
         copy = {shown.removeprefix("house/lamp/"): {"colour": "blue"}}
         source.change(**source.lamps, **copy)
-        await host.until(lambda: "its name is that of another lamp" in host.status.detail)
+        await host.until(lambda: "its name equals that of another lamp" in host.status.detail)
         assert await host.properties(shown) == {"colour": "red"}
         source.change(**copy)
         await host.until_shown(shown, colour="blue")

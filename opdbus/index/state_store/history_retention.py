@@ -82,8 +82,10 @@ class HistoryRetention:
                 (await self._archive.read(lambda store: store.ledger.state())).head.seq
             )
         while True:
+            # not wait_for, which loses a cancellation that comes together with the event
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._has_new_rows.wait(), self._idle_seconds)
+                async with asyncio.timeout(self._idle_seconds):
+                    await self._has_new_rows.wait()
             await asyncio.sleep(self._seconds)
             await self.checkpoint_and_prune()
 
