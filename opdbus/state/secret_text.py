@@ -106,12 +106,12 @@ class CleanTexts:
     def __init__(self) -> None:
         self.hashes: set[int] = set()
 
-    def add(self, texts: Iterable[str], but: Iterable[str] = ()) -> None:
+    def add(self, texts: Iterable[str], but: Collection[str] = ()) -> None:
         """Add texts except those in `but`; if there are too many, earlier ones are dropped."""
         if len(self.hashes) > self._MAX_TEXTS:
             self.hashes.clear()
-        self.hashes.update(map(hash, texts))
-        self.hashes.difference_update(map(hash, but))
+        # never added and then removed: another thread would take a secret for known in between
+        self.hashes.update(hash(text) for text in texts if text not in but)
 
 
 CLEAN: Final = CleanTexts()

@@ -141,6 +141,23 @@ def test_metrics_of_history(tmp_path: Path, journald: Journald, to_journal: Logg
     assert read(journald.receive()).size == 2
 
 
+def test_a_change_at_the_end_does_not_keep_it_running(tmp_path: Path, to_journal: Logger) -> None:
+    """End when cancelled, also at the moment at which history has a new row."""
+
+    async def work(_memory: StateStore, retention: HistoryRetention) -> None:
+        for turns in range(5):
+            task = asyncio.create_task(retention.run())
+            await asyncio.sleep(0.1)
+            retention.schedule_checkpoint(1)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait({task}, timeout=1.0)
+            assert done, f"cancelled {turns} turns after the row"
+
+    run(tmp_path / "memory.db", lambda memory: made(memory, to_journal, seconds=0.01), work)
+
+
 def test_checkpoints_follow_changes(tmp_path: Path, journald: Journald, to_journal: Logger) -> None:
     """Write one some time after a change, and none while nothing changes."""
 

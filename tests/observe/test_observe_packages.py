@@ -93,7 +93,7 @@ async def test_what_was_uninstalled_is_found_by_any_word(places: Places, word: s
             route = routes.find_route(
                 asked, datetime(2026, 11, 26, tzinfo=UTC).replace(tzinfo=None)
             )
-            found = await finder.about(route.options["about"], Filter(), 9)
+            found = await finder.about(route.options.get("about", asked), Filter(), 9)
             assert {each.row.identity.name for each in found} == {"goes", "leaves"}
 
 

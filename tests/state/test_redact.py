@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -937,3 +937,19 @@ def vars_of(item: Any) -> tuple[str, str]:
     """Give what is embedded and what is searched."""
     rendering = render(item)
     return rendering.text, rendering.words
+
+
+def test_a_secret_is_at_no_time_among_texts_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that redacts the same text meanwhile finds the secret, too."""
+    added: list[int] = []
+
+    class Recording(set[int]):
+        def update(self, *others: Iterable[int]) -> None:
+            for other in others:
+                added.extend(other)
+
+    monkeypatch.setattr(CLEAN, "hashes", Recording())
+    secret, plain = "password=hunter2-of-two-threads", "a plain text of two threads"
+    assert secret not in redact({"a": secret, "b": plain}).values()
+    assert hash(plain) in added
+    assert hash(secret) not in added
