@@ -268,7 +268,7 @@ def _patterns() -> Iterator[Rule]:
 
 def _functions() -> Iterator[Rule]:
     """Yield a rule for each function or set of words that can be replaced by nothing."""
-    none, named_kinds = frozenset[str](), scores.named_kinds
+    none, kind_boosts = frozenset[str](), scores.kind_boosts
     words: Sequence[tuple[str, str, str, ModuleType, str, Any]] = (
         ("kinds", "a question with a verb first asks for its last noun",
          "can the ports of alice be reached", kinds, "_ENDING", none),
@@ -325,17 +325,17 @@ def _functions() -> Iterator[Rule]:
         ("literals", "everyday names of fields", "privilege", lexical_matches, "_CALLED", {}),
         ("boosts", "names", "sshd", lexical_matches, "_add_names", lambda *_: None),
         ("boosts", "less certain names", "time staff", query_terms, "certainty", lambda *_: 1.0),
-        ("boosts", "values", "failed", lexical_matches, "named_values", lambda *_: None),
-        ("boosts", "kinds", "which timers", lexical_matches, "named_kinds",
+        ("boosts", "values", "failed", lexical_matches, "value_shares", lambda *_: None),
+        ("boosts", "kinds", "which timers", lexical_matches, "kind_boosts",
          lambda _asked, _kinds, less, _values: np.zeros_like(less)),
-        ("boosts", "penalties of kinds", "what prints", lexical_matches, "named_kinds",
+        ("boosts", "penalties of kinds", "what prints", lexical_matches, "kind_boosts",
          lambda asked, of, less, values:
-         named_kinds(asked, of, np.zeros_like(less), values)),
-        ("boosts", "value and kind", "failed services", scores, "BOTH_WEIGHT", 0.0),
+         kind_boosts(asked, of, np.zeros_like(less), values)),
+        ("boosts", "value and kind", "failed services", scores, "VALUE_OF_KIND_WEIGHT", 0.0),
         ("boosts", "damped values", "is postgres running", question_patterns, "DAMPED", 1.0),
-        ("order", "units of op-dbus and targets", "is the printer on", hit_features, "left_out",
-         lambda _: lambda *_: False),
-        ("order", "term overlap", "any", hit_features, "shares",
+        ("order", "units of op-dbus and targets", "is the printer on",
+         hit_features, "exclusion_rule", lambda _: lambda *_: False),
+        ("order", "term overlap", "any", hit_features, "overlap_shares",
          lambda _question, texts: [0.0] * len(texts)),
         ("order", "booleans", "which slide is not open", hit_features, "agreement", lambda *_: 0),
         ("order", "extremes", "largest package", extremes, "find_extremes", _nothing),
@@ -354,6 +354,8 @@ def _functions() -> Iterator[Rule]:
          _without_mismatch("name")),
         ("refusing", "kinds of which there are none", "which container",
          hit_features, "has_asked_kind", lambda *_: True),
+        ("refusing", "numbers that nothing has", "what listens on port 5432",
+         hit_features, "has_asked_number", lambda *_: True),
         ("spelling", "names in two words", "on call", spelling, "find_compounds", lambda *_: []),
         ("spelling", "typing errors", "newtork", spelling, "_mistyped", lambda *_: ""),
         ("spelling", "beginnings", "netw", spelling, "_longer", lambda *_: ""),
