@@ -166,7 +166,9 @@ def test_a_hit_is_compared_with_what_is_asked(
         entry = next(each for each in entries if each.identity.object_id.name == name)
         contents = await memory.content([entry])
         has_kind = hit_features.has_asked_kind(question, memory.catalogue.view)
-        return hit_features.find_mismatches(question, entry, contents[entry.id], has_kind=has_kind)
+        return hit_features.find_mismatches(
+            question, entry, contents[entry.id], has_kind=has_kind, has_number=True
+        )
 
     assert run(tmp_path, _host(), work) == wanted
 

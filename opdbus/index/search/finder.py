@@ -311,14 +311,13 @@ class Finder:
         best = [row for row in found[: confidence.COMPARED] if row[0].id in contents]
         features = self._words.match_features(question, [contents[e.id] for e, _ in best])
         has_kind = hit_features.has_asked_kind(question, self._memory.catalogue.view)
-        is_elsewhere = hit_features.lacks_number(question, [(e, contents[e.id]) for e, _ in best])
+        has_number = hit_features.has_asked_number(question, [(e, contents[e.id]) for e, _ in best])
         rows = []
         for (entry, score), known in zip(best, features, strict=True):
+            content = contents[entry.id]
             other = hit_features.find_mismatches(
-                question, entry, contents[entry.id], has_kind=has_kind
+                question, entry, content, has_kind=has_kind, has_number=has_number
             )
-            if is_elsewhere:
-                other = other._replace(name=1.0)
             rows.append((entry, score._replace(match_features=known, mismatch=other)))
         return [*rows, *found[confidence.COMPARED :]], contents
 

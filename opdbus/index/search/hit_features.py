@@ -188,17 +188,29 @@ def has_asked_kind(question: str, view: EntryView) -> bool:
     return not is_published or bool((view.kind_masks[: view.end] & subject).any())
 
 
-def lacks_number(question: str, best: Iterable[tuple[Entry, Content]]) -> bool:
-    """Return whether a question names a number, such as a port, that no entry has anywhere."""
+def has_asked_number(question: str, best: Iterable[tuple[Entry, Content]]) -> bool:
+    """Return whether an entry has a number of the question, such as a port, in any field.
+
+    True also if the question has none.
+    """
     numbers = "|".join(_NUMBER.findall(question)[:_MOST_NUMBERS])
     if not numbers:
-        return False
-    texts = (f"{entry.identity.name} {has.text} {has.properties}" for entry, has in best)
-    return not any(re.search(rf"(?<!\d)(?:{numbers})(?!\d)", text) for text in texts)
+        return True
+    pattern = re.compile(rf"(?<!\d)(?:{numbers})(?!\d)")
+    return any(pattern.search(_whole_text(entry, content)) for entry, content in best)
 
 
-def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: bool) -> Mismatch:
-    """Return the mismatches of an entry; `has_kind` is the result of `has_asked_kind`."""
+def _whole_text(entry: Entry, content: Content) -> str:
+    return f"{entry.identity.name} {content.text} {content.properties}"
+
+
+def find_mismatches(
+    question: str, entry: Entry, content: Content, *, has_kind: bool, has_number: bool
+) -> Mismatch:
+    """Return the mismatches of an entry.
+
+    `has_kind` and `has_number` are the results of `has_asked_kind` and `has_asked_number`.
+    """
     form, object_id = question_patterns.of(question), entry.identity.object_id
     subject = form.asked.subject
     is_other = bool(subject) and not subject & kinds.of_object(object_id)[0]
@@ -206,11 +218,12 @@ def find_mismatches(question: str, entry: Entry, content: Content, *, has_kind: 
     if form.is_whether:
         # an object of a kind without states can only refer to the named one
         only_names = is_other and object_id[:2] in kinds.STATELESS
-        return Mismatch(kind, 0.0, 1.0 if only_names else _other_name(question, entry, content))
+        is_other_name = only_names or not has_number
+        return Mismatch(kind, 0.0, 1.0 if is_other_name else _other_name(question, entry, content))
     asked, traits = [*vocabulary.values_in(question)], int.from_bytes(entry.traits, "little")
     value = sum(not traits & bits for bits in asked) / max(1, len(asked))
-    is_of_program = bool(subject) and _lacks_program(question, entry, content)
-    return Mismatch(kind, value, float(is_of_program))
+    lacks_program = bool(subject) and _lacks_program(question, entry, content)
+    return Mismatch(kind, value, float(lacks_program or not has_number))
 
 
 def _lacks_program(question: str, entry: Entry, content: Content) -> bool:
@@ -222,7 +235,7 @@ def _lacks_program(question: str, entry: Entry, content: Content) -> bool:
     asked = question_patterns.subject(question)
     if not asked or not all(map(gloss, asked)):
         return False
-    text = f"{entry.identity.name} {content.text} {content.properties}".lower()
+    text = _whole_text(entry, content).lower()
     return not any(word in text or gloss(word) in text for word in asked)
 
 
