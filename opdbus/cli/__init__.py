@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,26 +26,19 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(root)
-        # a failure here, not at the end of Python, which would end with 120
+        code = root(standalone_mode=False, prog_name="op-dbus")
         sys.stdout.flush()
-    except (BrokenPipeError, OutputClosed):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
-
-
-def _run(root: Callable[..., int]) -> int:
-    """Run a command; return its exit code, also after an error, which is printed."""
-    try:
-        return root(standalone_mode=False, prog_name="op-dbus")
+        sys.exit(code)
     except OpDbusError as error:
         from opdbus.cli import output
 
         output.print_note(f"op-dbus: {error}")
-        return error.exit_code
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        return 130
+        sys.exit(130)
+    except (BrokenPipeError, OutputClosed):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 def modules() -> Sequence[ModuleType]:
