@@ -237,13 +237,13 @@ def metrics(target: Path | None) -> None:
     No daemon is started. If none answers within 10 seconds, that is an error; with --output it is
     none, and FILE has `opdbus_up 0` alone.
     """
-    told = ""
+    found = ""
     try:
-        told = ask(_read_metrics)
+        found = ask(_read_metrics)
     except (BusError, ShuttingDown):
         if not target:
             raise
-    text = render([Family("up", {(): int(bool(told))})]) + told
+    text = render([Family("up", {(): int(bool(found))})]) + found
     if target:
         output.replace_file(target, text)
     else:

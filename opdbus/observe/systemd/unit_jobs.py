@@ -86,7 +86,7 @@ class _Job:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the job has done anything: a unit that it is to stop may still be up."""
+        """True if the job has changed the unit: one to be stopped may still be up."""
         return self.type not in {STOP, RESTART} or self.after != self.before
 
     def step(self, *, has_ended: bool = False) -> _Step:
