@@ -58,6 +58,7 @@ CONTENDERS: Final = (
     Contender(REFERENCE, PEERS / "ours.py", options={"precision": "fp32"}, own_batches=True),
     _sentence_transformers("fp32", backend="torch", dtype="float32"),
     _sentence_transformers("bf16", backend="torch", dtype="bfloat16"),
+    _sentence_transformers("bf16 compiled", backend="torch", dtype="bfloat16", compile="inductor"),
     _sentence_transformers("openvino", backend="openvino"),
     Contender("fastembed", PEERS / "fastembed.py", "fastembed", exported=True),
     Contender("infinity", PEERS / "infinity.py", "infinity"),

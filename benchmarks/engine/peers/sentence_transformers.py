@@ -29,11 +29,16 @@ def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[
         local_files_only=True,
     )
 
+    if compiler := options.get("compile"):
+        # one graph for all batch sizes and lengths, not one for each
+        model[0].auto_model = torch.compile(model[0].auto_model, backend=compiler, dynamic=True)
+
     def at(batch: int) -> Embed:
         return lambda texts: model.encode(texts, batch_size=batch, show_progress_bar=False)
 
     precision = options.get("dtype", "") or _openvino_precision(model)
-    return at, {"precision": precision, "threads": str(threads), "settings": f"{backend} backend"}
+    settled = f"{backend} backend" + (f", torch.compile with {compiler}" if compiler else "")
+    return at, {"precision": precision, "threads": str(threads), "settings": settled}
 
 
 def _openvino_precision(model: Any) -> str:  # noqa: ANN401 -- untyped
