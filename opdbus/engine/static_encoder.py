@@ -17,13 +17,14 @@ from opdbus.engine.word_cache import MOST_WORDS
 from opdbus.errors import ModelError, ProofFailed
 from opdbus.models import numpy_files
 from opdbus.models.level_table import TABLE_PROOF, TOKENIZER
+from opdbus.platform.lazy_pages import zeros_by_page
 
 if TYPE_CHECKING:
     from opdbus.engine.tokenizer import Numbers, Tokens
     from opdbus.models.static_table import StaticTable
 
 # Rows gathered at a time: many, to release the GIL for long; few enough to stay in the cache.
-_ROWS: Final = 8192
+_ROWS: Final = 2048
 # Longer sums use double precision, because rounding in single precision would add up.
 _MANY: Final = 96
 
@@ -134,8 +135,7 @@ class _Unpacked:
     def __init__(self, table: StaticTable) -> None:
         self._table = table
         self.nothing: Final = len(table.rows)
-        self.rows = np.empty((self.nothing + 1, table.dimension), np.float32)
-        self.rows[self.nothing] = 0
+        self.rows = zeros_by_page(self.nothing + 1, table.dimension)
         self._is_unpacked = np.zeros(self.nothing, np.bool_)
 
     def require(self, ids: NDArray[np.int64]) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -104,13 +104,13 @@ class StaticTable:
     @classmethod
     def read(cls, folder: Path, max_tokens: int) -> StaticTable:
         """Read a folder's table; raises ModelError if it is invalid."""
-        path = folder / TABLE_ROWS
         with _translate_errors(folder):
-            # not memory-mapped: overwriting a mapped file would crash the process
-            table = numpy_files.load_array(path)
-            words = WordPieces.parse(json.loads(read_regular(folder / TOKENIZER, follow=True)))
+            stats = [(folder / name).stat() for name in (TABLE_ROWS, TOKENIZER)]
+            state = tuple((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats)
+            table, words = _load(folder, state)
             made = cls(folder, table["scale"], table["row"], words, max_tokens)
         if max(words.pieces.values(), default=0) >= len(table):
+            path = folder / TABLE_ROWS
             raise ModelError(f"{path} has {len(table)} rows, and {TOKENIZER} names more pieces")
         return made
 
@@ -125,6 +125,14 @@ class StaticTable:
         rows = self.rows[ids] * self.scales[ids][..., None].astype(np.float64)
         found: NDArray[np.float64] = rows.sum(axis=-2)
         return found
+
+
+# The level `static` and the confidence of hits read the same table: 14 MB.
+@lru_cache(maxsize=1)
+def _load(folder: Path, _state: tuple[tuple[int, int, int], ...]) -> tuple[Any, WordPieces]:
+    # not memory-mapped: overwriting a mapped file would crash the process
+    table = numpy_files.load_array(folder / TABLE_ROWS)
+    return table, WordPieces.parse(json.loads(read_regular(folder / TOKENIZER, follow=True)))
 
 
 def table_shape(folder: Path) -> tuple[int, int]:

@@ -154,6 +154,6 @@ def with_room(buffer: NDArray[Any], end: int, more: int) -> NDArray[Any]:
     """Return a buffer with room for `more` rows after row `end`, reallocated if too small."""
     if end + more <= len(buffer):
         return buffer
-    grown = np.empty((max(end + more, 2 * end, 64), *buffer.shape[1:]), buffer.dtype)
+    grown = np.empty((max(end + more, end + end // 2, 64), *buffer.shape[1:]), buffer.dtype)
     grown[:end] = buffer[:end]
     return grown

@@ -38,6 +38,7 @@ from opdbus.language.synonyms import gloss
 from opdbus.language.vocabulary import stem
 from opdbus.models.folder import OURS
 from opdbus.models.static_table import StaticTable
+from opdbus.platform.lazy_pages import zeros_by_page
 from opdbus.state.fields import split
 from opdbus.state.object import ObjectId
 
@@ -286,7 +287,7 @@ class WordSimilarity:
         self._table = table
         self._numbers: dict[str, int] = {}
         # unit vectors, and their lengths in the table, by which words are weighted in a text
-        self._rows = np.empty((_KEPT, table.dimension), np.float32)
+        self._rows = zeros_by_page(_KEPT, table.dimension)
         self._lengths = np.empty(_KEPT, np.float32)
         # many names share a meaning
         meanings = dict.fromkeys(synonyms.glossary().values())
