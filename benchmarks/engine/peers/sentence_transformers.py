@@ -30,8 +30,9 @@ def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[
     )
 
     if compiler := options.get("compile"):
-        # one graph for all batch sizes and lengths, not one for each
-        model[0].auto_model = torch.compile(model[0].auto_model, backend=compiler, dynamic=True)
+        # weights become constants of the compiled code, in its own layout
+        torch._inductor.config.freezing = True  # noqa: SLF001 -- torch documents it by this name
+        model[0].auto_model = torch.compile(model[0].auto_model, backend=compiler)
 
     def at(batch: int) -> Embed:
         return lambda texts: model.encode(texts, batch_size=batch, show_progress_bar=False)
