@@ -31,7 +31,7 @@ def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[
 
     if compiler := options.get("compile"):
         # weights become constants of the compiled code, in its own layout
-        torch._inductor.config.freezing = True  # noqa: SLF001 -- torch documents it by this name
+        torch._inductor.config.freezing = True
         model[0].auto_model = torch.compile(model[0].auto_model, backend=compiler)
 
     def at(batch: int) -> Embed:
