@@ -43,6 +43,8 @@ _PAGE: Final = 4096
 # are no longer reported: a service that keeps failing is up in between.
 _STEADY_SECONDS: Final = 600
 _FORGOTTEN_SECONDS: Final = 86_400
+# In the status of the service that delivers alerts, where an executable fails.
+_NOT_DELIVERED: Final = ", and failed "
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 
 
@@ -182,6 +184,7 @@ async def examine(
     verdicts = _check_libraries(is_installed)
     if service:
         verdicts += [_check_service(service), *await asyncio.to_thread(_check_privacy)]
+        verdicts.append(await asyncio.to_thread(_check_alerts))
         is_read = False
         try:
             config, is_read = load(service.environ()), True
@@ -228,6 +231,21 @@ def _check_service(service: Unit) -> Verdict:
     finding = f"{unit.NAME} was started again {often} after a fault, and has run for {ran} since"
     status: Status = "warning" if is_steady else "wrong"
     return Verdict("service", status, finding, f"`journalctl --unit {unit.NAME}` says why")
+
+
+def _check_alerts() -> Verdict:
+    """Check that alerts are delivered, if that is switched on; its status says how far it is."""
+    service = unit.find_unit(unit.ALERTS)
+    said = service.shown["StatusText"] if service else ""
+    advice = f"`journalctl --unit {unit.ALERTS}` says more"
+    if service and service.has_failed:
+        finding = said.removeprefix(unit.FAILED) or f"{unit.ALERTS} failed"
+        return Verdict("alerts", "wrong", finding, advice)
+    if not service or not service.is_running:
+        return Verdict("alerts", "ok", "off")
+    if _NOT_DELIVERED in said:
+        return Verdict("alerts", "warning", said, advice)
+    return Verdict("alerts", "ok", f"on; {said}")
 
 
 def _check_privacy() -> list[Verdict]:

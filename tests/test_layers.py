@@ -52,6 +52,7 @@ MAY_IMPORT = {
         "opdbus.cli",
         "opdbus.client",
         "opdbus.systemd.unit",
+        "opdbus.systemd.notify",
         "opdbus.platform.timestamps",
         "opdbus.language.routes",
         "opdbus.errors",

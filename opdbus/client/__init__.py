@@ -335,10 +335,16 @@ class Client:
         found: list[list[Json]] = await self._history.one("Nearest", "a{sv}u", dict(like), limit)
         return found
 
+    async def kept_rows(self) -> tuple[range, int]:
+        """Return the numbers of all changes that can be read, and the number of hidden ones."""
+        values = await self._history.properties()
+        first = max(1, int(values["First"]))
+        return range(first, first + int(values["Rows"])), int(values.get("Hidden", 0))
+
     async def last_row(self) -> int:
         """Return the number of the newest change, 0 if there is none."""
-        values = await self._history.properties()
-        return max(0, int(values["First"]) + int(values["Rows"]) - 1)
+        kept, _ = await self.kept_rows()
+        return kept.stop - 1
 
     async def new_rows(self) -> AsyncGenerator[None, None]:
         """Yield when history may have new rows: after each signal, and after each daemon start."""

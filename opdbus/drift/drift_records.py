@@ -110,6 +110,8 @@ class Records:
                 is_kept = False
             changed = [row for one in fields for row in _field_changes(what, transition, one)]
             rows = changed if is_kept else change.without_values(changed)
+            worst = max(one.severity for one in fields).word
+            rows.append(change.severity_field(worst))
             yield of_change(Change(identity, what, Cause(cause), rows), "")
         if transition.after is None:
             self._published.discard(transition.object_id)

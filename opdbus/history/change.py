@@ -17,6 +17,8 @@ FIRST, START, BOOT, SOURCE = "first", "start", "boot", "source"
 STATE_FILE: Final = "state file"
 # the host did not follow a recent declaration in time
 NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"
+# The field in which rows about drift keep the severity of the worst field; no object has it.
+_SEVERITY: Final = ["drift", "severity"]
 # The first words of causes.
 CAUSE_TYPES: Final = (
     *("apt", BOOT, "bus", "dpkg", "exit", FIRST, "job", "kernel", "redaction", "reload", "rpm"),
@@ -120,6 +122,18 @@ def to_json(fields: Sequence[FieldChange]) -> str:
 def from_json(rows: Sequence[Sequence[Json]]) -> list[FieldChange]:
     """Return fields from the parsed JSON of `to_json`."""
     return [FieldChange(*row) if len(row) == 3 else FieldChange(row[0], None, None) for row in rows]
+
+
+def severity_field(word: str) -> FieldChange:
+    """Return the field in which a row about drift keeps its severity."""
+    return FieldChange(_SEVERITY, [], [word])
+
+
+def take_severity(rows: Sequence[Sequence[Json]]) -> tuple[Sequence[Sequence[Json]], str]:
+    """Split the parsed JSON of `to_json` into all other fields and the severity, if it is kept."""
+    if not rows or rows[-1][0] != _SEVERITY:
+        return rows, ""
+    return rows[:-1], "".join(rows[-1][2]) if len(rows[-1]) == 3 else ""
 
 
 def undone(state: Mapping[str, Json], fields: Sequence[FieldChange]) -> dict[str, Json]:

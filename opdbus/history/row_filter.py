@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
 from opdbus.errors import InvalidArgs
-from opdbus.history.change import FIRST, ChangeType, FieldChange, from_json, undone
+from opdbus.history.change import FIRST, ChangeType, FieldChange, from_json, take_severity, undone
 from opdbus.history.ledger import BLOCK, UNCHECKED
 from opdbus.platform.slices import slices
 from opdbus.state.conditions import AllOf, Condition
@@ -106,6 +106,8 @@ class Row:
     sentence: str
     # characters of its fields as JSON
     size: int = 0
+    # of the worst field of drift; empty for other rows, and where it is not kept
+    severity: str = ""
 
 
 class Clause(NamedTuple):
@@ -241,9 +243,10 @@ class Reader:
         ).fetchone()
         rows = []
         for seq, at, boot, *names, what, cause, text, folded, moved, said in json.loads(found):
-            fields, sentence = from_json(json.loads(text)), said or ""
-            change = (what, cause, fields, folded, moved, sentence)
-            rows.append(Row(seq, at, boot, Identity(*names), *change, size=len(text)))
+            (fields, severity), sentence = take_severity(json.loads(text)), said or ""
+            change = (what, cause, from_json(fields), folded, moved, sentence)
+            row = Row(seq, at, boot, Identity(*names), *change, size=len(text), severity=severity)
+            rows.append(row)
         return rows
 
     def _one(self, sql: str, *values: int, default: int = 0) -> int:

@@ -17,6 +17,8 @@ from opdbus.settings import env_file
 from opdbus.settings.env_file import Assignment
 
 NAME: Final = "op-dbus.service"
+# The service that delivers alerts, which is off at first.
+ALERTS: Final = "op-dbus-notify.service"
 SETTINGS: Final = "/etc/op-dbus/op-dbus.env"
 # The prefix of the status of a service that ended by a fault; systemd keeps the status.
 FAILED: Final = "Failed: "
@@ -126,9 +128,9 @@ class Unit:
         return found
 
 
-def find_unit() -> Unit | None:
+def find_unit(name: str = NAME) -> Unit | None:
     """Return the unit from systemctl; None if there is no systemd or no such service."""
-    printed = _run_and_capture("systemctl", "show", NAME, f"--property={','.join(_PROPERTIES)}")
+    printed = _run_and_capture("systemctl", "show", name, f"--property={','.join(_PROPERTIES)}")
     shown = dict.fromkeys(_PROPERTIES, "")
     for key, value in _split_assignments(split_lines(printed)):
         # a property with several values has a line for each

@@ -51,6 +51,10 @@ _FILES = (
         "The state that the host declares: `install -g op-dbus-config -m 640` puts it there.",
     ),
     (
+        "/etc/op-dbus/notify.toml, /etc/op-dbus/notify.d",
+        "The rules of alerts, and the executables that op-dbus-notify.service runs for them.",
+    ),
+    (
         "/var/lib/op-dbus",
         "The service's database, the graphs built from the models, and the models of root.",
     ),

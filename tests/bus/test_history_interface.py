@@ -213,6 +213,7 @@ def test_a_hidden_row_can_be_forgotten(tmp_path: Path) -> None:
 
     async def work(memory: StateStore, history: HistoryInterface) -> tuple[int, int, bool]:
         await memory.archive.write(partial(hide, last=2))
+        assert await history.properties() == {"Rows": 1, "First": 3, "Hidden": 2}
         with pytest.raises(NotKept, match="row 2 of history is hidden: rows 1 to 2 are looked"):
             await history.nearest(ROOT, {"seq": 2}, 1)
         for way in (history.nearest(ROOT, {"seq": 9}, 1), history.forget(ROOT, {"row": 9})):

@@ -23,16 +23,20 @@ from opdbus.systemd import unit
 
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"
+RULES = "etc/op-dbus/notify.toml"
 CONTAINERS = UNIT.with_name("op-dbus-containers.service")
 # As systemd counts it; that the others are root's is most of it.
 METRICS = UNIT.with_name("op-dbus-metrics.service")
-MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, METRICS: 0.5}
+# It has the network.
+NOTIFY = UNIT.with_name("op-dbus-notify.service")
+MOST_EXPOSED = {UNIT: 0.3, CONTAINERS: 0.6, METRICS: 0.5, NOTIFY: 1.1}
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
     "usr/lib/systemd/system/op-dbus-containers.service",
     "usr/lib/systemd/system/op-dbus-metrics.service",
     "usr/lib/systemd/system/op-dbus-metrics.timer",
+    "usr/lib/systemd/system/op-dbus-notify.service",
     "usr/lib/systemd/system/op-dbus-diag.socket",
     "usr/lib/systemd/system/op-dbus-uevent.socket",
     "usr/lib/systemd/system/op-dbus-route.socket",
@@ -47,6 +51,7 @@ READ_BY_OTHERS = (
     "usr/share/polkit-1/actions/org.opdbus.policy",
     "usr/share/polkit-1/rules.d/org.opdbus.rules",
     "etc/op-dbus/op-dbus.env",
+    RULES,
 )
 needs_systemd_analyze = pytest.mark.skipif(
     not shutil.which("systemd-analyze"), reason="there is no systemd-analyze: apt install systemd"
@@ -98,7 +103,9 @@ def test_one_user_and_group() -> None:
         if "user" in part.attrib and part.find("allow[@own]") is not None
     }
     asks = {note.text for note in xml("polkit-1/org.opdbus.policy").iter("annotate")}
-    assert created == [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
+    own, alerts = created
+    assert [own] == [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
+    assert f"\nUser={alerts}\nGroup={alerts}\n" in NOTIFY.read_text()
     assert owners == {"root", GROUP}
     assert asks == {f"unix-user:{GROUP}"}
 
@@ -135,10 +142,18 @@ def test_sockets_of_the_kernel_come_and_go_with_the_service() -> None:
 
 
 def test_one_group_reads_the_settings() -> None:
-    """Create the group that the folder's rule and the doctor name, with the service alone in it."""
+    """Create the group that the folder's rule and the doctor name, with the service alone in it.
+
+    Alerts get it in their sandbox, where nothing else of the folder is.
+    """
     created = (ROOT / "systemd/op-dbus.sysusers").read_text(encoding="utf-8")
     assert re.findall(r"^g (\S+)", created, re.MULTILINE) == [privacy.GROUP]
-    assert re.findall(r"^m (\S+) (\S+)", created, re.MULTILINE) == [(GROUP, privacy.GROUP)]
+    assert re.findall(r"^m (\S+) (\S+)", created, re.MULTILINE) == [
+        (GROUP, privacy.GROUP),
+        ("op-dbus-notify", GROUP),
+    ]
+    seen = f"TemporaryFileSystem={privacy.FOLDER}:ro\nBindReadOnlyPaths="
+    assert f"\nSupplementaryGroups={privacy.GROUP}\n{seen}" in NOTIFY.read_text()
     rules = (ROOT / "systemd/op-dbus.tmpfiles").read_text(encoding="utf-8")
     rows = [line.split() for line in rules.splitlines() if not line.startswith("#")]
     assert {(row[1], row[-2], row[-1]) for row in rows} == {
@@ -276,6 +291,19 @@ def test_systemd_has_nothing_to_say_about_the_unit(
 
 
 @needs_systemd_analyze
+def test_systemd_has_nothing_to_say_about_alerts(tmp_path: Path, tree: Path) -> None:
+    """Let `systemd-analyze verify` print nothing about the service that delivers alerts."""
+    written = (tree / "usr/lib/systemd/system" / NOTIFY.name).read_text()
+    unit = tmp_path / NOTIFY.name
+    unit.write_text(
+        written.replace("\nExecStart=/usr/local/bin/op-dbus ", "\nExecStart=/bin/true ")
+    )
+    assert unit.read_text() != written
+    done = run_program(["systemd-analyze", "verify", "--man=no", unit])
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@needs_systemd_analyze
 def test_systemd_has_nothing_to_say_about_the_metrics_timer(tmp_path: Path, tree: Path) -> None:
     """Let `systemd-analyze verify` print nothing about the timer and the service that it starts."""
     for source in (METRICS, METRICS.with_suffix(".timer")):
@@ -303,6 +331,7 @@ def test_files_are_where_they_are_read(tmp_path: Path, prefix: str) -> None:
 def test_everyone_may_read_what_is_installed(tree: Path) -> None:
     """Install files that every user may read, but for the settings, and only root may write."""
     modes = {name: (tree / name).stat().st_mode & 0o777 for name in files_in(tree)}
-    assert modes.pop(ENV) == 0o640
-    assert (tree / ENV).parent.stat().st_mode & 0o777 == 0o750
+    assert modes.pop(ENV) == modes.pop(RULES) == 0o640
+    for folder in ((tree / ENV).parent, tree / "etc/op-dbus/notify.d"):
+        assert folder.stat().st_mode & 0o777 == 0o750
     assert set(modes.values()) == {0o644}

@@ -10,6 +10,7 @@ from harness.running import run_program
 from harness.setting_up import files_in, setup, try_setup
 
 ENV = "etc/op-dbus/op-dbus.env"
+KEPT = {ENV, "etc/op-dbus/notify.toml"}
 UNIT = "usr/lib/systemd/system/op-dbus.service"
 # Makes what `python3 -m venv --prompt op-dbus FOLDER` does, and a program as pip makes it.
 VENV = """#!/bin/sh
@@ -118,7 +119,7 @@ def test_nothing_stays_but_settings(tmp_path: Path) -> None:
     said = setup("uninstall", tmp_path)
     for folder in ("var/lib/op-dbus", "etc/op-dbus"):
         assert f"To remove them: rm -r '{tmp_path}/{folder}'\n" in said
-    assert files_in(tmp_path) == {ENV, "var/lib/op-dbus/memory.db"}
+    assert files_in(tmp_path) == KEPT | {"var/lib/op-dbus/memory.db"}
 
 
 @pytest.mark.parametrize("prefix", ["/usr", "/opt/op-dbus"])
@@ -147,7 +148,7 @@ def test_folders_that_others_use_stay(tmp_path: Path) -> None:
     other = tmp_path / "usr/local/share/zsh/site-functions/_other"
     other.touch()
     setup("uninstall", tmp_path)
-    assert files_in(tmp_path) == {ENV, os.fspath(other.relative_to(tmp_path))}
+    assert files_in(tmp_path) == KEPT | {os.fspath(other.relative_to(tmp_path))}
 
 
 def test_uninstalling_twice_does_no_harm(tmp_path: Path) -> None:

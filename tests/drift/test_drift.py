@@ -13,14 +13,14 @@ from opdbus.drift.drift_report import announce
 from opdbus.drift.field import MISSING, PRESENCE, Field, Severity
 from opdbus.drift.transition_filter import DriftState
 from opdbus.errors import StateFileError
-from opdbus.history.change import Cause
+from opdbus.history.change import Cause, take_severity
 from opdbus.index.database.identity_set import IdentityHashSet
 from opdbus.index.state_store.events import Claimed, Listed
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.selection import select_observers
 from opdbus.observe.supervisor import Supervisor
 from opdbus.state.file import StateFile
-from opdbus.state.object import FILE, Identity, ObjectId, StateObject
+from opdbus.state.object import FILE, Identity, ObjectId, StateObject, canonical
 
 RUNNING = {"systemd/unit/a.service": {"active_state": "active", "unit_file_state": "enabled"}}
 STOPPED = {"systemd/unit/a.service": {"active_state": "inactive", "unit_file_state": "enabled"}}
@@ -31,7 +31,12 @@ NAME = "systemd/unit/a"
 async def _history(checked: Checked) -> list[tuple[str, ...]]:
     query = "SELECT what, name, cause, fields FROM history WHERE source = 'file' ORDER BY seq"
     rows = await checked.memory.archive.read(lambda store: list(store._database.execute(query)))
-    return [row for row in rows if row[0] in {"drift", "intended", "healed", "undeclared"}]
+    # without the severity
+    return [
+        (*row[:3], canonical(take_severity(json.loads(row[3]))[0]))
+        for row in rows
+        if row[0] in {"drift", "intended", "healed", "undeclared"}
+    ]
 
 
 async def test_what_cannot_be_compared_harms_nothing(tmp_path: Path) -> None:

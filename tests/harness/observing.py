@@ -12,6 +12,7 @@ from typing import Any
 from harness.running import PATIENCE_SECONDS
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.messages import Call
+from opdbus.history.change import take_severity
 from opdbus.index.state_store.state_store import StateStore
 from opdbus.observe.core.changes_per_hour import ChangesPerHour
 from opdbus.observe.core.report import Observer, Report
@@ -139,7 +140,8 @@ def history(folder: Path) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(folder / "memory.db")) as reader:
         reader.row_factory = sqlite3.Row
         found = reader.execute("SELECT * FROM history ORDER BY seq").fetchall()
-    return [{**row, "fields": json.loads(row["fields"])} for row in found]
+    # without the severity of drift
+    return [{**row, "fields": take_severity(json.loads(row["fields"]))[0]} for row in found]
 
 
 def rows(folder: Path, name: str) -> list[tuple[str, str, int]]:

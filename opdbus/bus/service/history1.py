@@ -212,8 +212,10 @@ class HistoryInterface:
 
     async def properties(self) -> Mapping[str, Plain]:
         """Return every property's value."""
-        span = await self._memory.archive.read(lambda store: store.history.span())
-        return {"Rows": len(span), "First": span.start}
+        span, hidden = await self._memory.archive.read(
+            lambda store: (store.history.span(), store.history.hidden())
+        )
+        return {"Rows": len(span), "First": span.start, "Hidden": len(hidden)}
 
 
 def _is_of_host(row: Row) -> bool:
@@ -263,6 +265,7 @@ def _wire(row: Row) -> dict[str, Plain]:
         ),
         "folded": Typed("u", row.coalesced_count),
         "sentence": row.sentence,
+        **({"severity": row.severity} if row.severity else {}),
     }
     return found if row.text_distance is None else {**found, "moved": row.text_distance}
 

@@ -1,0 +1,98 @@
+"""Alerts: rows of history as the JSON objects that executables get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from opdbus.cli.change_lines import cause_in_brackets, group_into_lines
+from opdbus.cli.change_words import DECLARED, Change, is_declaration
+from opdbus.config import SEVERITIES
+from opdbus.history import jobs
+from opdbus.state.object import Identity
+
+# Version of the objects; the minor number grows with additions.
+FORMAT: Final = "1.0"
+# Words of history for what happened, by the kinds of alerts.
+WHATS: Final[Mapping[str, Sequence[str]]] = {
+    "drift": ("drift", "intended", "healed", "undeclared"),
+    "failed": ("appeared", "changed", "event"),
+    "change": ("appeared", "changed", "gone", "event", "forgot"),
+}
+_UNIT: Final = ("systemd", "unit")
+_INFO, _WORST = SEVERITIES[0], SEVERITIES[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A row of history with its kind, severity, and values by the dotted paths of fields."""
+
+    row: Change
+    kind: str
+    severity: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    @property
+    def what(self) -> str:
+        """What happened, in the words of history."""
+        return str(self.row["what"])
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the object."""
+        return Identity(*(self.row[key] for key in Identity._fields))
+
+    def to_json(self, host: str, rules: Sequence[str]) -> str:
+        """Return the JSON object, on one line, of an alert that some rules chose."""
+        (line,) = group_into_lines([self.row], is_narrow=True)
+        after, declared = dict(self.after), {}
+        if self.kind == "drift":
+            declared = {path: after.pop(path) for path in self.after if path.startswith(DECLARED)}
+        cause = self.row["cause"]
+        values = {
+            "format_version": FORMAT,
+            "kind": self.kind,
+            "what": self.what,
+            "sequence": self.row["seq"],
+            "time": datetime.fromtimestamp(self.row["at"] / 1e6, UTC).isoformat(),
+            "host": host,
+            "object": "/".join(self.identity.object_id),
+            "severity": self.severity,
+            "before": self.before,
+            "after": after,
+            "declared": {path.removeprefix(DECLARED): v for path, v in declared.items()},
+            "causes": [cause] if cause else [],
+            "rules": rules,
+            "text": f"{line.text}{cause_in_brackets(line.cause)}",
+        }
+        return json.dumps(values, ensure_ascii=False)
+
+
+def read_alert(row: Change) -> Alert | None:
+    """Return the alert of a change; None for a first listing, which is no change.
+
+    A unit that is found failed is an alert even then.
+    """
+    before, after = (
+        {field[0]: json.loads(field[side]) for field in row["fields"] if field[side]}
+        for side in (1, 2)
+    )
+    if row["what"] in WHATS["drift"]:
+        # values of rows of earlier versions, and erased ones, have none
+        return Alert(row, "drift", row.get("severity", _WORST), before, after)
+    if _is_failure(row, after):
+        return Alert(row, "failed", _WORST, before, after)
+    return None if row["cause"] == "first" else Alert(row, "change", _INFO, before, after)
+
+
+def _is_failure(row: Change, after: Mapping[str, Any]) -> bool:
+    """Return whether a unit failed, failed again, or is restarted again and again."""
+    if (row["plugin"], row["kind"]) != _UNIT or is_declaration(row):
+        return False
+    cause = jobs.alone(row["cause"])
+    is_again = cause.endswith(", failed") or cause in {"start:failed", jobs.GAVE_UP}
+    return is_again or after.get("active_state") == "failed" or after.get("restart_loop") is True

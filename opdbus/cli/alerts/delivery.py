@@ -1,0 +1,228 @@
+"""Delivery of alerts to one executable: in order, at least once, resumed by sequence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from opdbus.cli.alerts.alert import Alert, read_alert
+from opdbus.cli.alerts.alert_rules import Rules
+from opdbus.cli.change_words import plural
+from opdbus.client import Client
+from opdbus.errors import AccessDenied, ConfigError, InvalidArgs, NotKept, OpDbusError
+from opdbus.platform.tasks import at_most, pauses
+from opdbus.settings.parsing import decimal
+
+# Pauses before an alert is given again to an executable that failed.
+_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0, 300.0, 900.0)
+# Pause after an error of the daemon, unless it is heard of before.
+_AGAIN_SECONDS: Final = 60.0
+# Changes that are read at a time.
+_ROWS: Final = 200
+# Changes without an alert after which the cursor is written nevertheless.
+_ROWS_UNWRITTEN: Final = 1000
+_ENVIRONMENT: Final = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+}
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+def log(text: str) -> None:
+    """Write a line to the unit's log."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Cursor:
+    """The number of the last change that an executable is done with, in a file."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / name
+        self._part = folder / f".{name}.new"
+
+    def read(self) -> int | None:
+        """Return the number, None if there is no file yet; raises ConfigError."""
+        try:
+            found = decimal(self._path.read_text(encoding="utf-8").strip("\n"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read {self._path}: {error}") from None
+        if found is None:
+            raise ConfigError(
+                f"{self._path} is no number of a change: without the file, alerts begin at the"
+                " newest change"
+            )
+        return found
+
+    def write(self, number: int) -> None:
+        """Replace the file, so that it survives a crash of the host; raises OSError."""
+        with self._part.open("w", encoding="utf-8") as file:
+            file.write(f"{number}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._part.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The parts that all deliveries share; `since` is a time in microseconds, 0 for now."""
+
+    client: Client
+    rules: Rules
+    host: str
+    since: int
+    changed: Callable[[], None]
+
+
+class Delivery:
+    """The alerts of one executable; `news` is set when there may be new changes."""
+
+    def __init__(self, setting: Setting, executable: Path, cursor: Cursor) -> None:
+        self.news = asyncio.Event()
+        self._setting = setting
+        self._executable = executable
+        self._cursor = cursor
+        # the last change that is done with, and the one in the file
+        self._at = self._written = cursor.read()
+        self._failures = 0
+        self._reason = ""
+
+    def __str__(self) -> str:
+        """Return how far it is, for people."""
+        at = "waits for op-dbus" if self._at is None else f"is at change {self._at:,}"
+        times = f"{self._failures:,} {plural('time', self._failures)}"
+        failed = f", and failed {times} since: {self._reason}" if self._failures else ""
+        return f"{self._executable.name} {at}{failed}"
+
+    async def begin(self) -> None:
+        """Set where the first start begins; if op-dbus does not answer, `run` does so later."""
+        with suppress(OpDbusError):
+            if self._at is None and await self._setting.client.is_served():
+                await self._read_rows()
+
+    async def run(self) -> None:
+        """Deliver until cancelled; raises AccessDenied if this user may not read."""
+        try:
+            while True:
+                for row in await self._next_rows():
+                    await self._take(row)
+        finally:
+            if self._at is not None and self._at != self._written:
+                with suppress(OSError):
+                    self._cursor.write(self._at)
+
+    async def _next_rows(self) -> list[dict[str, Any]]:
+        """Wait for the next changes; an op-dbus that is stopped is not started."""
+        while True:
+            self.news.clear()
+            patience = None
+            try:
+                if await self._setting.client.is_served() and (rows := await self._read_rows()):
+                    return rows
+            except (AccessDenied, InvalidArgs):
+                raise
+            except OpDbusError as error:
+                log(f"{self._executable.name} waits: {error}")
+                patience = _AGAIN_SECONDS
+            async with at_most(patience):
+                await self.news.wait()
+
+    async def _read_rows(self) -> list[dict[str, Any]]:
+        """Return the changes after the last one; raises NotKept while some are hidden."""
+        client = self._setting.client
+        kept, hidden = await client.kept_rows()
+        newest, at = kept.stop - 1, self._at
+        if hidden and (at is None or not kept or at < kept.start - 1):
+            raise NotKept(f"{hidden:,} changes are looked through for secrets after an update")
+        if at is None:
+            later = {"since": self._setting.since, "order": "oldest"}
+            first = await client.changes(later, 1) if self._setting.since else ()
+            at = first[0]["seq"] - 1 if first else newest
+        elif newest < at:
+            self._say("history began anew, and so do its alerts")
+            at = kept.start - 1
+        elif at < kept.start - 1:
+            lost = f"{at + 1:,} to {kept.start - 1:,}"
+            self._say(f"changes {lost} are not in history any more: it gets no alerts of them")
+            at = kept.start - 1
+        if at != self._at:
+            await self._move(at, is_kept=True)
+        return await client.changes({"after": at, "below": newest + 1, "order": "oldest"}, _ROWS)
+
+    async def _take(self, row: Row) -> None:
+        alert = read_alert(row)
+        rules = self._setting.rules.match(self._executable.name, alert) if alert else ()
+        if alert and rules:
+            await self._deliver(alert, f"{alert.to_json(self._setting.host, rules)}\n")
+        await self._move(row["seq"], is_kept=bool(rules))
+
+    async def _deliver(self, alert: Alert, text: str) -> None:
+        """Give an alert to the executable, again after growing pauses until it is taken."""
+        number, delays = alert.row["seq"], pauses(_RETRY_SECONDS)
+        while reason := await run_executable(self._executable, text, self._setting.rules.timeout):
+            delay = next(delays)
+            self._failures, self._reason = self._failures + 1, reason
+            self._say(f"did not take change {number:,}: {reason}; again in {delay:.0f} s")
+            self._setting.changed()
+            await asyncio.sleep(delay)
+        if self._failures:
+            self._say(f"took change {number:,} at last")
+        self._failures = 0
+
+    async def _move(self, number: int, *, is_kept: bool) -> None:
+        """Set the last change that is done with; write it if it is kept, or after many."""
+        self._at = number
+        delays = pauses(_RETRY_SECONDS)
+        while is_kept or number - (self._written or 0) >= _ROWS_UNWRITTEN:
+            try:
+                self._cursor.write(number)
+            except OSError as error:
+                # the alert was taken: it is not given again because a disk is full
+                delay = next(delays)
+                self._say(f"cannot note change {number:,}: {error}; again in {delay:.0f} s")
+                await asyncio.sleep(delay)
+            else:
+                self._written, is_kept = number, False
+        self._setting.changed()
+
+    def _say(self, text: str) -> None:
+        log(f"{self._executable.name}: {text}")
+
+
+async def run_executable(path: Path, text: str, seconds: float) -> str:
+    """Give a text to an executable; return why it failed, empty if it did not."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            path, stdin=asyncio.subprocess.PIPE, env=_ENVIRONMENT, cwd="/", start_new_session=True
+        )
+    except OSError as error:
+        return f"it cannot be run: {error.strerror}"
+    try:
+        async with asyncio.timeout(seconds):
+            await process.communicate(text.encode(errors="replace"))
+    except TimeoutError:
+        return f"it took longer than {seconds:g} s"
+    finally:
+        if process.returncode is None:
+            # all that it started, also when this program ends
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    code = process.returncode
+    if code and code < 0:
+        return f"signal {-code} ended it"
+    return f"its exit code was {code}" if code else ""

@@ -1,0 +1,370 @@
+"""`op-dbus notify` beside a daemon: nothing is lost and the order is kept, whatever is killed."""
+
+import asyncio
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from harness.commands import invoke
+from harness.running import PATIENCE_SECONDS, Running, calling, environment, is_alive
+from test_alert_rules import FAILED
+
+from opdbus.cli.alerts.alert_rules import read_rules
+from opdbus.cli.alerts.delivery import Cursor, Delivery, Setting
+from opdbus.client import Client
+from opdbus.platform.tasks import cancel
+
+RULES = """
+[[rule]]
+name = "failed"
+on = "failed"
+
+[[rule]]
+name = "lamps"
+on = "change"
+where = "after.lit=yes"
+run = ["gated"]
+
+[[rule]]
+name = "drift"
+on = "drift"
+severity = "error"
+run = ["plain"]
+"""
+# Each tells in a FIFO what it got, in one write; `gated` then waits for the exit code to give.
+PLAIN = '#!/bin/sh\nread -r alert\necho "$alert" >{folder}/plain.out\n'
+GATED = (
+    '#!/bin/sh\nread -r alert\necho "$alert" >{folder}/gated.out\n'
+    "read -r code <{folder}/gate\necho '{{}}' >{folder}/gated.out\nexit $code\n"
+)
+
+
+class Fifo:
+    """A FIFO that is open for reading and writing here, so that nobody waits to open it."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._rest = b""
+
+    def line(self) -> Any:
+        """Wait for the next line."""
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._descriptor], [], [], PATIENCE_SECONDS)
+            assert ready, "nothing came"
+            self._rest += os.read(self._descriptor, 65536)
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def write(self, text: str) -> None:
+        """Write a line."""
+        os.write(self._descriptor, f"{text}\n".encode())
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._descriptor)
+
+
+class Notifier:
+    """`op-dbus notify` as a child process with two executables, and what it says to systemd."""
+
+    def __init__(self, folder: Path, daemon: Running) -> None:
+        self.folder = folder
+        self._daemon = daemon
+        self.config = folder / "notify.toml"
+        self.config.write_text(RULES)
+        for name in ("notify.d", "done"):
+            (folder / name).mkdir()
+        for name, text in (("plain", PLAIN), ("gated", GATED)):
+            (folder / "notify.d" / name).write_text(text.format(folder=folder))
+            (folder / "notify.d" / name).chmod(0o755)
+        self.plain, self.gated, self.gate = (
+            Fifo(folder / name) for name in ("plain.out", "gated.out", "gate")
+        )
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(folder / "systemd"))
+        self._socket.settimeout(PATIENCE_SECONDS)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; what it logs goes to one file."""
+        environ = environment(self._daemon.bus, self.folder, {})
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "opdbus", "notify", "--config", str(self.config)],
+                env=environ
+                | {
+                    "NOTIFY_SOCKET": str(self.folder / "systemd"),
+                    "STATE_DIRECTORY": str(self.folder / "done"),
+                },
+                stdout=log,
+                stderr=log,
+            )
+
+    def until_status(self, pattern: str) -> str:
+        """Wait for a status."""
+        said = []
+        with suppress(TimeoutError):
+            while True:
+                said.append(self._socket.recv(4096).decode())
+                if re.search(pattern, said[-1]):
+                    return said[-1]
+        raise AssertionError(f"no {pattern} in {said}\n{self.log()}")
+
+    def log(self) -> str:
+        """Give what all starts logged."""
+        return (self.folder / "log").read_text()
+
+    def end(self, number: signal.Signals) -> int:
+        """End it, and give the exit code."""
+        assert self._process
+        self._process.send_signal(number)
+        return self._process.wait(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        """End it as a crash would."""
+        if self._process and self._process.poll() is None:
+            self.end(signal.SIGKILL)
+        self._socket.close()
+        for fifo in (self.plain, self.gated, self.gate):
+            fifo.close()
+
+
+@pytest.fixture
+def notifier(daemons: Callable[..., Running], tmp_path: Path) -> Iterator[Notifier]:
+    """Give a daemon that declares a unit, and one who is to be notified."""
+    state = tmp_path / "state.json"
+    unit = {"web.service": {"active_state": "active"}}
+    state.write_text(json.dumps({"version": 1, "plugins": {"systemd": {"units": unit}}}))
+    daemon = daemons(STATE_FILE=state, VECTOR_LEVEL="none").start()
+    found = Notifier(tmp_path, daemon)
+    yield found
+    found.close()
+
+
+def publish(daemon: Running, *units: str, **properties: Any) -> int:
+    """Publish units, failed ones unless something else is given; give the newest row's number."""
+    values = properties or {"active_state": "failed"}
+
+    async def work() -> int:
+        async with calling(daemon.bus) as caller:
+            await caller.ready()
+            objects = [("systemd", "unit", name, values) for name in units]
+            await caller.ask("Publish", "t", objects, {})
+            (row,) = (await caller.ask("Changes", {}, 1))[0]
+            return int(row["seq"])
+
+    return asyncio.run(work())
+
+
+def name_of(alert: dict[str, Any]) -> str:
+    """Give the name of an alert's object."""
+    return str(alert["object"]).removeprefix("systemd/unit/")
+
+
+def test_nothing_is_lost_and_the_order_is_kept(notifier: Notifier) -> None:
+    """Give each executable each alert in order, the one in work at a kill or a failure again."""
+    daemon, gated, plain = notifier._daemon, notifier.gated, notifier.plain
+    publish(daemon, "old")
+    notifier.start()
+    # the first start begins at the newest change
+    notifier.until_status(r"READY=1\nSTATUS=gated is at change \d+; plain is at change \d+")
+    last = publish(daemon, "a", "b", "c")
+    alerts = [plain.line() for _ in "abc"]
+    assert [name_of(one) for one in alerts] == ["a", "b", "c"]
+    assert [one["sequence"] for one in alerts] == [last - 2, last - 1, last]
+    assert {**alerts[0], "time": 0, "causes": 0, "text": 0} == {
+        "format_version": "1.0",
+        "kind": "failed",
+        "what": "appeared",
+        "sequence": last - 2,
+        "time": 0,
+        "host": socket.gethostname(),
+        "object": "systemd/unit/a",
+        "severity": "error",
+        "before": {},
+        "after": {"active_state": "failed"},
+        "declared": {},
+        "causes": 0,
+        "rules": ["failed"],
+        "text": 0,
+    }
+    # one that fails holds no other up, and gets the same alert again
+    notifier.until_status(f"plain is at change {last:,}")
+    assert name_of(gated.line()) == "a"
+    notifier.gate.write("3")
+    assert gated.line() == {}
+    notifier.until_status("gated is at change .*, and failed 1 time since: its exit code was 3")
+    assert name_of(gated.line()) == "a"
+    # killed while the executable runs, which goes on alone
+    notifier.end(signal.SIGKILL)
+    notifier.gate.write("0")
+    assert gated.line() == {}
+    publish(daemon, "d")
+    notifier.start()
+    for name in "abcd":
+        assert name_of(gated.line()) == name
+        notifier.gate.write("0")
+        assert gated.line() == {}
+    assert name_of(plain.line()) == "d"
+    # while op-dbus is away it waits, and does not start it
+    daemon.stop()
+    daemon.start()
+    last = publish(daemon, "lamp", lit="yes")
+    lamp = gated.line()
+    assert (lamp["kind"], lamp["rules"], lamp["after"]) == ("change", ["lamps"], {"lit": "yes"})
+    notifier.gate.write("0")
+    assert gated.line() == {}
+    notifier.until_status(f"gated is at change {last:,}")
+    assert notifier.end(signal.SIGTERM) == 0
+    publish(daemon, "e")
+    notifier.start()
+    assert name_of(plain.line()) == name_of(gated.line()) == "e"
+    notifier.gate.write("0")
+    assert gated.line() == {}
+    # what is other than declared, after two seconds
+    publish(daemon, "web.service")
+    assert plain.line()["kind"] == "failed"
+    drift = plain.line()
+    assert (drift["kind"], drift["what"], drift["severity"]) == ("drift", "drift", "error")
+    said = "web.service is other than declared: active_state is failed, declared active"
+    assert drift["text"].startswith(said)
+
+
+def test_what_history_does_not_have(notifier: Notifier) -> None:
+    """Go on after changes that history has no more, or never had, and say so in one line."""
+    daemon = notifier._daemon
+    last = publish(daemon, "a")
+    (notifier.folder / "done" / "gated").write_text(f"{last}\n")
+    (notifier.folder / "done" / "plain").write_text("999999\n")
+    notifier.start()
+    assert name_of(notifier.plain.line()) == "a"
+    notifier.until_status(f"gated is at change {last:,}; plain is at change {last:,}")
+    assert notifier.log() == "plain: history began anew, and so do its alerts\n"
+    # a second one would give each alert twice
+    words = ["notify", "--config", str(notifier.config), "--state-dir", f"{notifier.folder}/done"]
+    done = invoke(environment(daemon.bus, notifier.folder, {}), *words)
+    assert (done.returncode, "another `op-dbus notify` uses" in done.stderr) == (2, True)
+
+
+class History:
+    """A history of failed units, some of which may be hidden or pruned."""
+
+    def __init__(self, first: int, hidden: int) -> None:
+        self.first = first
+        self.hidden = hidden
+
+    async def is_served(self) -> bool:
+        """Return that a daemon answers."""
+        return True
+
+    async def kept_rows(self) -> tuple[range, int]:
+        """Return the numbers of rows up to 6."""
+        return range(self.first, 7), self.hidden
+
+    async def changes(self, wanted: dict[str, int], _limit: int) -> list[dict[str, Any]]:
+        """Return the rows between two numbers."""
+        rest = range(max(self.first, wanted["after"] + 1), wanted["below"])
+        return [{**FAILED, "name": str(number), "seq": number} for number in rest]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "names", "said"),
+    [
+        (4, ["2", "3", "4", "5", "6"], "cat waits: 4 changes are looked through for secrets"),
+        (0, ["5", "6"], "cat: changes 2 to 4 are not in history any more: it gets no alerts"),
+    ],
+)
+async def test_older_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hidden: int, names: list[str], said: str
+) -> None:
+    """Wait for changes that are hidden after an update; of pruned ones, say which are lost."""
+    history, cursor, changed = History(5, hidden), Cursor(tmp_path, "cat"), asyncio.Event()
+    (tmp_path / "cat.toml").write_text(RULES.replace('run = ["plain"]', "").replace("gated", "cat"))
+    rules = read_rules(tmp_path / "cat.toml", ["cat"])
+    executable = tmp_path / "bin" / "cat"
+    executable.parent.mkdir()
+    executable.write_text(f"#!/bin/sh\ncat >>{tmp_path}/got\n")
+    executable.chmod(0o755)
+    cursor.write(1)
+    setting = Setting(cast("Client", history), rules, "h", 0, changed.set)
+    delivery = Delivery(setting, executable, cursor)
+    task = asyncio.create_task(delivery.run())
+    err = ""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while cursor.read() != 6:
+            err += capsys.readouterr().err
+            if err:
+                # they have been looked through meanwhile
+                history.first, history.hidden = 1 if hidden else 5, 0
+                delivery.news.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await changed.wait()
+            changed.clear()
+    await cancel([task])
+    assert (err + capsys.readouterr().err).startswith(said)
+    got = map(json.loads, (tmp_path / "got").read_text().splitlines())
+    assert [name_of(one) for one in got] == names
+
+
+def test_a_first_start_may_begin_earlier(notifier: Notifier) -> None:
+    """Begin where --since says, for an executable that has no cursor yet, and end it in time."""
+    daemon = notifier._daemon
+    publish(daemon, "a", "b")
+    notifier.config.write_text(f"timeout = 1\n{RULES}")
+    stuck = notifier.folder / "notify.d" / "gated"
+    stuck.write_text(f"#!/bin/sh\nsleep 1000 & echo $! >{notifier.folder}/gated.out; wait\n")
+    environ = environment(daemon.bus, notifier.folder, {})
+    words = ["--config", str(notifier.config), "--state-dir", str(notifier.folder / "done")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "opdbus", "notify", *words, "--since", "today"],
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        assert [name_of(notifier.plain.line()) for _ in "ab"] == ["a", "b"]
+        said = process.stderr.readline()
+        pid = str(notifier.gated.line())
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    assert re.fullmatch(r"gated: did not take change \d+: it took longer than 1 s; .*\n", said)
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (
+            lambda n: n.config.unlink(),
+            "cannot read the rules of alerts .*notify.toml: No such file",
+        ),
+        (lambda n: n.config.write_text("x = 1"), ".*notify.toml:1: there is no setting 'x'"),
+        (
+            lambda n: [(n.folder / "notify.d" / name).chmod(0o644) for name in ("plain", "gated")],
+            "there is no executable in .*notify.d: put one there",
+        ),
+    ],
+)
+def test_nothing_runs_half_configured(
+    tmp_path: Path, break_it: Callable[[Notifier], Any], said: str
+) -> None:
+    """End with exit code 2 and a sentence, before anything is asked or run."""
+    broken = Notifier(tmp_path, Running(tmp_path, "unix:path=/nowhere"))
+    break_it(broken)
+    words = ["notify", "--config", str(broken.config), "--state-dir", str(tmp_path / "done")]
+    done = invoke({"OP_DBUS_BUS": "unix:path=/nowhere", "PATH": os.environ["PATH"]}, *words)
+    broken.close()
+    assert done.returncode == 2
+    assert re.match(f"op-dbus: {said}", done.stderr)

@@ -1,0 +1,73 @@
+"""Alerts on a booted host, switched on as docs/alerts.md says."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from system.host import Entry, Host
+from system.service import STATE_FILE, Service
+
+UNIT = "op-dbus-notify.service"
+RULES, FOLDER = "/etc/op-dbus/notify.toml", "/etc/op-dbus/notify.d"
+EXAMPLES = "/usr/local/share/doc/op-dbus/notify.d"
+SPY = '#!/bin/sh\ncat >/dev/null\necho "$(id -un) sees $(ls -x /etc/op-dbus) and $(env | wc -l)"\n'
+
+
+@pytest.fixture
+def alerts(host: Host) -> Iterator[None]:
+    """Leave the host as it was."""
+    rules = host.path(RULES).read_text()
+    yield
+    host.run("systemctl", "disable", "--now", UNIT)
+    host.run("systemctl", "reset-failed", UNIT, "broken.service", "kept.service")
+    host.write(RULES, rules)
+    host.ask("sh", "-c", f"rm -rf {FOLDER}/* /var/lib/op-dbus-notify")
+
+
+def put(host: Host, path: str) -> None:
+    """Put an executable where alerts go, as the docs say."""
+    host.ask("install", "-g", "op-dbus-config", "-m", "750", path, FOLDER)
+
+
+def until_alert(host: Host, after: str, pattern: str) -> Entry:
+    """Wait for an entry that the example for the journal wrote, past others."""
+    while True:
+        entry = host.await_entry(after, SYSLOG_IDENTIFIER="op-dbus-alert")
+        if re.match(pattern, entry["MESSAGE"]):
+            return entry
+        after = entry["__CURSOR"]
+
+
+@pytest.mark.usefixtures("alerts")
+def test_alerts_reach_the_journal(host: Host, observer: Service) -> None:
+    """A unit that fails, and one that is other than declared, are a line of the journal each."""
+    host.ask("systemd-run", "--unit=kept", "--property=RemainAfterExit=yes", "true")
+    units = {"kept.service": {"active_state": "active"}}
+    host.write(STATE_FILE, json.dumps({"version": 1, "plugins": {"systemd": {"units": units}}}))
+    observer.observe("systemd")
+    assert host.run("systemctl", "is-enabled", UNIT).stdout.strip() == "disabled"
+    assert "alerts: off" in host.run("op-dbus", "doctor").stdout
+    put(host, f"{EXAMPLES}/journal")
+    host.write("/run/spy", SPY)
+    put(host, "/run/spy")
+    after = host.cursor()
+    host.ask("systemctl", "enable", "--now", UNIT)
+    host.ask("systemd-run", "--unit=broken", "sh", "-c", "exit 3")
+    failed = until_alert(host, after, r"broken.service .*failed .*status 3")
+    assert failed["PRIORITY"] == "3"
+    # of /etc/op-dbus, and of the environment: PATH, LC_ALL, and what the shell adds
+    seen = host.await_entry(after, _SYSTEMD_UNIT=UNIT, SYSLOG_IDENTIFIER="op-dbus")
+    assert seen["MESSAGE"] == "op-dbus-notify sees notify.d  notify.toml and 3"
+    host.ask("systemctl", "stop", "kept.service")
+    # a transient unit that is stopped is not there any more
+    until_alert(host, after, r"kept.service is other than declared: missing .*\(job \d+ stop\)")
+    assert "alerts: on; journal is at change " in host.run("op-dbus", "doctor").stdout
+    # a fault in the rules is not tried again, and nothing runs
+    host.write(RULES, '[[rule]]\nname = "x"\non = "never"\n')
+    assert host.run("systemctl", "restart", UNIT).returncode != 0
+    assert (host.show(UNIT, "ActiveState"), host.show(UNIT, "ExecMainStatus")) == ("failed", "2")
+    wrong = f"{RULES}:3: `on` of rule 'x' is one of drift, failed, change"
+    assert host.show(UNIT, "StatusText") == f"Failed: {wrong}"
+    assert wrong in " ".join(host.run("op-dbus", "doctor").stdout.split())
