@@ -37,6 +37,16 @@ def served(
     well = {"active_state": "active", "unit_file_state": "enabled", "masked": False}
     asyncio.run(_publish(daemon, "redis-server.service", **well))
     asyncio.run(_publish(daemon, "stranger.service", **well))
+    for name, members in (("staff", ["ada", "ben"]), ("wheel", ["ada"])):
+        asyncio.run(_publish(daemon, name, "users", "group", members=members))
+    for name, is_admin in (("ada", True), ("ben", False), ("cleo", False)):
+        fields = {"administrator": is_admin, "can_log_in": True}
+        asyncio.run(_publish(daemon, name, "users", "account", **fields))
+    asyncio.run(_publish(daemon, "mailgate.service", active_state="inactive", sub_state="dead"))
+    asyncio.run(_publish(daemon, "burrow.target", active_state="active", sub_state="active"))
+    asyncio.run(_publish(daemon, "faxd", "packages", "package", status="config-files"))
+    port = {"port": 8443, "protocol": "tcp", "exposed": "all addresses"}
+    asyncio.run(_publish(daemon, "tcp 0.0.0.0:8443", "net", "listener", **port))
     return daemon
 
 
@@ -140,6 +150,80 @@ def test_whether_one_object_is_as_declared(
         as_json(served, "show", "sshd")["Drift"],
     )
     assert shown == ("none", "error")
+
+
+@pytest.mark.parametrize(
+    ("question", "verdict"),
+    [
+        ("is ben in the group wheel?", "no: users/group/wheel: members ada"),
+        ("is ada a member of wheel", "yes: users/group/wheel: members ada"),
+        ("isn't cleo in staff?", "no: users/group/staff: members ada, ben"),
+        ("is ben not in wheel?", "yes: users/group/wheel: members ada"),
+        ("are ada and ben in the group staff?", "yes: users/group/staff: members ada, ben"),
+        ("does the group staff have cleo as a member?", "no: users/group/staff: "),
+        ("does cleo exist?", "yes: users/account/cleo"),
+        ("is there an account called ben?", "yes: users/account/ben"),
+        ("is ben an administrator?", "no: users/account/ben: administrator no"),
+        ("is mailgate running?", "no: systemd/unit/mailgate.service: active_state inactive"),
+        ("is the service mailgate still up?", "no: systemd/unit/mailgate.service: "),
+        ("is mailgate not running right now?", "yes: systemd/unit/mailgate.service: "),
+        ("has sshd failed?", "yes: systemd/unit/sshd.service: active_state failed"),
+        ("are redis-server and stranger enabled?", "yes: systemd/unit/redis-server.service: "),
+        ("are sshd and mailgate running?", "no: systemd/unit/sshd.service: "),
+        ("is faxd installed?", "no: packages/package/faxd: status config-files"),
+        ("is tcp port 8443 open?", "yes: net/listener/tcp 0.0.0.0:8443: exposed all addresses"),
+    ],
+)
+def test_a_question_of_yes_or_no(served: Running, question: str, verdict: str) -> None:
+    """Answer yes or no in one line, with the observed values that decide it, and in JSON."""
+    assert run(served, "ask", question).stdout.splitlines()[1].startswith(verdict)
+    first, *others = as_json(served, "search", question)
+    assert first["verdict"].startswith(verdict)
+    assert not any("verdict" in hit for hit in others)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        # one that only publishers tell of may exist elsewhere
+        "is port 7777 open?",
+        "is there an account called nobody-else?",
+        # neither a name of one object, nor words of a state
+        "is the web server running?",
+        "is the burrow on?",
+        "is sshd nice?",
+        "are all services running?",
+        # the group is that of the file alone, and the conditions are of the question
+        "who is in the group staff?",
+        "is mailgate running? kind:unit",
+    ],
+)
+def test_what_is_not_certain_has_no_verdict(served: Running, question: str) -> None:
+    """Give neither yes nor no where stored values of the host do not decide it."""
+    hits = as_json(served, "search", question, "--all")
+    assert hits
+    assert not any("verdict" in hit for hit in hits)
+
+
+def test_a_name_that_nothing_has(served: Running) -> None:
+    """Find nothing where a question is about a name that is nowhere, and say so."""
+    for question in ("does zuleika exist?", "is zuleika running?", "is zuleika in the group staff"):
+        done = run(served, "ask", question)
+        assert (done.returncode, len(done.stdout.splitlines())) == (12, 1)
+        assert done.stderr.startswith("nothing here is named zuleika")
+        assert as_json(served, "search", question, "--all")[0]["verdict"]
+
+
+def test_verdicts_of_what_observers_list(daemons: Callable[..., Running]) -> None:
+    """Say that an object is not there where an observer lists all of its kind."""
+    daemon = daemons(OBSERVE="users", VECTOR_LEVEL="none", STATE_FILE=EXAMPLE).start()
+    daemon.wait_for_log("name=users .*state=up")
+    for question, verdict in (
+        ("is there a user called root?", "yes: users/account/root"),
+        ("is there an account named bin-man?", "no: there is no account named bin-man"),
+        ("is root in the group root?", "yes: users/group/root: members "),
+    ):
+        assert as_json(daemon, "search", question)[0]["verdict"].startswith(verdict)
 
 
 def test_everything_is_no_object(served: Running) -> None:

@@ -43,6 +43,7 @@ from opdbus.index.search.lexical_matches import (
     read_matches,
 )
 from opdbus.index.search.rerank import RERANKED, Reranker
+from opdbus.index.search.verdicts import Verdict, find_verdict
 from opdbus.index.vectors import second_stage
 from opdbus.index.vectors.first_stage import STATIC
 from opdbus.index.vectors.object_vectors import ObjectVectors
@@ -138,6 +139,12 @@ class Finder:
                 return await self._hits(
                     request, query, partial(two_stage.second.order, asking=asking)
                 )
+
+    async def verdict(self, question: str, request: SearchRequest) -> Verdict | None:
+        """Return the answer to a question of yes or no about all objects, where it is certain."""
+        if request.where or request.wanted or request.offset or len(question) > MAX_CHARACTERS:
+            return None
+        return await find_verdict(self._memory, question)
 
     async def similar(self, object_id: ObjectId, request: SearchRequest) -> list[Hit]:
         """Return the objects most similar to an object, without that object.
